@@ -1,0 +1,10 @@
+"""jaxquard: spreads a plain JAX training step over a cluster, and runs it."""
+
+from jaxquard import errors as errors
+from jaxquard import schedules as schedules
+from jaxquard.pipeline.loop import accumulate_grads as accumulate_grads
+from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
+from jaxquard.pipeline.marks import task as task
+from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
+from jaxquard.runtime.remote_array import RemoteArray as RemoteArray
+from jaxquard.runtime.remote_mesh import RemoteMesh as RemoteMesh

@@ -1,0 +1,49 @@
+"""Everything a user can get wrong, as exceptions of our own.
+
+Each message says what was expected, what was found and what to do, in the user's words.
+A jaxpr or a long program goes into a note (`add_note`), never into the first line.
+Our own invariants are `assert`s and do not appear here.
+"""
+
+
+class JaxquardError(Exception):
+    """Base of every error that jaxquard raises on purpose."""
+
+
+class MarkError(JaxquardError, ValueError):
+    """A `pipeline_yield`, `task` or `pipeline_scan` stands where stages cannot be cut."""
+
+
+class ScheduleError(JaxquardError, ValueError):
+    """A schedule is malformed, or does not fit the step or the mesh."""
+
+
+class LoopError(JaxquardError, ValueError):
+    """`accumulate_grads` was given a batch, a function or a reduction that it cannot take."""
+
+
+class ProgramError(JaxquardError, ValueError):
+    """A program breaks a rule of the instruction list (see `ir.check_program`)."""
+
+
+class MeshError(JaxquardError, ValueError):
+    """A mesh cannot be built, or does not fit what is asked of it."""
+
+
+class ShardingError(JaxquardError, ValueError):
+    """A sharding names an axis that the actor's mesh lacks, or does not fit an array."""
+
+
+class RemoteArrayError(JaxquardError, ValueError):
+    """A `RemoteArray` was used where only an array of this process can be.
+
+    No TypeError: JAX catches those that its arguments raise and answers with a message of its own.
+    """
+
+
+class DeletedArrayError(JaxquardError, ValueError):
+    """A `RemoteArray` was used after a step had taken its buffers (donation)."""
+
+
+class TaskFailed(JaxquardError, RuntimeError):
+    """A task of a step failed on its actor; the message names the task and the actor."""

@@ -1,0 +1,1 @@
+"""The data that passes between the rooms: tasks, programs, timelines, and jaxpr tools."""

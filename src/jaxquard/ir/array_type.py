@@ -1,0 +1,42 @@
+"""Shape, dtype and sharding of a value, as plain data with a text form.
+
+`float32[16,64]` is whole on every device of the actor's mesh; `float32[16,64]{data,-}` has its
+first dim cut over the mesh axis `data`, and `{data+model,-}` over two axes. The dtype is JAX's
+own name, also for extended ones (`key<fry>[]`).
+"""
+
+import re
+from dataclasses import dataclass
+
+type_text = re.compile(r"([\w<>.]+)\[([\d,]*)\](?:\{([^}]*)\})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayType:
+    """What a slot holds.
+
+    Attributes:
+        spec: for each leading dim, the mesh axes that cut it; dims beyond its end are whole.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    spec: tuple[tuple[str, ...], ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        if any(self.spec):
+            text += "{" + ",".join("+".join(axes) or "-" for axes in self.spec) + "}"
+        return text
+
+    @classmethod
+    def parse(cls, text: str) -> "ArrayType":
+        """Reads what `str` wrote."""
+        match = type_text.fullmatch(text.strip())
+        assert match is not None, f"not an array type: {text!r}"
+        dtype, shape, spec = match.groups()
+        return cls(
+            dtype=dtype,
+            shape=tuple(int(size) for size in shape.split(",") if size),
+            spec=tuple(() if axes == "-" else tuple(axes.split("+")) for axes in (spec or "").split(",") if axes),
+        )

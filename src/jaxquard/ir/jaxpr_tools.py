@@ -1,0 +1,198 @@
+"""Small tools over jaxprs, on public names of `jax.extend.core` only.
+
+The passes hold a jaxpr without constants of its own: what a function closed over is an input
+like any other, and its value travels beside (`ir.step.Step.constants`). A jaxpr here is therefore
+three sequences: inputs, equations, outputs.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+Jaxpr = core.Jaxpr
+Equation = core.JaxprEqn
+Var = core.Var
+Literal = core.Literal
+Atom = Var | Literal
+
+
+def make_jaxpr(inputs: Sequence[Var], equations: Sequence[Equation], outputs: Sequence[Atom]) -> Jaxpr:
+    """A jaxpr of these parts."""
+    effects = frozenset().union(*(equation.effects for equation in equations)) if equations else frozenset()
+    names = core.DebugInfo("jaxquard", "step", ("",) * len(inputs), ("",) * len(outputs))
+    return core.Jaxpr((), list(inputs), list(outputs), list(equations), effects, names)
+
+
+def close(jaxpr: Jaxpr, constants: Sequence[Any] = ()) -> core.ClosedJaxpr:
+    """The closed form that `jaxpr_as_fun` takes."""
+    return core.ClosedJaxpr(jaxpr, list(constants))
+
+
+def with_constants_as_inputs(closed: core.ClosedJaxpr) -> tuple[Jaxpr, tuple[Any, ...]]:
+    """Makes what a jaxpr closed over its last inputs, and returns their values."""
+    jaxpr = closed.jaxpr
+    opened = make_jaxpr([*jaxpr.invars, *jaxpr.constvars], jaxpr.eqns, jaxpr.outvars)
+    return opened, tuple(closed.consts)
+
+
+def new_var(like: Any) -> Var:
+    """A fresh variable with the type of an atom, or of an abstract value."""
+    return core.Var(getattr(like, "aval", like))
+
+
+def is_var(atom: Any) -> bool:
+    """Whether an atom is a variable, not a literal."""
+    return not isinstance(atom, Literal)
+
+
+def variables(atoms: Iterable[Any]) -> list[Var]:
+    """The atoms that are variables."""
+    return [atom for atom in atoms if is_var(atom)]
+
+
+def size_bytes(aval: Any) -> int:
+    """Bytes of an array of this type; a PRNG key counts as 16."""
+    count = int(np.prod(aval.shape, dtype=np.int64))
+    return count * getattr(aval.dtype, "itemsize", 16)
+
+
+def substitute(atom: Any, renamed: Mapping[Var, Any]) -> Any:
+    """The atom that stands for `atom`."""
+    return renamed.get(atom, atom) if is_var(atom) else atom
+
+
+def rename(equation: Equation, renamed: Mapping[Var, Any]) -> Equation:
+    """The equation with other inputs."""
+    return equation.replace(invars=[substitute(atom, renamed) for atom in equation.invars])
+
+
+def copy_equation(equation: Equation, inputs: Sequence[Any]) -> Equation:
+    """The same operation on other inputs, with results of its own."""
+    return equation.replace(invars=list(inputs), outvars=[new_var(var) for var in equation.outvars])
+
+
+def definitions(equations: Sequence[Equation]) -> dict[Var, int]:
+    """For each variable, the position of the equation that defines it."""
+    return {var: position for position, equation in enumerate(equations) for var in equation.outvars}
+
+
+def users(equations: Sequence[Equation]) -> dict[Var, list[int]]:
+    """For each variable, the positions of the equations that use it."""
+    found: dict[Var, list[int]] = {}
+    for position, equation in enumerate(equations):
+        for var in dict.fromkeys(variables(equation.invars)):
+            found.setdefault(var, []).append(position)
+    return found
+
+
+def prune(jaxpr: Jaxpr, wanted: Sequence[Any] | None = None) -> Jaxpr:
+    """Drops equations that neither an output nor an effect needs; keeps all inputs."""
+    outputs = list(jaxpr.outvars if wanted is None else wanted)
+    needed = set(variables(outputs))
+    kept = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not needed.isdisjoint(equation.outvars):
+            kept.append(equation)
+            needed.update(variables(equation.invars))
+    return make_jaxpr(jaxpr.invars, kept[::-1], outputs)
+
+
+def splice(fn: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> tuple[list[Equation], list[Any]]:
+    """The equations of a small function applied to atoms, its calls opened, and its results."""
+    types = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in inputs]
+    closed = jax.make_jaxpr(lambda *arrays: list(fn(*arrays)))(*types)
+    assert not closed.consts, "a spliced function may not close over arrays"
+    equations: list[Equation] = []
+    renamed: dict[Var, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+    _splice_into(equations, closed.jaxpr, renamed)
+    return equations, [substitute(atom, renamed) for atom in closed.jaxpr.outvars]
+
+
+def _splice_into(equations: list[Equation], jaxpr: Jaxpr, renamed: dict[Var, Any]) -> None:
+    for equation in jaxpr.eqns:
+        inputs = [substitute(atom, renamed) for atom in equation.invars]
+        if equation.primitive.name in ("jit", "pjit"):
+            body = equation.params["jaxpr"].jaxpr
+            inner = dict(zip(body.invars, inputs, strict=True))
+            _splice_into(equations, body, inner)
+            renamed.update(
+                (var, substitute(atom, inner)) for var, atom in zip(equation.outvars, body.outvars, strict=True)
+            )
+            continue
+        copied = copy_equation(equation, inputs)
+        equations.append(copied)
+        renamed.update(zip(equation.outvars, copied.outvars, strict=True))
+
+
+def sub_jaxprs(equation: Equation) -> list[Jaxpr]:
+    """The jaxprs in an equation's parameters."""
+    found = []
+    for value in equation.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
+                found.append(item.jaxpr if isinstance(item, core.ClosedJaxpr) else item)
+    return found
+
+
+def evaluate(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
+    """The jaxpr as a function of its inputs."""
+    return core.jaxpr_as_fun(close(jaxpr))
+
+
+def fingerprint(jaxpr: Jaxpr) -> tuple[Any, ...]:
+    """A key that two jaxprs share only if they compute the same.
+
+    Variables count by their order of definition; parameters by equality where they can be hashed,
+    else by identity.
+    """
+    numbers: dict[Var, int] = {}
+
+    def number(atom: Any) -> Any:
+        if is_var(atom):
+            return numbers.setdefault(atom, len(numbers))
+        return ("literal", str(atom.aval), _literal_key(atom.val))
+
+    def outputs(equation: Equation) -> tuple[Any, ...]:
+        return tuple((number(var), _aval_key(var.aval)) for var in equation.outvars)
+
+    inputs = tuple((number(var), _aval_key(var.aval)) for var in (*jaxpr.constvars, *jaxpr.invars))
+    body = tuple(
+        (
+            equation.primitive.name,
+            tuple(map(number, equation.invars)),
+            outputs(equation),
+            _params_key(equation),
+        )
+        for equation in jaxpr.eqns
+    )
+    return inputs, body, tuple(map(number, jaxpr.outvars))
+
+
+def _aval_key(aval: Any) -> str:
+    return f"{aval}{getattr(aval, 'weak_type', False)}"
+
+
+def _literal_key(value: Any) -> Any:
+    array = np.asarray(value)
+    return array.tobytes(), str(array.dtype), array.shape
+
+
+def _params_key(equation: Equation) -> tuple[Any, ...]:
+    return tuple((name, _param_key(value)) for name, value in sorted(equation.params.items()))
+
+
+def _param_key(value: Any) -> Any:
+    if isinstance(value, core.ClosedJaxpr):
+        return fingerprint(value.jaxpr), tuple(id(const) for const in value.consts)
+    if isinstance(value, core.Jaxpr):
+        return fingerprint(value)
+    if isinstance(value, tuple | list):
+        return tuple(map(_param_key, value))
+    try:
+        hash(value)
+    except TypeError:
+        return "identity", id(value)
+    return type(value).__name__, value
