@@ -1,0 +1,1 @@
+"""The command line: reads options, calls the library, prints. Nothing else prints."""

@@ -1,0 +1,117 @@
+"""`jaxquard schedule`: draws a pipeline schedule and says what it costs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from jaxquard.errors import ScheduleError
+from jaxquard.report.schedule_caption import schedule_caption
+from jaxquard.report.schedule_grid import schedule_grid
+from jaxquard.report.schedule_svg import schedule_svg
+from jaxquard.schedules import (
+    SCHEDULES,
+    Custom,
+    Playback,
+    Schedule,
+    TaskTimes,
+    find_schedule,
+    make_schedule,
+    play_rows,
+    write_csv,
+)
+
+
+def schedule(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.csv",
+            help=f"One of {', '.join(SCHEDULES)}; or a CSV with a line of tasks (0F0,0F1,0B0,...) for each "
+            "actor, as PyTorch saves its schedules.",
+        ),
+    ],
+    stages: Annotated[int | None, typer.Option(help="Number of stages.")] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Number of microbatches.")] = None,
+    actors: Annotated[
+        int | None,
+        typer.Option(help="Number of actors; interleaved and looped-bfs need it, for others it follows."),
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Also write the drawing to this SVG file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the order to this CSV file.")] = None,
+    forward_time: Annotated[float, typer.Option(min=0, help="Time of a forward (F).")] = 1.0,
+    input_gradient_time: Annotated[float, typer.Option(min=0, help="Time of an input gradient (I).")] = 1.0,
+    weight_gradient_time: Annotated[
+        float, typer.Option(min=0, help="Time of a weight gradient (W); a whole backward (B) takes I + W.")
+    ] = 1.0,
+    transfer_time: Annotated[float, typer.Option(min=0, help="Time of a transfer between two actors.")] = 0.0,
+) -> None:
+    """Draws a pipeline schedule, its bubble and the activations that it keeps.
+
+    Example: [bold]jaxquard schedule zero-bubble-v --stages 8 --microbatches 16[/bold]
+    """
+    chosen, num_microbatches = _choose(name, stages=stages, microbatches=microbatches, actors=actors)
+    rows = chosen.rows(num_microbatches)
+    times = TaskTimes(
+        forward_s=forward_time,
+        input_gradient_s=input_gradient_time,
+        weight_gradient_s=weight_gradient_time,
+        transfer_s=transfer_time,
+    )
+    playback = play_rows(rows, times)
+    title = _title(chosen, name, num_microbatches)
+    _print(playback, title)
+    if svg is not None:
+        _write(svg, schedule_svg(playback, title=title))
+    if csv is not None:
+        _write(csv, write_csv(rows))
+
+
+def _choose(name: str, *, stages: int | None, microbatches: int | None, actors: int | None) -> tuple[Schedule, int]:
+    if name.endswith(".csv"):
+        return _read(name, stages=stages, microbatches=microbatches, actors=actors)
+    find_schedule(name)
+    if stages is None or microbatches is None:
+        missing = "--stages" if stages is None else "--microbatches"
+        raise ScheduleError(f"{name} needs {missing}, but it was not given. Add, say, {missing} 8.")
+    return make_schedule(name, num_stages=stages, num_actors=actors), microbatches
+
+
+def _read(name: str, *, stages: int | None, microbatches: int | None, actors: int | None) -> tuple[Schedule, int]:
+    custom = Custom.from_csv(Path(name))
+    for option, asked, found in (
+        ("--stages", stages, custom.num_stages),
+        ("--actors", actors, custom.num_actors),
+        ("--microbatches", microbatches, custom.num_microbatches),
+    ):
+        if asked not in (None, found):
+            raise ScheduleError(f"{name} has {found} {option[2:]}, but {option} {asked} was given. Leave {option} out.")
+    return custom, custom.num_microbatches
+
+
+def _title(chosen: Schedule, name: str, num_microbatches: int) -> str:
+    called = name if isinstance(chosen, Custom) else repr(chosen)
+    counts = ((chosen.num_stages, "stage"), (chosen.num_actors, "actor"), (num_microbatches, "microbatch"))
+    stages, actors, microbatches = (
+        f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}" for count, noun in counts
+    )
+    return f"{called}: {stages} on {actors}, {microbatches}"
+
+
+def _print(playback: Playback, title: str) -> None:
+    console = Console(highlight=False)
+    console.print(title, style="bold", markup=False)
+    color = console.color_system is not None and not console.no_color
+    console.print(schedule_grid(playback, width=console.width, color=color), soft_wrap=True)
+    console.print(schedule_caption(playback), markup=False, soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ScheduleError(
+            f"cannot write {path} ({error.strerror}). Give a file in a folder that exists and can be written."
+        ) from None
+    Console(stderr=True, highlight=False).print(f"wrote {path}", markup=False, soft_wrap=True)

@@ -1,0 +1,31 @@
+"""Schedules: for each actor, the order of its tasks. Pure data, no JAX.
+
+schedule = OneFOneB(4)
+rows = schedule.rows(num_microbatches=8)
+check_rows(rows, num_stages=4, num_microbatches=8)
+play_rows(rows).bubble
+"""
+
+from jaxquard.schedules.check import check_rows as check_rows
+from jaxquard.schedules.custom import Custom as Custom
+from jaxquard.schedules.dual_pipe_v import DualPipeV as DualPipeV
+from jaxquard.schedules.eager_one_f_one_b import EagerOneFOneB as EagerOneFOneB
+from jaxquard.schedules.gpipe import GPipe as GPipe
+from jaxquard.schedules.interleaved import Interleaved as Interleaved
+from jaxquard.schedules.looped_bfs import LoopedBFS as LoopedBFS
+from jaxquard.schedules.one_f_one_b import OneFOneB as OneFOneB
+from jaxquard.schedules.pattern import PatternSchedule as PatternSchedule
+from jaxquard.schedules.play import Playback as Playback
+from jaxquard.schedules.play import TaskTimes as TaskTimes
+from jaxquard.schedules.play import play_rows as play_rows
+from jaxquard.schedules.registry import SCHEDULES as SCHEDULES
+from jaxquard.schedules.registry import find_schedule as find_schedule
+from jaxquard.schedules.registry import make_schedule as make_schedule
+from jaxquard.schedules.rows_csv import read_csv as read_csv
+from jaxquard.schedules.rows_csv import write_csv as write_csv
+from jaxquard.schedules.run_order import run_order as run_order
+from jaxquard.schedules.schedule import Rows as Rows
+from jaxquard.schedules.schedule import Schedule as Schedule
+from jaxquard.schedules.zero_bubble_h1 import ZeroBubbleH1 as ZeroBubbleH1
+from jaxquard.schedules.zero_bubble_h2 import ZeroBubbleH2 as ZeroBubbleH2
+from jaxquard.schedules.zero_bubble_v import ZeroBubbleV as ZeroBubbleV

@@ -1,0 +1,22 @@
+"""GPipe: all forwards, then all backwards.
+
+Bubble (p-1)(TF+TB) for p stages; every actor keeps the activations of all microbatches. The
+backwards run in the order of the microbatches, as in JaxPP; reversed they would take the same
+time and memory, but add up gradients in another order than the other schedules.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxquard.ir.task import Phase
+from jaxquard.schedules.pattern import PatternSchedule, Step
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GPipe(PatternSchedule):
+    """All forwards, then all backwards (Huang et al., 2019)."""
+
+    name: ClassVar[str] = "gpipe"
+
+    def pattern(self, actor: int, num_microbatches: int) -> list[Step]:
+        return [(actor, Phase.FORWARD)] * num_microbatches + [(actor, Phase.BACKWARD)] * num_microbatches

@@ -1,0 +1,69 @@
+"""The schedules by name, for the command line and for plans."""
+
+from jaxquard.errors import ScheduleError
+from jaxquard.schedules.dual_pipe_v import DualPipeV
+from jaxquard.schedules.eager_one_f_one_b import EagerOneFOneB
+from jaxquard.schedules.gpipe import GPipe
+from jaxquard.schedules.interleaved import Interleaved
+from jaxquard.schedules.looped import Looped
+from jaxquard.schedules.looped_bfs import LoopedBFS
+from jaxquard.schedules.one_f_one_b import OneFOneB
+from jaxquard.schedules.schedule import Schedule
+from jaxquard.schedules.zero_bubble_h1 import ZeroBubbleH1
+from jaxquard.schedules.zero_bubble_h2 import ZeroBubbleH2
+from jaxquard.schedules.zero_bubble_v import ZeroBubbleV
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    schedule.name: schedule
+    for schedule in (
+        GPipe,
+        OneFOneB,
+        EagerOneFOneB,
+        Interleaved,
+        LoopedBFS,
+        ZeroBubbleH1,
+        ZeroBubbleH2,
+        ZeroBubbleV,
+        DualPipeV,
+    )
+}
+
+
+def find_schedule(name: str) -> type[Schedule]:
+    """The schedule that a name stands for.
+
+    Raises:
+        ScheduleError: if there is no such name; it lists those that there are.
+    """
+    if name not in SCHEDULES:
+        raise ScheduleError(f"no schedule is called {name!r}. Use one of: {', '.join(SCHEDULES)}.")
+    return SCHEDULES[name]
+
+
+def make_schedule(name: str, *, num_stages: int, num_actors: int | None = None) -> Schedule:
+    """Makes a schedule from its name.
+
+    Args:
+        name: a key of `SCHEDULES`, such as `1f1b`.
+        num_stages: how many stages it orders.
+        num_actors: needed by the schedules that leave it free; for the others it may be left
+            out, and is checked if given.
+
+    Raises:
+        ScheduleError: if there is no such name, or the number of actors is missing or wrong.
+    """
+    schedule_type = find_schedule(name)
+    if issubclass(schedule_type, Looped):
+        if num_actors is None:
+            raise ScheduleError(
+                f"{name} needs the number of actors among which the {num_stages} stages are dealt out, but "
+                f"got none. Give one that divides {num_stages}."
+            )
+        return schedule_type(num_stages, num_actors)
+    schedule = schedule_type(num_stages)
+    if num_actors not in (None, schedule.num_actors):
+        raise ScheduleError(
+            f"{name} puts {num_stages} stages on {schedule.num_actors} actors, but {num_actors} actors were "
+            "asked for. Leave the number of actors out, or use interleaved or looped-bfs."
+        )
+    return schedule

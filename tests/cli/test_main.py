@@ -1,0 +1,40 @@
+"""The command as a whole."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+import jaxquard.schedules
+from jaxquard.cli.main import app
+
+
+def run_module(*words):
+    environment = {**os.environ, "PYTHONPATH": str(Path(jaxquard.schedules.__file__).parents[2])}
+    environment.pop("FORCE_COLOR", None)
+    command = [sys.executable, "-m", "jaxquard", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_without_a_command_it_explains_itself():
+    result = CliRunner().invoke(app, [])
+    assert "schedule" in result.output
+    assert "spreads a plain JAX training step" in result.output
+
+
+def test_python_m_jaxquard():
+    done = run_module("schedule", "gpipe", "--stages", "2", "--microbatches", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("GPipe(2): 2 stages on 2 actors, 2 microbatches\n")
+
+
+def test_python_m_jaxquard_says_what_is_wrong_without_a_traceback():
+    done = run_module("schedule", "dual-pipe-v", "--stages", "3", "--microbatches", "2")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "error: DualPipeV(3) puts two stages on each actor, so it needs an even number of stages, but 3 is "
+        "odd. Use DualPipeV(2) or DualPipeV(4).\n"
+    )

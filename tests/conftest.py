@@ -1,0 +1,47 @@
+"""What every test shares: 8 virtual CPU devices, Hypothesis profiles, golden texts."""
+
+import os
+import re
+from collections.abc import Callable
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.golden import check_golden
+
+# Before any backend starts. On a GPU or TPU machine, JAX_PLATFORMS chooses another one.
+jax.config.update("jax_num_cpu_devices", 8)
+if "JAX_PLATFORMS" not in os.environ:
+    jax.config.update("jax_platforms", "cpu")
+
+# `pytest --hypothesis-profile=long` looks further; examples compile, so there is no deadline.
+settings.register_profile(
+    "ci",
+    max_examples=20,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the texts in golden/ folders")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`golden(text)` holds a text against `golden/TEST_NAME.txt` beside the test.
+
+    `golden(text, "name")` chooses the file's name; needed for a second text in one test.
+    """
+
+    def compare(text: str, name: str | None = None) -> None:
+        stem = name or re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+        path = request.path.parent / "golden" / f"{stem}.txt"
+        check_golden(text, path, update=request.config.getoption("--update-golden"))
+
+    return compare
