@@ -1,0 +1,45 @@
+"""Runs benchmarks, each in a process of its own: `python -m benchmarks.run [NAME ...]`.
+
+A benchmark is a file `benchmarks/NAME.py` whose `main()` prints a table.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+HELPERS = {"__init__", "measure", "run"}
+
+
+def benchmark_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in HELPERS)
+
+
+def run_benchmark(name: str) -> bool:
+    """Runs one benchmark and says whether it ended well."""
+    print(f"== {name}", flush=True)
+    start_s = time.perf_counter()
+    code = f"from benchmarks.{name} import main; main()"
+    status = subprocess.run([sys.executable, "-c", code], cwd=FOLDER.parent).returncode
+    outcome = "done" if status == 0 else f"failed with status {status}"
+    print(f"== {name}: {outcome} in {time.perf_counter() - start_s:.0f} s\n", flush=True)
+    return status == 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Runs benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all if none is named")
+    names = parser.parse_args(arguments).names
+    unknown = sorted(set(names) - set(benchmark_names()))
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(unknown)}. There are: {', '.join(benchmark_names())}.")
+    failed = [name for name in names or benchmark_names() if not run_benchmark(name)]
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

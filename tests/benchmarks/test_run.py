@@ -1,0 +1,39 @@
+import pytest
+
+from benchmarks import run
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A tree with two benchmarks, one of which fails."""
+    benchmarks = tmp_path / "benchmarks"
+    benchmarks.mkdir()
+    (benchmarks / "good.py").write_text("def main():\n    print('a table')\n")
+    (benchmarks / "bad.py").write_text("def main():\n    raise SystemExit(3)\n")
+    (benchmarks / "measure.py").write_text("")
+    monkeypatch.setattr(run, "FOLDER", benchmarks)
+
+
+@pytest.mark.usefixtures("folder")
+def test_runs_the_named_one(capfd):
+    assert run.main(["good"]) == 0
+    out = capfd.readouterr().out
+    assert "a table" in out
+    assert "== good: done in " in out
+    assert "bad" not in out
+
+
+@pytest.mark.usefixtures("folder")
+def test_runs_all_and_tells_which_failed(capfd):
+    assert run.main([]) == 1
+    out = capfd.readouterr().out
+    assert "== bad: failed with status 3" in out
+    assert "a table" in out
+    assert out.endswith("failed: bad\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_unknown_name_is_answered_with_the_list(capsys):
+    with pytest.raises(SystemExit):
+        run.main(["goood"])
+    assert "there is no benchmark goood. There are: bad, good." in capsys.readouterr().err
