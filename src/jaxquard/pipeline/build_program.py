@@ -1,0 +1,269 @@
+"""Unrolls jobs into instructions, and inserts the transfers between actors (JaxPP, 4.2).
+
+    actor 0: 0F0 0F1 ...      actor 1: 1F0 ...
+    =>
+    actor 0: run 0F0 ; send a -> 1 ; run 0F1 ; ...      actor 1: recv a <- 0 ; run 1F0 ; ...
+
+The jobs are walked in one global order that keeps all dependences. A value is sent as soon as it
+exists, straight to each actor that uses it, and its receive is posted at that same point of the
+global order: so sends and receives between two actors match one to one, in order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxquard.errors import ScheduleError
+from jaxquard.ir.array_type import ArrayType
+from jaxquard.ir.jaxpr_tools import close, fingerprint, is_var
+from jaxquard.ir.program import (
+    ActorProgram,
+    Call,
+    Constant,
+    Input,
+    Instruction,
+    Output,
+    Program,
+    Recv,
+    Run,
+    Send,
+)
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.form_tasks import Job
+from jaxquard.pipeline.place_equations import Placement
+from jaxquard.pipeline.task_code import Index, Local, Outer, TaskCode, Total, Value
+
+Specs = dict[Value, tuple[tuple[str, ...], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """A value of one microbatch, or one state of an accumulator."""
+
+    value: Value
+    number: int
+
+
+def build_program(
+    step: Step,
+    *,
+    placement: Placement,
+    jobs: Sequence[Sequence[Job]],
+    specs: Specs,
+) -> Program:
+    """The program of the jobs; nothing is freed or donated yet but the accumulators."""
+    builder = _Builder(step, placement, jobs, specs)
+    builder.define_inputs()
+    builder.run_jobs()
+    return builder.program()
+
+
+class _Actor:
+    """What is known of one actor while its list is written."""
+
+    def __init__(self) -> None:
+        self.types: list[ArrayType] = []
+        self.slots: dict[_Exact, int] = {}
+        self.inputs: list[Input] = []
+        self.constants: list[Constant] = []
+        self.instructions: list[Instruction] = []
+        self.outputs: list[Output] = []
+        self.next_job = 0
+
+    def new_slot(self, exact: _Exact, type_: ArrayType) -> int:
+        self.types.append(type_)
+        self.slots[exact] = len(self.types) - 1
+        return len(self.types) - 1
+
+
+class _Builder:
+    def __init__(self, step: Step, placement: Placement, jobs: Sequence[Sequence[Job]], specs: Specs) -> None:
+        self.step, self.placement, self.jobs, self.specs = step, placement, jobs, specs
+        self.actors = [_Actor() for _ in jobs]
+        self.calls: list[Call] = []
+        self.call_numbers: dict[Any, int] = {}
+        self.number_of_code: dict[TaskCode, int] = {}
+        self.constants: list[Any] = list(step.constants)
+        self.index_values: dict[int, int] = {}
+        self.wanted = self._wanted()
+        self.made_outside = [
+            {value for job in row if job.microbatch is None for value in job.code.outputs} for row in jobs
+        ]
+
+    def _exact(self, actor: int, value: Value, job: Job) -> _Exact:
+        if isinstance(value, Local | Index):
+            assert job.microbatch is not None
+            return _Exact(value, job.microbatch)
+        return _Exact(value, 0)
+
+    def _wanted(self) -> dict[_Exact, dict[int, None]]:
+        """Which actors' jobs take each value from outside themselves."""
+        wanted: dict[_Exact, dict[int, None]] = {}
+        for actor, row in enumerate(self.jobs):
+            made: set[_Exact] = set()
+            for job in row:
+                for value in job.code.inputs:
+                    if not isinstance(value, Index | Total):
+                        exact = self._exact(actor, value, job)
+                        if exact not in made:
+                            wanted.setdefault(exact, {})[actor] = None
+                made.update(self._exact(actor, value, job) for value in job.code.outputs)
+        for position, atom in enumerate(self.step.jaxpr.outvars):
+            for actor in self.placement.result_actors[position]:
+                wanted.setdefault(_Exact(Outer(atom), 0), {})[actor] = None
+        return wanted
+
+    def type_of(self, value: Value, aval: Any) -> ArrayType:
+        return ArrayType(dtype=str(aval.dtype), shape=tuple(aval.shape), spec=self.specs.get(value, ()))
+
+    def define_inputs(self) -> None:
+        """Inputs and constants, and their transfers to the actors that do not hold them."""
+        numbers = [(arg, part) for arg, parts in enumerate(self.step.arg_parts) for part in range(max(1, len(parts)))]
+        for position, var in enumerate(self.step.jaxpr.invars):
+            exact = _Exact(Outer(var), 0)
+            type_ = self.type_of(exact.value, var.aval)
+            for actor in self.placement.input_actors[position]:
+                slot = self.actors[actor].new_slot(exact, type_)
+                if position < len(numbers):
+                    arg, part = numbers[position]
+                    self.actors[actor].inputs.append(Input(slot=slot, arg=arg, part=part))
+                else:
+                    self.actors[actor].constants.append(Constant(slot=slot, value=position - len(numbers)))
+        for position, var in enumerate(self.step.jaxpr.invars):
+            for actor in self.placement.input_actors[position][:1]:
+                self._send(actor, [_Exact(Outer(var), 0)])
+
+    def run_jobs(self) -> None:
+        """Runs every job in a global order: round by round, each actor as far as one job."""
+        left = sum(len(row) for row in self.jobs)
+        while left:
+            ready = [actor for actor in range(len(self.jobs)) if self._is_ready(actor)]
+            if not ready:
+                raise ScheduleError(self._deadlock())
+            for actor in ready:
+                self._run(actor, self.jobs[actor][self.actors[actor].next_job])
+                self.actors[actor].next_job += 1
+            left -= len(ready)
+
+    def _missing(self, actor: int) -> list[_Exact]:
+        state = self.actors[actor]
+        if state.next_job == len(self.jobs[actor]):
+            return []
+        job = self.jobs[actor][state.next_job]
+        exacts = [self._exact(actor, v, job) for v in job.code.inputs if not isinstance(v, Index | Total)]
+        return [exact for exact in exacts if exact not in state.slots]
+
+    def _is_ready(self, actor: int) -> bool:
+        return self.actors[actor].next_job < len(self.jobs[actor]) and not self._missing(actor)
+
+    def _deadlock(self) -> str:
+        waits = []
+        for actor, state in enumerate(self.actors):
+            missing = self._missing(actor)
+            if missing:
+                job = self.jobs[actor][state.next_job]
+                waits.append(f"{job.task} (actor {actor}) waits for {self._maker(missing[0])}")
+        return "the schedule deadlocks on this step: " + "; ".join(waits) + ". Reorder these tasks."
+
+    def _maker(self, exact: _Exact) -> str:
+        for actor, row in enumerate(self.jobs):
+            for job in row:
+                if any(self._exact(actor, value, job) == exact for value in job.code.outputs):
+                    return f"{job.task} (actor {actor})"
+        return "a value that no task makes"
+
+    def _run(self, actor: int, job: Job) -> None:
+        state = self.actors[actor]
+        inputs = tuple(self._input_slot(actor, value, job) for value in job.code.inputs)
+        made = []
+        outputs = []
+        for value, atom in zip(job.code.outputs, job.code.jaxpr.outvars, strict=True):
+            exact = self._exact(actor, value, job)
+            outputs.append(state.new_slot(exact, self.type_of(value, atom.aval)))
+            made.append(exact)
+        state.instructions.append(Run(task=job.task, call=self._call(job.code), inputs=inputs, outputs=tuple(outputs)))
+        for total, var in job.finished:
+            exact = _Exact(Outer(var), 0)
+            state.slots[exact] = state.slots[_Exact(total, 0)]
+            made.append(exact)
+        self._send(actor, [exact for exact in made if not isinstance(exact.value, Total)])
+
+    def _input_slot(self, actor: int, value: Value, job: Job) -> int:
+        state = self.actors[actor]
+        exact = self._exact(actor, value, job)
+        if isinstance(value, Index) and exact not in state.slots:
+            if exact.number not in self.index_values:
+                self.index_values[exact.number] = len(self.constants)
+                self.constants.append(np.int32(exact.number))
+            slot = state.new_slot(exact, ArrayType(dtype="int32", shape=()))
+            state.constants.append(Constant(slot=slot, value=self.index_values[exact.number]))
+        return state.slots[exact]
+
+    def _send(self, actor: int, made: list[_Exact]) -> None:
+        """Sends new values to every actor that wants them and lacks them."""
+        targets: dict[int, list[_Exact]] = {}
+        for exact in made:
+            for target in self.wanted.get(exact, ()):
+                if target != actor and exact not in self.actors[target].slots and not self._makes(target, exact):
+                    targets.setdefault(target, []).append(exact)
+        source = self.actors[actor]
+        for target, exacts in targets.items():
+            slots = tuple(source.slots[exact] for exact in exacts)
+            source.instructions.append(Send(slots=slots, target=target))
+            received = tuple(
+                self.actors[target].new_slot(exact, source.types[slot])
+                for exact, slot in zip(exacts, slots, strict=True)
+            )
+            self.actors[target].instructions.append(Recv(slots=received, source=actor))
+
+    def _makes(self, actor: int, exact: _Exact) -> bool:
+        """Whether an actor will make a value for itself."""
+        return exact.value in self.made_outside[actor]
+
+    def _call(self, code: TaskCode) -> int:
+        """The number of a call; tasks that compute the same share one."""
+        if code not in self.number_of_code:
+            call = self._new_call(code)
+            key = (fingerprint(code.jaxpr), call.inputs, call.outputs, call.donated)
+            if key not in self.call_numbers:
+                self.call_numbers[key] = len(self.calls)
+                self.calls.append(call)
+            self.number_of_code[code] = self.call_numbers[key]
+        return self.number_of_code[code]
+
+    def _new_call(self, code: TaskCode) -> Call:
+        donated = tuple(p for p, value in enumerate(code.inputs) if isinstance(value, Total))
+        return Call(
+            name=code.name,
+            inputs=tuple(self.type_of(v, var.aval) for v, var in zip(code.inputs, code.jaxpr.invars, strict=True)),
+            outputs=tuple(self.type_of(v, atom.aval) for v, atom in zip(code.outputs, code.jaxpr.outvars, strict=True)),
+            donated=donated,
+            code=close(code.jaxpr),
+        )
+
+    def program(self) -> Program:
+        numbers = [
+            (result, part) for result, parts in enumerate(self.step.result_parts) for part in range(max(1, len(parts)))
+        ]
+        for position, atom in enumerate(self.step.jaxpr.outvars):
+            assert is_var(atom)
+            for actor in self.placement.result_actors[position]:
+                state = self.actors[actor]
+                result, part = numbers[position]
+                state.outputs.append(Output(slot=state.slots[_Exact(Outer(atom), 0)], result=result, part=part))
+        return Program(
+            calls=tuple(self.calls),
+            actors=tuple(
+                ActorProgram(
+                    types=tuple(state.types),
+                    inputs=tuple(state.inputs),
+                    constants=tuple(state.constants),
+                    instructions=tuple(state.instructions),
+                    outputs=tuple(state.outputs),
+                )
+                for state in self.actors
+            ),
+            constants=tuple(self.constants),
+        )

@@ -1,0 +1,197 @@
+"""Moves sums of gradients out of the loop (JaxPP, section 3.4).
+
+    loop { g = add_any a b ; total g }      (a on actor 0, b on actor 3)
+    =>
+    loop { total a ; total b } ; g = add_any total_a total_b
+
+So a weight that several actors use costs one partial sum on each of them and one transfer after
+the loop, instead of a transfer per microbatch. The sum may be any tree of additions, with linear
+operations (casts, transposes, scaling) between: these move to the terms. Means become sums and a
+division after the loop. Results that are the same in every iteration leave it altogether.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxquard.ir.jaxpr_tools import (
+    Equation,
+    Jaxpr,
+    Var,
+    close,
+    copy_equation,
+    definitions,
+    evaluate,
+    is_var,
+    make_jaxpr,
+    new_var,
+    prune,
+    rename,
+    splice,
+    substitute,
+    variables,
+)
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.loop import Loop, Operation, Place, Reduction, loop_p
+from jaxquard.pipeline.operations import is_linear_in_first, is_sum
+
+
+def commute_sums(step: Step) -> Step:
+    """Rewrites the results of every loop."""
+    equations: list[Equation] = []
+    renamed: dict[Var, Any] = {}
+    for equation in step.jaxpr.eqns:
+        moved = rename(equation, renamed)
+        equations.extend(_commute(moved, renamed) if equation.primitive is loop_p else [moved])
+    outputs = [substitute(atom, renamed) for atom in step.jaxpr.outvars]
+    return replace(step, jaxpr=prune(make_jaxpr(step.jaxpr.invars, equations, outputs)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Term:
+    """One summand of a result, and the task that computes it."""
+
+    atom: Any
+    place: Place
+
+
+def _commute(equation: Equation, renamed: dict[Var, Any]) -> list[Equation]:
+    """The loop and what follows it; `renamed` learns what its results became."""
+    loop, body = equation.params["loop"], equation.params["body"].jaxpr
+    terms = _Terms(body, loop)
+    invariant = _invariant(body, loop)
+    written: list[_Term] = []
+    targets: list[int] = []
+    reductions: list[Reduction] = []
+    results: list[Var] = []
+    after: list[Equation] = []
+    for atom, reduction, place, result in zip(
+        body.outvars, loop.reductions, loop.result_places, equation.outvars, strict=True
+    ):
+        if not is_var(atom) or atom in invariant:
+            written_after, renamed[result] = _repeat(equation, atom, reduction)
+            after.extend(written_after)
+            continue
+        groups = [[_Term(atom=atom, place=place)]]
+        if reduction.operation in (Operation.SUM, Operation.MEAN):
+            groups = terms.by_actor(groups[0][0])
+        partials = [new_var(result) for _ in groups]
+        for group, partial in zip(groups, partials, strict=True):
+            written.extend(group)
+            targets.extend([len(results)] * len(group))
+            results.append(partial)
+            reductions.append(_as_sum(reduction))
+        written_after, renamed[result] = _add_up(equation, partials, reduction)
+        after.extend(written_after)
+    new_body = make_jaxpr(body.invars, terms.equations, [term.atom for term in written])
+    pruned, places = _prune_places(new_body, terms.places)
+    new_loop = replace(
+        loop,
+        places=places,
+        result_places=tuple(term.place for term in written),
+        targets=tuple(targets),
+        reductions=tuple(reductions),
+    )
+    return [equation.replace(outvars=results, params={"body": close(pruned), "loop": new_loop}), *after]
+
+
+class _Terms:
+    """Takes results apart into terms; linear operations that it copies are added to the body."""
+
+    def __init__(self, body: Jaxpr, loop: Loop) -> None:
+        assert loop.places is not None
+        self.loop = loop
+        self.equations = list(body.eqns)
+        self.places = list(loop.places)
+        self.definition = definitions(body.eqns)
+
+    def by_actor(self, term: _Term) -> list[list[_Term]]:
+        """The terms of a sum in groups of one actor each, the first actor to use the weight first."""
+        actor_of = self.loop.schedule.actor_of
+        groups: dict[int, list[_Term]] = {}
+        for found in sorted(self._terms(term), key=lambda found: found.place.stage):
+            groups.setdefault(actor_of(found.place.stage), []).append(found)
+        if len(groups) == 1:
+            return [[term]]
+        return list(groups.values())
+
+    def _terms(self, term: _Term) -> list[_Term]:
+        position = self.definition.get(term.atom)
+        if position is None:
+            return [term]
+        equation = self.equations[position]
+        if is_sum(equation):
+            return [found for atom in equation.invars for found in self._terms(self._placed(atom, term))]
+        if is_linear_in_first(equation):
+            found = self._terms(self._placed(equation.invars[0], term))
+            if len({self.loop.schedule.actor_of(part.place.stage) for part in found}) > 1:
+                return [self._apply(equation, part) for part in found]
+        return [term]
+
+    def _placed(self, atom: Any, user: _Term) -> _Term:
+        """A term where it is computed; with its user if every task can compute it."""
+        position = self.definition.get(atom)
+        place = None if position is None else self.places[position]
+        return _Term(atom=atom, place=place or user.place)
+
+    def _apply(self, equation: Equation, term: _Term) -> _Term:
+        copied = copy_equation(equation, [term.atom, *equation.invars[1:]])
+        self.equations.append(copied)
+        self.places.append(term.place)
+        return _Term(atom=copied.outvars[0], place=term.place)
+
+
+def _prune_places(body: Jaxpr, places: list[Place | None]) -> tuple[Jaxpr, tuple[Place | None, ...]]:
+    kept = prune(body)
+    place_of = {id(equation): place for equation, place in zip(body.eqns, places, strict=True)}
+    return kept, tuple(place_of[id(equation)] for equation in kept.eqns)
+
+
+def _as_sum(reduction: Reduction) -> Reduction:
+    if reduction.operation is Operation.MEAN:
+        return replace(reduction, operation=Operation.SUM)
+    return reduction
+
+
+def _invariant(body: Jaxpr, loop: Loop) -> set[Var]:
+    """Variables of the body that are the same in every iteration."""
+    known = set(body.invars[: loop.num_constants])
+    for equation in body.eqns:
+        if not equation.effects and known.issuperset(variables(equation.invars)):
+            known.update(equation.outvars)
+    return known
+
+
+def _repeat(equation: Equation, atom: Any, reduction: Reduction) -> tuple[list[Equation], Any]:
+    """A result whose every summand is the same, computed once after the loop."""
+    loop, body = equation.params["loop"], equation.params["body"].jaxpr
+    constants = body.invars[: loop.num_constants]
+    alone = prune(make_jaxpr(constants, body.eqns, [atom]))
+    operation, count = reduction.operation, loop.num_microbatches
+
+    def reduced(value: Any) -> Any:
+        if operation is Operation.STACK:
+            return jnp.broadcast_to(value, (count, *value.shape))
+        value = value.astype(reduction.dtype)
+        return value * jnp.asarray(count, value.dtype) if operation is Operation.SUM else value
+
+    call = evaluate(alone)
+    equations, (value,) = splice(
+        lambda *arrays: [reduced(jnp.asarray(call(*arrays)[0]))], equation.invars[: len(constants)]
+    )
+    return equations, value
+
+
+def _add_up(equation: Equation, partials: list[Var], reduction: Reduction) -> tuple[list[Equation], Any]:
+    """The equations that make a result of the loop from its partial sums."""
+    count = equation.params["loop"].num_microbatches
+
+    def total(*sums: Any) -> list[Any]:
+        value = sums[0]
+        for other in sums[1:]:
+            value = value + other
+        return [reduction.finish(value, count)]
+
+    equations, (value,) = splice(total, partials)
+    return equations, value

@@ -1,0 +1,193 @@
+"""Opens nested calls, so that every operation and mark of the step stands in one list.
+
+    b = jit[jaxpr={ lambda ; c. let d = pipeline_yield c in (d,) }] a
+    =>
+    b = pipeline_yield a
+
+A mark that still stands inside another equation afterwards (a scan, a cond, a while, a
+checkpoint) cannot end a stage, and is refused with the cure. Calls that carry shardings of their
+own stay as they are.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from jax.extend import core
+
+from jaxquard.errors import MarkError
+from jaxquard.ir.jaxpr_tools import (
+    Equation,
+    Jaxpr,
+    Var,
+    close,
+    make_jaxpr,
+    new_var,
+    prune,
+    rename,
+    sub_jaxprs,
+    substitute,
+)
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.loop import loop_p
+from jaxquard.pipeline.marks import mark_p
+
+# Which parameter of a call holds its body.
+_BODIES = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+
+_CURES = {
+    "scan": "Cut the scan with jaxquard.pipeline_scan, or write the layers as a Python loop.",
+    "while": "Write the loop in Python, so that each mark is traced once.",
+    "cond": "Put the mark before or after the cond.",
+    "remat2": "Put the mark outside: checkpoint what is inside each stage, and mark between them.",
+    "checkpoint": "Put the mark outside: checkpoint what is inside each stage, and mark between them.",
+    "accumulate_grads": "A loop inside a loop cannot be scheduled: use one loop.",
+}
+# Stands for any call while it is being opened.
+_call_p = core.Primitive("closed_call")
+_NAMES = {"scan": "lax.scan", "while": "lax.while_loop", "cond": "lax.cond", "remat2": "jax.checkpoint"}
+
+
+def inline_calls(step: Step) -> Step:
+    """Opens the calls of the step and of its loops' bodies."""
+    constants: dict[Var, Any] = {}
+    opened = _inline(step.jaxpr, constants)
+    equations = [_inline_loop(equation, constants) for equation in opened.eqns]
+    _refuse_hidden_marks(equations)
+    jaxpr = make_jaxpr([*opened.invars, *constants], equations, opened.outvars)
+    return replace(step, jaxpr=prune(jaxpr), constants=(*step.constants, *constants.values()))
+
+
+def _inline_loop(equation: Equation, constants: dict[Var, Any]) -> Equation:
+    """Opens a loop's body; arrays that its calls closed over become constants of the loop."""
+    if equation.primitive is not loop_p:
+        return equation
+    found: dict[Var, Any] = {}
+    body = _inline(equation.params["body"].jaxpr, found)
+    loop = equation.params["loop"]
+    outer = [new_var(var) for var in found]
+    constants.update(zip(outer, found.values(), strict=True))
+    jaxpr = prune(make_jaxpr([*found, *body.invars], body.eqns, body.outvars))
+    _refuse_hidden_marks(jaxpr.eqns)
+    loop = replace(loop, num_constants=loop.num_constants + len(found))
+    return equation.replace(invars=[*outer, *equation.invars], params={"body": close(jaxpr), "loop": loop})
+
+
+def _inline(jaxpr: Jaxpr, constants: dict[Var, Any]) -> Jaxpr:
+    renamed: dict[Var, Any] = {}
+    equations: list[Equation] = []
+    for equation in jaxpr.eqns:
+        equations.extend(_open(equation, renamed, constants))
+    return make_jaxpr(jaxpr.invars, equations, [substitute(atom, renamed) for atom in jaxpr.outvars])
+
+
+def _open(equation: Equation, renamed: dict[Var, Any], constants: dict[Var, Any]) -> Iterator[Equation]:
+    """The equations that do what one equation does; `renamed` learns what its outputs became."""
+    inputs = [substitute(atom, renamed) for atom in equation.invars]
+    body = _body(equation)
+    if body is None:
+        outputs = [new_var(var) for var in equation.outvars]
+        renamed.update(zip(equation.outvars, outputs, strict=True))
+        yield equation.replace(invars=inputs, outvars=outputs)
+        return
+    inner: dict[Var, Any] = dict(zip(body.jaxpr.invars, inputs, strict=True))
+    for var, value in zip(body.jaxpr.constvars, body.consts, strict=True):
+        inner[var] = new_var(var)
+        constants[inner[var]] = value
+    outer_names = equation.source_info.name_stack
+    for nested in body.jaxpr.eqns:
+        for opened in _open(nested, inner, constants):
+            names = outer_names + opened.source_info.name_stack
+            yield opened.replace(source_info=opened.source_info.replace(name_stack=names))
+    for var, result in zip(equation.outvars, body.jaxpr.outvars, strict=True):
+        renamed[var] = substitute(result, inner)
+
+
+def _body(equation: Equation) -> core.ClosedJaxpr | None:
+    name = _BODIES.get(equation.primitive.name)
+    if name is None or name not in equation.params:
+        return None
+    specified = (*equation.params.get("in_shardings", ()), *equation.params.get("out_shardings", ()))
+    if any(_is_given(sharding) for sharding in specified) and not _has_mark(equation):
+        return None
+    body = equation.params[name]
+    return body if isinstance(body, core.ClosedJaxpr) else close(body)
+
+
+def _is_given(sharding: Any) -> bool:
+    return type(sharding).__name__ != "UnspecifiedValue"
+
+
+def _find(equation: Equation, wanted: Callable[[Equation], bool]) -> Equation | None:
+    for jaxpr in sub_jaxprs(equation):
+        for nested in jaxpr.eqns:
+            found = nested if wanted(nested) else _find(nested, wanted)
+            if found is not None:
+                return found
+    return None
+
+
+def _has_mark(equation: Equation) -> bool:
+    return _find(equation, lambda nested: nested.primitive is mark_p) is not None
+
+
+def _refuse_hidden_marks(equations: list[Equation]) -> None:
+    for equation in equations:
+        if equation.primitive is loop_p:
+            _refuse_nested_loops(equation)
+            continue
+        hidden = _find(equation, lambda nested: nested.primitive in (mark_p, loop_p))
+        if hidden is None:
+            continue
+        outside = equation.primitive.name
+        name = _NAMES.get(outside, outside)
+        cure = _CURES.get(outside, f"Put it outside the {name}.")
+        if hidden.primitive is loop_p:
+            raise MarkError(
+                f"accumulate_grads at {hidden.params['loop'].source} stands inside a {name}, where it cannot "
+                "be scheduled. Call it in the step itself."
+            )
+        raise MarkError(
+            f"the mark at {hidden.params['mark'].source} stands inside a {name}, where a stage cannot end. {cure}"
+        )
+
+
+def _refuse_nested_loops(equation: Equation) -> None:
+    nested = _find(equation, lambda inner: inner.primitive is loop_p)
+    if nested is not None:
+        raise MarkError(
+            f"accumulate_grads at {nested.params['loop'].source} stands inside another one, at "
+            f"{equation.params['loop'].source}. A loop inside a loop cannot be scheduled: use one loop."
+        )
+
+
+def inline_checkpoints(jaxpr: Jaxpr, *, is_wanted: Callable[[Equation], bool]) -> Jaxpr:
+    """Opens the checkpoints for which `is_wanted` says so.
+
+    A backward checkpoint recomputes its forward and then takes gradients of inputs and of weights,
+    all in one equation. Opened, the recomputation and the input gradients can run in one task and
+    the weight gradients in another, and nothing is computed twice. Tasks are compiled apart, so the
+    barrier that a checkpoint sets against merging with the forward is not needed.
+    """
+    renamed: dict[Var, Any] = {}
+    equations: list[Equation] = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name not in ("remat2", "checkpoint") or not is_wanted(equation):
+            equations.append(rename(equation, renamed))
+            continue
+        body = equation.params["jaxpr"]
+        call = close(getattr(body, "jaxpr", body), getattr(body, "consts", ()))
+        as_call = equation.replace(
+            primitive=_call_p,
+            params={"call_jaxpr": call},
+            invars=[substitute(a, renamed) for a in equation.invars],
+        )
+        equations.extend(_open(as_call, renamed, {}))
+    return prune(make_jaxpr(jaxpr.invars, equations, [substitute(atom, renamed) for atom in jaxpr.outvars]))

@@ -1,0 +1,285 @@
+"""`accumulate_grads`: a loop over microbatches that a schedule may unroll (JaxPP, section 3.1).
+
+In the traced step the loop is one equation with its body as a jaxpr. Under plain `jax.jit` it is
+a `lax.scan`; under `RemoteMesh.distributed` it becomes the tasks of a schedule. Iterations carry
+nothing but reductions, so no stage can depend on a later stage of an earlier microbatch.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from jaxquard.errors import LoopError
+from jaxquard.ir import jaxpr_tools
+from jaxquard.ir.source import user_line
+from jaxquard.ir.task import Phase
+from jaxquard.schedules import Schedule
+
+
+class Operation(enum.Enum):
+    """How an output of the body is put together over the microbatches."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    STACK = "stack"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """An operation and the dtype in which it is kept."""
+
+    operation: Operation
+    dtype: Any
+
+    def __str__(self) -> str:
+        return self.operation.value
+
+    def empty(self, total: Any) -> Any:
+        """The accumulator before the first microbatch, given its type."""
+        if self.operation is Operation.MAX:
+            return jnp.full(total.shape, _least(total.dtype), total.dtype)
+        return lax.full(total.shape, 0, total.dtype)
+
+    def add(self, total: Any, value: Any, index: Any, num_microbatches: int) -> Any:
+        """The accumulator after microbatch `index`; the order of microbatches does not matter."""
+        if self.operation is Operation.STACK:
+            return lax.dynamic_update_index_in_dim(total, value, index, 0)
+        if self.operation is Operation.LAST:
+            return jnp.where(index == num_microbatches - 1, value, total)
+        value = lax.convert_element_type(value, self.dtype)
+        return jnp.maximum(total, value) if self.operation is Operation.MAX else total + value
+
+    def finish(self, total: Any, num_microbatches: int) -> Any:
+        """The result of the loop."""
+        if self.operation is Operation.MEAN:
+            return total / jnp.asarray(num_microbatches, total.dtype)
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A stage and a phase (F, I or W; a whole backward is I and W): where an operation belongs."""
+
+    stage: int
+    phase: Phase
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.phase.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """What a loop equation says beside its body.
+
+    Attributes:
+        num_constants: how many of the inputs are the same in every iteration; the others are
+            batch leaves, cut along their first dim.
+        places: once stages are assigned, for each equation of the body the task it belongs to;
+            None for one that is recomputed by every task that uses it.
+        result_places: likewise, the task that accumulates each output of the body.
+        targets: once sums are commuted, for each output of the body the result of the loop to
+            which it is added; several outputs of one actor may share a result.
+        stage_names: names of the stages, where the user gave any.
+    """
+
+    num_constants: int
+    num_microbatches: int
+    schedule: Schedule
+    reductions: tuple[Reduction, ...]
+    source: str
+    places: tuple["Place | None", ...] | None = None
+    result_places: tuple["Place", ...] = ()
+    targets: tuple[int, ...] = ()
+    stage_names: tuple[str, ...] = ()
+
+
+loop_p = core.Primitive("accumulate_grads")
+loop_p.multiple_results = True
+
+
+def accumulate_grads(
+    fn: Callable[[Any], Any],
+    schedule: Schedule,
+    reduce: Any = None,
+    *,
+    sum_dtype: Any = None,
+) -> Callable[[Any], Any]:
+    """Runs `fn` on each microbatch and reduces its outputs.
+
+    Args:
+        fn: `microbatch -> (gradients, other outputs...)`.
+        schedule: which actor runs which task when; plain `jax.jit` takes no notice of it.
+        reduce: for each output of `fn` (a tuple like `("sum", "stack")`, or a pytree prefix of the
+            outputs): "sum", "mean", "max", "stack" or "last". By default the first output is summed
+            and the others are stacked.
+        sum_dtype: the dtype in which sums and means are kept; by default that of the output.
+
+    Returns:
+        A function of the batch, whose leaves have the microbatches as their first dim.
+    """
+    if not isinstance(schedule, Schedule):
+        raise LoopError(
+            f"accumulate_grads at {user_line()} wants a schedule such as "
+            f"jaxquard.schedules.OneFOneB(2) as its second argument; found {schedule!r}."
+        )
+
+    def run(batch: Any) -> Any:
+        source = user_line()
+        leaves, tree = jax.tree.flatten(batch)
+        num_microbatches = _count_microbatches(batch, source)
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        slices = jax.tree.unflatten(tree, [_slice_type(leaf) for leaf in leaves])
+        closed, out_types = jax.make_jaxpr(fn, return_shape=True)(slices)
+        loop = Loop(
+            num_constants=len(closed.consts),
+            num_microbatches=num_microbatches,
+            schedule=schedule,
+            reductions=_reductions(out_types, reduce, sum_dtype, source),
+            source=source,
+        )
+        body = jaxpr_tools.make_jaxpr(
+            [*closed.jaxpr.constvars, *closed.jaxpr.invars], closed.jaxpr.eqns, closed.jaxpr.outvars
+        )
+        results = loop_p.bind(*closed.consts, *leaves, body=jaxpr_tools.close(body), loop=loop)
+        return jax.tree.unflatten(jax.tree.structure(out_types), results)
+
+    return run
+
+
+def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def _count_microbatches(batch: Any, source: str) -> int:
+    counts: dict[int | None, str] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        shape = jnp.shape(leaf)
+        counts.setdefault(shape[0] if shape else None, jax.tree_util.keystr(path) or "the batch")
+    if not counts:
+        raise LoopError(f"accumulate_grads at {source} got a batch without arrays: nothing to loop over.")
+    if None in counts:
+        raise LoopError(
+            f"accumulate_grads at {source}: batch leaf {counts[None]} is a scalar; every leaf needs the "
+            "microbatches as its first dim."
+        )
+    if len(counts) > 1:
+        found = ", ".join(f"{path} has {count}" for count, path in counts.items())
+        raise LoopError(
+            f"accumulate_grads at {source}: the batch leaves disagree on the number of microbatches, "
+            f"their first dim: {found}. Give every leaf the same."
+        )
+    (count,) = counts
+    if count == 0:
+        raise LoopError(f"accumulate_grads at {source} got 0 microbatches; it needs at least one.")
+    assert count is not None
+    return count
+
+
+def _reductions(out_types: Any, reduce: Any, sum_dtype: Any, source: str) -> tuple[Reduction, ...]:
+    if reduce is None:
+        reduce = "sum"
+        if isinstance(out_types, tuple) and out_types:
+            reduce = ("sum", *["stack"] * (len(out_types) - 1))
+    if isinstance(reduce, list):
+        reduce = tuple(reduce)
+    try:
+        words = jax.tree.leaves(jax.tree.broadcast(reduce, out_types))
+    except ValueError as error:
+        raise LoopError(
+            f"accumulate_grads at {source}: reduce={reduce!r} does not fit the outputs of the function: "
+            f"{jax.tree.structure(out_types)}. Give one word for each output."
+        ) from error
+    return tuple(
+        _reduction(word, out_type, sum_dtype, source)
+        for word, out_type in zip(words, jax.tree.leaves(out_types), strict=True)
+    )
+
+
+def _reduction(word: Any, out_type: Any, sum_dtype: Any, source: str) -> Reduction:
+    known = [operation.value for operation in Operation]
+    if word not in known:
+        raise LoopError(f"accumulate_grads at {source}: reduce={word!r} is not one of {', '.join(map(repr, known))}.")
+    operation = Operation(word)
+    dtype = out_type.dtype
+    if operation in (Operation.SUM, Operation.MEAN):
+        if jnp.issubdtype(dtype, jnp.floating) and sum_dtype is not None:
+            dtype = jnp.dtype(sum_dtype)
+        if operation is Operation.MEAN and not jnp.issubdtype(dtype, jnp.inexact):
+            dtype = jnp.dtype(jnp.float32)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key) and operation not in (Operation.STACK, Operation.LAST):
+        raise LoopError(f"accumulate_grads at {source}: PRNG keys can be stacked, but not reduced by {word!r}.")
+    return Reduction(operation=operation, dtype=dtype)
+
+
+def _least(dtype: Any) -> Any:
+    if dtype == jnp.bool_:
+        return False
+    return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min
+
+
+def run_as_scan(*inputs: Any, body: core.ClosedJaxpr, loop: Loop) -> Sequence[Any]:
+    """The loop as plain JAX: what `jax.jit` runs."""
+    constants, leaves = inputs[: loop.num_constants], inputs[loop.num_constants :]
+    call = core.jaxpr_as_fun(body)
+
+    def iteration(totals: Any, index_and_slices: Any) -> tuple[Any, None]:
+        index, slices = index_and_slices
+        values = call(*constants, *slices)
+        added = [
+            reduction.add(total, value, index, loop.num_microbatches)
+            for reduction, total, value in zip(loop.reductions, totals, values, strict=True)
+        ]
+        return added, None
+
+    starts = [
+        reduction.empty(_result_type(reduction, var.aval, loop))
+        for reduction, var in zip(loop.reductions, body.jaxpr.outvars, strict=True)
+    ]
+    totals, _ = lax.scan(iteration, starts, (jnp.arange(loop.num_microbatches), list(leaves)))
+    return [
+        reduction.finish(total, loop.num_microbatches) for reduction, total in zip(loop.reductions, totals, strict=True)
+    ]
+
+
+@loop_p.def_abstract_eval
+def _types(*avals: Any, body: core.ClosedJaxpr, loop: Loop) -> list[Any]:
+    return [
+        _result_type(reduction, var.aval, loop)
+        for reduction, var in zip(loop.reductions, body.jaxpr.outvars, strict=True)
+    ]
+
+
+def _result_type(reduction: Reduction, aval: Any, loop: Loop) -> Any:
+    if reduction.operation is Operation.STACK:
+        return aval.update(shape=(loop.num_microbatches, *aval.shape), weak_type=False)
+    return aval.update(dtype=reduction.dtype, weak_type=False)
+
+
+@loop_p.def_impl
+def _run(*inputs: Any, body: core.ClosedJaxpr, loop: Loop) -> Sequence[Any]:
+    return jax.jit(lambda *arrays: run_as_scan(*arrays, body=body, loop=loop))(*inputs)
+
+
+def _jvp(primals: Any, tangents: Any, *, body: core.ClosedJaxpr, loop: Loop) -> Any:
+    tangents = list(map(ad.instantiate_zeros, tangents))
+    return jax.jvp(lambda *arrays: list(run_as_scan(*arrays, body=body, loop=loop)), primals, tangents)
+
+
+def _batch(values: Any, dims: Any, *, body: core.ClosedJaxpr, loop: Loop) -> Any:
+    run = jax.vmap(lambda *arrays: list(run_as_scan(*arrays, body=body, loop=loop)), in_axes=tuple(dims))
+    results = run(*values)
+    return results, [0] * len(results)
+
+
+ad.primitive_jvps[loop_p] = _jvp
+batching.primitive_batchers[loop_p] = _batch
+mlir.register_lowering(loop_p, mlir.lower_fun(run_as_scan, multiple_results=True))

@@ -1,0 +1,135 @@
+"""`pipeline_yield` and `task`: where a stage ends (JaxPP, section 3.2).
+
+Both are the identity. A mark is one equation in the traced step, and differentiation gives it a
+twin: the transpose of the mark at the end of stage k is the mark at the end of the backward of
+stage k+1, since the cotangents that pass through it are what that backward hands on. The two
+share a `Mark`, which also holds the name and the user's line.
+"""
+
+import enum
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from jaxquard.ir.source import user_line
+
+
+class MarkPhase(enum.Enum):
+    """Which pass over the model a mark equation belongs to."""
+
+    FORWARD = "forward"
+    TANGENT = "tangent"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mark:
+    """One `pipeline_yield` or `task` in the user's code; two marks are equal only if identical.
+
+    Attributes:
+        ends_task: whether it ends a `task`; the last such mark starts no stage of its own.
+    """
+
+    name: str | None
+    source: str
+    ends_task: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.name or 'mark'}@{self.source}"
+
+
+mark_p = core.Primitive("pipeline_yield")
+mark_p.multiple_results = True
+
+
+def pipeline_yield(*values: Any, name: str | None = None) -> Any:
+    """Marks the end of a pipeline stage; n marks make n+1 stages.
+
+    The stage is what the values depend on and no earlier mark needs. Nothing is computed: the
+    values come back as they are, under `jax.jit`, `jax.grad` and `jax.vmap` too.
+
+    Args:
+        *values: arrays, or pytrees of arrays, of any dtype.
+        name: what to call the stage in programs and timelines.
+
+    Returns:
+        The value, or a tuple if there are several.
+    """
+    if not values:
+        raise TypeError("pipeline_yield() needs at least one value: the one that ends the stage.")
+    marked = _bind_mark(values, Mark(name=name, source=user_line()))
+    return marked[0] if len(values) == 1 else marked
+
+
+def task(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """Makes each call of `fn` a stage; n calls make n stages (JaxPP, figure 5, right).
+
+    The other way to say what `pipeline_yield` says. What follows the last task joins its stage.
+
+    Args:
+        fn: a function of arrays; its results end the stage.
+        name: what to call the stage; by default the function's name.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        mark = Mark(name=name or getattr(fn, "__name__", None), source=user_line(), ends_task=True)
+        return _bind_mark((fn(*args, **kwargs),), mark)[0]
+
+    return call
+
+
+def _bind_mark(values: tuple[Any, ...], mark: Mark) -> tuple[Any, ...]:
+    leaves, tree = jax.tree.flatten(values)
+    arrays = [jnp.asarray(leaf) for leaf in leaves]
+    return jax.tree.unflatten(tree, mark_p.bind(*arrays, mark=mark, phase=MarkPhase.FORWARD))
+
+
+@mark_p.def_impl
+def _run(*values: Any, mark: Mark, phase: MarkPhase) -> list[Any]:
+    del mark, phase
+    return list(values)
+
+
+@mark_p.def_abstract_eval
+def _types(*avals: Any, mark: Mark, phase: MarkPhase) -> list[Any]:
+    del mark, phase
+    return list(avals)
+
+
+def _jvp(primals: Any, tangents: Any, *, mark: Mark, phase: MarkPhase) -> tuple[list[Any], list[Any]]:
+    values = mark_p.bind(*primals, mark=mark, phase=phase)
+    live = [position for position, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+    results = list(tangents)
+    if live:
+        moved = mark_p.bind(*(tangents[position] for position in live), mark=mark, phase=MarkPhase.TANGENT)
+        for position, tangent in zip(live, moved, strict=True):
+            results[position] = tangent
+    return values, results
+
+
+def _transpose(cotangents: Any, *values: Any, mark: Mark, phase: MarkPhase) -> list[Any]:
+    del phase
+    live = [position for position, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
+    results: list[Any] = [None] * len(values)
+    if live:
+        moved = mark_p.bind(*(cotangents[position] for position in live), mark=mark, phase=MarkPhase.BACKWARD)
+        for position, cotangent in zip(live, moved, strict=True):
+            results[position] = cotangent
+    return results
+
+
+def _batch(values: Any, dims: Any, **params: Any) -> tuple[list[Any], Any]:
+    return mark_p.bind(*values, **params), dims
+
+
+ad.primitive_jvps[mark_p] = _jvp
+ad.primitive_transposes[mark_p] = _transpose
+batching.primitive_batchers[mark_p] = _batch
+mlir.register_lowering(mark_p, lambda context, *values, **params: values)
