@@ -1,0 +1,1 @@
+"""Runs programs: actors, transfers between them, handles of results, timings."""

@@ -1,0 +1,99 @@
+"""Brings the arguments of a call to the slots of the actors that take them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from jaxquard.errors import DeletedArrayError
+from jaxquard.pipeline.plan_init import Wanted
+from jaxquard.runtime.cell import Cell
+from jaxquard.runtime.in_process import LoadedProgram
+from jaxquard.runtime.initial_state import InitialArray
+from jaxquard.runtime.remote_array import RemoteArray
+from jaxquard.runtime.transfer import place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """A place that a part of an argument goes to."""
+
+    actor: int
+    number: int
+    arg: int
+    part: int
+    sharding: NamedSharding
+    spec: Any
+
+
+class ArgumentBinder:
+    """Binds flat arguments to the inputs of a loaded program."""
+
+    def __init__(self, loaded: LoadedProgram, *, arg_parts: Sequence[tuple[int, ...]], names: Sequence[str]) -> None:
+        self._arg_parts, self._names = arg_parts, names
+        self._slots = [
+            _Slot(
+                actor=actor,
+                number=number,
+                arg=entry.arg,
+                part=entry.part,
+                sharding=loaded.input_shardings[actor][number],
+                spec=program.types[entry.slot].spec,
+            )
+            for actor, program in enumerate(loaded.program.actors)
+            for number, entry in enumerate(program.inputs)
+        ]
+        self._counts = [len(program.inputs) for program in loaded.program.actors]
+
+    def bind(self, leaves: Sequence[Any]) -> list[list[Any]]:
+        """For each actor, what goes into its inputs; raises before anything is taken."""
+        self._build_state(leaves)
+        inputs: list[list[Any]] = [[None] * count for count in self._counts]
+        for slot in self._slots:
+            inputs[slot.actor][slot.number] = self._value(leaves[slot.arg], slot)
+        return inputs
+
+    def _build_state(self, leaves: Sequence[Any]) -> None:
+        """Has initial state that no step has taken yet computed where this one wants it."""
+        waiting: dict[Any, dict[int, InitialArray]] = {}
+        for arg, leaf in enumerate(leaves):
+            if isinstance(leaf, InitialArray) and not leaf.is_placed:
+                waiting.setdefault(leaf.source, {})[arg] = leaf
+        for source, arrays in waiting.items():
+            source.build([self._wanted(arg, leaf) for arg, leaf in arrays.items()])
+
+    def _wanted(self, arg: int, leaf: InitialArray) -> Wanted:
+        sizes = self._arg_parts[arg]
+        actors: list[list[int]] = [[] for _ in range(max(1, len(sizes)))]
+        spec: Any = ()
+        for slot in self._slots:
+            if slot.arg == arg:
+                actors[slot.part].append(slot.actor)
+                spec = slot.spec
+        held = tuple(tuple(found) or (0,) for found in actors)
+        return Wanted(result=leaf.number, sizes=sizes, actors=held, spec=spec)
+
+    def _value(self, leaf: Any, slot: _Slot) -> jax.Array | Cell:
+        sizes = self._arg_parts[slot.arg]
+        if isinstance(leaf, RemoteArray):
+            self._check_alive(leaf, slot.arg)
+            if tuple(part.type.shape[:1] for part in leaf.parts) == _heads(sizes, leaf):
+                return leaf.cell(actor=slot.actor, part=slot.part) or leaf.parts[slot.part].copies[0]
+            leaf = leaf.fetch()
+        if sizes:
+            start = sum(sizes[: slot.part])
+            leaf = leaf[start : start + sizes[slot.part]]
+        return place(leaf, slot.sharding)
+
+    def _check_alive(self, leaf: RemoteArray, arg: int) -> None:
+        if leaf.is_deleted():
+            raise DeletedArrayError(
+                f"argument {self._names[arg]} was donated to an earlier step, which has taken its buffers. Pass "
+                "the array that step returned, or do not donate the argument."
+            )
+
+
+def _heads(sizes: tuple[int, ...], leaf: RemoteArray) -> tuple[tuple[int, ...], ...]:
+    return tuple((size,) for size in sizes) if sizes else (leaf.shape[:1],)

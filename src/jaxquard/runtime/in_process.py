@@ -1,0 +1,246 @@
+"""The engine that runs programs on actors of this process (design decisions 2 to 4; JaxPP, section 4).
+
+As in JaxPP, one controller hands every actor its whole list in one go, and the actors coordinate through
+sends and receives alone. Unlike there, an actor is a thread with a mesh, and a send a hand-over in memory.
+
+    engine = InProcessEngine([mesh0, mesh1])
+    loaded = engine.load(program)
+    run = engine.execute(loaded, inputs)      # returns at once; several steps may be queued
+    new_state = run.results()                 # handles: pass them to the next step, or fetch them
+
+Each actor has a thread, but for programs of tiny tasks one thread feeds all actors: see `pace`.
+"""
+
+import queue
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from jaxquard.errors import DeletedArrayError, MeshError
+from jaxquard.ir.check_program import check_program
+from jaxquard.ir.program import Program
+from jaxquard.ir.timeline import Timeline
+from jaxquard.runtime.actor import Actor, halt
+from jaxquard.runtime.cell import Cell
+from jaxquard.runtime.compile_calls import Progress, Site, compile_calls
+from jaxquard.runtime.link_program import ActorList, link_program
+from jaxquard.runtime.list_run import JointRun, ListRun
+from jaxquard.runtime.pace import Pace
+from jaxquard.runtime.remote_array import RemoteArray
+from jaxquard.runtime.result_layout import ResultLayout, find_results
+from jaxquard.runtime.step_state import StepState
+from jaxquard.runtime.timings import ActorClock, make_timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedProgram:
+    """A program, compiled and linked for the engine that loaded it.
+
+    Attributes:
+        input_shardings: for each actor and each of its inputs, the sharding that the slot has.
+    """
+
+    program: Program
+    lists: tuple[ActorList, ...]
+    layouts: tuple[ResultLayout, ...]
+    pace: Pace
+
+    @property
+    def input_shardings(self) -> tuple[tuple[NamedSharding, ...], ...]:
+        return tuple(tuple(item.sharding for item in list_.inputs) for list_ in self.lists)
+
+
+class InProcessEngine:
+    """Actors of this process, one mesh and one thread each.
+
+    Threads start with the first step and end when the engine is closed, garbage collected or the interpreter
+    exits.
+
+    Args:
+        meshes: one for each actor. Actors may share devices (several on one GPU); actors that share only some
+            are not supported.
+    """
+
+    def __init__(self, meshes: Sequence[Mesh]) -> None:
+        self.actors = tuple(Actor(index=index, mesh=mesh) for index, mesh in enumerate(meshes))
+        uses = Counter(actor.devices for actor in self.actors)
+        self._sites = tuple(
+            Site(
+                mesh=actor.mesh,
+                has_witness=actor.platform != "cpu" or (uses[actor.devices] > 1 and not actor.is_in_place),
+            )
+            for actor in self.actors
+        )
+        self._lock = threading.Lock()
+        self._was_together = False
+        self._last_state: StepState | None = None
+        self._finalizer = weakref.finalize(self, halt, tuple(actor.feeder for actor in self.actors))
+
+    @property
+    def meshes(self) -> tuple[Mesh, ...]:
+        return tuple(actor.mesh for actor in self.actors)
+
+    def load(self, program: Program, *, on_progress: Progress | None = None) -> LoadedProgram:
+        """Checks, compiles and links a program.
+
+        Args:
+            on_progress: called with (done, total, name of the call) as executables get ready.
+
+        Raises:
+            ProgramError: if the program breaks a rule of the instruction list.
+            MeshError: if it is for another number of actors.
+        """
+        if len(program.actors) != len(self.actors):
+            raise MeshError(f"the program is for {len(program.actors)} actors, but the mesh has {len(self.actors)}.")
+        check_program(program)
+        executables = compile_calls(program, self._sites, on_progress=on_progress)
+        return LoadedProgram(
+            program=program,
+            lists=link_program(program, self._sites, executables),
+            layouts=find_results(program),
+            pace=Pace(program, can_be_together=all(actor.is_in_place for actor in self.actors)),
+        )
+
+    def execute(
+        self,
+        loaded: LoadedProgram,
+        inputs: Sequence[Sequence[jax.Array | Cell]],
+        *,
+        measure: bool = False,
+    ) -> "StepRun":
+        """Queues one step on every actor and returns at once.
+
+        Args:
+            inputs: `inputs[actor][k]` is for `program.actors[actor].inputs[k]`: a cell of any actor, or an
+                array. What does not have the slot's sharding is brought to it by the actor, so it is best
+                placed before (`transfer.place` with `loaded.input_shardings`). Cells of arguments that the
+                program donates are deleted at once; arrays are when a task takes their buffers.
+            measure: notes when everything runs, for `StepRun.timeline`.
+
+        Raises:
+            DeletedArrayError: if a cell was donated before, or is donated and passed twice.
+        """
+        with self._lock:
+            if not self._finalizer.alive:
+                raise MeshError("the mesh is closed. Make a new one.")
+            shared_cells = _take_donated(loaded, inputs)
+            state = StepState(num_actors=len(self.actors), sources=_find_sources(inputs))
+            cells = tuple(tuple(Cell(actor=list_.actor, step=state) for _ in list_.outputs) for list_ in loaded.lists)
+            clocks = tuple(ActorClock(waits_in_place=a.platform == "cpu") for a in self.actors) if measure else ()
+            channels = {
+                (list_.actor, target): queue.SimpleQueue() for list_ in loaded.lists for target in list_.targets
+            }
+            is_together = not measure and loaded.pace.is_together()
+            after = self._last_state if is_together != self._was_together else None
+            runs = tuple(
+                ListRun(
+                    actor_list=list_,
+                    is_in_place=actor.is_in_place,
+                    least_s=loaded.pace.least_s[actor.index],
+                    state=state,
+                    after=after,
+                    inputs=tuple(inputs[actor.index]),
+                    cells=cells[actor.index],
+                    shared_cells=shared_cells,
+                    channels=channels,
+                    clock=clocks[actor.index] if measure else None,
+                    engine=self,
+                )
+                for actor, list_ in zip(self.actors, loaded.lists, strict=True)
+            )
+            self._submit(runs, is_together=is_together)
+            self._last_state = state
+        return StepRun(loaded=loaded, state=state, cells=cells, clocks=clocks)
+
+    def _submit(self, runs: tuple[ListRun, ...], *, is_together: bool) -> None:
+        self._was_together = is_together
+        if is_together:
+            self.actors[0].feeder.submit(JointRun(runs))
+            return
+        for actor, run in zip(self.actors, runs, strict=True):
+            actor.feeder.submit(run)
+
+    def close(self) -> None:
+        """Ends the threads; steps still queued fail. Results that are there can still be read."""
+        self._finalizer()
+
+
+class StepRun:
+    """One step under way.
+
+    Attributes:
+        cells: for each actor, one cell for each slot among its outputs, in their order.
+    """
+
+    def __init__(
+        self,
+        *,
+        loaded: LoadedProgram,
+        state: StepState,
+        cells: tuple[tuple[Cell, ...], ...],
+        clocks: tuple[ActorClock, ...],
+    ) -> None:
+        self.cells = cells
+        self._loaded = loaded
+        self._state = state
+        self._clocks = clocks
+
+    def results(self) -> tuple[RemoteArray, ...]:
+        """The flat results, parts and copies put together."""
+        return tuple(layout.make_array(self.cells) for layout in self._loaded.layouts)
+
+    def is_done(self) -> bool:
+        """Whether every task has ended."""
+        return self._state.is_finished
+
+    def wait(self) -> None:
+        """Waits until every task has ended.
+
+        Raises:
+            TaskFailed: if one failed; the message names it and says what became of donated state.
+        """
+        self._state.wait_finished()
+        self._state.raise_error()
+
+    def timeline(self) -> Timeline:
+        """Waits for the step and says when everything ran; needs `execute(..., measure=True)`."""
+        assert self._clocks, "the step was not measured: pass measure=True to execute"
+        self.wait()
+        for clock in self._clocks:
+            clock.close()
+        return make_timeline(self._loaded.program, self._clocks)
+
+
+def _find_sources(inputs: Sequence[Sequence[jax.Array | Cell]]) -> frozenset[StepState]:
+    """The steps under way, or failed, whose results go into this one."""
+    cells = (value for values in inputs for value in values if isinstance(value, Cell))
+    states = {cell.step for cell in cells} - {None}
+    return frozenset(state for state in states if state.error is not None or not state.is_finished)
+
+
+def _take_donated(loaded: LoadedProgram, inputs: Sequence[Sequence[jax.Array | Cell]]) -> frozenset[Cell]:
+    """Marks the cells of donated arguments as taken; returns those that more than one actor reads."""
+    donated: dict[Cell, int] = {}
+    readers: dict[Cell, list[tuple[int, int]]] = {}
+    for actor, (program, values) in enumerate(zip(loaded.program.actors, inputs, strict=True)):
+        for item, linked, value in zip(program.inputs, loaded.lists[actor].inputs, values, strict=True):
+            if isinstance(value, Cell):
+                value.check_not_taken()
+                readers.setdefault(value, []).append((actor, item.arg))
+                if linked.is_donated:
+                    donated[value] = item.arg
+    for cell, arg in donated.items():
+        others = {other for _, other in readers[cell]} - {arg}
+        if others:
+            raise DeletedArrayError(
+                f"arguments {min(arg, *others)} and {max(arg, *others)} are the same array, and one of them "
+                "is donated. Pass two arrays, or do not donate it."
+            )
+    for cell in donated:
+        cell.take()
+    return frozenset(cell for cell in donated if len(readers[cell]) > 1)

@@ -1,0 +1,104 @@
+"""State that is built on the actors, each its own part, once a step says where it belongs.
+
+`RemoteMesh.init` only traces. The arrays that it returns are placed when the first distributed
+step takes them: then one small program runs, in which every actor computes just the leaves, or
+the parts of stacked leaves, that the step wants there. Read before that, a leaf is computed whole
+on the first actor.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxquard.ir.array_type import ArrayType
+from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.plan_init import Wanted, plan_init
+from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.transfer import place
+
+if TYPE_CHECKING:
+    from jaxquard.runtime.remote_mesh import RemoteMesh
+
+
+class Initialisation:
+    """A traced function that makes state."""
+
+    def __init__(self, *, step: Step, args: Sequence[Any], tree: Any, mesh: "RemoteMesh") -> None:
+        self.step, self.args, self.mesh = step, args, mesh
+        self._tree = tree
+        self._arrays = tuple(
+            InitialArray(source=self, number=number, aval=atom.aval) for number, atom in enumerate(step.jaxpr.outvars)
+        )
+
+    @classmethod
+    def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: "RemoteMesh") -> "Initialisation":
+        flat, tree = jax.tree.flatten(args)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            closed, shapes = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), return_shape=True)(
+                *flat
+            )
+        jaxpr, constants = with_constants_as_inputs(closed)
+        step = Step(
+            jaxpr=jaxpr,
+            constants=constants,
+            arg_parts=((),) * len(flat),
+            result_parts=((),) * len(jaxpr.outvars),
+        )
+        return cls(step=step, args=flat, tree=jax.tree.structure(shapes), mesh=mesh)
+
+    def arrays(self) -> Any:
+        return jax.tree.unflatten(self._tree, self._arrays)
+
+    def build(self, wanted: Sequence[Wanted]) -> None:
+        """Computes leaves where they are wanted."""
+        program = plan_init(self.step, wanted=wanted, num_actors=self.mesh.num_actors)
+        loaded = self.mesh.engine.load(program)
+        inputs = [
+            [place(self.args[entry.arg], sharding) for entry, sharding in zip(actor.inputs, shardings, strict=True)]
+            for actor, shardings in zip(program.actors, loaded.input_shardings, strict=True)
+        ]
+        results = self.mesh.engine.execute(loaded, inputs).results()
+        for request, result in zip(wanted, results, strict=True):
+            self._arrays[request.result].put(result.parts)
+
+
+class InitialArray(RemoteArray):
+    """A leaf of state that may not have been computed yet."""
+
+    __slots__ = ("_number", "_placed", "_source")
+
+    def __init__(self, *, source: Initialisation, number: int, aval: Any) -> None:
+        self._source, self._number = source, number
+        self._placed: tuple[RemotePart, ...] | None = None
+        self.type = ArrayType(dtype=str(aval.dtype), shape=tuple(aval.shape))
+
+    @property
+    def source(self) -> Initialisation:
+        return self._source
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    @property
+    def is_placed(self) -> bool:
+        return self._placed is not None
+
+    def put(self, parts: tuple[RemotePart, ...]) -> None:
+        self._placed = parts
+
+    @property
+    def parts(self) -> tuple[RemotePart, ...]:  # type: ignore[override]
+        if self._placed is None:
+            whole = Wanted(result=self._number, sizes=(), actors=((0,),), spec=())
+            self._source.build([whole])
+        assert self._placed is not None
+        return self._placed
+
+    def is_deleted(self) -> bool:
+        return self.is_placed and super().is_deleted()
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.is_placed else f"RemoteArray({self.type}, not placed yet)"

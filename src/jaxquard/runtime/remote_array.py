@@ -1,0 +1,239 @@
+"""A handle of one result of a step: it has a shape and a dtype here, and its values on actors.
+
+Pass it to a distributed step, or fetch it: `np.asarray(x)`, `jax.device_get(tree)`, `float(loss)` and their
+kind wait and bring it here; `x.block_until_ready()` only waits. To JAX it is a leaf of a pytree and no array:
+in a JAX function or in arithmetic it raises an error that says where it lives and what to do. (JAX asks an
+unknown object for `__jax_array__`; as this is a property which raises, it is our error, in `jax.jit` too.)
+
+A leaf may be cut along its first dim into parts on different actors, and a part may have copies on several.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jaxquard import _jax_compat
+from jaxquard.errors import RemoteArrayError
+from jaxquard.ir.array_type import ArrayType
+from jaxquard.runtime.cell import Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePart:
+    """A part, its type there (with its sharding), and one cell for each actor that has a copy."""
+
+    type: ArrayType
+    copies: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartPlacement:
+    """Where rows `start` to `stop` of the first dim are; a scalar has rows 0 to 1."""
+
+    start: int
+    stop: int
+    actors: tuple[int, ...]
+    spec: PartitionSpec
+
+
+class RemoteArray:
+    """One array whose values live on actors.
+
+    Args:
+        parts: one for an array that is whole; several are stacked along the first dim.
+    """
+
+    __slots__ = ("__weakref__", "parts", "type")
+
+    def __init__(self, *, parts: tuple[RemotePart, ...]) -> None:
+        assert parts
+        assert all(part.copies for part in parts)
+        self.parts = parts
+        first = parts[0].type
+        shape = first.shape
+        if len(parts) > 1:
+            shape = (sum(part.type.shape[0] for part in parts), *first.shape[1:])
+        self.type = ArrayType(dtype=first.dtype, shape=shape, spec=first.spec)
+
+    # What it is.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        return _jax_compat.dtype_named(self.type.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.type.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def weak_type(self) -> bool:
+        return False
+
+    @property
+    def placement(self) -> tuple[PartPlacement, ...]:
+        """Where each part is."""
+        placements, start = [], 0
+        for part in self.parts:
+            stop = start + (part.type.shape[0] if part.type.shape else 1)
+            placements.append(
+                PartPlacement(
+                    start=start,
+                    stop=stop,
+                    actors=tuple(cell.actor for cell in part.copies),
+                    spec=PartitionSpec(*(axes or None for axes in part.type.spec)),
+                )
+            )
+            start = stop
+        return tuple(placements)
+
+    def cell(self, *, actor: int, part: int = 0) -> Cell | None:
+        """The copy of a part that an actor has; None if it has none."""
+        return next((cell for cell in self.parts[part].copies if cell.actor == actor), None)
+
+    def is_deleted(self) -> bool:
+        """Whether a step has taken any of its buffers."""
+        return any(cell.is_deleted() for part in self.parts for cell in part.copies)
+
+    def is_ready(self) -> bool:
+        """Whether the values are computed."""
+        return all(part.copies[0].is_ready() for part in self.parts)
+
+    def delete(self) -> None:
+        """Drops the buffers; any later use raises DeletedArrayError."""
+        for part in self.parts:
+            for cell in part.copies:
+                cell.delete()
+
+    # Waiting and fetching.
+
+    def block_until_ready(self) -> "RemoteArray":
+        """Waits until the values are computed."""
+        for part in self.parts:
+            _pick(part).wait_ready()
+        return self
+
+    def copy_to_host_async(self) -> None:
+        """Does nothing; `jax.device_get` calls it on every leaf before it fetches the first."""
+
+    def fetch(self) -> np.ndarray | jax.Array:
+        """The values here: a NumPy array, or for random keys a JAX array on the default device."""
+        buffers = [_pick(part).wait_ready() for part in self.parts]
+        if jax.dtypes.issubdtype(self.dtype, jax.dtypes.extended):
+            data = [np.asarray(jax.random.key_data(buffer)) for buffer in buffers]
+            return jax.random.wrap_key_data(_stack(data), impl=jax.random.key_impl(buffers[0]))
+        return _stack([np.asarray(buffer) for buffer in buffers])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        values = self.fetch()
+        if dtype is None and not copy:
+            return values
+        return np.array(values, dtype=dtype, copy=copy)
+
+    def item(self) -> Any:
+        """The one value as a Python number."""
+        return self.fetch().item()
+
+    def tolist(self) -> Any:
+        return self.fetch().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        return self.fetch().__index__()
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.fetch())
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item() if self.ndim == 0 and format_spec else str(self), format_spec)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a RemoteArray without dims")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        state = ", deleted" if self.is_deleted() else ""
+        return f"RemoteArray({self.type}, {self._where()}{state})"
+
+    # What only an array of this process can do.
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        self._refuse("a JAX function")
+
+    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse("a NumPy operation")
+
+    def __iter__(self) -> Iterator[Any]:
+        self._refuse("a loop")
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        self._refuse("indexing")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        message = f"a RemoteArray has no attribute {name!r}."
+        if hasattr(jax.Array, name):
+            message += f" {self._cure()}"
+        raise AttributeError(message)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise RemoteArrayError(f"a RemoteArray cannot be used in {what}: {self._cure()}")
+
+    def _cure(self) -> str:
+        return (
+            f"{self.type} lives on {self._where()}. Pass it to a distributed step, or bring it here with "
+            "jax.device_get(x)."
+        )
+
+    def _where(self) -> str:
+        actors = sorted({cell.actor for part in self.parts for cell in part.copies})
+        return ("actor " if len(actors) == 1 else "actors ") + ", ".join(map(str, actors))
+
+
+def _refuse_arithmetic(self: RemoteArray, *others: Any) -> NoReturn:
+    self._refuse("arithmetic")
+
+
+for _operator in (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift"),
+    *("and", "xor", "or"),
+):
+    setattr(RemoteArray, f"__{_operator}__", _refuse_arithmetic)
+    setattr(RemoteArray, f"__r{_operator}__", _refuse_arithmetic)
+for _operator in ("neg", "pos", "abs", "invert", "round", "lt", "le", "eq", "ne", "gt", "ge"):
+    setattr(RemoteArray, f"__{_operator}__", _refuse_arithmetic)
+RemoteArray.__hash__ = object.__hash__
+
+
+def _pick(part: RemotePart) -> Cell:
+    """A copy that is still there; if there is none, the first, which says why."""
+    return next((cell for cell in part.copies if not cell.is_deleted()), part.copies[0])
+
+
+def _stack(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

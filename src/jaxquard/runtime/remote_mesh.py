@@ -1,0 +1,182 @@
+"""`RemoteMesh`: the actors, each with a mesh of devices of its own."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from jaxquard.errors import MeshError
+from jaxquard.runtime.cpu_devices import make_cpu_devices
+from jaxquard.runtime.distributed import DistributedStep, StepOptions
+from jaxquard.runtime.in_process import InProcessEngine
+from jaxquard.runtime.initial_state import Initialisation
+
+_RUNTIMES = ("in_process",)
+
+
+class RemoteMesh:
+    """Actors that run the stages of a pipeline, each on a mesh of devices.
+
+    On CPU every actor gets the virtual devices that it needs. On a GPU or TPU the actors take the
+    devices of this process in order, `prod(spmd_mesh)` each, or share them.
+
+    Args:
+        shape: the number of actors, as a tuple of one: `(4,)`.
+        spmd_mesh: the shape of each actor's own mesh, over which its arrays are sharded.
+        spmd_axis_names: the names of its axes, for `PartitionSpec`s.
+        runtime: "in_process": the actors are threads of this process.
+        devices: the devices to use, in order; by default `jax.devices()`.
+        share_devices: lets several actors use the same devices when there are not enough.
+
+    Raises:
+        MeshError: if the arguments do not fit together, or there are too few devices.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        spmd_mesh: tuple[int, ...] = (1,),
+        spmd_axis_names: Sequence[str] | None = None,
+        *,
+        runtime: str = "in_process",
+        devices: Sequence[jax.Device] | None = None,
+        share_devices: bool = False,
+    ) -> None:
+        if runtime not in _RUNTIMES:
+            raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, _RUNTIMES))}.")
+        self.shape = _checked_shape(shape, "shape")
+        self.spmd_shape = _checked_shape(spmd_mesh, "spmd_mesh")
+        self.spmd_axis_names = _axis_names(self.spmd_shape, spmd_axis_names)
+        if len(self.shape) != 1:
+            raise MeshError(f"shape={shape!r} has {len(self.shape)} dims; give the number of actors: (4,).")
+        per_actor = _devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
+        axis_types = (AxisType.Auto,) * len(self.spmd_shape)
+        meshes = [
+            Mesh(np.array(owned).reshape(self.spmd_shape), self.spmd_axis_names, axis_types=axis_types)
+            for owned in per_actor
+        ]
+        self.engine = InProcessEngine(meshes)
+        self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=axis_types)
+
+    @property
+    def num_actors(self) -> int:
+        return self.shape[0]
+
+    @property
+    def meshes(self) -> tuple[Mesh, ...]:
+        """The mesh of each actor."""
+        return self.engine.meshes
+
+    def distributed(
+        self,
+        fn: Callable[..., Any],
+        *,
+        in_shardings: Any = None,
+        out_shardings: Any = None,
+        donate_argnums: int | Sequence[int] = (),
+        donate_argnames: str | Sequence[str] = (),
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        measure: bool = False,
+        on_progress: Callable[[int, int, str], None] | None = None,
+    ) -> DistributedStep:
+        """Spreads a training step over the actors; the counterpart of `jax.jit`.
+
+        Args:
+            fn: a function of pytrees that runs `accumulate_grads`.
+            in_shardings: for each argument a pytree prefix of `PartitionSpec`s or `NamedSharding`s on
+                the axes of the actors' meshes; None leaves an argument whole.
+            out_shardings: the same for the results; by default state is returned as it came.
+            donate_argnums: arguments whose buffers the step may take.
+            donate_argnames: the same, by name.
+            static_argnums: arguments that are part of the code; they must be hashable.
+            static_argnames: the same, by name.
+            measure: notes when every task runs, for `step.timeline()`.
+            on_progress: called with (done, total, name) while tasks are compiled.
+        """
+        options = StepOptions(
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            donate_argnums=_tuple_of(donate_argnums),
+            donate_argnames=_tuple_of(donate_argnames),
+            static_argnums=_tuple_of(static_argnums),
+            static_argnames=_tuple_of(static_argnames),
+            on_progress=on_progress,
+        )
+        return DistributedStep(fn, mesh=self, options=options, measure=measure)
+
+    def init(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Builds state on the actors, each its own part.
+
+        Nothing is computed yet: the first distributed step that takes the state knows where every
+        leaf belongs and how it is sharded, and then each actor computes its own leaves.
+
+        Args:
+            fn: a function that returns the state, such as one that draws parameters from a key.
+            *args: its arguments.
+
+        Returns:
+            The state, as `RemoteArray`s.
+        """
+        return Initialisation.trace(fn, args, mesh=self).arrays()
+
+    def close(self) -> None:
+        """Ends the actors' threads; results that are there can still be read."""
+        self.engine.close()
+
+    def __enter__(self) -> "RemoteMesh":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in zip(self.spmd_axis_names, self.spmd_shape, strict=True))
+        return f"RemoteMesh({self.num_actors} actors, each {axes})"
+
+
+def _tuple_of(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, int | str) else tuple(value)
+
+
+def _checked_shape(shape: Any, name: str) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not sizes or any(not isinstance(size, int) or size < 1 for size in sizes):
+        raise MeshError(f"{name}={shape!r} must be a tuple of whole numbers, 1 or more.")
+    return sizes
+
+
+def _axis_names(shape: tuple[int, ...], names: Sequence[str] | None) -> tuple[str, ...]:
+    if names is None:
+        return ("data", "model")[: len(shape)] if len(shape) <= 2 else tuple(f"axis{i}" for i in range(len(shape)))
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if len(names) != len(shape) or len(set(names)) != len(names):
+        raise MeshError(
+            f"spmd_axis_names={names!r} must name the {len(shape)} axes of spmd_mesh={shape!r}, each differently."
+        )
+    return names
+
+
+def _devices(
+    num_actors: int, per_actor: int, devices: Sequence[jax.Device] | None, share: bool
+) -> Sequence[Sequence[jax.Device]]:
+    """The devices of each actor."""
+    if devices is None:
+        if jax.default_backend() == "cpu":
+            return make_cpu_devices([per_actor] * num_actors)
+        devices = jax.devices()
+    needed = num_actors * per_actor
+    if len(devices) >= needed:
+        return [devices[actor * per_actor : (actor + 1) * per_actor] for actor in range(num_actors)]
+    if share and len(devices) >= per_actor:
+        groups = len(devices) // per_actor
+        starts = [(actor % groups) * per_actor for actor in range(num_actors)]
+        return [devices[start : start + per_actor] for start in starts]
+    cure = "" if len(devices) < per_actor else ", or pass share_devices=True to let actors share devices"
+    raise MeshError(
+        f"{num_actors} actors of {per_actor} devices need {needed} devices, but there are {len(devices)} "
+        f"({devices[0].platform}). Use fewer actors or a smaller spmd_mesh{cure}."
+    )

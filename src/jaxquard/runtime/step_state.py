@@ -1,0 +1,118 @@
+"""What everybody who holds a result of one step knows about it: how far it is, and why it failed.
+
+Actors report here; readers wait here. Waiting is on Python events, so Ctrl-C gets through. A step is finished
+when every actor has reported: its tasks have really ended, or it gave up. Only then is the error made, from
+the failed task that comes first in the program's order (`ir.program_order`), since a task that fails because
+another one failed always comes after it.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from jaxquard.errors import TaskFailed
+
+_CONSUMED = "The donated state was consumed; restore it from a checkpoint."
+_INTACT = "Nothing was donated: the inputs are intact."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The first task that failed on an actor, and its place in the program's order."""
+
+    actor: int
+    order: int
+    task: str
+    cause: BaseException
+
+
+class StepState:
+    """Shared by the actors that run a step and the cells that hold its results.
+
+    Attributes:
+        error: why the step failed; None if it succeeded, or is not finished.
+        is_finished: whether every actor has reported.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_dispatched",
+        "_failures",
+        "_is_intact",
+        "_missing",
+        "_sources",
+        "error",
+        "is_finished",
+    )
+
+    def __init__(self, *, num_actors: int, sources: frozenset["StepState"] = frozenset()) -> None:
+        self.error: TaskFailed | None = None
+        self.is_finished = False
+        self._changed = threading.Condition(threading.Lock())
+        self._dispatched = [False] * num_actors
+        self._missing = num_actors
+        self._sources = sources
+        self._failures: list[Failure] = []
+        self._is_intact = True
+
+    def report_dispatched(self, actor: int) -> None:
+        """The actor will fill no more cells of this step."""
+        with self._changed:
+            self._dispatched[actor] = True
+            self._changed.notify_all()
+
+    def report_ended(self, *, failure: Failure | None, is_intact: bool) -> None:
+        """One actor is through with the step.
+
+        Args:
+            failure: its first task that failed.
+            is_intact: whether it still has, or gave back, every donated input it was given.
+        """
+        with self._changed:
+            if failure is not None:
+                self._failures.append(failure)
+            self._is_intact = self._is_intact and is_intact
+            self._missing -= 1
+            if self._missing == 0:
+                self.error = self._find_error()
+                self._sources = frozenset()
+                self.is_finished = True
+                self._changed.notify_all()
+
+    def wait_dispatched(self, actor: int) -> None:
+        with self._changed:
+            while not self._dispatched[actor]:
+                self._changed.wait()
+
+    def wait_finished(self, timeout_s: float | None = None) -> bool:
+        """Waits for every task of the step, or so long; whether it is finished."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_finished, timeout_s)
+
+    def raise_error(self) -> None:
+        """Raises the step's error if it has one by now; a new object each time, as tracebacks add up."""
+        if self.error is not None:
+            error = TaskFailed(*self.error.args)
+            raise error from self.error.__cause__
+
+    def _find_error(self) -> TaskFailed | None:
+        for source in self._sources:
+            if source.error is not None:
+                return source.error
+        if not self._failures:
+            return None
+        first = min(self._failures, key=lambda failure: failure.order)
+        error = TaskFailed(
+            f"task {first.task} failed on actor {first.actor}: {summarise(first.cause)}. "
+            + (_INTACT if self._is_intact else _CONSUMED)
+        )
+        error.__cause__ = first.cause
+        return error
+
+
+def summarise(error: BaseException) -> str:
+    """One line of an error: the first, or, where XLA has put a Python traceback into it, the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    line = lines[-1] if "Traceback" in lines[0] else lines[0]
+    return line.rstrip(".")

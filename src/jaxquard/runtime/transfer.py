@@ -1,0 +1,131 @@
+"""Hand-over of an array to another actor's devices, chosen once per send and then only run.
+
+Four ways, the first that fits:
+
+- *share*: both actors have the same devices and the same sharding (many actors on one GPU): the very same
+  array. Only if neither side can delete it under the other, see `may_share`; otherwise *copy*.
+- *view*: CPU to CPU, and shard i covers the same indices on both sides: the new array reads the old one's
+  memory. Two layouts whose shards merely have equal sizes never go this way.
+- *put*: everything else, other layouts and random keys among it, is `jax.device_put`, which reshards and, on
+  GPU and TPU, returns at once.
+
+A view waits until its source is computed, so it runs on the sender's thread, which waits for its own task
+anyway. Memory is safe whatever happens to either array afterwards: a view holds its source, and XLA
+copies before it reuses a donated buffer that is held elsewhere.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxquard import _jax_compat
+from jaxquard.ir.array_type import ArrayType
+
+Move = Callable[[jax.Array], jax.Array]
+
+
+def sharding_on(mesh: Mesh, type_: ArrayType) -> NamedSharding:
+    """The sharding of a type on an actor's mesh."""
+    return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in type_.spec)))
+
+
+def choose_move(source: NamedSharding, target: NamedSharding, type_: ArrayType, *, may_share: bool) -> Move:
+    """The function that hands an array with sharding `source` over to `target`.
+
+    Args:
+        may_share: whether both sides may hold one and the same array, because neither gives it away
+            (donates it, or returns it to where it can be donated later) while the other still needs it.
+    """
+    if _same_devices(source, target) and source.is_equivalent_to(target, len(type_.shape)):
+        return _share if may_share else functools.partial(_copy, target=target)
+    if _is_viewable(source, target, type_.shape) and not _is_extended(type_):
+        return _view_on(target)
+    return functools.partial(_put, target=target)
+
+
+def place(value: Any, sharding: NamedSharding) -> jax.Array:
+    """A host value or any array as an array with exactly this sharding.
+
+    A host value is copied before this returns: the caller may overwrite it. An array that has the
+    sharding already is returned as it is.
+    """
+    if not isinstance(value, jax.Array):
+        return _place_host_value(value, sharding)
+    if value.sharding == sharding:
+        return value
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or not isinstance(value.sharding, NamedSharding):
+        return jax.device_put(value, sharding)
+    if not _same_devices(value.sharding, sharding) and _is_viewable(value.sharding, sharding, value.shape):
+        return _view_on(sharding)(value)
+    return jax.device_put(value, sharding)
+
+
+def copy_array(array: jax.Array) -> jax.Array:
+    """The same values in memory of its own, on the same devices."""
+    return _copy(array, target=array.sharding)
+
+
+def _share(array: jax.Array) -> jax.Array:
+    return array
+
+
+def _copy(array: jax.Array, *, target: Any) -> jax.Array:
+    return jax.device_put(array, target, may_alias=False)
+
+
+def _put(array: jax.Array, *, target: NamedSharding) -> jax.Array:
+    return jax.device_put(array, target)
+
+
+def _view_on(target: NamedSharding) -> Move:
+    put, views, type_of = _jax_compat.shard_putter(), _jax_compat.shard_views, _jax_compat.type_of
+    devices = list(target.mesh.devices.flat)
+
+    def view(array: jax.Array) -> jax.Array:
+        return put(type_of(array), target, views(array), devices)
+
+    return view
+
+
+def _place_host_value(value: Any, sharding: NamedSharding) -> jax.Array:
+    type_ = jax.typeof(np.asarray(value))
+    host = np.array(value, dtype=type_.dtype)
+    if not _is_cpu(sharding):
+        return jax.device_put(host, sharding)
+    shards = [host[(*(slice(start, stop) for start, stop in index), ...)] for index in _indices(sharding, host.shape)]
+    return _jax_compat.shard_putter()(type_, sharding, shards, list(sharding.mesh.devices.flat))
+
+
+def _same_devices(source: NamedSharding, target: NamedSharding) -> bool:
+    return tuple(source.mesh.devices.flat) == tuple(target.mesh.devices.flat)
+
+
+def _is_viewable(source: NamedSharding, target: NamedSharding, shape: tuple[int, ...]) -> bool:
+    return (
+        _is_cpu(source)
+        and _is_cpu(target)
+        and source.num_devices == target.num_devices
+        and _indices(source, shape) == _indices(target, shape)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _indices(sharding: NamedSharding, shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """For each device in order, and each dim, where the part that it holds starts and stops."""
+    by_device = sharding.devices_indices_map(shape)
+    return tuple(
+        tuple(part.indices(size)[:2] for part, size in zip(by_device[device], shape, strict=True))
+        for device in sharding.mesh.devices.flat
+    )
+
+
+def _is_cpu(sharding: NamedSharding) -> bool:
+    return sharding.mesh.devices.flat[0].platform == "cpu"
+
+
+def _is_extended(type_: ArrayType) -> bool:
+    return jax.dtypes.issubdtype(_jax_compat.dtype_named(type_.dtype), jax.dtypes.extended)
