@@ -6,17 +6,44 @@ three sequences: inputs, equations, outputs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.extend import core
 
-Jaxpr = core.Jaxpr
-Equation = core.JaxprEqn
-Var = core.Var
-Literal = core.Literal
-Atom = Var | Literal
+if TYPE_CHECKING:
+    # What the passes rely on. JAX's own annotations leave out that values have shapes and dtypes.
+
+    class Var:
+        aval: Any
+        val: Any
+
+    Literal = Var
+    Atom = Var
+
+    class Equation:
+        primitive: core.Primitive
+        invars: list[Var]
+        outvars: list[Var]
+        params: dict[str, Any]
+        effects: frozenset[Any]
+        source_info: Any
+        ctx: Any
+
+        def replace(self, **changes: Any) -> "Equation": ...
+
+    class Jaxpr:
+        invars: list[Var]
+        constvars: list[Var]
+        eqns: list[Equation]
+        outvars: list[Var]
+else:
+    Jaxpr = core.Jaxpr
+    Equation = core.JaxprEqn
+    Var = core.Var
+    Literal = core.Literal
+    Atom = Var | Literal
 
 
 def make_jaxpr(inputs: Sequence[Var], equations: Sequence[Equation], outputs: Sequence[Atom]) -> Jaxpr:
@@ -140,6 +167,13 @@ def sub_jaxprs(equation: Equation) -> list[Jaxpr]:
 def evaluate(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
     """The jaxpr as a function of its inputs."""
     return core.jaxpr_as_fun(close(jaxpr))
+
+
+def operation_key(equation: Equation) -> tuple[Any, ...]:
+    """A key that two equations share only if they compute the same from the same inputs."""
+    inputs = tuple(id(atom) if is_var(atom) else _literal_key(atom.val) for atom in equation.invars)
+    types = tuple(_aval_key(var.aval) for var in equation.outvars)
+    return equation.primitive.name, inputs, types, _params_key(equation)
 
 
 def fingerprint(jaxpr: Jaxpr) -> tuple[Any, ...]:

@@ -63,7 +63,9 @@ def write_program(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_instruction(instruction: Instruction, calls: tuple[Call, ...], types: tuple[ArrayType, ...] = ()) -> str:
+def write_instruction(
+    instruction: Instruction, calls: tuple[Call, ...], types: tuple[ArrayType, ...] | None = None
+) -> str:
     """One instruction; a receive shows types only where they are given."""
     match instruction:
         case Run(task=task, call=call, inputs=inputs, outputs=outputs):
@@ -74,7 +76,7 @@ def write_instruction(instruction: Instruction, calls: tuple[Call, ...], types: 
             return f"send    {_slots(slots)} -> actor {target}"
         case Recv(slots=slots, source=source):
             text = f"recv    {_slots(slots)} <- actor {source}"
-            return text + f" : {_types(types[slot] for slot in slots) or '-'}" if types else text
+            return text if types is None else f"{text} : {_types(types[slot] for slot in slots) or '-'}"
         case Free(slots=slots):
             return f"free    {_slots(slots)}"
 

@@ -36,9 +36,9 @@ from jaxquard.ir.jaxpr_tools import (
 )
 from jaxquard.ir.step import Step
 from jaxquard.ir.task import Phase
-from jaxquard.pipeline.inline_calls import inline_checkpoints
 from jaxquard.pipeline.loop import Loop, Place, loop_p
 from jaxquard.pipeline.marks import MarkPhase, mark_p
+from jaxquard.pipeline.open_checkpoints import is_transposed
 from jaxquard.pipeline.operations import is_light, is_recomputable
 
 
@@ -63,8 +63,6 @@ def _strip_marks(jaxpr: Jaxpr, equations: list[Equation]) -> Jaxpr:
 def _assign_loop(equation: Equation) -> Equation:
     loop: Loop = equation.params["loop"]
     body = equation.params["body"].jaxpr
-    if loop.schedule.splits_backward:
-        body = inline_checkpoints(body, is_wanted=_is_transposed)
     assigner = _Assigner(body, loop)
     assigner.assign()
     places, stripped = assigner.stripped()
@@ -73,14 +71,6 @@ def _assign_loop(equation: Equation) -> Equation:
     result_places = tuple((defined.get(atom) if is_var(atom) else None) or last for atom in stripped.outvars)
     new_loop = replace(loop, places=tuple(places), result_places=result_places, stage_names=assigner.stage_names())
     return equation.replace(params={"body": close(stripped), "loop": new_loop})
-
-
-def _is_transposed(equation: Equation) -> bool:
-    """Whether JAX made the equation by transposing: it belongs to a backward."""
-    for scope in equation.source_info.name_stack.stack:
-        if getattr(scope, "name", "") in ("jvp", "transpose") and type(scope).__name__ == "Transform":
-            return scope.name == "transpose"
-    return False
 
 
 class _Assigner:
@@ -144,7 +134,7 @@ class _Assigner:
             if phase is MarkPhase.FORWARD:
                 continue
             depends = any(self.definition.get(var) in found for var in variables(equation.invars))
-            if depends or phase is MarkPhase.BACKWARD or _is_transposed(equation):
+            if depends or phase is MarkPhase.BACKWARD or is_transposed(equation):
                 found.add(position)
         return found
 
@@ -251,11 +241,20 @@ class _Assigner:
         return None if place is None else place.stage
 
     def _assign_rest_of_backward(self) -> None:
-        unplaced = self._unplaced(backward=True)
-        for position in unplaced:
+        """Weight gradients go with the latest of their operands; what is recomputed, with its user."""
+        recomputing = []
+        for position in self._unplaced(backward=True):
             stages = [stage for var in self._operands(position) if (stage := self._backward_stage(var)) is not None]
-            stage = min(stages, default=self._stage_by_residuals(position))
-            self.place[position] = Place(stage=stage, phase=Phase.WEIGHT_GRADIENT)
+            if stages:
+                self.place[position] = Place(stage=min(stages), phase=Phase.WEIGHT_GRADIENT)
+            else:
+                recomputing.append(position)
+        for position in reversed(recomputing):
+            self.place[position] = max(
+                self._user_places(position),
+                key=_earliness,
+                default=Place(stage=self._stage_by_residuals(position), phase=Phase.WEIGHT_GRADIENT),
+            )
         for position in reversed(self._unplaced(backward=False)):
             places = self._user_places(position)
             self.place[position] = places[0] if len(set(places)) == 1 else self._forward_place(position)
@@ -298,6 +297,11 @@ class _Assigner:
     def _stage_by_residuals(self, position: int) -> int:
         stages = [s for var in self._operands(position) if (s := self._forward_stage(var)) is not None]
         return max(stages, default=self.last)
+
+
+def _earliness(place: Place) -> tuple[bool, int]:
+    """Grows from the last backward place that runs to the first."""
+    return place.phase is Phase.INPUT_GRADIENT, place.stage
 
 
 def _runs_after(user: Place, place: Place) -> bool:

@@ -85,7 +85,7 @@ def _commute(equation: Equation, renamed: dict[Var, Any]) -> list[Equation]:
         written_after, renamed[result] = _add_up(equation, partials, reduction)
         after.extend(written_after)
     new_body = make_jaxpr(body.invars, terms.equations, [term.atom for term in written])
-    pruned, places = _prune_places(new_body, terms.places)
+    pruned, places = prune_places(new_body, terms.places)
     new_loop = replace(
         loop,
         places=places,
@@ -142,7 +142,8 @@ class _Terms:
         return _Term(atom=copied.outvars[0], place=term.place)
 
 
-def _prune_places(body: Jaxpr, places: list[Place | None]) -> tuple[Jaxpr, tuple[Place | None, ...]]:
+def prune_places(body: Jaxpr, places: list[Place | None]) -> tuple[Jaxpr, tuple[Place | None, ...]]:
+    """Drops what no output needs, with its places."""
     kept = prune(body)
     place_of = {id(equation): place for equation, place in zip(body.eqns, places, strict=True)}
     return kept, tuple(place_of[id(equation)] for equation in kept.eqns)

@@ -4,6 +4,8 @@
     =>
     b = convert_element_type w ; loop { c = dot x b }
 
+The same operation on the same weights in forward and backward is moved as one.
+
 So casts, gathers and norms of weights run once per step. An operation that only rearranges
 (transpose, reshape, broadcast, ...) stays in the loop unless something that is moved needs it:
 XLA folds it into its user, while moving it would keep another buffer alive. What would grow (the
@@ -11,13 +13,15 @@ output larger than the inputs) stays too.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from jaxquard.ir.jaxpr_tools import (
     Equation,
     Var,
     close,
+    copy_equation,
     make_jaxpr,
-    new_var,
+    operation_key,
     rename,
     size_bytes,
     substitute,
@@ -45,18 +49,18 @@ def _hoist(equation: Equation) -> list[Equation]:
     if not moved:
         return [equation]
     outer: dict[Var, Var] = dict(zip(constants, equation.invars, strict=False))
-    before = []
+    before: dict[Any, Equation] = {}
     for inside in moved:
-        outputs = [new_var(var) for var in inside.outvars]
-        before.append(rename(inside, outer).replace(outvars=outputs))
-        outer.update(zip(inside.outvars, outputs, strict=True))
+        candidate = copy_equation(inside, rename(inside, outer).invars)
+        made = before.setdefault(operation_key(candidate), candidate)
+        outer.update(zip(inside.outvars, made.outvars, strict=True))
     moved_ids = {id(inside) for inside in moved}
     kept = [inside for inside in body.eqns if id(inside) not in moved_ids]
     used = {var for inside in kept for var in variables(inside.invars)} | set(variables(body.outvars))
     carried = [var for var in outer if var in used]
     jaxpr = make_jaxpr([*carried, *body.invars[loop.num_constants :]], kept, body.outvars)
     return [
-        *before,
+        *before.values(),
         equation.replace(
             invars=[*(substitute(var, outer) for var in carried), *equation.invars[loop.num_constants :]],
             params={"body": close(jaxpr), "loop": replace(loop, num_constants=len(carried))},

@@ -169,9 +169,17 @@ def _like_first(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) ->
     return [inputs[0]] * len(equation.outvars)
 
 
+def _each(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) -> list[Spec]:
+    return list(inputs)
+
+
 def _constraint(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) -> list[Spec]:
     given = getattr(equation.params["sharding"], "spec", None)
     return [inputs[0] if given is None else spec_of(given)]
+
+
+def _shard_map(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) -> list[Spec]:
+    return [spec_of(spec) for spec in equation.params["out_specs"]]
 
 
 def _call(name: str) -> Callable[..., list[Spec]]:
@@ -223,6 +231,8 @@ _RULES: dict[str, Callable[..., list[Spec]]] = {
     "dot_general": _dot,
     "gather": _gather,
     "sharding_constraint": _constraint,
+    "optimization_barrier": _each,
+    "shard_map": _shard_map,
     "remat2": _call("jaxpr"),
     "checkpoint": _call("jaxpr"),
     "jit": _call("jaxpr"),

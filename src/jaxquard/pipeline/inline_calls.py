@@ -24,7 +24,6 @@ from jaxquard.ir.jaxpr_tools import (
     make_jaxpr,
     new_var,
     prune,
-    rename,
     sub_jaxprs,
     substitute,
 )
@@ -50,8 +49,6 @@ _CURES = {
     "checkpoint": "Put the mark outside: checkpoint what is inside each stage, and mark between them.",
     "accumulate_grads": "A loop inside a loop cannot be scheduled: use one loop.",
 }
-# Stands for any call while it is being opened.
-_call_p = core.Primitive("closed_call")
 _NAMES = {"scan": "lax.scan", "while": "lax.while_loop", "cond": "lax.cond", "remat2": "jax.checkpoint"}
 
 
@@ -97,7 +94,14 @@ def _open(equation: Equation, renamed: dict[Var, Any], constants: dict[Var, Any]
         renamed.update(zip(equation.outvars, outputs, strict=True))
         yield equation.replace(invars=inputs, outvars=outputs)
         return
-    inner: dict[Var, Any] = dict(zip(body.jaxpr.invars, inputs, strict=True))
+    yield from open_body(equation.replace(invars=inputs), body, renamed, constants)
+
+
+def open_body(
+    equation: Equation, body: core.ClosedJaxpr, renamed: dict[Var, Any], constants: dict[Var, Any]
+) -> Iterator[Equation]:
+    """The equations of a call's body; `renamed` learns what the call's outputs became."""
+    inner: dict[Var, Any] = dict(zip(body.jaxpr.invars, equation.invars, strict=True))
     for var, value in zip(body.jaxpr.constvars, body.consts, strict=True):
         inner[var] = new_var(var)
         constants[inner[var]] = value
@@ -166,28 +170,3 @@ def _refuse_nested_loops(equation: Equation) -> None:
             f"accumulate_grads at {nested.params['loop'].source} stands inside another one, at "
             f"{equation.params['loop'].source}. A loop inside a loop cannot be scheduled: use one loop."
         )
-
-
-def inline_checkpoints(jaxpr: Jaxpr, *, is_wanted: Callable[[Equation], bool]) -> Jaxpr:
-    """Opens the checkpoints for which `is_wanted` says so.
-
-    A backward checkpoint recomputes its forward and then takes gradients of inputs and of weights,
-    all in one equation. Opened, the recomputation and the input gradients can run in one task and
-    the weight gradients in another, and nothing is computed twice. Tasks are compiled apart, so the
-    barrier that a checkpoint sets against merging with the forward is not needed.
-    """
-    renamed: dict[Var, Any] = {}
-    equations: list[Equation] = []
-    for equation in jaxpr.eqns:
-        if equation.primitive.name not in ("remat2", "checkpoint") or not is_wanted(equation):
-            equations.append(rename(equation, renamed))
-            continue
-        body = equation.params["jaxpr"]
-        call = close(getattr(body, "jaxpr", body), getattr(body, "consts", ()))
-        as_call = equation.replace(
-            primitive=_call_p,
-            params={"call_jaxpr": call},
-            invars=[substitute(a, renamed) for a in equation.invars],
-        )
-        equations.extend(_open(as_call, renamed, {}))
-    return prune(make_jaxpr(jaxpr.invars, equations, [substitute(atom, renamed) for atom in jaxpr.outvars]))

@@ -13,7 +13,7 @@ REARRANGING = frozenset(
 ELEMENTWISE = frozenset(
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type cbrt ceil clamp conj "
     "convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag "
-    "integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg nextafter not optimization_barrier "
+    "integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg nextafter not "
     "or population_count pow real reduce_precision rem round rsqrt select_n shift_left shift_right_arithmetic "
     "shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor".split()
 )
@@ -21,6 +21,8 @@ ELEMENTWISE = frozenset(
 _REDUCING = frozenset("reduce_sum reduce_max reduce_min reduce_and reduce_or argmax argmin cumsum cummax".split())
 
 _KEYS = frozenset("random_wrap random_unwrap random_seed random_fold_in random_split random_clone".split())
+
+_PASSING = frozenset(["optimization_barrier", "sharding_constraint"])
 
 _LINEAR = frozenset("convert_element_type neg transpose reshape copy copy_p squeeze sharding_constraint".split())
 
@@ -36,7 +38,7 @@ def result_bytes(equation: Equation) -> int:
 def is_light(equation: Equation) -> bool:
     """Whether it does little for each byte: elementwise, rearranging, reducing, or about keys."""
     name = equation.primitive.name
-    return name in ELEMENTWISE or name in REARRANGING or name in _REDUCING or name in _KEYS
+    return name in ELEMENTWISE or name in REARRANGING or name in _REDUCING or name in _KEYS or name in _PASSING
 
 
 def is_recomputable(equation: Equation, *, from_nothing: bool) -> bool:

@@ -21,9 +21,14 @@ from jaxquard.pipeline.hoist_invariants import hoist_invariants
 from jaxquard.pipeline.infer_specs import Spec
 from jaxquard.pipeline.inline_calls import inline_calls
 from jaxquard.pipeline.insert_frees import insert_frees
+from jaxquard.pipeline.jobs_text import write_jobs
+from jaxquard.pipeline.keep_sums_local import keep_sums_local
+from jaxquard.pipeline.open_checkpoints import open_checkpoints
 from jaxquard.pipeline.own_results import own_results
 from jaxquard.pipeline.place_equations import place_equations
+from jaxquard.pipeline.placement_text import write_placement
 from jaxquard.pipeline.split_stacks import split_stacks
+from jaxquard.pipeline.step_text import write_step
 from jaxquard.pipeline.value_specs import value_specs
 
 
@@ -75,6 +80,7 @@ class PlannedStep:
 PASSES: tuple[tuple[str, Callable[..., Step]], ...] = (
     ("inline_calls", inline_calls),  # nested jits are opened; hidden marks are refused
     ("own_results", own_results),  # every result has a buffer of its own
+    ("open_checkpoints", open_checkpoints),  # backward checkpoints are opened
     ("hoist_invariants", hoist_invariants),  # casts and the like leave the loops
     ("split_stacks", split_stacks),  # stacked leaves exist only in parts
     ("assign_stages", assign_stages),  # each operation of a loop gets its stage and phase
@@ -86,23 +92,28 @@ def plan_step(step: Step, *, request: Request, keep_text: bool = False) -> Plann
     """Runs the passes, checks what they make, and returns the program."""
     records: list[PassRecord] = []
 
-    def run(name: str, pass_: Callable[[], Any]) -> Any:
+    def run(name: str, pass_: Callable[[], Any], write: Callable[[Any], str] = str) -> Any:
         start_s = time.perf_counter()
         made = pass_()
         spent_s = time.perf_counter() - start_s
-        records.append(PassRecord(name=name, text=str(made) if keep_text else "", time_s=spent_s))
+        records.append(PassRecord(name=name, text=write(made) if keep_text else "", time_s=spent_s))
         return made
 
     for name, pass_ in PASSES:
         extra = {"donated_args": request.donated_args} if pass_ is own_results else {}
-        step = run(name, partial(pass_, step, **extra))
+        step = run(name, partial(pass_, step, **extra), write_step)
         if pass_ is inline_calls:
             check_schedules(step, num_actors=request.num_actors)
     input_specs, result_specs = _part_specs(step, request)
-    step = run("gather_shards", lambda: gather_shards(step, input_specs=input_specs, mesh=request.mesh))
+    gather = partial(gather_shards, step, input_specs=input_specs, mesh=request.mesh)
+    step = run("gather_shards", gather, write_step)
+    keep = partial(keep_sums_local, step, input_specs=input_specs, mesh=request.mesh)
+    step = run("keep_sums_local", keep, write_step)
     pairs = _result_of_input(step, request.result_of_arg)
-    placement = run("place_equations", lambda: place_equations(step, result_of_input=pairs))
-    jobs = run("form_tasks", lambda: form_tasks(step, placement=placement, num_actors=request.num_actors))
+    place = partial(place_equations, step, result_of_input=pairs)
+    placement = run("place_equations", place, partial(write_placement, step=step))
+    form = partial(form_tasks, step, placement=placement, num_actors=request.num_actors)
+    jobs = run("form_tasks", form, write_jobs)
     specs = value_specs(
         step,
         input_specs=input_specs,
@@ -111,7 +122,7 @@ def plan_step(step: Step, *, request: Request, keep_text: bool = False) -> Plann
     )
     program = run("build_program", lambda: build_program(step, placement=placement, jobs=jobs, specs=specs))
     program = run("insert_frees", lambda: insert_frees(program, donated_args=request.donated_args))
-    run("check_program", lambda: check_program(program))
+    run("check_program", lambda: check_program(program), lambda _: "")
     return PlannedStep(
         program=program,
         arg_parts=step.arg_parts,

@@ -54,16 +54,23 @@ def body_specs(equation: Equation, rules: SpecRules, outer: Mapping[Var, Spec]) 
     return inside
 
 
-def _follow_loop(
-    equation: Equation, number: int, rules: SpecRules, outer: dict[Var, Spec], values: dict[Value, Spec]
-) -> None:
+def follow_loop_results(equation: Equation, rules: SpecRules, outer: dict[Var, Spec]) -> dict[Var, Spec]:
+    """Adds the specs of a loop's results to `outer`; returns those of its body's values."""
     body, loop = equation.params["body"].jaxpr, equation.params["loop"]
     inside = body_specs(equation, rules, outer)
-    values.update((Local(number, var), spec) for var, spec in inside.items())
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         spec = inside.get(atom, ()) if is_var(atom) else ()
         if loop.reductions[target].operation is Operation.STACK:
             spec = ((), *spec)
         result = equation.outvars[target]
         outer[result] = rules.fit(spec, result.aval.shape)
+    return inside
+
+
+def _follow_loop(
+    equation: Equation, number: int, rules: SpecRules, outer: dict[Var, Spec], values: dict[Value, Spec]
+) -> None:
+    inside = follow_loop_results(equation, rules, outer)
+    values.update((Local(number, var), spec) for var, spec in inside.items())
+    for target, result in enumerate(equation.outvars):
         values[Total(number, target)] = outer[result]
