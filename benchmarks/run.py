@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-HELPERS = {"__init__", "measure", "run"}
+HELPERS = {"__init__", "live_memory", "measure", "run"}
 
 
 def benchmark_names() -> list[str]:
