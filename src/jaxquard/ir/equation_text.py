@@ -23,8 +23,9 @@ _LONGEST_PARAM = 60
 # Told by the result's type, or nothing that a reader of a step would look for.
 _UNTOLD = frozenset(
     "new_dtype preferred_element_type weak_type shape new_sizes out_sharding context_mesh ctx_mesh layout "
-    "unconstrained_dims num_consts symbolic_zeros jvp_jaxpr_fun fwd_jaxpr_thunk bwd out_trees prevent_cse differentiated policy name inline "
-    "donated_invars keep_unused in_shardings out_shardings in_layouts out_layouts compiler_options_kvs".split()
+    "unconstrained_dims num_consts symbolic_zeros jvp_jaxpr_fun fwd_jaxpr_thunk bwd out_trees prevent_cse "
+    "differentiated policy name inline donated_invars keep_unused in_shardings out_shardings in_layouts "
+    "out_layouts compiler_options_kvs".split()
 )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     # What the passes rely on. JAX's own annotations leave out that values have shapes and dtypes.
 
     class Var:
+        """A variable, or a literal, which has a value."""
+
         aval: Any
         val: Any
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     Atom = Var
 
     class Equation:
+        """One operation."""
+
         primitive: core.Primitive
         invars: list[Var]
         outvars: list[Var]
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
         def replace(self, **changes: Any) -> "Equation": ...
 
     class Jaxpr:
+        """Inputs, equations, outputs."""
+
         invars: list[Var]
         constvars: list[Var]
         eqns: list[Equation]
@@ -50,15 +56,17 @@ def make_jaxpr(inputs: Sequence[Var], equations: Sequence[Equation], outputs: Se
     """A jaxpr of these parts."""
     effects = frozenset().union(*(equation.effects for equation in equations)) if equations else frozenset()
     names = core.DebugInfo("jaxquard", "step", ("",) * len(inputs), ("",) * len(outputs))
-    return core.Jaxpr((), list(inputs), list(outputs), list(equations), effects, names)
+    build: Any = core.Jaxpr
+    return build((), list(inputs), list(outputs), list(equations), effects, names)
 
 
 def close(jaxpr: Jaxpr, constants: Sequence[Any] = ()) -> core.ClosedJaxpr:
     """The closed form that `jaxpr_as_fun` takes."""
-    return core.ClosedJaxpr(jaxpr, list(constants))
+    build: Any = core.ClosedJaxpr
+    return build(jaxpr, list(constants))
 
 
-def with_constants_as_inputs(closed: core.ClosedJaxpr) -> tuple[Jaxpr, tuple[Any, ...]]:
+def with_constants_as_inputs(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
     """Makes what a jaxpr closed over its last inputs, and returns their values."""
     jaxpr = closed.jaxpr
     opened = make_jaxpr([*jaxpr.invars, *jaxpr.constvars], jaxpr.eqns, jaxpr.outvars)
@@ -67,7 +75,8 @@ def with_constants_as_inputs(closed: core.ClosedJaxpr) -> tuple[Jaxpr, tuple[Any
 
 def new_var(like: Any) -> Var:
     """A fresh variable with the type of an atom, or of an abstract value."""
-    return core.Var(getattr(like, "aval", like))
+    build: Any = core.Var
+    return build(getattr(like, "aval", like))
 
 
 def is_var(atom: Any) -> bool:
@@ -130,7 +139,11 @@ def prune(jaxpr: Jaxpr, wanted: Sequence[Any] | None = None) -> Jaxpr:
 def splice(fn: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> tuple[list[Equation], list[Any]]:
     """The equations of a small function applied to atoms, its calls opened, and its results."""
     types = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in inputs]
-    closed = jax.make_jaxpr(lambda *arrays: list(fn(*arrays)))(*types)
+    return splice_traced(jax.make_jaxpr(lambda *arrays: list(fn(*arrays)))(*types), inputs)
+
+
+def splice_traced(closed: Any, inputs: Sequence[Any]) -> tuple[list[Equation], list[Any]]:
+    """The same for a function that was traced for such inputs before."""
     assert not closed.consts, "a spliced function may not close over arrays"
     equations: list[Equation] = []
     renamed: dict[Var, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
@@ -156,7 +169,7 @@ def _splice_into(equations: list[Equation], jaxpr: Jaxpr, renamed: dict[Var, Any
 
 def sub_jaxprs(equation: Equation) -> list[Jaxpr]:
     """The jaxprs in an equation's parameters."""
-    found = []
+    found: list[Any] = []
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
@@ -187,7 +200,7 @@ def fingerprint(jaxpr: Jaxpr) -> tuple[Any, ...]:
     def number(atom: Any) -> Any:
         if is_var(atom):
             return numbers.setdefault(atom, len(numbers))
-        return ("literal", str(atom.aval), _literal_key(atom.val))
+        return ("literal", _aval_key(atom.aval), _literal_key(atom.val))
 
     def outputs(equation: Equation) -> tuple[Any, ...]:
         return tuple((number(var), _aval_key(var.aval)) for var in equation.outvars)
@@ -205,8 +218,9 @@ def fingerprint(jaxpr: Jaxpr) -> tuple[Any, ...]:
     return inputs, body, tuple(map(number, jaxpr.outvars))
 
 
-def _aval_key(aval: Any) -> str:
-    return f"{aval}{getattr(aval, 'weak_type', False)}"
+def _aval_key(aval: Any) -> Any:
+    shape = getattr(aval, "shape", None)
+    return str(aval) if shape is None else (shape, aval.dtype, getattr(aval, "weak_type", False))
 
 
 def _literal_key(value: Any) -> Any:
@@ -219,10 +233,9 @@ def _params_key(equation: Equation) -> tuple[Any, ...]:
 
 
 def _param_key(value: Any) -> Any:
-    if isinstance(value, core.ClosedJaxpr):
-        return fingerprint(value.jaxpr), tuple(id(const) for const in value.consts)
-    if isinstance(value, core.Jaxpr):
-        return fingerprint(value)
+    if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
+        jaxpr: Any = getattr(value, "jaxpr", value)
+        return fingerprint(jaxpr), tuple(id(const) for const in getattr(value, "consts", ()))
     if isinstance(value, tuple | list):
         return tuple(map(_param_key, value))
     try:

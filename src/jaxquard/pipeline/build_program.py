@@ -38,12 +38,30 @@ from jaxquard.pipeline.task_code import Index, Local, Outer, TaskCode, Total, Va
 Specs = dict[Value, tuple[tuple[str, ...], ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Exact:
-    """A value of one microbatch, or one state of an accumulator."""
+# A value of one microbatch: the number of the value, and that of the microbatch. Values are numbered
+# because they are looked up for every job, and whole values are slow to hash.
+_Exact = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbered:
+    """A value that a task takes or gives."""
 
     value: Value
     number: int
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.value, Local | Index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CodeValues:
+    """What a task takes and gives, numbered; `awaited` is what it may have to wait for."""
+
+    inputs: tuple[_Numbered, ...]
+    outputs: tuple[_Numbered, ...]
+    awaited: tuple[tuple[int, bool], ...]
 
 
 def build_program(
@@ -87,16 +105,34 @@ class _Builder:
         self.number_of_code: dict[TaskCode, int] = {}
         self.constants: list[Any] = list(step.constants)
         self.index_values: dict[int, int] = {}
+        self.numbers: dict[Value, int] = {}
+        self.code_values: dict[TaskCode, _CodeValues] = {}
         self.wanted = self._wanted()
         self.made_outside = [
-            {value for job in row if job.microbatch is None for value in job.code.outputs} for row in jobs
+            {self.number(value) for job in row if job.microbatch is None for value in job.code.outputs} for row in jobs
         ]
 
-    def _exact(self, actor: int, value: Value, job: Job) -> _Exact:
-        if isinstance(value, Local | Index):
-            assert job.microbatch is not None
-            return _Exact(value, job.microbatch)
-        return _Exact(value, 0)
+    def number(self, value: Value) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def outer(self, atom: Any) -> _Exact:
+        return self.number(Outer(atom)), 0
+
+    def values(self, code: TaskCode) -> _CodeValues:
+        if code not in self.code_values:
+            inputs = tuple(_Numbered(value=value, number=self.number(value)) for value in code.inputs)
+            outputs = tuple(_Numbered(value=value, number=self.number(value)) for value in code.outputs)
+            awaited = tuple((v.number, v.is_local) for v in inputs if not isinstance(v.value, Index | Total))
+            self.code_values[code] = _CodeValues(inputs=inputs, outputs=outputs, awaited=awaited)
+        return self.code_values[code]
+
+    @staticmethod
+    def _exact(value: _Numbered, job: Job) -> _Exact:
+        return value.number, job.microbatch or 0 if value.is_local else 0
+
+    def _awaited(self, job: Job) -> list[_Exact]:
+        microbatch = job.microbatch or 0
+        return [(number, microbatch if local else 0) for number, local in self.values(job.code).awaited]
 
     def _wanted(self) -> dict[_Exact, dict[int, None]]:
         """Which actors' jobs take each value from outside themselves."""
@@ -104,15 +140,13 @@ class _Builder:
         for actor, row in enumerate(self.jobs):
             made: set[_Exact] = set()
             for job in row:
-                for value in job.code.inputs:
-                    if not isinstance(value, Index | Total):
-                        exact = self._exact(actor, value, job)
-                        if exact not in made:
-                            wanted.setdefault(exact, {})[actor] = None
-                made.update(self._exact(actor, value, job) for value in job.code.outputs)
+                for exact in self._awaited(job):
+                    if exact not in made:
+                        wanted.setdefault(exact, {})[actor] = None
+                made.update(self._exact(value, job) for value in self.values(job.code).outputs)
         for position, atom in enumerate(self.step.jaxpr.outvars):
             for actor in self.placement.result_actors[position]:
-                wanted.setdefault(_Exact(Outer(atom), 0), {})[actor] = None
+                wanted.setdefault(self.outer(atom), {})[actor] = None
         return wanted
 
     def type_of(self, value: Value, aval: Any) -> ArrayType:
@@ -122,8 +156,8 @@ class _Builder:
         """Inputs and constants, and their transfers to the actors that do not hold them."""
         numbers = [(arg, part) for arg, parts in enumerate(self.step.arg_parts) for part in range(max(1, len(parts)))]
         for position, var in enumerate(self.step.jaxpr.invars):
-            exact = _Exact(Outer(var), 0)
-            type_ = self.type_of(exact.value, var.aval)
+            exact = self.outer(var)
+            type_ = self.type_of(Outer(var), var.aval)
             for actor in self.placement.input_actors[position]:
                 slot = self.actors[actor].new_slot(exact, type_)
                 if position < len(numbers):
@@ -133,7 +167,7 @@ class _Builder:
                     self.actors[actor].constants.append(Constant(slot=slot, value=position - len(numbers)))
         for position, var in enumerate(self.step.jaxpr.invars):
             for actor in self.placement.input_actors[position][:1]:
-                self._send(actor, [_Exact(Outer(var), 0)])
+                self._send(actor, [self.outer(var)])
 
     def run_jobs(self) -> None:
         """Runs every job in a global order: round by round, each actor as far as one job."""
@@ -151,9 +185,8 @@ class _Builder:
         state = self.actors[actor]
         if state.next_job == len(self.jobs[actor]):
             return []
-        job = self.jobs[actor][state.next_job]
-        exacts = [self._exact(actor, v, job) for v in job.code.inputs if not isinstance(v, Index | Total)]
-        return [exact for exact in exacts if exact not in state.slots]
+        awaited = self._awaited(self.jobs[actor][state.next_job])
+        return [exact for exact in awaited if exact not in state.slots]
 
     def _is_ready(self, actor: int) -> bool:
         return self.actors[actor].next_job < len(self.jobs[actor]) and not self._missing(actor)
@@ -170,35 +203,36 @@ class _Builder:
     def _maker(self, exact: _Exact) -> str:
         for actor, row in enumerate(self.jobs):
             for job in row:
-                if any(self._exact(actor, value, job) == exact for value in job.code.outputs):
+                if any(self._exact(value, job) == exact for value in self.values(job.code).outputs):
                     return f"{job.task} (actor {actor})"
         return "a value that no task makes"
 
     def _run(self, actor: int, job: Job) -> None:
-        state = self.actors[actor]
-        inputs = tuple(self._input_slot(actor, value, job) for value in job.code.inputs)
-        made = []
-        outputs = []
-        for value, atom in zip(job.code.outputs, job.code.jaxpr.outvars, strict=True):
-            exact = self._exact(actor, value, job)
-            outputs.append(state.new_slot(exact, self.type_of(value, atom.aval)))
-            made.append(exact)
-        state.instructions.append(Run(task=job.task, call=self._call(job.code), inputs=inputs, outputs=tuple(outputs)))
+        state, values = self.actors[actor], self.values(job.code)
+        call = self._call(job.code)
+        inputs = tuple(self._input_slot(state, value, job) for value in values.inputs)
+        exacts = [self._exact(value, job) for value in values.outputs]
+        outputs = tuple(
+            state.new_slot(exact, type_) for exact, type_ in zip(exacts, self.calls[call].outputs, strict=True)
+        )
+        made = [
+            exact for exact, value in zip(exacts, values.outputs, strict=True) if not isinstance(value.value, Total)
+        ]
+        state.instructions.append(Run(task=job.task, call=call, inputs=inputs, outputs=outputs))
         for total, var in job.finished:
-            exact = _Exact(Outer(var), 0)
-            state.slots[exact] = state.slots[_Exact(total, 0)]
-            made.append(exact)
-        self._send(actor, [exact for exact in made if not isinstance(exact.value, Total)])
+            state.slots[self.outer(var)] = state.slots[self.number(total), 0]
+            made.append(self.outer(var))
+        self._send(actor, made)
 
-    def _input_slot(self, actor: int, value: Value, job: Job) -> int:
-        state = self.actors[actor]
-        exact = self._exact(actor, value, job)
-        if isinstance(value, Index) and exact not in state.slots:
-            if exact.number not in self.index_values:
-                self.index_values[exact.number] = len(self.constants)
-                self.constants.append(np.int32(exact.number))
+    def _input_slot(self, state: _Actor, value: _Numbered, job: Job) -> int:
+        exact = self._exact(value, job)
+        if isinstance(value.value, Index) and exact not in state.slots:
+            microbatch = exact[1]
+            if microbatch not in self.index_values:
+                self.index_values[microbatch] = len(self.constants)
+                self.constants.append(np.int32(microbatch))
             slot = state.new_slot(exact, ArrayType(dtype="int32", shape=()))
-            state.constants.append(Constant(slot=slot, value=self.index_values[exact.number]))
+            state.constants.append(Constant(slot=slot, value=self.index_values[microbatch]))
         return state.slots[exact]
 
     def _send(self, actor: int, made: list[_Exact]) -> None:
@@ -220,7 +254,7 @@ class _Builder:
 
     def _makes(self, actor: int, exact: _Exact) -> bool:
         """Whether an actor will make a value for itself."""
-        return exact.value in self.made_outside[actor]
+        return exact[0] in self.made_outside[actor]
 
     def _call(self, code: TaskCode) -> int:
         """The number of a call; tasks that compute the same share one."""
@@ -252,7 +286,7 @@ class _Builder:
             for actor in self.placement.result_actors[position]:
                 state = self.actors[actor]
                 result, part = numbers[position]
-                state.outputs.append(Output(slot=state.slots[_Exact(Outer(atom), 0)], result=result, part=part))
+                state.outputs.append(Output(slot=state.slots[self.outer(atom)], result=result, part=part))
         return Program(
             calls=tuple(self.calls),
             actors=tuple(

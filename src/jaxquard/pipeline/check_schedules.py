@@ -6,8 +6,8 @@ from jaxquard.pipeline.loop import loop_p
 from jaxquard.schedules import check_rows
 
 
-def check_schedules(step: Step, *, num_actors: int) -> None:
-    """Refuses schedules that are malformed or made for another number of actors.
+def check_schedules(step: Step, *, num_actors: int) -> Step:
+    """Refuses schedules that are malformed or made for another number of actors; returns the step as it is.
 
     Raises:
         ScheduleError: naming the tasks, or both numbers.
@@ -28,3 +28,4 @@ def check_schedules(step: Step, *, num_actors: int) -> None:
             num_stages=schedule.num_stages,
             num_microbatches=loop.num_microbatches,
         )
+    return step

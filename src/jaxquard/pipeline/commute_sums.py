@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from jaxquard.ir.jaxpr_tools import (
     Equation,
@@ -181,11 +182,16 @@ def _repeat(equation: Equation, atom: Any, reduction: Reduction) -> tuple[list[E
     equations, (value,) = splice(
         lambda *arrays: [reduced(jnp.asarray(call(*arrays)[0]))], equation.invars[: len(constants)]
     )
+    if not is_var(value) or value in equation.invars:  # A result has a buffer of its own.
+        made, (value,) = splice(lambda array: [lax.optimization_barrier(array)], [value])
+        equations.extend(made)
     return equations, value
 
 
 def _add_up(equation: Equation, partials: list[Var], reduction: Reduction) -> tuple[list[Equation], Any]:
     """The equations that make a result of the loop from its partial sums."""
+    if len(partials) == 1 and reduction.operation is not Operation.MEAN:
+        return [], partials[0]
     count = equation.params["loop"].num_microbatches
 
     def total(*sums: Any) -> list[Any]:

@@ -10,6 +10,7 @@ last term: the accumulator goes in and comes out. Phases that the schedule runs 
 one microbatch are one task, where no other task stands between them.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,12 +28,13 @@ from jaxquard.ir.jaxpr_tools import (
     new_var,
     prune,
     splice,
+    splice_traced,
     variables,
 )
 from jaxquard.ir.step import Step
 from jaxquard.ir.task import Phase, Task
 from jaxquard.pipeline.body_uses import body_uses
-from jaxquard.pipeline.loop import Loop, Place, loop_p
+from jaxquard.pipeline.loop import Loop, Place, Reduction, loop_p
 from jaxquard.pipeline.place_equations import Placement
 from jaxquard.pipeline.task_code import Index, Local, Outer, TaskCode, Total, Value
 
@@ -140,6 +142,8 @@ class LoopTasks:
         self.leaves = set(self.body.invars[self.loop.num_constants :])
         self.used_by = self._used_by()
         self.codes: dict[tuple[Place, ...], TaskCode] = {}
+        self.additions: dict[Any, Any] = {}
+        self.successors, self.predecessors = self._neighbours()
 
     def _used_by(self) -> dict[Var, set[Place]]:
         found: dict[Var, set[Place]] = {}
@@ -151,6 +155,15 @@ class LoopTasks:
             if is_var(atom):
                 found.setdefault(atom, set()).add(place)
         return found
+
+    def trace_addition(self, reduction: Reduction, total: Any, term: Any) -> Any:
+        """Adding a term to an accumulator, traced once for each pair of types."""
+        types = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in (total, term)]
+        key = (reduction, *((type_.shape, type_.dtype) for type_ in types))
+        if key not in self.additions:
+            add = functools.partial(reduction.add, num_microbatches=self.loop.num_microbatches)
+            self.additions[key] = jax.make_jaxpr(lambda *arrays: [add(*arrays)])(*types, np.int32(0))
+        return self.additions[key]
 
     def rows(self) -> Iterator[list[Job]]:
         """The jobs of each actor, as the schedule orders them."""
@@ -211,8 +224,8 @@ class LoopTasks:
     def _can_fuse(self, group: list[Task], task: Task) -> bool:
         first = {place for member in group for place in self._places(member)}
         second = set(self._places(task))
-        between = (self._reach(first, self._successors()) & self._reach(second, self._predecessors())) - first
-        return not (between - second)
+        between = self._reach(first, self.successors) & self._reach(second, self.predecessors)
+        return not (between - first - second)
 
     def _edges(self) -> Iterator[tuple[Place, Place]]:
         for var, users in self.used_by.items():
@@ -222,17 +235,14 @@ class LoopTasks:
                 for user in users - {source}:
                     yield source, user
 
-    def _successors(self) -> dict[Place, set[Place]]:
-        found: dict[Place, set[Place]] = {}
+    def _neighbours(self) -> tuple[dict[Place, set[Place]], dict[Place, set[Place]]]:
+        """For each place, those that use its values, and those whose values it uses."""
+        successors: dict[Place, set[Place]] = {}
+        predecessors: dict[Place, set[Place]] = {}
         for source, user in self._edges():
-            found.setdefault(source, set()).add(user)
-        return found
-
-    def _predecessors(self) -> dict[Place, set[Place]]:
-        found: dict[Place, set[Place]] = {}
-        for source, user in self._edges():
-            found.setdefault(user, set()).add(source)
-        return found
+            successors.setdefault(source, set()).add(user)
+            predecessors.setdefault(user, set()).add(source)
+        return successors, predecessors
 
     @staticmethod
     def _reach(start: set[Place], edges: dict[Place, set[Place]]) -> set[Place]:
@@ -341,10 +351,8 @@ class _CodeWriter:
         before = self.totals.get(total)
         if before is None:
             before = self._input(total, self.tasks.equation.outvars[target])
-        equations, (after,) = splice(
-            lambda before, term, index: [reduction.add(before, term, index, loop.num_microbatches)],
-            [before, atom, self._index()],
-        )
+        traced = self.tasks.trace_addition(reduction, before, atom)
+        equations, (after,) = splice_traced(traced, [before, atom, self._index()])
         self.equations.extend(equations)
         self.totals[total] = after
 

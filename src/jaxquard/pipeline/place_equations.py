@@ -223,7 +223,7 @@ class _Placer:
 
     def _needs(
         self, position: int, equation: Equation, demand: dict[Var, dict[int, None]]
-    ) -> Iterator[tuple[object, Sequence[int]]]:
+    ) -> Iterator[tuple[Any, Sequence[int]]]:
         if position in self.loop_stages:
             actor_of = equation.params["loop"].schedule.actor_of
             for atom, stages in zip(equation.invars, self.loop_stages[position], strict=True):

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax.sharding import AbstractMesh
@@ -24,11 +23,13 @@ from jaxquard.pipeline.insert_frees import insert_frees
 from jaxquard.pipeline.jobs_text import write_jobs
 from jaxquard.pipeline.keep_sums_local import keep_sums_local
 from jaxquard.pipeline.open_checkpoints import open_checkpoints
+from jaxquard.pipeline.own_mesh import own_mesh
 from jaxquard.pipeline.own_results import own_results
 from jaxquard.pipeline.place_equations import place_equations
 from jaxquard.pipeline.placement_text import write_placement
 from jaxquard.pipeline.split_stacks import split_stacks
 from jaxquard.pipeline.step_text import write_step
+from jaxquard.pipeline.task_code import Value
 from jaxquard.pipeline.value_specs import value_specs
 
 
@@ -76,59 +77,111 @@ class PlannedStep:
     records: tuple[PassRecord, ...] = field(default=(), repr=False)
 
 
-# The passes over the step itself, in order.
-PASSES: tuple[tuple[str, Callable[..., Step]], ...] = (
-    ("inline_calls", inline_calls),  # nested jits are opened; hidden marks are refused
-    ("own_results", own_results),  # every result has a buffer of its own
-    ("open_checkpoints", open_checkpoints),  # backward checkpoints are opened
-    ("hoist_invariants", hoist_invariants),  # casts and the like leave the loops
-    ("split_stacks", split_stacks),  # stacked leaves exist only in parts
-    ("assign_stages", assign_stages),  # each operation of a loop gets its stage and phase
-    ("commute_sums", commute_sums),  # gradients are summed on each actor, and added up after
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What the passes have made so far; each fills in or replaces one field."""
+
+    request: Request
+    step: Step
+    placement: Any = None
+    jobs: Any = ()
+    program: Any = None
+
+    @property
+    def input_specs(self) -> list[Spec]:
+        return _part_specs(self.step, self.request)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass: the field of the plan that it makes, how, and how to write what it made."""
+
+    field: str
+    make: Callable[[_Plan], Any]
+    write: Callable[[_Plan], str] = lambda plan: str(plan.program)
+
+
+def _on_step(make: Callable[[_Plan], Step]) -> Pass:
+    return Pass(field="step", make=make, write=lambda plan: write_step(plan.step))
+
+
+# All passes, in order.
+PASSES: dict[str, Pass] = {
+    # shardings mean the actor's own mesh
+    "own_mesh": _on_step(lambda plan: own_mesh(plan.step, mesh=plan.request.mesh)),
+    # nested jits are opened; marks that cannot end a stage are refused
+    "inline_calls": _on_step(lambda plan: inline_calls(plan.step)),
+    # schedules that do not fit the mesh are refused
+    "check_schedules": _on_step(lambda plan: check_schedules(plan.step, num_actors=plan.request.num_actors)),
+    # every result has a buffer of its own
+    "own_results": _on_step(lambda plan: own_results(plan.step, donated_args=plan.request.donated_args)),
+    # backward checkpoints are opened
+    "open_checkpoints": _on_step(lambda plan: open_checkpoints(plan.step)),
+    # casts and the like leave the loops
+    "hoist_invariants": _on_step(lambda plan: hoist_invariants(plan.step)),
+    # stacked leaves exist only in parts
+    "split_stacks": _on_step(lambda plan: split_stacks(plan.step)),
+    # each operation of a loop gets its stage and phase
+    "assign_stages": _on_step(lambda plan: assign_stages(plan.step)),
+    # gradients are summed on each actor, and added up after the loop
+    "commute_sums": _on_step(lambda plan: commute_sums(plan.step)),
+    # state that is cut over a data axis is gathered once, before the loop
+    "gather_shards": _on_step(
+        lambda plan: gather_shards(plan.step, input_specs=plan.input_specs, mesh=plan.request.mesh)
+    ),
+    # gradients are reduced over a data axis once, after the loop
+    "keep_sums_local": _on_step(
+        lambda plan: keep_sums_local(plan.step, input_specs=plan.input_specs, mesh=plan.request.mesh)
+    ),
+    # what stands outside the loops gets its actors
+    "place_equations": Pass(
+        field="placement",
+        make=lambda plan: place_equations(
+            plan.step, result_of_input=_result_of_input(plan.step, plan.request.result_of_arg)
+        ),
+        write=lambda plan: write_placement(plan.placement, step=plan.step),
+    ),
+    # places become tasks: pieces of code with inputs and outputs
+    "form_tasks": Pass(
+        field="jobs",
+        make=lambda plan: form_tasks(plan.step, placement=plan.placement, num_actors=plan.request.num_actors),
+        write=lambda plan: write_jobs(plan.jobs),
+    ),
+    # the schedule is unrolled, and transfers are inserted
+    "build_program": Pass(
+        field="program",
+        make=lambda plan: build_program(plan.step, placement=plan.placement, jobs=plan.jobs, specs=_value_specs(plan)),
+    ),
+    # every slot is freed or donated after its last use
+    "insert_frees": Pass(
+        field="program",
+        make=lambda plan: insert_frees(plan.program, donated_args=plan.request.donated_args),
+    ),
+}
 
 
 def plan_step(step: Step, *, request: Request, keep_text: bool = False) -> PlannedStep:
-    """Runs the passes, checks what they make, and returns the program."""
+    """Runs the passes, checks the program that they make, and returns it."""
+    plan = _Plan(request=request, step=step)
     records: list[PassRecord] = []
-
-    def run(name: str, pass_: Callable[[], Any], write: Callable[[Any], str] = str) -> Any:
+    for name, pass_ in PASSES.items():
         start_s = time.perf_counter()
-        made = pass_()
+        plan = replace(plan, **{pass_.field: pass_.make(plan)})
         spent_s = time.perf_counter() - start_s
-        records.append(PassRecord(name=name, text=write(made) if keep_text else "", time_s=spent_s))
-        return made
-
-    for name, pass_ in PASSES:
-        extra = {"donated_args": request.donated_args} if pass_ is own_results else {}
-        step = run(name, partial(pass_, step, **extra), write_step)
-        if pass_ is inline_calls:
-            check_schedules(step, num_actors=request.num_actors)
-    input_specs, result_specs = _part_specs(step, request)
-    gather = partial(gather_shards, step, input_specs=input_specs, mesh=request.mesh)
-    step = run("gather_shards", gather, write_step)
-    keep = partial(keep_sums_local, step, input_specs=input_specs, mesh=request.mesh)
-    step = run("keep_sums_local", keep, write_step)
-    pairs = _result_of_input(step, request.result_of_arg)
-    place = partial(place_equations, step, result_of_input=pairs)
-    placement = run("place_equations", place, partial(write_placement, step=step))
-    form = partial(form_tasks, step, placement=placement, num_actors=request.num_actors)
-    jobs = run("form_tasks", form, write_jobs)
-    specs = value_specs(
-        step,
-        input_specs=input_specs,
-        result_specs=result_specs,
-        axis_sizes=dict(request.mesh.shape) if request.mesh is not None else {},
-    )
-    program = run("build_program", lambda: build_program(step, placement=placement, jobs=jobs, specs=specs))
-    program = run("insert_frees", lambda: insert_frees(program, donated_args=request.donated_args))
-    run("check_program", lambda: check_program(program), lambda _: "")
+        records.append(PassRecord(name=name, text=pass_.write(plan) if keep_text else "", time_s=spent_s))
+    check_program(plan.program)
     return PlannedStep(
-        program=program,
-        arg_parts=step.arg_parts,
-        result_parts=step.result_parts,
+        program=plan.program,
+        arg_parts=plan.step.arg_parts,
+        result_parts=plan.step.result_parts,
         records=tuple(records),
     )
+
+
+def _value_specs(plan: _Plan) -> dict[Value, Spec]:
+    inputs, results = _part_specs(plan.step, plan.request)
+    sizes = dict(plan.request.mesh.shape) if plan.request.mesh is not None else {}
+    return value_specs(plan.step, input_specs=inputs, result_specs=results, axis_sizes=sizes)
 
 
 def _part_specs(step: Step, request: Request) -> tuple[list[Spec], list[Spec | None]]:

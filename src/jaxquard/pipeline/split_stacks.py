@@ -336,4 +336,5 @@ def _split_outputs(equation: Equation) -> list[Equation]:
 
 
 def _join(parts: list[Var], result: Var, sizes: Sizes, like: Equation) -> Equation:
-    return core.new_jaxpr_eqn(parts, [result], join_stack_p, {"sizes": sizes}, frozenset(), like.source_info, like.ctx)
+    build: Any = core.new_jaxpr_eqn
+    return build(parts, [result], join_stack_p, {"sizes": sizes}, frozenset(), like.source_info, like.ctx)

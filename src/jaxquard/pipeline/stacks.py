@@ -61,11 +61,11 @@ def pipeline_scan(
 
 
 def _part_sizes(leaves: list[Any], num_stages: int) -> tuple[int, ...]:
-    lengths = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else None for leaf in leaves}
-    if len(lengths) != 1 or None in lengths:
+    lengths = {jnp.shape(leaf)[0] if jnp.ndim(leaf) else -1 for leaf in leaves}
+    if len(lengths) != 1 or -1 in lengths:
         raise MarkError(
             f"pipeline_scan at {user_line()} needs leaves that agree on their first dim, the layers; "
-            f"found {sorted(map(str, lengths))}."
+            f"found {', '.join('a scalar' if size < 0 else str(size) for size in sorted(lengths)) or 'no leaf'}."
         )
     (length,) = lengths
     if not 1 <= num_stages <= length:
@@ -98,11 +98,16 @@ def _join_types(*parts: Any, sizes: tuple[int, ...]) -> Any:
     return parts[0].update(shape=(sum(sizes), *parts[0].shape[1:]))
 
 
+def _zero(value: Any) -> Any:
+    zero: Any = ad.Zero
+    return zero.from_primal_value(value)
+
+
 def _split_jvp(primals: Any, tangents: Any, *, sizes: tuple[int, ...]) -> tuple[Any, Any]:
     values = split_stack_p.bind(*primals, sizes=sizes)
     (tangent,) = tangents
     if isinstance(tangent, ad.Zero):
-        return values, [ad.Zero.from_primal_value(value) for value in values]
+        return values, [_zero(value) for value in values]
     return values, split_stack_p.bind(tangent, sizes=sizes)
 
 
@@ -116,7 +121,7 @@ def _split_transpose(cotangents: Any, stack: Any, *, sizes: tuple[int, ...]) -> 
 def _join_jvp(primals: Any, tangents: Any, *, sizes: tuple[int, ...]) -> tuple[Any, Any]:
     value = join_stack_p.bind(*primals, sizes=sizes)
     if all(isinstance(tangent, ad.Zero) for tangent in tangents):
-        return value, ad.Zero.from_primal_value(value)
+        return value, _zero(value)
     return value, join_stack_p.bind(*map(ad.instantiate_zeros, tangents), sizes=sizes)
 
 
