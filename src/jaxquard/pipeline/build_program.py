@@ -31,9 +31,8 @@ from jaxquard.ir.program import (
     Send,
 )
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.form_tasks import Job
 from jaxquard.pipeline.place_equations import Placement
-from jaxquard.pipeline.task_code import Index, Local, Outer, TaskCode, Total, Value
+from jaxquard.pipeline.task_code import Index, Job, Local, Outer, TaskCode, Total, Value
 
 Specs = dict[Value, tuple[tuple[str, ...], ...]]
 

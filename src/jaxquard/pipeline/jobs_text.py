@@ -21,8 +21,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from jaxquard.ir.equation_text import Names, write_equation, write_type
-from jaxquard.pipeline.form_tasks import Job
-from jaxquard.pipeline.task_code import Index, TaskCode, Total, Value
+from jaxquard.pipeline.task_code import Index, Job, TaskCode, Total, Value
 
 _WIDTH = 110
 

@@ -1,4 +1,4 @@
-"""The code of a task, and names for the values that it takes and gives."""
+"""The code of a task, names for the values that it takes and gives, and its turns on an actor."""
 
 from dataclasses import dataclass
 
@@ -50,3 +50,19 @@ class TaskCode:
     jaxpr: Jaxpr
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """A task on an actor, once: what a `Run` will be.
+
+    Attributes:
+        task: `0F3`, or the code's name for what stands outside a loop.
+        microbatch: which microbatch, inside a loop.
+        finished: accumulators that get their last term here, and the results that they become.
+    """
+
+    task: str
+    code: TaskCode
+    microbatch: int | None = None
+    finished: tuple[tuple[Total, Var], ...] = ()
