@@ -29,9 +29,7 @@ def program_peak_bytes(program: Program, temporaries: dict[int, int], axis_sizes
     return [_actor_peak(program, actor, temporaries, axis_sizes) for actor in program.actors]
 
 
-def _actor_peak(
-    program: Program, actor: ActorProgram, temporaries: dict[int, int], axis_sizes: dict[str, int]
-) -> int:
+def _actor_peak(program: Program, actor: ActorProgram, temporaries: dict[int, int], axis_sizes: dict[str, int]) -> int:
     size = [_size_bytes(type_, axis_sizes) for type_ in actor.types]
     live = sum(size[entry.slot] for entry in (*actor.inputs, *actor.constants))
     peak = live

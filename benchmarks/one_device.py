@@ -87,9 +87,11 @@ def main() -> None:
         num_microbatches=arguments.microbatches,
         microbatch_size=2 if on_cpu else arguments.microbatch_size,
     )
-    num_stages = NUM_STAGES * (2 if arguments.schedule in ("interleaved", "zero-bubble-v", "dual-pipe-v") else 1)
+    name = arguments.schedule
     schedule = jq.schedules.make_schedule(
-        arguments.schedule, num_stages=num_stages, num_actors=NUM_STAGES if arguments.schedule == "interleaved" else None
+        name,
+        num_stages=NUM_STAGES * (2 if name in ("interleaved", "zero-bubble-v", "dual-pipe-v") else 1),
+        num_actors=NUM_STAGES if name == "interleaved" else None,
     )
     remat = not arguments.no_remat
     mesh = jq.RemoteMesh((NUM_STAGES,), share_devices=True)
@@ -105,17 +107,18 @@ def main() -> None:
     losses = {name: jax.device_get(trainer()) for name, trainer in trainers.items()}
     for name, values in losses.items():
         print(f"{name}: losses {[round(float(value), 4) for value in values]}", flush=True)
+    billions = gpt.num_parameters(config) / 1e9
     found = measure(trainers, num_rounds=arguments.rounds, num_warmups=2)
     print_ratios(
         found,
-        title=f"{gpt.num_parameters(config) / 1e9:.3f}B parameters, {schedule!r}, {arguments.microbatches} microbatches",
+        title=f"{billions:.3f}B parameters, {schedule!r}, {arguments.microbatches} microbatches",
         base="one jit of a scan",
         at_most={"jaxquard, 4 actors": TARGET},
     )
     ours.measure = True
     trainers["jaxquard, 4 actors"]()
     timeline = ours.timeline()
-    print(f"measured step {timeline.time_s * 1e3:.1f} ms; busy {sum(map(timeline.busy_s, range(NUM_STAGES))) * 1e3:.1f} ms")
+    print(f"measured step {timeline.time_s * 1e3:.1f} ms, {len(timeline.spans)} spans")
 
 
 if __name__ == "__main__":

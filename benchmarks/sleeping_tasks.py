@@ -76,7 +76,7 @@ def main() -> None:
         spent_s.append(time.perf_counter() - start_s)
     ratio = min(spent_s) / ideal_s
     median = sorted(spent_s)[2] / ideal_s
-    print(f"{schedule!r}, {NUM_MICROBATCHES} microbatches, {NUM_STAGES} actors x 2 devices, {format_time(TASK_S)} tasks")
+    print(f"{schedule!r}, {NUM_MICROBATCHES} microbatches, {NUM_STAGES} actors x 2 devices")
     print(f"ideal {format_time(ideal_s)}, least {format_time(min(spent_s))}, ratio {ratio:.3f} (median {median:.3f})")
     print(f"at most {TARGET:.2f}: {'kept' if ratio <= TARGET else 'missed'}")
 

@@ -20,9 +20,7 @@ from benchmarks.measure import measure, print_ratios
 from jaxquard.models import gpt
 
 NUM_STAGES, NUM_MICROBATCHES, MICROBATCH_SIZE = 4, 8, 4
-CONFIG = gpt.GptConfig(
-    vocab_size=256, num_layers=8, num_heads=4, model_dim=128, sequence_length=64, dtype=jnp.float32
-)
+CONFIG = gpt.GptConfig(vocab_size=256, num_layers=8, num_heads=4, model_dim=128, sequence_length=64, dtype=jnp.float32)
 
 
 def init_params(key):
@@ -116,7 +114,8 @@ def main() -> None:
             out_shardings=(shardings, whole),
         )
         compiled = spmd.lower(spmd_params, spmd_batch).compile()
-        np.testing.assert_allclose(float(ours(params, batch)[1]), float(compiled(spmd_params, spmd_batch)[1]), rtol=1e-5)
+        losses = [float(ours(params, batch)[1]), float(compiled(spmd_params, spmd_batch)[1])]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
         found = measure(
             {
                 "SPMD encoding, one jit": functools.partial(compiled, spmd_params, spmd_batch),

@@ -84,7 +84,8 @@ class BareList:
                 messages.setdefault((actor, target), []).append([move(own[slot]) for slot, move in moves])
             elif kind == ARRIVE:
                 channel, arrived = work
-                for slot, value in zip(arrived, messages[self.lists[actor].sources[channel], actor].pop(0), strict=True):
+                message = messages[self.lists[actor].sources[channel], actor].pop(0)
+                for slot, value in zip(arrived, message, strict=True):
                     own[slot] = value
         return [own[output.slot] for own, list_ in zip(slots, self.lists, strict=True) for output in list_.outputs]
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import serialize_executable
 from jax.sharding import AbstractMesh, NamedSharding
 
 # ---------------------------------------------------------------------------------------------
@@ -103,19 +102,23 @@ def _put_one_by_one(
 def lowering_context(mesh: AbstractMesh, *, enable_x64: bool) -> Iterator[None]:
     """Under it, a jaxpr whose shardings are on an abstract mesh lowers for any mesh of that shape.
 
-    Contexts of JAX belong to a thread, so a thread that compiles for another enters this first.
+    Contexts of JAX belong to a thread, so a thread that compiles for another enters this first. Without
+    `use_abstract_mesh`, constraints that name a mesh themselves, which ours do, still lower on 0.10.
     """
-    with jax.enable_x64(enable_x64), jax.sharding.use_abstract_mesh(mesh):
+    use_mesh = getattr(jax.sharding, "use_abstract_mesh", contextlib.nullcontext)
+    with jax.enable_x64(enable_x64), use_mesh(mesh):
         yield
 
 
-def load_elsewhere(compiled: jax.stages.Compiled, devices: Sequence[jax.Device]) -> Any | None:
+def load_elsewhere(compiled: Any, devices: Sequence[jax.Device]) -> Any | None:
     """The same executable on another client whose devices have the same ids; None if it cannot be moved.
 
     Loading takes a sixth of the time of compiling again. Executables with Python callbacks or
     hoisted constants cannot be serialised; what they raise differs between versions.
     """
     try:
+        from jax.experimental import serialize_executable
+
         blob, in_tree, out_tree = serialize_executable.serialize(compiled)
         return serialize_executable.deserialize_and_load(
             blob, in_tree, out_tree, backend=devices[0].client, execution_devices=tuple(devices)
@@ -127,6 +130,11 @@ def load_elsewhere(compiled: jax.stages.Compiled, devices: Sequence[jax.Device])
 # ---------------------------------------------------------------------------------------------
 # Types
 # ---------------------------------------------------------------------------------------------
+
+
+def is_x64_enabled() -> bool:
+    """Whether 64-bit types are on, in this thread."""
+    return bool(jax.config.read("jax_enable_x64"))
 
 
 @functools.cache

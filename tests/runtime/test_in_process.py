@@ -99,26 +99,26 @@ def make_chain(num_actors, num_microbatches, function, type_):
     return builder.build()
 
 
-def make_sleepy(time_s, mesh=None):
-    def wait(x):
-        time.sleep(time_s)
-        return x
+def make_callback(callback, mesh):
+    """A function that calls back once per device, then adds one."""
 
     def body(x):
-        return jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), x) + 1
+        return jax.pure_callback(callback, jax.ShapeDtypeStruct(x.shape, x.dtype), x) + 1
 
-    if mesh is None:
-        return body
-    spec = PartitionSpec("data")
-    return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)
+    return jax.shard_map(body, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"))
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_actors_compute_at_the_same_time(num_devices):
     num_actors, num_microbatches, time_s = 4, 12, 0.02
+
+    def wait(x):
+        time.sleep(time_s)
+        return x
+
     mesh = AbstractMesh((num_devices,), ("data",), axis_types=(AxisType.Auto,))
     type_ = array_type(4, spec=[["data"]])
-    program = make_chain(num_actors, num_microbatches, make_sleepy(time_s, mesh), type_)
+    program = make_chain(num_actors, num_microbatches, make_callback(wait, mesh), type_)
     engine = InProcessEngine(make_meshes(num_actors, num_devices))
     loaded = engine.load(program)
     inputs = [[place(np.zeros(4, np.float32), s) for s in shardings] for shardings in loaded.input_shardings]
@@ -395,14 +395,14 @@ def test_threads_start_with_the_first_step_and_end_with_close():
     before = actor_threads()
     engine = InProcessEngine(make_meshes(1))
     loaded = engine.load(make_counter(donated=False))
-    assert actor_threads() == before
+    assert actor_threads() <= before
     one = place(np.ones(4, np.float32), loaded.input_shardings[0][0])
     (total,) = engine.execute(loaded, [[one, one]]).results()
     np.testing.assert_array_equal(total, np.full(4, 2.0))
     assert len(actor_threads() - before) == 1
     engine.close()
     engine.close()
-    assert actor_threads() == before
+    assert actor_threads() <= before
     np.testing.assert_array_equal(total, np.full(4, 2.0))
     with pytest.raises(MeshError, match="the mesh is closed"):
         engine.execute(loaded, [[one, one]])
@@ -418,11 +418,11 @@ def test_threads_end_when_the_engine_is_collected():
     run.wait()
     for _ in range(100):
         gc.collect()
-        if reference() is None and actor_threads() == before:
+        if reference() is None and actor_threads() <= before:
             break
         time.sleep(0.02)
     assert reference() is None
-    assert actor_threads() == before
+    assert actor_threads() <= before
 
 
 def test_nothing_keeps_buffers_alive(counter):

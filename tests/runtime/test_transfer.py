@@ -79,9 +79,7 @@ def test_equal_shard_sizes_with_other_indices_are_resharded(shape):
 
 
 def test_other_numbers_of_devices():
-    one, two = (
-        Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,)) for devices in make_cpu_devices([1, 2])
-    )
+    one, two = (Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,)) for devices in make_cpu_devices([1, 2]))
     value = values_of((4, 4), "float32")
     hand_over(value, array_type(4, 4, spec=[["data"]]), one, two)
     hand_over(value, array_type(4, 4, spec=[["data"]]), two, one)

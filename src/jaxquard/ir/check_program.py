@@ -8,6 +8,8 @@ donated on the sender, where a peer may still read it, and only what the step ow
 Time is linear: types are compared as small numbers, and each instruction is looked at twice.
 """
 
+from typing import Any
+
 from jaxquard.errors import ProgramError
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import Free, Program, Recv, Run, Send
@@ -70,12 +72,12 @@ class _ActorChecker:
         }
         self.sends: dict[int, list[int]] = {}
         self.receives: dict[int, list[int]] = {}
-        self.position: int | None = None
+        self.position: Any = None
 
     def check(self) -> None:
         for item in (*self.actor_program.inputs, *self.actor_program.constants):
             self._define((item.slot,))
-        rules = {Run: self._run, Send: self._send, Recv: self._receive, Free: self._free}
+        rules: dict[type, Any] = {Run: self._run, Send: self._send, Recv: self._receive, Free: self._free}
         for position, instruction in enumerate(self.actor_program.instructions):
             self.position = position
             rules[type(instruction)](instruction)
@@ -198,8 +200,9 @@ def _check_messages(program: Program, checkers: list[_ActorChecker]) -> None:
 def _check_message(
     program: Program, source: _ActorChecker, target: _ActorChecker, number: int, send: int, receive: int
 ) -> None:
-    sent = source.actor_program.instructions[send].slots
-    received = target.actor_program.instructions[receive].slots
+    sending: Any = source.actor_program.instructions[send]
+    receiving: Any = target.actor_program.instructions[receive]
+    sent, received = sending.slots, receiving.slots
     if len(sent) != len(received):
         raise target.fail(
             f"receive {number} from actor {source.actor} takes {len(received)} slots, but that send has {len(sent)}.",

@@ -24,8 +24,8 @@ _LONGEST_PARAM = 60
 _UNTOLD = frozenset(
     "new_dtype preferred_element_type weak_type shape new_sizes out_sharding context_mesh ctx_mesh layout "
     "unconstrained_dims num_consts symbolic_zeros jvp_jaxpr_fun fwd_jaxpr_thunk bwd out_trees prevent_cse "
-    "differentiated policy name inline donated_invars keep_unused in_shardings out_shardings in_layouts "
-    "out_layouts compiler_options_kvs".split()
+    "differentiated policy inline donated_invars keep_unused in_shardings out_shardings in_layouts "
+    "out_layouts compiler_options_kvs mesh newly_manual_axes check_vma".split()
 )
 
 
@@ -65,10 +65,8 @@ def write_equation(equation: Equation, names: Names) -> str:
 
 
 def write_definitions(variables: Sequence[Var], names: Names) -> str:
-    """What stands before the equals sign; `_` for results that are dropped."""
-    return ", ".join(
-        "_" if type(var).__name__ == "DropVar" else f"{names[var]}:{write_type(var.aval)}" for var in variables
-    )
+    """What stands before the equals sign."""
+    return ", ".join(f"{names[var]}:{write_type(var.aval)}" for var in variables)
 
 
 def _name(number: int) -> str:
@@ -103,10 +101,8 @@ def _says_nothing(value: Any, *, in_constraint: bool = False) -> bool:
 
 
 def _write_param(value: Any) -> str:
-    for type_, write in _WRITERS:
-        if isinstance(value, type_):
-            return write(value)
-    text = " ".join(str(value).split())
+    write = next((write for type_, write in _WRITERS if isinstance(value, type_)), str)
+    text = " ".join(write(value).split())
     return text if len(text) <= _LONGEST_PARAM else text[: _LONGEST_PARAM - 3] + "..."
 
 

@@ -39,13 +39,12 @@ def find_waits(actor: ActorProgram) -> tuple[Wait, ...]:
                 waits.append(Wait(instruction=position, source=source, message=message, slot=slot))
 
     for position, instruction in enumerate(actor.instructions):
-        kind = type(instruction)
-        if kind is Recv:
+        if isinstance(instruction, Recv):
             message = received.get(instruction.source, 0)
             received[instruction.source] = message + 1
             pending.update((slot, (instruction.source, message)) for slot in instruction.slots)
         elif pending:
-            use(position, instruction.inputs if kind is Run else instruction.slots)
+            use(position, instruction.inputs if isinstance(instruction, Run) else instruction.slots)
     use(len(actor.instructions), tuple(output.slot for output in actor.outputs))
     return tuple(waits)
 

@@ -147,6 +147,13 @@ def _read_slots(text: str) -> tuple[int, ...]:
     return tuple(int(slot.strip().removeprefix("s")) for slot in text.split(",") if slot.strip() not in ("", "-"))
 
 
+def _match(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    """The groups of a line that must have this form."""
+    found = pattern.fullmatch(text)
+    assert found is not None, f"not a line of a program: {text!r}"
+    return found.groups()
+
+
 def _read_numbers(text: str | None) -> tuple[int, ...]:
     return tuple(int(number) for number in (text or "").split(",") if number.strip())
 
@@ -208,7 +215,7 @@ class _Reader:
     def call(self, rest: str) -> None:
         number, signature = rest.split(maxsplit=1)
         assert int(number) == len(self.calls)
-        name, inputs, outputs, donated = _CALL.fullmatch(signature).groups()
+        name, inputs, outputs, donated = _match(_CALL, signature)
         self.calls.append(
             Call(
                 name=_read_name(name),
@@ -223,40 +230,40 @@ class _Reader:
         self.actors.append(_ActorReader())
 
     def slot(self, rest: str) -> None:
-        slot, type_ = _SLOT.fullmatch(rest).groups()
+        slot, type_ = _match(_SLOT, rest)
         self.actors[-1].fixed_types[int(slot)] = ArrayType.parse(type_)
 
     def input(self, rest: str) -> None:
-        slot, arg, part, type_ = _INPUT.fullmatch(rest).groups()
+        slot, arg, part, type_ = _match(_INPUT, rest)
         self.actors[-1].types[int(slot)] = ArrayType.parse(type_)
         self.actors[-1].inputs.append(Input(slot=int(slot), arg=int(arg), part=int(part)))
 
     def constant(self, rest: str) -> None:
-        slot, value, type_ = _CONSTANT.fullmatch(rest).groups()
+        slot, value, type_ = _match(_CONSTANT, rest)
         self.actors[-1].types[int(slot)] = ArrayType.parse(type_)
         self.actors[-1].constants.append(Constant(slot=int(slot), value=int(value)))
 
     def run(self, rest: str) -> None:
-        outputs, task, _, call, inputs = _RUN.fullmatch(rest).groups()
+        outputs, task, _, call, inputs = _match(_RUN, rest)
         run = Run(task=_read_name(task), call=int(call), inputs=_read_slots(inputs), outputs=_read_slots(outputs))
         self.actors[-1].types.update(zip(run.outputs, self.calls[run.call].outputs, strict=False))
         self.actors[-1].instructions.append(run)
 
     def send(self, rest: str) -> None:
-        slots, target = _SEND.fullmatch(rest).groups()
+        slots, target = _match(_SEND, rest)
         self.actors[-1].instructions.append(Send(slots=_read_slots(slots), target=int(target)))
 
     def recv(self, rest: str) -> None:
-        slots, source, types = _RECV.fullmatch(rest).groups()
+        slots, source, types = _match(_RECV, rest)
         recv = Recv(slots=_read_slots(slots), source=int(source))
         self.actors[-1].types.update(zip(recv.slots, _read_types(types), strict=True))
         self.actors[-1].instructions.append(recv)
 
     def free(self, rest: str) -> None:
-        self.actors[-1].instructions.append(Free(slots=_read_slots(_FREE.fullmatch(rest)[1])))
+        self.actors[-1].instructions.append(Free(slots=_read_slots(_match(_FREE, rest)[0])))
 
     def output(self, rest: str) -> None:
-        result, part, slot = _OUTPUT.fullmatch(rest).groups()
+        result, part, slot = _match(_OUTPUT, rest)
         self.actors[-1].outputs.append(Output(slot=int(slot), result=int(result), part=int(part)))
 
 

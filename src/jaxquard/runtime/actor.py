@@ -68,17 +68,17 @@ class Actor:
     """One actor: its index, its mesh (axes of type Auto) and its feeder.
 
     Attributes:
-        is_in_place: whether its tasks run in the thread that calls them, or as good as that.
+        is_in_place: whether a task has ended when its call returns, or is waited for right then.
     """
 
     __slots__ = ("devices", "feeder", "index", "is_in_place", "mesh", "platform")
 
-    def __init__(self, *, index: int, mesh: Mesh) -> None:
+    def __init__(self, *, index: int, mesh: Mesh, shares_devices: bool = False) -> None:
         self.index = index
         self.mesh = mesh
         self.devices: tuple[jax.Device, ...] = tuple(mesh.devices.flat)
         self.platform: str = self.devices[0].platform
-        self.is_in_place = self.platform == "cpu" and len(self.devices) == 1
+        self.is_in_place = self.platform == "cpu" and (len(self.devices) == 1 or shares_devices)
         limit = 1 if self.platform == "cpu" else MAX_IN_FLIGHT
         self.feeder = Feeder(name=f"jaxquard actor {index}", limit=limit)
 

@@ -62,7 +62,7 @@ def compile_calls(
     groups: dict[tuple[Any, ...], list[Site]] = {}
     for call, site in needed:
         groups.setdefault((call, *_likeness(site)), []).append(site)
-    enable_x64 = bool(jax.config.jax_enable_x64)
+    enable_x64 = bool(_jax_compat.is_x64_enabled())
     executables: dict[tuple[int, Site], Executable] = {}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         futures = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
 from jaxquard.ir.program import Program
@@ -100,7 +101,7 @@ class DistributedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(call.dynamic)
-        key = (tree, call.static, tuple(map(_signature, leaves)), jax.config.jax_enable_x64)
+        key = (tree, call.static, tuple(map(_signature, leaves)), _jax_compat.is_x64_enabled())
         ready = self._ready.get(key)
         if ready is None:
             ready = self._ready[key] = self._compile(call, leaves, tree)

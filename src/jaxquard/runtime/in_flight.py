@@ -4,11 +4,11 @@ JAX dispatches ahead of the computation, and a computation that fails says so on
 outputs. So each task leaves a witness here, an array that is ready when the task has ended, and bad if it
 failed. Witnesses are looked at in order: the first bad one is the first task that failed on this actor.
 
-How many tasks may be in flight is the actor's limit. On CPU it is one: more than a few multi-device
-computations under way make XLA:CPU wait for itself for ever (its threads run out while partners wait in
-collectives), and a one-device task has ended when its call returns. One in flight also means that any output
-can be the witness, since nothing donates it before it was looked at. Elsewhere calls have an output of their
-own for it (see `compile_calls`), which nothing donates and which holds no memory to speak of.
+How many tasks may be in flight is the actor's limit. On CPU it is one: with 50 multi-device computations
+under way XLA:CPU was seen to wait for ever in a collective (it seems that its threads run out), and a
+one-device task has ended when its call returns. One in flight also means that any output can be the witness,
+since nothing donates it before it was looked at. Elsewhere calls have an output of their own for it (see
+`compile_calls`), which nothing donates and which holds no memory to speak of.
 """
 
 from collections import deque
@@ -58,7 +58,7 @@ class InFlight:
 
     def make_room(self) -> None:
         """Settles what has ended, and waits for the oldest while there are as many as the limit."""
-        waiting = self._waiting
+        waiting: Any = self._waiting
         while waiting and (len(waiting) >= self._limit or waiting[0][3] is None or waiting[0][3].is_ready()):
             self.settle_oldest()
 

@@ -27,7 +27,8 @@ from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.actor import Actor, halt
 from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.compile_calls import Progress, Site, compile_calls
+from jaxquard.runtime.compile_calls import Executable, Progress, Site, compile_calls
+from jaxquard.runtime.guard_launches import guard_launches
 from jaxquard.runtime.link_program import ActorList, link_program
 from jaxquard.runtime.list_run import JointRun, ListRun
 from jaxquard.runtime.pace import Pace
@@ -62,20 +63,18 @@ class InProcessEngine:
     exits.
 
     Args:
-        meshes: one for each actor. Actors may share devices (several on one GPU); actors that share only some
-            are not supported.
+        meshes: one for each actor. Actors may share devices (several on one GPU).
     """
 
     def __init__(self, meshes: Sequence[Mesh]) -> None:
-        self.actors = tuple(Actor(index=index, mesh=mesh) for index, mesh in enumerate(meshes))
-        uses = Counter(actor.devices for actor in self.actors)
-        self._sites = tuple(
-            Site(
-                mesh=actor.mesh,
-                has_witness=actor.platform != "cpu" or (uses[actor.devices] > 1 and not actor.is_in_place),
-            )
-            for actor in self.actors
+        uses = Counter(device for mesh in meshes for device in mesh.devices.flat)
+        self.actors = tuple(
+            Actor(index=index, mesh=mesh, shares_devices=any(uses[device] > 1 for device in mesh.devices.flat))
+            for index, mesh in enumerate(meshes)
         )
+        self._sites = tuple(Site(mesh=actor.mesh, has_witness=actor.platform != "cpu") for actor in self.actors)
+        self._num_users = uses
+        self._launch_lock = threading.Lock()
         self._lock = threading.Lock()
         self._was_together = False
         self._last_state: StepState | None = None
@@ -99,6 +98,7 @@ class InProcessEngine:
             raise MeshError(f"the program is for {len(program.actors)} actors, but the mesh has {len(self.actors)}.")
         check_program(program)
         executables = compile_calls(program, self._sites, on_progress=on_progress)
+        executables = {key: self._guard(key[1], executable) for key, executable in executables.items()}
         return LoadedProgram(
             program=program,
             lists=link_program(program, self._sites, executables),
@@ -156,6 +156,10 @@ class InProcessEngine:
             self._submit(runs, is_together=is_together)
             self._last_state = state
         return StepRun(loaded=loaded, state=state, cells=cells, clocks=clocks)
+
+    def _guard(self, site: Site, executable: Executable) -> Executable:
+        shared = any(self._num_users[device] > 1 for device in site.mesh.devices.flat)
+        return guard_launches(executable, self._launch_lock) if shared and site.mesh.size > 1 else executable
 
     def _submit(self, runs: tuple[ListRun, ...], *, is_together: bool) -> None:
         self._was_together = is_together
@@ -219,7 +223,7 @@ class StepRun:
 def _find_sources(inputs: Sequence[Sequence[jax.Array | Cell]]) -> frozenset[StepState]:
     """The steps under way, or failed, whose results go into this one."""
     cells = (value for values in inputs for value in values if isinstance(value, Cell))
-    states = {cell.step for cell in cells} - {None}
+    states = {cell.step for cell in cells if cell.step is not None}
     return frozenset(state for state in states if state.error is not None or not state.is_finished)
 
 

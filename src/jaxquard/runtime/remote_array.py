@@ -137,7 +137,7 @@ class RemoteArray:
         buffers = [_pick(part).wait_ready() for part in self.parts]
         if jax.dtypes.issubdtype(self.dtype, jax.dtypes.extended):
             data = [np.asarray(jax.random.key_data(buffer)) for buffer in buffers]
-            return jax.random.wrap_key_data(_stack(data), impl=jax.random.key_impl(buffers[0]))
+            return jax.random.wrap_key_data(jax.numpy.asarray(_stack(data)), impl=jax.random.key_impl(buffers[0]))
         return _stack([np.asarray(buffer) for buffer in buffers])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
