@@ -1,8 +1,11 @@
 """How Sphinx builds the docs; pages with code cells are run anew each time."""
 
 import importlib.metadata
+import json
 import logging
+import os
 import re
+from pathlib import Path
 
 project = "jaxquard"
 author = "the jaxquard authors"
@@ -13,6 +16,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ex
 exclude_patterns = ["_build", "jupyter_execute"]
 html_theme = "furo"
 html_title = "jaxquard"
+html_static_path = ["_static"]
+html_css_files = ["jaxquard.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -23,6 +28,12 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
 logging.getLogger("traitlets").setLevel(logging.WARNING)
+
+# A profile of the docs' own: kernels keep quiet about their transport, and take no one's startup files.
+PROFILE = Path(__file__).parent / "_build" / "ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.json").write_text(json.dumps({"IPKernelApp": {"log_level": logging.ERROR}}))
+os.environ["IPYTHONDIR"] = str(PROFILE.parent)
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

@@ -10,20 +10,31 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from jaxquard.cli.demo import demo
 from jaxquard.cli.schedule import schedule
 from jaxquard.errors import JaxquardError
 
+# Click's UsageError, wherever this version of typer keeps it.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
 
 class _OneLineErrors(TyperGroup):
-    """Runs a subcommand; an error of ours becomes a line and an exit code."""
+    """Runs a subcommand; an error of ours, or in its options, becomes a line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except JaxquardError as error:
-            line = " ".join(str(error).split())
-            Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {line}", markup=False, style="red")
-            raise typer.Exit(2) from None
+            _print_error(str(error))
+        except _UsageError as error:
+            command = (error.ctx or ctx).command_path
+            _print_error(f"{error.format_message().rstrip('.')}. See {command} --help.")
+        raise typer.Exit(2)
+
+
+def _print_error(message: str) -> None:
+    line = " ".join(message.split())
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {line}", markup=False, style="red")
 
 
 app = typer.Typer(
@@ -35,11 +46,7 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root() -> None:
-    """Makes `jaxquard` a group of subcommands even while there is only one."""
-
-
+app.command()(demo)
 app.command()(schedule)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from jaxquard.cli.console import can_color, count, make_console, print_line, write_file
 from jaxquard.errors import ScheduleError
 from jaxquard.report.schedule_caption import schedule_caption
 from jaxquard.report.schedule_grid import schedule_grid
@@ -63,9 +63,9 @@ def schedule(
     title = _title(chosen, name, num_microbatches)
     _print(playback, title)
     if svg is not None:
-        _write(svg, schedule_svg(playback, title=title))
+        write_file(svg, schedule_svg(playback, title=title))
     if csv is not None:
-        _write(csv, write_csv(rows))
+        write_file(csv, write_csv(rows))
 
 
 def _choose(name: str, *, stages: int | None, microbatches: int | None, actors: int | None) -> tuple[Schedule, int]:
@@ -92,26 +92,12 @@ def _read(name: str, *, stages: int | None, microbatches: int | None, actors: in
 
 def _title(chosen: Schedule, name: str, num_microbatches: int) -> str:
     called = name if isinstance(chosen, Custom) else repr(chosen)
-    counts = ((chosen.num_stages, "stage"), (chosen.num_actors, "actor"), (num_microbatches, "microbatch"))
-    stages, actors, microbatches = (
-        f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}" for count, noun in counts
-    )
-    return f"{called}: {stages} on {actors}, {microbatches}"
+    stages, actors = count(chosen.num_stages, "stage"), count(chosen.num_actors, "actor")
+    return f"{called}: {stages} on {actors}, {count(num_microbatches, 'microbatch')}"
 
 
 def _print(playback: Playback, title: str) -> None:
-    console = Console(highlight=False)
-    console.print(title, style="bold", markup=False)
-    color = console.color_system is not None and not console.no_color
-    console.print(schedule_grid(playback, width=console.width, color=color), soft_wrap=True)
-    console.print(schedule_caption(playback), markup=False, soft_wrap=True)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise ScheduleError(
-            f"cannot write {path} ({error.strerror}). Give a file in a folder that exists and can be written."
-        ) from None
-    Console(stderr=True, highlight=False).print(f"wrote {path}", markup=False, soft_wrap=True)
+    console = make_console()
+    print_line(console, title, style="bold")
+    console.print(schedule_grid(playback, width=console.width, color=can_color(console)), soft_wrap=True)
+    print_line(console, schedule_caption(playback))

@@ -36,10 +36,10 @@ from jaxquard.ir.jaxpr_tools import (
 )
 from jaxquard.ir.step import Step
 from jaxquard.ir.task import Phase
-from jaxquard.pipeline.loop import Loop, Place, loop_p
+from jaxquard.pipeline.loop import Loop, Operation, Place, loop_p
 from jaxquard.pipeline.marks import MarkPhase, mark_p
 from jaxquard.pipeline.open_checkpoints import is_transposed
-from jaxquard.pipeline.operations import is_light, is_recomputable
+from jaxquard.pipeline.operations import is_light, is_linear_in_first, is_recomputable, is_sum
 
 
 def assign_stages(step: Step) -> Step:
@@ -249,6 +249,7 @@ class _Assigner:
                 self.place[position] = Place(stage=min(stages), phase=Phase.WEIGHT_GRADIENT)
             else:
                 recomputing.append(position)
+        self._hand_over_early()
         for position in reversed(recomputing):
             self.place[position] = max(
                 self._user_places(position),
@@ -259,6 +260,33 @@ class _Assigner:
             places = self._user_places(position)
             self.place[position] = places[0] if len(set(places)) == 1 else self._forward_place(position)
         self._keep_order()
+
+    def _hand_over_early(self) -> None:
+        """Makes input gradients of what another stage's backward needs: W's may run in any order."""
+        merging = self._find_merging()
+        for position in reversed(range(len(self.equations))):
+            place = self.place[position]
+            if place is None or place.phase is not Phase.WEIGHT_GRADIENT:
+                continue
+            users = (user for var in self.equations[position].outvars for user in self.users.get(var, ()))
+            if {self.place[user] for user in users if user not in merging} - {place, None}:
+                self.place[position] = replace(place, phase=Phase.INPUT_GRADIENT)
+
+    def _find_merging(self) -> set[int]:
+        """The sums of gradients that `commute_sums` takes out of the loop, and so ties no tasks together."""
+        summed, kept = set(), set()
+        for atom, reduction in zip(self.body.outvars, self.loop.reductions, strict=True):
+            if is_var(atom):
+                (summed if reduction.operation in (Operation.SUM, Operation.MEAN) else kept).add(atom)
+        found: set[int] = set()
+        for position in reversed(range(len(self.equations))):
+            equation = self.equations[position]
+            if is_sum(equation) or is_linear_in_first(equation):
+                (var,) = equation.outvars
+                users = self.users.get(var, ())
+                if var not in kept and (users or var in summed) and found.issuperset(users):
+                    found.add(position)
+        return found
 
     def _keep_order(self) -> None:
         """Moves forward what a backward task would hand to one that may run before it."""

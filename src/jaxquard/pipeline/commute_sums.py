@@ -113,9 +113,13 @@ class _Terms:
         groups: dict[int, list[_Term]] = {}
         for found in sorted(self._terms(term), key=lambda found: found.place.stage):
             groups.setdefault(actor_of(found.place.stage), []).append(found)
-        if len(groups) == 1:
+        if len(groups) == 1 and not self._is_unordered([found for group in groups.values() for found in group]):
             return [[term]]
         return list(groups.values())
+
+    def _is_unordered(self, terms: list[_Term]) -> bool:
+        """Whether a sum within the loop would tie tasks that a schedule may run in any order: W's of two stages."""
+        return self.loop.schedule.splits_backward and len({term.place.stage for term in terms}) > 1
 
     def _terms(self, term: _Term) -> list[_Term]:
         position = self.definition.get(term.atom)
@@ -126,7 +130,8 @@ class _Terms:
             return [found for atom in equation.invars for found in self._terms(self._placed(atom, term))]
         if is_linear_in_first(equation):
             found = self._terms(self._placed(equation.invars[0], term))
-            if len({self.loop.schedule.actor_of(part.place.stage) for part in found}) > 1:
+            actors = {self.loop.schedule.actor_of(part.place.stage) for part in found}
+            if len(actors) > 1 or self._is_unordered(found):
                 return [self._apply(equation, part) for part in found]
         return [term]
 
@@ -169,7 +174,8 @@ def _repeat(equation: Equation, atom: Any, reduction: Reduction) -> tuple[list[E
     """A result whose every summand is the same, computed once after the loop."""
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     constants = body.invars[: loop.num_constants]
-    alone = prune(make_jaxpr(constants, body.eqns, [atom]))
+    silent = [inside for inside in body.eqns if not inside.effects]
+    alone = prune(make_jaxpr(constants, silent, [atom]))
     operation, count = reduction.operation, loop.num_microbatches
 
     def reduced(value: Any) -> Any:

@@ -26,9 +26,9 @@ from jaxquard.pipeline.task_code import Index, Job, TaskCode, Total, Value
 _WIDTH = 110
 
 
-def write_jobs(jobs: Sequence[Sequence[Job]]) -> str:
-    """The jobs of every actor."""
-    names = Names()
+def write_jobs(jobs: Sequence[Sequence[Job]], *, names: Names | None = None) -> str:
+    """The jobs of every actor; `names` that earlier texts gave are kept."""
+    names = names or Names()
     lines: list[str] = []
     for actor, row in enumerate(jobs):
         head = f"actor {actor}: "

@@ -17,9 +17,9 @@ from jaxquard.pipeline.place_equations import Placement
 from jaxquard.pipeline.step_text import write_inputs, write_loop_head, write_outputs
 
 
-def write_placement(placement: Placement, *, step: Step) -> str:
+def write_placement(placement: Placement, *, step: Step, names: Names | None = None) -> str:
     """The lines of the step, each with its actors; bodies of loops are left out."""
-    lines = [("actors", "segment", "round", ""), *_lines(placement, step)]
+    lines = [("actors", "segment", "round", ""), *_lines(placement, step, names or Names())]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     actors_width, segment_width, round_width = widths
     texts = (
@@ -29,8 +29,7 @@ def write_placement(placement: Placement, *, step: Step) -> str:
     return "\n".join(texts) + "\n"
 
 
-def _lines(placement: Placement, step: Step) -> Iterator[tuple[str, str, str, str]]:
-    names = Names()
+def _lines(placement: Placement, step: Step, names: Names) -> Iterator[tuple[str, str, str, str]]:
     for actors, line in zip(placement.input_actors, write_inputs(step, names), strict=True):
         yield _numbers(actors), "", "", line
     for position, equation in enumerate(step.jaxpr.eqns):

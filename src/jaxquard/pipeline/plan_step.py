@@ -8,6 +8,7 @@ from typing import Any
 from jax.sharding import AbstractMesh
 
 from jaxquard.ir.check_program import check_program
+from jaxquard.ir.equation_text import Names
 from jaxquard.ir.program import Program
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.assign_stages import assign_stages
@@ -68,7 +69,7 @@ class PlannedStep:
     """A program and where its arguments and results are cut.
 
     Attributes:
-        records: one per pass; their texts are empty unless asked for.
+        records: of the traced step, then one per pass; their texts are empty unless asked for.
     """
 
     program: Program
@@ -79,13 +80,18 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What the passes have made so far; each fills in or replaces one field."""
+    """What the passes have made so far; each fills in or replaces one field.
+
+    Attributes:
+        names: a value keeps its name through the texts of all passes.
+    """
 
     request: Request
     step: Step
     placement: Any = None
     jobs: Any = ()
     program: Any = None
+    names: Names = field(default_factory=Names)
 
     @property
     def input_specs(self) -> list[Spec]:
@@ -102,7 +108,7 @@ class Pass:
 
 
 def _on_step(make: Callable[[_Plan], Step]) -> Pass:
-    return Pass(field="step", make=make, write=lambda plan: write_step(plan.step))
+    return Pass(field="step", make=make, write=lambda plan: write_step(plan.step, names=plan.names))
 
 
 # All passes, in order.
@@ -139,13 +145,13 @@ PASSES: dict[str, Pass] = {
         make=lambda plan: place_equations(
             plan.step, result_of_input=_result_of_input(plan.step, plan.request.result_of_arg)
         ),
-        write=lambda plan: write_placement(plan.placement, step=plan.step),
+        write=lambda plan: write_placement(plan.placement, step=plan.step, names=plan.names),
     ),
     # places become tasks: pieces of code with inputs and outputs
     "form_tasks": Pass(
         field="jobs",
         make=lambda plan: form_tasks(plan.step, placement=plan.placement, num_actors=plan.request.num_actors),
-        write=lambda plan: write_jobs(plan.jobs),
+        write=lambda plan: write_jobs(plan.jobs, names=plan.names),
     ),
     # the schedule is unrolled, and transfers are inserted
     "build_program": Pass(
@@ -163,7 +169,8 @@ PASSES: dict[str, Pass] = {
 def plan_step(step: Step, *, request: Request, keep_text: bool = False) -> PlannedStep:
     """Runs the passes, checks the program that they make, and returns it."""
     plan = _Plan(request=request, step=step)
-    records: list[PassRecord] = []
+    traced = write_step(step, names=plan.names) if keep_text else ""
+    records = [PassRecord(name="trace", text=traced, time_s=0.0)]
     for name, pass_ in PASSES.items():
         start_s = time.perf_counter()
         plan = replace(plan, **{pass_.field: pass_.make(plan)})

@@ -34,9 +34,9 @@ _REDUCTIONS = {
 }
 
 
-def write_step(step: Step) -> str:
-    """The text of a whole step."""
-    names = Names()
+def write_step(step: Step, *, names: Names | None = None) -> str:
+    """The text of a whole step; `names` that earlier texts gave are kept."""
+    names = names or Names()
     lines = list(write_inputs(step, names))
     for equation in step.jaxpr.eqns:
         if equation.primitive is loop_p:

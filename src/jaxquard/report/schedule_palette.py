@@ -1,11 +1,12 @@
-"""The colours of a drawn schedule, shared by the terminal and the SVG.
+"""The colours of a drawn schedule or timeline, shared by the terminal and the SVG.
 
 The hue tells the phase and the shade the chunk: an actor's first stage is darkest. The hues, blue,
 teal, rose and sand, follow Paul Tol's "muted" set, made with colour-blind readers in mind.
 """
 
-from jaxquard.ir.task import Phase, Task
-from jaxquard.ir.timeline import Timeline, Track
+from jaxquard.ir.task import Phase
+from jaxquard.ir.timeline import Timeline
+from jaxquard.report.loop_tasks import tasks_of
 
 PHASE_NAMES = {
     Phase.FORWARD: "forward",
@@ -21,6 +22,8 @@ _HUES = {
     Phase.WEIGHT_GRADIENT: (0xDD, 0xB8, 0x4A),
 }
 _LIGHTEST = 0.6
+# What stands outside the loop.
+OTHER_COLOR = "#8a9099"
 
 
 def shade(phase: Phase, chunk: int = 0, num_chunks: int = 1) -> str:
@@ -39,12 +42,11 @@ def stages_by_actor(timeline: Timeline) -> tuple[tuple[int, ...], ...]:
     """For each actor its stages in order; a stage's position among them is its chunk."""
     stages: list[set[int]] = [set() for _ in range(timeline.num_actors)]
     for span in timeline.spans:
-        if span.track is Track.COMPUTE:
-            stages[span.actor].add(Task.parse(span.name).stage)
+        stages[span.actor].update(task.stage for task in tasks_of(span))
     return tuple(tuple(sorted(each)) for each in stages)
 
 
 def phases_used(timeline: Timeline) -> tuple[Phase, ...]:
     """The phases that occur, in the order of the legend."""
-    used = {Task.parse(span.name).phase for span in timeline.spans if span.track is Track.COMPUTE}
+    used = {task.phase for span in timeline.spans for task in tasks_of(span)}
     return tuple(phase for phase in Phase if phase in used)

@@ -12,6 +12,7 @@ since nothing donates it before it was looked at. Elsewhere calls have an output
 """
 
 from collections import deque
+from typing import Any
 
 import jax
 
