@@ -1,5 +1,6 @@
 """What every test shares: 8 virtual CPU devices, Hypothesis profiles, golden texts."""
 
+import faulthandler
 import os
 import re
 from collections.abc import Callable
@@ -45,3 +46,14 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
         check_golden(text, path, update=request.config.getoption("--update-golden"))
 
     return compare
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """A test that hangs shows where all threads are, and ends its process, instead of blocking the run."""
+    limit_s = 1200 if item.get_closest_marker("slow") else 300
+    faulthandler.dump_traceback_later(limit_s, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

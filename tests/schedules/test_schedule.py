@@ -1,8 +1,6 @@
 """Schedules as values: what they print, compare and refuse."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -111,5 +109,3 @@ def test_schedules_need_no_jax():
             for name in ([node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
         ]
         assert not [name for name in imported if name.split(".")[0] in ("jax", "numpy")], path
-    program = "import sys, jaxquard.schedules; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(folder.parents[1])}).returncode == 0
