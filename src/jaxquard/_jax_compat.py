@@ -128,6 +128,22 @@ def load_elsewhere(compiled: Any, devices: Sequence[jax.Device]) -> Any | None:
 
 
 # ---------------------------------------------------------------------------------------------
+# Jaxprs
+# ---------------------------------------------------------------------------------------------
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """How many constants and how many carries a scan equation has, given its parameters.
+
+    JAX 0.10 gives the numbers; 0.11 a tree of the inputs: constants, carries and what is scanned over.
+    """
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carries, _ = params["ft_in"].unpack()
+    return len(list(constants.vals)), len(list(carries.vals))
+
+
+# ---------------------------------------------------------------------------------------------
 # Types
 # ---------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var
 from jaxquard.pipeline.operations import ELEMENTWISE
 
@@ -194,7 +195,7 @@ def _call(name: str) -> Callable[..., list[Spec]]:
 
 
 def _scan(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) -> list[Spec]:
-    consts, carry = equation.params["num_consts"], equation.params["num_carry"]
+    consts, carry = scan_counts(equation.params)
     inner = [*inputs[: consts + carry], *(spec[1:] for spec in inputs[consts + carry :])]
     results = rules.call(equation.params["jaxpr"].jaxpr, inner)
     return [*results[:carry], *(((), *spec) for spec in results[carry:])]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.jaxpr_tools import (
     Equation,
     Jaxpr,
@@ -253,7 +254,7 @@ class LocalSums:
 
     def _inside_scan(self, equation: Equation, var: Var) -> "LocalSums | None":
         """The rewriter of a scan's body, if an output that is stacked over the layers can be kept local."""
-        num_carry = equation.params["num_carry"]
+        _, num_carry = scan_counts(equation.params)
         number = equation.outvars.index(var)
         if number < num_carry:
             return None
@@ -262,7 +263,7 @@ class LocalSums:
 
     def _scan_writer(self, equation: Equation) -> "LocalSums":
         body = open_in(_without_constants(equation), is_wanted=lambda inside: True, with_barrier=True)
-        first_xs = equation.params["num_consts"] + equation.params["num_carry"]
+        first_xs = sum(scan_counts(equation.params))
         specs: dict[Var, Spec] = {}
         for number, (inside, atom) in enumerate(zip(body.invars, equation.invars, strict=True)):
             spec = self.specs.get(atom, ()) if is_var(atom) else ()

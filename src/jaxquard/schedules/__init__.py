@@ -1,9 +1,7 @@
 """Schedules: for each actor, the order of its tasks. Pure data, no JAX.
 
-schedule = OneFOneB(4)
-rows = schedule.rows(num_microbatches=8)
-check_rows(rows, num_stages=4, num_microbatches=8)
-play_rows(rows).bubble
+`OneFOneB(4).rows(num_microbatches=8)` gives the order, `check_rows` says whether it can run, and
+`play_rows` when each task would.
 """
 
 from jaxquard.schedules.check import check_rows as check_rows
