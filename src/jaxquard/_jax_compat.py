@@ -148,6 +148,23 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------------
 
 
+def is_ready(array: Any) -> bool:
+    """Whether an array is computed, also one of random keys, which does not say so itself."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return array.is_ready()
+
+
+def trace_context() -> Any:
+    """All of JAX's settings that change what a function traces to, as a key for caches."""
+    try:
+        from jax._src import config
+
+        return config.trace_context()
+    except (ImportError, AttributeError):
+        return jax.config.read("jax_enable_x64"), jax.config.read("jax_default_matmul_precision")
+
+
 def is_x64_enabled() -> bool:
     """Whether 64-bit types are on, in this thread."""
     return bool(jax.config.read("jax_enable_x64"))

@@ -438,3 +438,32 @@ def test_nothing_keeps_buffers_alive(counter):
         assert buffer() is None
     finally:
         gc.enable()
+
+
+def test_a_call_waits_when_many_steps_are_queued():
+    """Each queued step holds its inputs and results, so that a loop without any wait must not run ahead of all."""
+    release = threading.Event()
+
+    def wait(x):
+        release.wait(20)
+        return x
+
+    builder = ProgramBuilder(1)
+    type_ = array_type(4)
+    call = builder.call(lambda x: jax.pure_callback(wait, x, x), type_, name="wait")
+    (actor,) = builder.actors
+    (out,) = actor.run("0F0", call, actor.input(type_, 0))
+    actor.output(out, 0)
+    engine = InProcessEngine(make_meshes(1))
+    loaded = engine.load(builder.build())
+    inputs = [[place(np.ones(4, np.float32), loaded.input_shardings[0][0])]]
+    queued = []
+    caller = threading.Thread(target=lambda: [queued.append(engine.execute(loaded, inputs)) for _ in range(10)])
+    caller.start()
+    caller.join(1.0)
+    assert caller.is_alive()
+    assert len(queued) == 4
+    release.set()
+    caller.join(20)
+    assert len(queued) == 10
+    queued[-1].wait()

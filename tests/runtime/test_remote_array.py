@@ -103,14 +103,15 @@ def test_dtypes_are_kept(dtype):
     assert np.asarray(remote).dtype == dtype
 
 
-def test_random_keys_come_back_as_keys():
+def test_random_keys_come_back_as_keys_or_as_their_data():
     key = jax.random.key(7)
     type_ = array_type(dtype="key<fry>")
     remote = make_remote(key, type_=type_)
     assert remote.dtype == key.dtype
-    found = jax.device_get({"key": remote})["key"]
-    assert found.dtype == key.dtype
-    np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(key))
+    assert remote.fetch().dtype == key.dtype
+    np.testing.assert_array_equal(jax.random.key_data(remote.fetch()), jax.random.key_data(key))
+    np.testing.assert_array_equal(jax.device_get({"key": remote})["key"], jax.random.key_data(key))
+    np.testing.assert_array_equal(np.asarray(remote), jax.random.key_data(key))
     stacked = make_remote(*[jax.random.split(key, 2)] * 2, type_=array_type(2, dtype="key<fry>"), actors=((0,), (1,)))
     assert stacked.fetch().shape == (4,)
 

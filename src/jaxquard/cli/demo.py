@@ -190,7 +190,8 @@ def _print_difference(console: Console, step: int, difference: float) -> None:
 def _print_times(console: Console, on_actors: Outcome, in_one_jit: Outcome | None, devices: Devices) -> None:
     other = f", in one jit {in_one_jit.step_time_s * 1e3:.0f} ms" if in_one_jit else ""
     cores = f" ({devices.cores_note})" if devices.cores_note else ""
-    line = f"a step took {on_actors.step_time_s * 1e3:.0f} ms{other}{cores}\n"
+    first = "with compiling, " if len(on_actors.times_s) == 1 else ""
+    line = f"{first}a step took {on_actors.step_time_s * 1e3:.0f} ms{other}{cores}\n"
     print_line(console, line)
 
 

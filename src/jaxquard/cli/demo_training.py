@@ -125,6 +125,8 @@ def choose_devices(*, num_actors: int, per_actor: int | None, cpu: bool) -> Devi
     platform = jax.default_backend()
     if platform == "cpu":
         return Devices(platform=platform, per_actor=per_actor or 2, num_actors=num_actors, are_shared=False)
+    # Or a GPU would multiply in TF32, and the losses could differ in the fourth digit.
+    jax.config.update("jax_default_matmul_precision", "highest")
     num_devices = len(jax.devices())
     each = per_actor or max(1, num_devices // num_actors)
     return Devices(platform=platform, per_actor=each, num_actors=num_actors, are_shared=num_devices < num_actors * each)

@@ -66,6 +66,7 @@ def _assign_loop(equation: Equation) -> Equation:
     assigner = _Assigner(body, loop)
     assigner.assign()
     places, stripped = assigner.stripped()
+    _check_phases(loop, places)
     last = Place(stage=loop.schedule.num_stages - 1, phase=Phase.FORWARD)
     defined = {var: place for inside, place in zip(stripped.eqns, places, strict=True) for var in inside.outvars}
     result_places = tuple((defined.get(atom) if is_var(atom) else None) or last for atom in stripped.outvars)
@@ -341,6 +342,21 @@ def _runs_after(user: Place, place: Place) -> bool:
 
 def _is_forward_mark(equation: Equation) -> bool:
     return equation.primitive is mark_p and equation.params["phase"] is MarkPhase.FORWARD
+
+
+def _check_phases(loop: Loop, places: list[Place | None]) -> None:
+    """Refuses a schedule without tasks for the backward that the function has."""
+    rows = loop.schedule.rows(loop.num_microbatches)
+    scheduled = {(task.stage, task.phase) for row in rows for task in row}
+    for place in dict.fromkeys(places):
+        if place is None or (place.stage, place.phase) in scheduled:
+            continue
+        if place.phase is Phase.FORWARD or (place.stage, Phase.BACKWARD) not in scheduled:
+            missing = "F" if place.phase is Phase.FORWARD else "B, or I and W,"
+            raise ScheduleError(
+                f"the function at {loop.source} has a {'forward' if missing == 'F' else 'backward'} in stage "
+                f"{place.stage}, but schedule {loop.schedule!r} runs no {missing} of it. Add those tasks."
+            )
 
 
 def _check_stage_count(assigner: _Assigner) -> None:

@@ -23,9 +23,9 @@ def check_schedules(step: Step, *, num_actors: int) -> Step:
                 f"but the mesh has {num_actors}. Use RemoteMesh(({schedule.num_actors},), ...), or a schedule for "
                 f"{num_actors} actors."
             )
-        check_rows(
-            schedule.rows(loop.num_microbatches),
-            num_stages=schedule.num_stages,
-            num_microbatches=loop.num_microbatches,
-        )
+        try:
+            rows = schedule.rows(loop.num_microbatches)
+            check_rows(rows, num_stages=schedule.num_stages, num_microbatches=loop.num_microbatches)
+        except ScheduleError as error:
+            raise ScheduleError(f"accumulate_grads at {loop.source}: {error}") from None
     return step

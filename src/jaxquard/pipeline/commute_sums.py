@@ -10,6 +10,8 @@ operations (casts, transposes, scaling) between: these move to the terms. Means 
 division after the loop. Results that are the same in every iteration leave it altogether.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,34 +108,58 @@ class _Terms:
         self.equations = list(body.eqns)
         self.places = list(loop.places)
         self.definition = definitions(body.eqns)
+        self.num_uses = Counter(var for equation in body.eqns for var in variables(equation.invars))
+        self.num_uses.update(variables(body.outvars))
+        self.actors_below: dict[Var, set[int]] = {}
 
     def by_actor(self, term: _Term) -> list[list[_Term]]:
         """The terms of a sum in groups of one actor each, the first actor to use the weight first."""
-        actor_of = self.loop.schedule.actor_of
-        groups: dict[int, list[_Term]] = {}
-        for found in sorted(self._terms(term), key=lambda found: found.place.stage):
-            groups.setdefault(actor_of(found.place.stage), []).append(found)
-        if len(groups) == 1 and not self._is_unordered([found for group in groups.values() for found in group]):
+        if len(self._actors(term)) == 1:
             return [[term]]
+        groups: dict[int, list[_Term]] = {}
+        for found in sorted(self._open(term), key=lambda found: found.place.stage):
+            groups.setdefault(self._actor_of(found), []).append(found)
         return list(groups.values())
 
-    def _is_unordered(self, terms: list[_Term]) -> bool:
-        """Whether a sum within the loop would tie tasks that a schedule may run in any order: W's of two stages."""
-        return self.loop.schedule.splits_backward and len({term.place.stage for term in terms}) > 1
+    def _actor_of(self, term: _Term) -> int:
+        return self.loop.schedule.actor_of(term.place.stage)
 
-    def _terms(self, term: _Term) -> list[_Term]:
+    def _operands(self, term: _Term) -> list[_Term]:
+        """What a term is the sum, or a linear function, of; nothing if it is needed elsewhere too."""
         position = self.definition.get(term.atom)
-        if position is None:
-            return [term]
+        if position is None or self.num_uses[term.atom] > 1:
+            return []
         equation = self.equations[position]
         if is_sum(equation):
-            return [found for atom in equation.invars for found in self._terms(self._placed(atom, term))]
-        if is_linear_in_first(equation):
-            found = self._terms(self._placed(equation.invars[0], term))
-            actors = {self.loop.schedule.actor_of(part.place.stage) for part in found}
-            if len(actors) > 1 or self._is_unordered(found):
-                return [self._apply(equation, part) for part in found]
-        return [term]
+            return [self._placed(atom, term) for atom in equation.invars]
+        return [self._placed(equation.invars[0], term)] if is_linear_in_first(equation) else []
+
+    def _actors(self, root: _Term) -> set[int]:
+        """The actors of all terms below one; noted for every term on the way."""
+        found, waiting = {root.atom: root}, [root]
+        while waiting:
+            for operand in self._operands(waiting.pop()):
+                if is_var(operand.atom) and operand.atom not in found:
+                    found[operand.atom] = operand
+                    waiting.append(operand)
+        for term in sorted(found.values(), key=lambda term: self.definition.get(term.atom, -1)):
+            operands = [operand for operand in self._operands(term) if is_var(operand.atom)]
+            below = set().union(*(self.actors_below[operand.atom] for operand in operands))
+            self.actors_below[term.atom] = below or {self._actor_of(term)}
+        return self.actors_below[root.atom]
+
+    def _open(self, root: _Term) -> Iterator[_Term]:
+        """The terms of a sum, each of one actor; linear operations are applied to each of them."""
+        waiting: list[tuple[_Term, tuple[Equation, ...]]] = [(root, ())]
+        while waiting:
+            term, applied = waiting.pop()
+            operands = self._operands(term)
+            if len(self.actors_below[term.atom]) == 1 or not operands:
+                yield self._apply(term, applied)
+                continue
+            equation = self.equations[self.definition[term.atom]]
+            more = applied if is_sum(equation) else (equation, *applied)
+            waiting.extend((operand, more) for operand in reversed(operands))
 
     def _placed(self, atom: Any, user: _Term) -> _Term:
         """A term where it is computed; with its user if every task can compute it."""
@@ -141,11 +167,13 @@ class _Terms:
         place = None if position is None else self.places[position]
         return _Term(atom=atom, place=place or user.place)
 
-    def _apply(self, equation: Equation, term: _Term) -> _Term:
-        copied = copy_equation(equation, [term.atom, *equation.invars[1:]])
-        self.equations.append(copied)
-        self.places.append(term.place)
-        return _Term(atom=copied.outvars[0], place=term.place)
+    def _apply(self, term: _Term, applied: tuple[Equation, ...]) -> _Term:
+        for equation in applied:
+            copied = copy_equation(equation, [term.atom, *equation.invars[1:]])
+            self.equations.append(copied)
+            self.places.append(term.place)
+            term = _Term(atom=copied.outvars[0], place=term.place)
+        return term
 
 
 def prune_places(body: Jaxpr, places: list[Place | None]) -> tuple[Jaxpr, tuple[Place | None, ...]]:

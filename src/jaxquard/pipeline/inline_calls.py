@@ -72,6 +72,7 @@ def _inline_loop(equation: Equation, constants: dict[Var, Any]) -> Equation:
     outer = [new_var(var) for var in found]
     constants.update(zip(outer, found.values(), strict=True))
     jaxpr = prune(make_jaxpr([*found, *body.invars], body.eqns, body.outvars))
+    _refuse_unused_marks(body, jaxpr)
     _refuse_hidden_marks(jaxpr.eqns)
     loop = replace(loop, num_constants=loop.num_constants + len(found))
     return equation.replace(invars=[*outer, *equation.invars], params={"body": close(jaxpr), "loop": loop})
@@ -140,6 +141,17 @@ def _find(equation: Equation, wanted: Callable[[Equation], bool]) -> Equation | 
 
 def _has_mark(equation: Equation) -> bool:
     return _find(equation, lambda nested: nested.primitive is mark_p) is not None
+
+
+def _refuse_unused_marks(before: Jaxpr, after: Jaxpr) -> None:
+    """A mark that nothing depends on is a mark whose result was not taken."""
+    kept = {equation.params["mark"] for equation in after.eqns if equation.primitive is mark_p}
+    for equation in before.eqns:
+        if equation.primitive is mark_p and equation.params["mark"] not in kept:
+            raise MarkError(
+                f"nothing uses the result of the mark at {equation.params['mark'].source}, so it ends no stage. "
+                "Go on with what it returns: `h = pipeline_yield(h)`."
+            )
 
 
 def _refuse_hidden_marks(equations: list[Equation]) -> None:

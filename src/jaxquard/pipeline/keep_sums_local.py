@@ -102,6 +102,7 @@ def _rewrite(
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         if target in changed:
             writer.ask(atom)
+    writer.write_asked()
     outputs = [
         writer.write(atom) if target in changed else atom
         for atom, target in zip(body.outvars, loop.targets, strict=True)
@@ -130,7 +131,7 @@ def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spe
     """The sum over the devices, cut over the data axes where the state is."""
     dim = next((dim for dim, cut in enumerate(wanted) if cut[: len(axes)] == axes), None)
     if dim is None or partial.aval.shape[1 + dim] % prod(mesh.shape[axis] for axis in axes):
-        made, (result,) = splice(lambda x: [x.sum(0)], [partial])
+        made, (result,) = splice(lambda x: [x.sum(0, dtype=x.dtype)], [partial])
         return made, result
 
     def scatter(share: Any) -> Any:

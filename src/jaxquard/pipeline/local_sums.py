@@ -34,6 +34,7 @@ from jaxquard.ir.jaxpr_tools import (
 from jaxquard.pipeline.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.loop import Place
 from jaxquard.pipeline.open_checkpoints import open_in
+from jaxquard.pipeline.operations import has_inexact_types
 
 _LINEAR = frozenset(
     "convert_element_type mul div reduce_sum neg transpose reshape copy squeeze reduce_precision pad "
@@ -46,6 +47,10 @@ def _without_constants(equation: Equation) -> Jaxpr:
     closed = equation.params["jaxpr"]
     assert not closed.consts, "a traced scan hoists its constants into its operands"
     return closed.jaxpr
+
+
+def _is_zero_literal(atom: Any) -> bool:
+    return not is_var(atom) and complex(atom.val) == 0
 
 
 class LocalSums:
@@ -71,7 +76,11 @@ class LocalSums:
                 self.num_results[atom] = self.num_results.get(atom, 0) + 1
         self.known: dict[Var, bool] = {}
         self.asked: dict[int, set[int]] = {}
+        self.chain: set[Var] = set()
         self.written: dict[Var, Var] = {}
+        # Operands before users, so that no chain of sums is too long for a recursion.
+        for var in self.definition:
+            self.can(var)
 
     def can(self, var: Any) -> bool:
         """Whether a value is a sum over the batch that only its result needs."""
@@ -95,7 +104,11 @@ class LocalSums:
             return all(atom.aval.shape == var.aval.shape and self.can(atom) for atom in equation.invars)
         if name == "scan":
             return self._inside_scan(equation, var) is not None
-        return name in _LINEAR and var.aval.dtype.kind != "i" and self._linear_in(equation) is not None
+        if name not in _LINEAR or not has_inexact_types(equation):
+            return False
+        if name == "pad" and not _is_zero_literal(equation.invars[1]):
+            return False
+        return self._linear_in(equation) is not None
 
     def _linear_in(self, equation: Equation) -> int | None:
         """Which operand of a linear operation is kept local."""
@@ -111,16 +124,23 @@ class LocalSums:
 
     def ask(self, var: Any) -> None:
         """Notes that a value will be written, before any is: a scan is rewritten for all of its outputs."""
-        position = self.definition[var]
-        equation = self.equations[position]
-        name = equation.primitive.name
-        if name == "scan":
-            self.asked.setdefault(position, set()).add(equation.outvars.index(var))
-        elif name in ("add", "add_any"):
-            for atom in equation.invars:
-                self.ask(atom)
-        elif not self._starts_here(equation):
-            self.ask(equation.invars[self._linear_in(equation) or 0])
+        waiting = [var]
+        while waiting:
+            var = waiting.pop()
+            self.chain.add(var)
+            position = self.definition[var]
+            equation = self.equations[position]
+            if equation.primitive.name == "scan":
+                self.asked.setdefault(position, set()).add(equation.outvars.index(var))
+            elif equation.primitive.name in ("add", "add_any"):
+                waiting.extend(equation.invars)
+            elif not self._starts_here(equation):
+                waiting.append(equation.invars[self._linear_in(equation) or 0])
+
+    def write_asked(self) -> None:
+        """Writes all that was asked for, operands first."""
+        for var in sorted(self.chain, key=lambda var: self.definition[var]):
+            self.write(var)
 
     def write(self, var: Any) -> Var:
         """The value with the devices' shares apart."""
@@ -233,8 +253,7 @@ class LocalSums:
         position = self.definition.get(atom) if is_var(atom) else None
         if position is None or self.equations[position].primitive.name != "broadcast_in_dim":
             return False
-        (value,) = self.equations[position].invars
-        return not is_var(value) and float(value.val) == 0.0
+        return _is_zero_literal(self.equations[position].invars[0])
 
     def _split_scatter(self, equation: Equation) -> Callable[..., Any]:
         found = self._scattered(equation)
@@ -278,6 +297,7 @@ class LocalSums:
         inner = self._scan_writer(equation)
         for number in chosen:
             inner.ask(inner.jaxpr.outvars[number])
+        inner.write_asked()
         outputs = [inner.write(atom) if number in chosen else atom for number, atom in enumerate(inner.jaxpr.outvars)]
         results = list(equation.outvars)
         for number in chosen:

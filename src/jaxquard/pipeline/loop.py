@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
@@ -116,7 +117,8 @@ def accumulate_grads(
     """Runs `fn` on each microbatch and reduces its outputs.
 
     Args:
-        fn: `microbatch -> (gradients, other outputs...)`.
+        fn: `microbatch -> (gradients, other outputs...)`. A tuple or list holds several outputs; anything
+            else, a NamedTuple or dict too, is one.
         schedule: which actor runs which task when; plain `jax.jit` takes no notice of it.
         reduce: for each output of `fn` (a tuple like `("sum", "stack")`, or a pytree prefix of the
             outputs): "sum", "mean", "max", "stack" or "last". By default the first output is summed
@@ -185,12 +187,11 @@ def _count_microbatches(batch: Any, source: str) -> int:
 
 
 def _reductions(out_types: Any, reduce: Any, sum_dtype: Any, source: str) -> tuple[Reduction, ...]:
+    several = type(out_types) in (tuple, list) and bool(out_types)
     if reduce is None:
-        reduce = "sum"
-        if isinstance(out_types, tuple) and out_types:
-            reduce = ("sum", *["stack"] * (len(out_types) - 1))
-    if isinstance(reduce, list):
-        reduce = tuple(reduce)
+        reduce = ("sum", *["stack"] * (len(out_types) - 1)) if several else "sum"
+    if several and type(reduce) in (tuple, list):
+        reduce = type(out_types)(reduce)
     try:
         words = jax.tree.leaves(jax.tree.broadcast(reduce, out_types))
     except ValueError as error:
@@ -210,6 +211,13 @@ def _reduction(word: Any, out_type: Any, sum_dtype: Any, source: str) -> Reducti
         raise LoopError(f"accumulate_grads at {source}: reduce={word!r} is not one of {', '.join(map(repr, known))}.")
     operation = Operation(word)
     dtype = out_type.dtype
+    if dtype == jax.dtypes.float0:
+        raise LoopError(
+            f"accumulate_grads at {source}: an output is the gradient of an integer array, which has no values "
+            "(float0). Differentiate only with respect to floating arrays."
+        )
+    if operation is Operation.MAX and jnp.issubdtype(dtype, jnp.complexfloating):
+        raise LoopError(f"accumulate_grads at {source}: complex numbers have no order; {word!r} needs real ones.")
     if operation in (Operation.SUM, Operation.MEAN):
         if jnp.issubdtype(dtype, jnp.floating) and sum_dtype is not None:
             dtype = jnp.dtype(sum_dtype)
@@ -223,7 +231,10 @@ def _reduction(word: Any, out_type: Any, sum_dtype: Any, source: str) -> Reducti
 def _least(dtype: Any) -> Any:
     if dtype == jnp.bool_:
         return False
-    return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return jnp.iinfo(dtype).min
+    # Some 8-bit types have no infinity: there it is a NaN.
+    return -jnp.inf if np.isinf(np.asarray(-np.inf, dtype)) else jnp.finfo(dtype).min
 
 
 def run_as_scan(*inputs: Any, body: core.ClosedJaxpr, loop: Loop) -> Sequence[Any]:
@@ -270,7 +281,7 @@ def _run(*inputs: Any, body: core.ClosedJaxpr, loop: Loop) -> Sequence[Any]:
 
 
 def _jvp(primals: Any, tangents: Any, *, body: core.ClosedJaxpr, loop: Loop) -> Any:
-    tangents = list(map(ad.instantiate_zeros, tangents))
+    tangents = tuple(map(ad.instantiate_zeros, tangents))
     return jax.jvp(lambda *arrays: list(run_as_scan(*arrays, body=body, loop=loop)), primals, tangents)
 
 

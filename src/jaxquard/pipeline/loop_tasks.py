@@ -113,7 +113,7 @@ class LoopTasks:
         first = {place for member in group for place in self._places(member)}
         second = set(self._places(task))
         between = self._reach(first, self.successors) & self._reach(second, self.predecessors)
-        return not (between - first - second)
+        return not (between & self.uses.equations.keys()) - first - second
 
     def _edges(self) -> Iterator[tuple[Place, Place]]:
         for var, users in self.used_by.items():
@@ -123,11 +123,24 @@ class LoopTasks:
                 for user in users - {source}:
                     yield source, user
 
+    def _schedule_edges(self) -> Iterator[tuple[Place, Place]]:
+        """The order that every schedule keeps; other tasks may be fused too, so it counts where no data does."""
+        for stage in range(self.loop.schedule.num_stages):
+            forward, of_input, of_weight = (
+                Place(stage=stage, phase=phase)
+                for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT)
+            )
+            yield forward, of_input
+            yield of_input, of_weight
+            if stage:
+                yield Place(stage=stage - 1, phase=Phase.FORWARD), forward
+                yield of_input, Place(stage=stage - 1, phase=Phase.INPUT_GRADIENT)
+
     def _neighbours(self) -> tuple[dict[Place, set[Place]], dict[Place, set[Place]]]:
-        """For each place, those that use its values, and those whose values it uses."""
+        """For each place, those that come after it, and those before it."""
         successors: dict[Place, set[Place]] = {}
         predecessors: dict[Place, set[Place]] = {}
-        for source, user in self._edges():
+        for source, user in (*self._edges(), *self._schedule_edges()):
             successors.setdefault(source, set()).add(user)
             predecessors.setdefault(user, set()).add(source)
         return successors, predecessors

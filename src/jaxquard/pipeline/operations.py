@@ -3,6 +3,8 @@
 A primitive that is in none of these sets counts as costly: it is never done twice.
 """
 
+import jax.numpy as jnp
+
 from jaxquard.ir.jaxpr_tools import Equation, Literal, is_var, size_bytes
 
 REARRANGING = frozenset(
@@ -62,16 +64,24 @@ def is_recomputable(equation: Equation, *, from_nothing: bool) -> bool:
 
 
 def is_linear_in_first(equation: Equation) -> bool:
-    """Whether f(a + b) = f(a) + f(b) in the first operand, the others being literals."""
+    """Whether f(a + b) = f(a) + f(b) in the first operand, up to rounding, the others being literals."""
     name = equation.primitive.name
+    if not has_inexact_types(equation):
+        return False
     if name in _LINEAR:
-        return len(equation.invars) == 1 and equation.invars[0].aval.dtype.kind not in "biu"
+        return len(equation.invars) == 1
     return (
         name in ("mul", "div")
         and len(equation.invars) == 2
         and is_var(equation.invars[0])
         and isinstance(equation.invars[1], Literal)
     )
+
+
+def has_inexact_types(equation: Equation) -> bool:
+    """Whether first operand and results are floating or complex: rounding to integers is not linear."""
+    atoms = (*equation.invars[:1], *equation.outvars)
+    return all(jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in atoms)
 
 
 def is_sum(equation: Equation) -> bool:

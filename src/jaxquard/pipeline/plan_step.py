@@ -26,6 +26,7 @@ from jaxquard.pipeline.keep_sums_local import keep_sums_local
 from jaxquard.pipeline.open_checkpoints import open_checkpoints
 from jaxquard.pipeline.own_mesh import own_mesh
 from jaxquard.pipeline.own_results import own_results
+from jaxquard.pipeline.partner_specs import partner_specs
 from jaxquard.pipeline.place_equations import place_equations
 from jaxquard.pipeline.placement_text import write_placement
 from jaxquard.pipeline.split_stacks import split_stacks
@@ -42,7 +43,7 @@ class Request:
         num_actors: how many actors there are.
         donated_args: flat arguments whose buffers the step may take.
         result_of_arg: for each flat argument, the flat result that replaces it in the next step.
-        arg_specs: for each flat argument, how it is cut over an actor's mesh.
+        arg_specs: for each flat argument, how it is cut over an actor's mesh; None leaves it to us.
         result_specs: for each flat result, how it shall be; None leaves it to us.
         mesh: the axes of an actor's mesh.
     """
@@ -50,7 +51,7 @@ class Request:
     num_actors: int
     donated_args: tuple[int, ...]
     result_of_arg: tuple[int | None, ...]
-    arg_specs: tuple[Spec, ...] = ()
+    arg_specs: tuple[Spec | None, ...] = ()
     result_specs: tuple[Spec | None, ...] = ()
     mesh: AbstractMesh | None = None
 
@@ -193,17 +194,22 @@ def _value_specs(plan: _Plan) -> dict[Value, Spec]:
 
 def _part_specs(step: Step, request: Request) -> tuple[list[Spec], list[Spec | None]]:
     """The specs of the jaxpr's inputs and outputs: a part is cut as the whole would be."""
-    inputs = [
+    asked: list[Spec | None] = [
         spec
         for parts, spec in zip(step.arg_parts, request.arg_specs or [()] * len(step.arg_parts), strict=True)
         for _ in range(max(1, len(parts)))
     ]
+    constants = [()] * (len(step.jaxpr.invars) - len(asked))
+    inputs = partner_specs(step, input_specs=[*asked, *constants])
     results = [
         spec
         for parts, spec in zip(step.result_parts, request.result_specs or [None] * len(step.result_parts), strict=True)
         for _ in range(max(1, len(parts)))
     ]
-    return [*inputs, *[()] * (len(step.jaxpr.invars) - len(inputs))], results
+    for position, result in enumerate(_result_of_input(step, request.result_of_arg)):
+        if result is not None and results[result] is None:
+            results[result] = inputs[position]
+    return inputs, results
 
 
 def _result_of_input(step: Step, result_of_arg: Sequence[int | None]) -> list[int | None]:

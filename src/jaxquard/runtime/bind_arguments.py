@@ -1,5 +1,6 @@
 """Brings the arguments of a call to the slots of the actors that take them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from jaxquard.runtime.cell import Cell
 from jaxquard.runtime.in_process import LoadedProgram
 from jaxquard.runtime.initial_state import InitialArray
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.transfer import place
+from jaxquard.runtime.transfer import copy_array, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,23 @@ class _Slot:
 class ArgumentBinder:
     """Binds flat arguments to the inputs of a loaded program."""
 
-    def __init__(self, loaded: LoadedProgram, *, arg_parts: Sequence[tuple[int, ...]], names: Sequence[str]) -> None:
-        self._arg_parts, self._names = arg_parts, names
+    def __init__(
+        self,
+        loaded: LoadedProgram,
+        *,
+        arg_parts: Sequence[tuple[int, ...]],
+        names: Sequence[str],
+        owner: object,
+    ) -> None:
+        """Prepares for one program.
+
+        Args:
+            arg_parts: for each flat argument, the sizes of the parts in which it is taken.
+            names: for each flat argument, what the user calls it.
+            owner: the engine that runs the program, as an object to compare with.
+        """
+        self._arg_parts, self._names, self._owner = arg_parts, names, owner
+        self._donated = set(loaded.program.donated_args)
         self._slots = [
             _Slot(
                 actor=actor,
@@ -46,6 +62,7 @@ class ArgumentBinder:
             for number, entry in enumerate(program.inputs)
         ]
         self._counts = [len(program.inputs) for program in loaded.program.actors]
+        self._num_slots = Counter((slot.arg, slot.part) for slot in self._slots)
 
     def bind(self, leaves: Sequence[Any]) -> list[list[Any]]:
         """For each actor, what goes into its inputs; raises before anything is taken."""
@@ -80,12 +97,22 @@ class ArgumentBinder:
         if isinstance(leaf, RemoteArray):
             self._check_alive(leaf, slot.arg)
             if tuple(part.type.shape[:1] for part in leaf.parts) == _heads(sizes, leaf):
-                return leaf.cell(actor=slot.actor, part=slot.part) or leaf.parts[slot.part].copies[0]
+                return self._of_this_mesh(leaf, slot)
             leaf = leaf.fetch()
         if sizes:
             start = sum(sizes[: slot.part])
             leaf = leaf[start : start + sizes[slot.part]]
-        return place(leaf, slot.sharding)
+        placed = place(leaf, slot.sharding)
+        if slot.arg in self._donated and self._num_slots[slot.arg, slot.part] > 1 and isinstance(leaf, jax.Array):
+            return copy_array(placed)  # Actors may share devices, and one would take the buffer from the others.
+        return placed
+
+    def _of_this_mesh(self, leaf: RemoteArray, slot: _Slot) -> jax.Array | Cell:
+        """The copy on the slot's actor, or any; what another mesh is still computing is waited for."""
+        copies = leaf.parts[slot.part].copies
+        if any(cell.step is not None and cell.step.owner is not self._owner for cell in copies):
+            return place(copies[0].wait_ready(), slot.sharding)
+        return leaf.cell(actor=slot.actor, part=slot.part) or copies[0]
 
     def _check_alive(self, leaf: RemoteArray, arg: int) -> None:
         if leaf.is_deleted():

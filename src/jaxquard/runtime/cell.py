@@ -5,10 +5,9 @@ actor steps run in order, and by then the cell is filled. A cell is pending, fil
 donates it; it may still be pending then), or its step has failed.
 """
 
-from typing import Any
-
 import jax
 
+from jaxquard import _jax_compat
 from jaxquard.errors import DeletedArrayError
 from jaxquard.runtime.step_state import StepState
 
@@ -40,7 +39,7 @@ class Cell:
         """Whether the value is computed, or known to be lost."""
         if self.step is not None and self.step.is_finished:
             return True
-        return self._buffer is not None and _is_ready(self._buffer)
+        return self._buffer is not None and _jax_compat.is_ready(self._buffer)
 
     def wait_filled(self) -> jax.Array:
         """Waits until the actor has dispatched the value, which may not be computed yet.
@@ -62,7 +61,7 @@ class Cell:
         """Waits until the value is computed; raises as `wait_filled` does."""
         buffer = self.wait_filled()
         pause_s = _FIRST_PAUSE_S
-        while self.step is not None and not _is_ready(buffer) and not self.step.wait_finished(pause_s):
+        while self.step is not None and not _jax_compat.is_ready(buffer) and not self.step.wait_finished(pause_s):
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         try:
             buffer.block_until_ready()
@@ -125,7 +124,3 @@ class Cell:
 
 class StepLost(Exception):
     """A value that a step needs will never come: its own step failed, or an actor gave up."""
-
-
-def _is_ready(buffer: Any) -> bool:
-    return buffer.is_ready()

@@ -95,13 +95,14 @@ class DistributedStep:
         self._fn, self._mesh, self._options = fn, mesh, options
         self._ready: dict[Any, _Ready] = {}
         self._last: StepRun | None = None
+        self._parameters = _parameters(fn, keyword_only=False)
         self._static = _positions(fn, options.static_argnums, options.static_argnames)
         self._donated = _positions(fn, options.donate_argnums, options.donate_argnames)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(call.dynamic)
-        key = (tree, call.static, tuple(map(_signature, leaves)), _jax_compat.is_x64_enabled())
+        key = (tree, call.static, tuple(map(_signature, leaves)), _jax_compat.trace_context())
         ready = self._ready.get(key)
         if ready is None:
             ready = self._ready[key] = self._compile(call, leaves, tree)
@@ -130,6 +131,7 @@ class DistributedStep:
         return f"DistributedStep({getattr(self, '__name__', self._fn)!s} on {self._mesh!r})"
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Call":
+        args, kwargs = self._by_position(args, kwargs)
         static = tuple((p, args[p]) for p in self._static.numbers if p < len(args))
         static_names = tuple((n, kwargs[n]) for n in sorted(kwargs) if n in self._static.names)
         positions = [p for p in range(len(args)) if p not in self._static.numbers]
@@ -153,13 +155,28 @@ class DistributedStep:
             donated=tuple(donated),
         )
 
+    def _by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments given by name, as far as they follow those given by position."""
+        kwargs = dict(kwargs)
+        for name in self._parameters[len(args) :]:
+            if name not in kwargs:
+                break
+            args = (*args, kwargs.pop(name))
+        left = [name for name in kwargs if name not in self._static.names]
+        if left and isinstance(self._options.in_shardings, tuple | list):
+            raise TypeError(
+                f"in_shardings is given for each argument by position, but {left[0]!r} was passed by name. "
+                "Pass it by position."
+            )
+        return args, kwargs
+
     def _compile(self, call: "_Call", leaves: list[Any], tree: Any) -> _Ready:
         traced = self._trace(call, leaves, tree, keep_text=False)
         planned = traced.planned
         loaded = self._mesh.engine.load(planned.program, on_progress=self._options.on_progress)
         paths = jax.tree_util.tree_leaves_with_path(call.dynamic)
         names = [jax.tree_util.keystr(path) for path, _ in paths]
-        binder = ArgumentBinder(loaded, arg_parts=planned.arg_parts, names=names)
+        binder = ArgumentBinder(loaded, arg_parts=planned.arg_parts, names=names, owner=self._mesh.engine.token)
         return _Ready(loaded=loaded, binder=binder, out_tree=traced.out_tree)
 
     def _trace(self, call: "_Call", leaves: list[Any], tree: Any, *, keep_text: bool) -> _Traced:
@@ -204,14 +221,14 @@ class DistributedStep:
         result_specs = list(given)
         for arg, result in enumerate(pairs):
             if result is not None and result_specs[result] is None:
-                result_specs[result] = arg_specs[arg] or ()
+                result_specs[result] = arg_specs[arg]
         counts = [len(jax.tree.leaves(arg)) for arg in args]
         donated = [d for d, count in zip(call.donated, counts, strict=True) for _ in range(count)]
         return Request(
             num_actors=self._mesh.num_actors,
             donated_args=tuple(arg for arg, is_donated in enumerate(donated) if is_donated),
             result_of_arg=tuple(pairs),
-            arg_specs=tuple(spec or () for spec in arg_specs),
+            arg_specs=tuple(arg_specs),
             result_specs=tuple(result_specs),
             mesh=mesh,
         )
@@ -234,11 +251,20 @@ class _Arguments:
     names: frozenset[str]
 
 
-def _positions(fn: Callable[..., Any], numbers: Sequence[int], names: Sequence[str]) -> _Arguments:
+def _parameters(fn: Callable[..., Any], *, keyword_only: bool) -> list[str]:
+    """The names of a function's parameters; none if it does not tell."""
     try:
-        parameters = list(inspect.signature(fn).parameters)
+        parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
-        parameters = []
+        return []
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    if keyword_only:
+        kinds += [inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL]
+    return [parameter.name for parameter in parameters if parameter.kind in kinds]
+
+
+def _positions(fn: Callable[..., Any], numbers: Sequence[int], names: Sequence[str]) -> _Arguments:
+    parameters = _parameters(fn, keyword_only=True)
     by_number = {number % len(parameters) if number < 0 and parameters else number for number in numbers}
     by_number |= {parameters.index(name) for name in names if name in parameters}
     by_name = set(names) | {parameters[number] for number in by_number if number < len(parameters)}
@@ -248,11 +274,10 @@ def _positions(fn: Callable[..., Any], numbers: Sequence[int], names: Sequence[s
 def _signature(leaf: Any) -> Any:
     if isinstance(leaf, RemoteArray):
         return leaf.type.shape, leaf.type.dtype, False
-    if isinstance(leaf, jax.Array | np.ndarray):
-        return leaf.shape, str(leaf.dtype), getattr(leaf, "weak_type", False)
     if isinstance(leaf, bool | int | float | complex):
         return type(leaf)
-    return leaf.shape, str(leaf.dtype), False
+    _check_leaf(leaf)
+    return leaf.shape, str(leaf.dtype), getattr(leaf, "weak_type", False)
 
 
 def _abstract(leaf: Any) -> Any:
@@ -260,10 +285,19 @@ def _abstract(leaf: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
+    _check_leaf(leaf)
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _check_leaf(leaf: Any) -> None:
+    if isinstance(leaf, jax.core.Tracer):
+        raise TypeError(
+            "a distributed step was called under a JAX transformation (jit, grad, vmap). It is the outermost "
+            "function: call it with arrays."
+        )
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
         raise TypeError(
-            f"a distributed step takes arrays, RemoteArrays and numbers; found {type(leaf).__name__}. "
-            "Pass it through static_argnums, or turn it into an array."
+            f"a distributed step takes arrays, RemoteArrays and numbers; found {leaf!r} of type "
+            f"{type(leaf).__name__}. Pass it through static_argnums, or turn it into an array."
         )
-    aval = jax.typeof(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(leaf, "weak_type", False))

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from jaxquard import _jax_compat
 from jaxquard.runtime.step_state import Failure, StepState
 
 
@@ -60,7 +61,7 @@ class InFlight:
     def make_room(self) -> None:
         """Settles what has ended, and waits for the oldest while there are as many as the limit."""
         waiting: Any = self._waiting
-        while waiting and (len(waiting) >= self._limit or waiting[0][3] is None or waiting[0][3].is_ready()):
+        while waiting and (len(waiting) >= self._limit or waiting[0][3] is None or _jax_compat.is_ready(waiting[0][3])):
             self.settle_oldest()
 
     def settle_all(self) -> None:

@@ -14,7 +14,7 @@ Each actor has a thread, but for programs of tiny tasks one thread feeds all act
 import queue
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,6 +56,10 @@ class LoadedProgram:
         return tuple(tuple(item.sharding for item in list_.inputs) for list_ in self.lists)
 
 
+# How many steps may be queued before a call waits for the oldest.
+_MOST_QUEUED = 4
+
+
 class InProcessEngine:
     """Actors of this process, one mesh and one thread each.
 
@@ -76,6 +80,8 @@ class InProcessEngine:
         self._num_users = uses
         self._launch_lock = threading.Lock()
         self._lock = threading.Lock()
+        self._queued: deque[StepState] = deque()
+        self.token = object()
         self._was_together = False
         self._last_state: StepState | None = None
         self._finalizer = weakref.finalize(self, halt, tuple(actor.feeder for actor in self.actors))
@@ -125,11 +131,12 @@ class InProcessEngine:
         Raises:
             DeletedArrayError: if a cell was donated before, or is donated and passed twice.
         """
+        self._make_room()
         with self._lock:
             if not self._finalizer.alive:
                 raise MeshError("the mesh is closed. Make a new one.")
             shared_cells = _take_donated(loaded, inputs)
-            state = StepState(num_actors=len(self.actors), sources=_find_sources(inputs))
+            state = StepState(num_actors=len(self.actors), sources=_find_sources(inputs), owner=self.token)
             cells = tuple(tuple(Cell(actor=list_.actor, step=state) for _ in list_.outputs) for list_ in loaded.lists)
             clocks = tuple(ActorClock(waits_in_place=a.platform == "cpu") for a in self.actors) if measure else ()
             channels = {
@@ -155,7 +162,19 @@ class InProcessEngine:
             )
             self._submit(runs, is_together=is_together)
             self._last_state = state
+            self._queued.append(state)
         return StepRun(loaded=loaded, state=state, cells=cells, clocks=clocks)
+
+    def _make_room(self) -> None:
+        """Waits while as many steps are queued as may be: each holds its inputs and results."""
+        while True:
+            with self._lock:
+                while self._queued and self._queued[0].is_finished:
+                    self._queued.popleft()
+                oldest = self._queued[0] if len(self._queued) >= _MOST_QUEUED else None
+            if oldest is None:
+                return
+            oldest.wait_finished()
 
     def _guard(self, site: Site, executable: Executable) -> Executable:
         shared = any(self._num_users[device] > 1 for device in site.mesh.devices.flat)

@@ -141,7 +141,10 @@ class RemoteArray:
         return _stack([np.asarray(buffer) for buffer in buffers])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """What NumPy and `jax.device_get` ask for: a NumPy array; of random keys, their data."""
         values = self.fetch()
+        if isinstance(values, jax.Array):
+            values = np.asarray(jax.random.key_data(values))
         if dtype is None and not copy:
             return values
         return np.array(values, dtype=dtype, copy=copy)

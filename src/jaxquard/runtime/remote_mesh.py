@@ -1,5 +1,6 @@
 """`RemoteMesh`: the actors, each with a mesh of devices of its own."""
 
+import functools
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -108,7 +109,7 @@ class RemoteMesh:
         )
         return DistributedStep(fn, mesh=self, options=options, measure=measure)
 
-    def init(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def init(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Builds state on the actors, each its own part.
 
         Nothing is computed yet: the first distributed step that takes the state knows where every
@@ -116,12 +117,13 @@ class RemoteMesh:
 
         Args:
             fn: a function that returns the state, such as one that draws parameters from a key.
-            *args: its arguments.
+            *args: its arguments: arrays, traced as under `jax.jit`.
+            **kwargs: more of them, passed as they are: configurations, sizes.
 
         Returns:
             The state, as `RemoteArray`s.
         """
-        return Initialisation.trace(fn, args, mesh=self).arrays()
+        return Initialisation.trace(functools.partial(fn, **kwargs), args, mesh=self).arrays()
 
     def close(self) -> None:
         """Ends the actors' threads; results that are there can still be read."""

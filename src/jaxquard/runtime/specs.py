@@ -8,6 +8,9 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from jaxquard.errors import ShardingError
 from jaxquard.pipeline.infer_specs import Spec, spec_of
 
+# Stands for "nothing asked for" in a tree, where None would be a node without leaves.
+_UNSET = object()
+
 
 def _is_sharding(value: Any) -> bool:
     return value is None or isinstance(value, PartitionSpec | jax.sharding.Sharding)
@@ -28,13 +31,14 @@ def flat_specs(shardings: Any, tree: Any, *, mesh: AbstractMesh, what: str) -> l
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     if shardings is None:
         return [None] * len(leaves)
+    shardings = jax.tree.map(lambda given: _UNSET if given is None else given, shardings, is_leaf=_is_sharding)
     try:
         spread = jax.tree.broadcast(shardings, tree, is_leaf=_is_sharding)
     except ValueError as error:
         raise ShardingError(
             f"{what} does not fit: it must be a pytree prefix of {jax.tree.structure(tree)}, but is {shardings!r}."
         ) from error
-    given = jax.tree.leaves(spread, is_leaf=_is_sharding)
+    given = jax.tree.leaves(spread, is_leaf=lambda value: value is not None and _is_sharding(value))
     return [
         _checked(value, leaf, f"{what}{jax.tree_util.keystr(path)}", mesh)
         for value, (path, leaf) in zip(given, leaves, strict=True)
@@ -42,7 +46,7 @@ def flat_specs(shardings: Any, tree: Any, *, mesh: AbstractMesh, what: str) -> l
 
 
 def _checked(value: Any, leaf: Any, where: str, mesh: AbstractMesh) -> Spec | None:
-    if value is None:
+    if value is _UNSET:
         return None
     if isinstance(value, NamedSharding):
         value = value.spec

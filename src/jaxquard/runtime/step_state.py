@@ -31,6 +31,7 @@ class StepState:
     Attributes:
         error: why the step failed; None if it succeeded, or is not finished.
         is_finished: whether every actor has reported.
+        owner: the engine that runs it, as an object to compare with.
     """
 
     __slots__ = (
@@ -42,9 +43,11 @@ class StepState:
         "_sources",
         "error",
         "is_finished",
+        "owner",
     )
 
-    def __init__(self, *, num_actors: int, sources: frozenset["StepState"] = frozenset()) -> None:
+    def __init__(self, *, num_actors: int, sources: frozenset["StepState"] = frozenset(), owner: object = None) -> None:
+        self.owner = owner
         self.error: TaskFailed | None = None
         self.is_finished = False
         self._changed = threading.Condition(threading.Lock())
