@@ -40,6 +40,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     `golden(text, "name")` chooses the file's name; needed for a second text in one test.
     """
 
+    if not jax.__version__.startswith("0.10."):
+        pytest.skip("golden texts are written with JAX 0.10; another version prints other parameters")
+
     def compare(text: str, name: str | None = None) -> None:
         stem = name or re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
         path = request.path.parent / "golden" / f"{stem}.txt"

@@ -11,11 +11,12 @@ gathered over that axis in front of it. Casts were hoisted before, so what is ga
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, make_jaxpr, splice
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, make_jaxpr, splice, substitute
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.loop import loop_p
@@ -48,14 +49,15 @@ def batch_axes(equation: Equation, specs: dict[Var, Spec]) -> set[str]:
 def _gather(equation: Equation, specs: dict[Var, Spec], mesh: AbstractMesh) -> tuple[list[Equation], Equation]:
     data = batch_axes(equation, specs)
     num_constants = equation.params["loop"].num_constants
+    gathered: dict[Any, Any] = {}
     gathers: list[Equation] = []
-    inputs = list(equation.invars)
-    for position, atom in enumerate(inputs[:num_constants]):
+    for atom in equation.invars[:num_constants]:
         spec = specs.get(atom, ()) if is_var(atom) else ()
-        if data.isdisjoint(axis for axes in spec for axis in axes):
+        if not is_var(atom) or atom in gathered or data.isdisjoint(axis for axes in spec for axis in axes):
             continue
         kept = PartitionSpec(*(tuple(axis for axis in axes if axis not in data) or None for axes in spec))
         whole = NamedSharding(mesh, kept)
-        made, (inputs[position],) = splice(lambda x, s=whole: [jax.lax.with_sharding_constraint(x, s)], [atom])
+        made, (gathered[atom],) = splice(lambda x, s=whole: [jax.lax.with_sharding_constraint(x, s)], [atom])
         gathers.extend(made)
-    return gathers, equation.replace(invars=inputs)
+    constants = [substitute(atom, gathered) for atom in equation.invars[:num_constants]]
+    return gathers, equation.replace(invars=[*constants, *equation.invars[num_constants:]])

@@ -67,18 +67,19 @@ def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMe
 
 def _wanted_specs(later: Sequence[Equation], results: Sequence[Var], specs: Mapping[Var, Spec]) -> dict[Var, Spec]:
     """For each result of a loop, the spec of the state that it meets in elementwise operations."""
-    group: dict[Var, Var] = {var: var for var in results}
+    results_in: dict[Var, set[Var]] = {var: {var} for var in results}
     found: dict[Var, Spec] = {}
     for equation in later:
         if equation.primitive.name not in ELEMENTWISE:
             continue
         shape = equation.outvars[0].aval.shape
         met = [atom for atom in equation.invars if is_var(atom) and atom.aval.shape == shape]
-        for result in {group[atom] for atom in met if atom in group and atom.aval.shape == group[atom].aval.shape}:
-            group.update(dict.fromkeys(equation.outvars, result))
-            for atom in met:
-                if any(specs.get(atom, ())):
-                    found.setdefault(result, specs[atom])
+        inside = set().union(*(results_in.get(atom, set()) for atom in met))
+        results_in.update((var, inside) for var in equation.outvars)
+        spec = next((specs[atom] for atom in met if any(specs.get(atom, ()))), None)
+        if spec is not None:
+            for result in inside:
+                found.setdefault(result, spec)
     return found
 
 

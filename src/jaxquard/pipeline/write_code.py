@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from jaxquard.pipeline.loop_tasks import LoopTasks
 
 
+def _cut(leaf: Any, index: Any) -> Any:
+    return lax.dynamic_index_in_dim(leaf, index, keepdims=False, allow_negative_indices=False)
+
+
 class CodeWriter:
     """Writes the code of one task of a loop around the equations of its body."""
 
@@ -49,7 +53,7 @@ class CodeWriter:
 
     def _slice(self, var: Var) -> None:
         leaf = self._input(Outer(self.tasks.outer[var]), self.tasks.outer[var])
-        cut = lambda leaf, index: [lax.dynamic_index_in_dim(leaf, index, keepdims=False)]  # noqa: E731
+        cut = lambda leaf, index: [_cut(leaf, index)]  # noqa: E731
         self._define(var, cut, [leaf, self._index()])
 
     def _index(self) -> Var:

@@ -64,7 +64,8 @@ def compile_calls(
         groups.setdefault((call, *_likeness(site)), []).append(site)
     enable_x64 = bool(_jax_compat.is_x64_enabled())
     executables: dict[tuple[int, Site], Executable] = {}
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+    try:
         futures = {
             pool.submit(_compile_group, program.calls[key[0]], group, enable_x64): (key[0], group)
             for key, group in groups.items()
@@ -74,6 +75,9 @@ def compile_calls(
             executables |= {(call, site): found for site, found in zip(group, future.result(), strict=True)}
             if on_progress is not None:
                 on_progress(len(executables), len(needed), program.calls[call].name)
+    finally:
+        # After an error or Ctrl-C, what has not started is not waited for.
+        pool.shutdown(cancel_futures=True)
     return executables
 
 

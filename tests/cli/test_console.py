@@ -1,0 +1,66 @@
+"""What the subcommands share in printing."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from jaxquard.cli.console import can_color, check_writable, count, print_line, write_file
+from jaxquard.cli.progress import ProgressBars
+from jaxquard.errors import JaxquardError
+
+
+def test_counts():
+    assert [count(1, "stage"), count(2, "stage"), count(1, "microbatch"), count(8, "microbatch")] == [
+        "1 stage",
+        "2 stages",
+        "1 microbatch",
+        "8 microbatches",
+    ]
+
+
+@pytest.mark.parametrize(("system", "can"), [("truecolor", True), ("256", True), ("standard", False), (None, False)])
+def test_sixteen_colours_are_too_few(system, can):
+    assert can_color(Console(color_system=system, no_color=False)) is can
+    assert not can_color(Console(color_system=system, no_color=True))
+
+
+@pytest.mark.parametrize(("terminal", "lines"), [(True, ["one two", "three"]), (False, ["one two three"])])
+def test_prose_is_wrapped_at_words_on_a_terminal_only(terminal, lines):
+    file = io.StringIO()
+    print_line(Console(file=file, width=10, force_terminal=terminal, color_system=None), "one two three")
+    assert [line.rstrip() for line in file.getvalue().splitlines()] == lines
+
+
+def test_files(tmp_path, capsys):
+    check_writable(tmp_path / "new.txt")
+    assert not (tmp_path / "new.txt").exists()
+    write_file(tmp_path / "new.txt", "text")
+    check_writable(tmp_path / "new.txt")
+    assert (tmp_path / "new.txt").read_text() == "text"
+    assert capsys.readouterr().err.split() == ["wrote", str(tmp_path / "new.txt")]
+
+
+@pytest.mark.parametrize("refuse", [check_writable, lambda path: write_file(path, "")])
+def test_a_folder_that_is_not_there(tmp_path, refuse):
+    with pytest.raises(JaxquardError, match=r"cannot write .*x\.txt \(No such file or directory\)\. Give a file in"):
+        refuse(tmp_path / "no" / "x.txt")
+
+
+def test_bars_say_nothing_when_not_on_a_terminal(capsys):
+    with ProgressBars() as bars:
+        move = bars.add("work", name="tracing")
+        move(1, 2, "half")
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_bars_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with ProgressBars() as bars:
+        bars.add("steps")(2, 2, "loss 1.0")
+    shown = capsys.readouterr().err
+    assert "steps" in shown
+    assert "2/2" in shown
+    assert "loss 1.0" in shown

@@ -1,0 +1,66 @@
+"""Every example runs as a user would run it, and says what it should."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+
+def run(name):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(text, form):
+    return [float(found) for found in re.findall(form, text)]
+
+
+def test_each_example_is_short_and_tested():
+    source = Path(__file__).read_text()
+    for name in EXAMPLES:
+        assert len((ROOT / "examples" / name).read_text().splitlines()) < 80
+        assert f'run("{name}")' in source
+
+
+@pytest.mark.slow
+def test_train_gpt():
+    losses = numbers(run("train_gpt.py"), r"loss (\d+\.\d+)")
+    assert len(losses) == 10
+    # The first step has a learning rate of 0: the second sees the same loss.
+    assert losses[1:] == sorted(losses[1:], reverse=True)
+    assert losses[0] == losses[1] > losses[-1]
+
+
+@pytest.mark.slow
+def test_flax_nnx():
+    actors, jit = run("flax_nnx.py").splitlines()
+    assert actors.split(": ")[1].split() == jit.split(": ")[1].split()
+
+
+@pytest.mark.slow
+def test_equinox_model():
+    actors, jit = numbers(run("equinox_model.py"), r": (\d+\.\d+)")
+    assert actors == pytest.approx(jit, rel=1e-4)
+
+
+def test_custom_schedule():
+    text = run("custom_schedule.py")
+    assert "actor 1 ran start 1FI0 1FI1 1W0 1FI2 1W1 1FI3 1W2 1W3 after.0" in text
+    assert "refused: deadlock: 0B0 (actor 0) waits for 1B0 (actor 1)" in text
+
+
+def test_stacked_layers():
+    text = run("stacked_layers.py")
+    losses = numbers(text, r"loss (\d+\.\d+)")
+    assert losses[-1] < losses[0]
+    for actor in range(4):
+        assert f"actor {actor} holds layers {2 * actor} to {2 * actor + 1} of (8, 64, 64)" in text
