@@ -1,5 +1,7 @@
 """Equations as lines: names, literals, and which parameters are told."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,7 +78,7 @@ def test_a_jaxpr_is_counted():
 
 def test_several_results_and_long_params():
     (line,) = lines(lambda x: lax.top_k(x, 2), np.zeros(4, np.float32))
-    assert line == "b:float32[2], c:int32[2] = top_k[k=2 axis=0] a"
+    assert re.fullmatch(r"b:float32\[2\], c:int32\[2\] = top_k\[k=2 axis=0( is_stable=True)?\] a", line)
     permutation = tuple(reversed(range(30)))
     (line,) = lines(lambda x: lax.transpose(x, permutation), np.zeros((1,) * 30, np.float32))
     assert line.endswith("] a")

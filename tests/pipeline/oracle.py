@@ -26,6 +26,7 @@ def accumulate(fn: Callable[[Any], Any], reduce: Any = None, *, sum_dtype: Any =
         if not isinstance(found[0], tuple):
             return _reduce_output(found, reduce or "sum", sum_dtype)
         words = reduce or ("sum", *["stack"] * (len(found[0]) - 1))
+        words = (words,) * len(found[0]) if isinstance(words, str) else words
         return tuple(
             _reduce_output([outputs[position] for outputs in found], word, sum_dtype)
             for position, word in enumerate(words)
@@ -59,25 +60,14 @@ def run_oracle(step: Callable[..., Any], *args: Any) -> Any:
     return step(accumulate, *args)
 
 
-def assert_close(found: Any, expected: Any, *, relative: float = 1e-5) -> None:
+def assert_close(found: Any, expected: Any, *, relative: float = 1e-5, absolute: float = 1e-30) -> None:
     """Compares leaf by leaf: the structure, shapes and dtypes exactly, floats relative to the leaf's largest."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for path, right in jax.tree_util.tree_leaves_with_path(expected):
-        left = functools.reduce(lambda tree, key: _get(tree, key), path, found)
-        _assert_leaf_close(left, right, jax.tree_util.keystr(path), relative)
+    for left, (path, right) in zip(jax.tree.leaves(found), jax.tree_util.tree_leaves_with_path(expected), strict=True):
+        _assert_leaf_close(left, right, jax.tree_util.keystr(path), relative, absolute)
 
 
-def _get(tree: Any, key: Any) -> Any:
-    if isinstance(key, jax.tree_util.DictKey):
-        return tree[key.key]
-    if isinstance(key, jax.tree_util.SequenceKey):
-        return tree[key.idx]
-    if isinstance(key, jax.tree_util.GetAttrKey):
-        return getattr(tree, key.name)
-    return jax.tree.leaves(tree, is_leaf=lambda node: node is not tree)[key.key]
-
-
-def _assert_leaf_close(left: Any, right: Any, where: str, relative: float) -> None:
+def _assert_leaf_close(left: Any, right: Any, where: str, relative: float, absolute: float) -> None:
     assert left.shape == right.shape, where
     assert left.dtype == right.dtype, where
     if jnp.issubdtype(right.dtype, jax.dtypes.prng_key):
@@ -86,5 +76,5 @@ def _assert_leaf_close(left: Any, right: Any, where: str, relative: float) -> No
         np.testing.assert_array_equal(np.asarray(left), np.asarray(right), err_msg=where)
         return
     left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
-    largest = float(np.max(np.abs(right), initial=0.0))
-    np.testing.assert_allclose(left, right, rtol=relative, atol=relative * largest + 1e-30, err_msg=where)
+    largest = float(np.max(np.abs(right[np.isfinite(right)]), initial=0.0))
+    np.testing.assert_allclose(left, right, rtol=relative, atol=relative * largest + absolute, err_msg=where)

@@ -84,7 +84,7 @@ def test_the_loops_of_a_step_have_names_of_their_own():
     state, batch = step.arguments(2)
 
     def twice(accumulate, state, batch):
-        state, first = step(accumulate, state, batch)
+        state, _ = step(accumulate, state, batch)
         return step(accumulate, state, batch)
 
     planned = plan(with_schedule(twice, jq.schedules.GPipe(2)), state, batch, num_actors=2)

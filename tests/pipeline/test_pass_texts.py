@@ -53,7 +53,7 @@ def test_every_pass_has_a_text(lowered):
     assert lowered.passes[0].name == "trace"
     texts = [record.text for record in lowered.passes]
     assert all(text.endswith("\n") for text in texts)
-    assert max(len(line) for text in texts for line in text.splitlines()) < 160
+    assert max(len(line) for text in texts for line in text.splitlines()) < 180
 
 
 REDUCTIONS = {

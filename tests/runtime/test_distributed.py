@@ -477,7 +477,7 @@ def test_shardings_of_another_structure(wide_mesh):
 def test_results_are_handles(sgd):
     weights, losses = sgd(make_weights(), make_batch())
     assert losses.shape == (3,)
-    with pytest.raises(RemoteArrayError, match="cannot be used in a JAX function: .*jax.device_get"):
+    with pytest.raises(RemoteArrayError, match=r"cannot be used in a JAX function: .*jax\.device_get"):
         jnp.sum(losses)
     with pytest.raises(RemoteArrayError, match="cannot be used in arithmetic"):
         weights["first"] + 1
@@ -576,7 +576,9 @@ def test_too_few_devices_on_an_accelerator(monkeypatch):
         "3 actors of 2 devices need 6 devices, but there are 4 (cpu). Use fewer actors or a smaller spmd_mesh, or "
         "pass share_devices=True to let actors share devices."
     )
-    with pytest.raises(MeshError, match=r"need 16 devices, but there are 4 \(cpu\). Use fewer actors or a smaller spmd_m"):
+    with pytest.raises(
+        MeshError, match=r"need 16 devices, but there are 4 \(cpu\). Use fewer actors or a smaller spmd_m"
+    ):
         jq.RemoteMesh((2,), spmd_mesh=(8,))
     with jq.RemoteMesh((3,), spmd_mesh=(2,), share_devices=True) as mesh:
         used = [[device.id for device in found.devices.flat] for found in mesh.meshes]
@@ -588,7 +590,7 @@ def test_a_closed_mesh():
     with jq.RemoteMesh((1,)) as mesh:
         result = mesh.distributed(lambda x: x + 1)(jnp.zeros(2))
         assert np.asarray(result).tolist() == [1, 1]
-    with pytest.raises(MeshError, match="the mesh is closed. Make a new one."):
+    with pytest.raises(MeshError, match="the mesh is closed"):
         mesh.distributed(lambda x: x + 1)(jnp.zeros(2))
 
 
