@@ -1,9 +1,11 @@
 """Plans a step without a mesh or devices, and runs the program in the interpreter."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from jax.extend import core
 from jaxquard.ir.jaxpr_tools import sub_jaxprs, with_constants_as_inputs
 from jaxquard.ir.program import Program, Run, Send
 from jaxquard.ir.step import Step
+from jaxquard.pipeline import operations, place_equations
 from jaxquard.pipeline.loop import accumulate_grads
 from jaxquard.pipeline.plan_step import PlannedStep, Request, plan_step
 from jaxquard.schedules import Schedule
@@ -79,6 +82,20 @@ def plan(
         result_of_arg=(*range(num_state), *[None] * (num_args - num_state)),
     )
     return Planned(planned=plan_step(step, request=request, keep_text=keep_text), shapes=shapes)
+
+
+@contextlib.contextmanager
+def sizes_counting_as(large: bool) -> Iterator[None]:
+    """Under it, arrays of more than 4 bytes count as large, which the passes treat differently."""
+    if not large:
+        yield
+        return
+    with (
+        mock.patch.object(operations, "SMALL_BYTES", 4),
+        mock.patch.object(operations, "_SMALL_ELEMENTWISE_BYTES", 4),
+        mock.patch.object(place_equations, "SMALL_BYTES", 4),
+    ):
+        yield
 
 
 # Reading programs.

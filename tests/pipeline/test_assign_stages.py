@@ -223,15 +223,15 @@ def test_parallel_branches():
 
 
 def test_weight_gradients_of_two_stages_may_run_in_any_order():
-    """One actor runs the W of stage 0 before that of stage 1, whose weight and skipped value it shares."""
+    """One actor runs the W of stage 0 before that of stage 1, whose weights and skipped value it shares."""
     schedule = jq.schedules.Custom(["0F0,1F0,1I0,0I0,0W0,1W0", "2F0,2I0,2W0"])
 
     def loss(weights, x):
-        first = jnp.tanh(x @ weights[0])
-        second = jnp.tanh(jq.pipeline_yield(first) @ weights[0])
+        first = jnp.tanh(x @ weights[0] @ weights[1].T)
+        second = jnp.tanh(jq.pipeline_yield(first) @ weights[0] @ weights[1])
         return jnp.sum(jq.pipeline_yield(second) @ weights[0] * first)
 
-    step, weights = step_of(loss), square_weights(1)
+    step, weights = step_of(loss), square_weights(2)
     planned = plan(with_schedule(step, schedule), weights, BATCH[:1], num_actors=2)
     assert_close(planned.run(weights, BATCH[:1]), run_oracle(step, weights, BATCH[:1]))
 

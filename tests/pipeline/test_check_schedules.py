@@ -32,7 +32,11 @@ LOOP = f"mlp_step.py:{MlpStep.__call__.__code__.co_firstlineno + 5}"
         (("0F0,0F1,0B0,0B1", "1F0,1F1,1B1"), "1F0 has no backward; add 1B0, or 1I0 and 1W0, to actor 1"),
         (("0F0,0F1,0B0,0B1", "1F0,1F1,1F0,1B0,1B1"), "actor 1 runs 1F0 twice; keep one"),
         (("0F0,0F1,0B0,0B1", "1F0,1B1,1F1,1B0"), "actor 1 runs 1B1 before 1F1; put 1F1 first"),
-        (("0F0,0B0,0F1,0B1", "1F1,1B1,1F0,1B0"), "0B0"),
+        (
+            ("0F0,0B0,0F1,0B1", "1F1,1B1,1F0,1B0"),
+            "deadlock: 0B0 (actor 0) waits for 1B0 (actor 1), which comes after 1F1, which waits for 0F1 (actor 0), "
+            "which comes after 0B0; move 1B0 before 1F1 on actor 1, or 0F1 before 0B0 on actor 0",
+        ),
     ],
     ids=["skips", "repeats", "inverts", "deadlocks"],
 )
@@ -40,17 +44,7 @@ def test_rows_that_cannot_run(rows, message):
     step = MlpStep(2)
     with pytest.raises(ScheduleError) as caught:
         plan(with_schedule(step, Written(2, rows)), *step.arguments(2), num_actors=2)
-    assert message in str(caught.value)
-    assert LOOP in str(caught.value)
-
-
-def test_a_deadlock_says_its_cycle():
-    step = MlpStep(2)
-    rows = ("0F0,0B0,0F1,0B1", "1F1,1B1,1F0,1B0")
-    with pytest.raises(ScheduleError) as caught:
-        plan(with_schedule(step, Written(2, rows)), *step.arguments(2), num_actors=2)
-    assert "0B0" in str(caught.value)
-    assert "1F1" in str(caught.value)
+    assert str(caught.value) == f"accumulate_grads at {LOOP}: {message}"
 
 
 def test_custom_rows_for_another_number_of_microbatches():
@@ -61,5 +55,9 @@ def test_custom_rows_for_another_number_of_microbatches():
 
 
 def test_stages_that_actors_cannot_share():
-    with pytest.raises(ScheduleError, match=r"5.*2|2.*5"):
+    with pytest.raises(ScheduleError) as caught:
         jq.schedules.Interleaved(5, 2)
+    assert str(caught.value) == (
+        "Interleaved(5, 2) gives every actor as many stages, but 5 stages do not divide among 2 actors. Make 4 or 6 "
+        "stages, or use one of 1, 5 actors."
+    )

@@ -13,7 +13,15 @@ from jaxquard.pipeline.inline_calls import inline_calls
 from jaxquard.pipeline.loop import loop_p
 from tests.pipeline import generate, generate_scans
 from tests.pipeline.oracle import accumulate, assert_close, run_oracle
-from tests.pipeline.planning import count_in_microbatch, count_primitive, plan, scheduled, trace, with_schedule
+from tests.pipeline.planning import (
+    count_in_microbatch,
+    count_primitive,
+    plan,
+    scheduled,
+    sizes_counting_as,
+    trace,
+    with_schedule,
+)
 
 # bfloat16 has 8 bits of precision, and XLA may keep more of them in one program than in another.
 CAST_TOLERANCE = 5e-2
@@ -24,18 +32,19 @@ SOME = settings(max_examples=examples)
 FEW = settings(max_examples=max(1, examples // 2))
 
 
-def check_step(step, schedule, state, batch, *, donates=True, relative=1e-5):
+def check_step(step, schedule, state, batch, *, donates=True, is_large=False, relative=1e-5):
     scheduled_step = with_schedule(step, schedule)
-    planned = plan(scheduled_step, state, batch, num_actors=schedule.num_actors, donates=donates)
+    with sizes_counting_as(is_large):
+        planned = plan(scheduled_step, state, batch, num_actors=schedule.num_actors, donates=donates)
     assert_close(planned.run(state, batch), run_oracle(step, state, batch), relative=relative)
     return planned
 
 
-def check(recipe, schedule, num_microbatches, *, donates=True):
+def check(recipe, schedule, num_microbatches, **options):
     step = generate.make_step(recipe)
     state, batch = generate.make_arguments(recipe, num_microbatches)
     relative = CAST_TOLERANCE if recipe.has_casts else 1e-5
-    planned = check_step(step, schedule, state, batch, donates=donates, relative=relative)
+    planned = check_step(step, schedule, state, batch, relative=relative, **options)
     check_nothing_runs_twice(planned.program, with_schedule(step, schedule), state, batch)
 
 
@@ -53,7 +62,7 @@ def test_stage_graphs(data):
     num_microbatches = data.draw(generate.microbatch_counts)
     schedule = data.draw(generate.schedules(num_microbatches))
     recipe = data.draw(generate.recipes(schedule.num_stages))
-    check(recipe, schedule, num_microbatches, donates=data.draw(st.booleans()))
+    check(recipe, schedule, num_microbatches, donates=data.draw(st.booleans()), is_large=data.draw(st.booleans()))
 
 
 @SOME
@@ -62,7 +71,7 @@ def test_weights_shared_by_many_stages(data):
     num_microbatches = data.draw(generate.microbatch_counts)
     schedule = data.draw(generate.schedules(num_microbatches, st.integers(1, 4)))
     recipe = data.draw(generate.recipes(schedule.num_stages, generate.shared_stages))
-    check(recipe, schedule, num_microbatches)
+    check(recipe, schedule, num_microbatches, is_large=data.draw(st.booleans()))
 
 
 @FEW
@@ -72,7 +81,8 @@ def test_scans(data):
     schedule = data.draw(generate.schedules(num_microbatches))
     recipe = data.draw(generate_scans.scan_recipes(schedule.num_stages))
     state, batch = generate_scans.make_scan_arguments(recipe, num_microbatches)
-    check_step(generate_scans.make_scan_step(recipe), schedule, state, batch)
+    step = generate_scans.make_scan_step(recipe)
+    check_step(step, schedule, state, batch, is_large=data.draw(st.booleans()))
 
 
 def evaluate(recipe, accumulate, state, batch):
@@ -115,7 +125,7 @@ def test_two_loops_in_a_step(data):
         return new_state, *outputs, evaluate(recipe, accumulate, new_state, batch)
 
     state, batch = generate.make_arguments(recipe, num_microbatches)
-    check_step(step, schedule, state, batch)
+    check_step(step, schedule, state, batch, is_large=data.draw(st.booleans()))
 
 
 @FEW

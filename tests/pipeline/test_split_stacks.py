@@ -138,3 +138,27 @@ def test_two_scans_over_one_stack_that_are_cut_differently():
     batch = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2, 3)), jnp.float32)
     planned = plan(with_schedule(step, jq.schedules.OneFOneB(5)), kernel, batch, num_actors=5)
     assert_close(planned.run(kernel, batch), run_oracle(step, kernel, batch))
+
+
+def test_a_penalty_on_the_stack_itself():
+    """What the loss does with the whole leaf is done part by part too: no actor ever has the others' layers."""
+
+    def step(accumulate, kernel, batch):
+        def loss(kernel, x):
+            hidden, means = jq.pipeline_scan(lambda h, w: (jnp.tanh(h @ w), jnp.mean(h)), x, kernel, num_stages=2)
+            penalty = jnp.sum(jnp.square(kernel)) + jnp.sum(means * jnp.arange(1.0, 4.0))
+            return jnp.sum(hidden) + 0.1 * penalty
+
+        def microbatch_grads(x):
+            value, grads = jax.value_and_grad(loss)(kernel, x)
+            return grads, value
+
+        grads, losses = accumulate(microbatch_grads)(batch)
+        return kernel - 0.1 * grads, losses
+
+    kernel = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3, 3)), jnp.float32)
+    batch = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2, 3)), jnp.float32)
+    planned = plan(with_schedule(step, jq.schedules.OneFOneB(2)), kernel, batch, num_actors=2)
+    assert_close(planned.run(kernel, batch), run_oracle(step, kernel, batch))
+    crossing = {type_ for _, _, type_, _ in sends(planned.program)}
+    assert not any(type_.endswith("3,3]") for type_ in crossing), crossing

@@ -12,7 +12,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxquard as jq
-from jaxquard.errors import DeletedArrayError, MeshError, RemoteArrayError, ShardingError, TaskFailed
+from jaxquard.errors import DeletedArrayError, LoopError, MeshError, RemoteArrayError, ShardingError, TaskFailed
+from tests.pipeline import generate
 from tests.pipeline.mlp_step import MlpStep, adamw
 from tests.pipeline.oracle import assert_close, run_oracle
 from tests.pipeline.planning import scheduled, with_schedule
@@ -138,6 +139,33 @@ def test_donated_state_is_gone(donating_sgd):
         np.asarray(first["second"])
     expected = expected_sgd(expected_sgd(weights, batch)[0], batch)[0]
     assert_close(fetched(second), expected)
+
+
+@pytest.mark.parametrize("batch", ["no array", np.ones((3, 2, 5), np.float32)], ids=["type", "shape"])
+def test_a_call_that_is_refused_takes_nothing(donating_sgd, batch):
+    weights = make_weights()
+    state, _ = donating_sgd(weights, make_batch())
+    with pytest.raises((TypeError, ValueError)):
+        donating_sgd(state, batch)
+    assert not state["first"].is_deleted()
+    assert_close(fetched(state), expected_sgd(weights, make_batch())[0])
+
+
+def test_batch_leaves_that_disagree(mesh):
+    @functools.partial(mesh.distributed, donate_argnums=0)
+    def step(weights, batch):
+        loop = jq.accumulate_grads(lambda m: jax.grad(loss_fn)(weights, m["x"]), SCHEDULE)
+        return jax.tree.map(jnp.add, weights, loop(batch))
+
+    state = step(make_weights(), {"x": make_batch(3), "y": np.ones(3)})
+    line = step.__wrapped__.__code__.co_firstlineno + 3
+    with pytest.raises(LoopError) as caught:
+        step(state, {"x": make_batch(3), "y": np.ones(2)})
+    assert str(caught.value) == (
+        f"accumulate_grads at test_distributed.py:{line}: the batch leaves disagree on the number of microbatches, "
+        "their first dim: ['x'] has 3, ['y'] has 2. Give every leaf the same."
+    )
+    assert not state["first"].is_deleted(), "nothing is lost"
 
 
 def test_state_that_is_not_donated_stays(sgd):
@@ -576,9 +604,7 @@ def test_too_few_devices_on_an_accelerator(monkeypatch):
         "3 actors of 2 devices need 6 devices, but there are 4 (cpu). Use fewer actors or a smaller spmd_mesh, or "
         "pass share_devices=True to let actors share devices."
     )
-    with pytest.raises(
-        MeshError, match=r"need 16 devices, but there are 4 \(cpu\). Use fewer actors or a smaller spmd_m"
-    ):
+    with pytest.raises(MeshError, match=r"need 16 devices, but there are 4 \(cpu\). Use fewer actors or a"):
         jq.RemoteMesh((2,), spmd_mesh=(8,))
     with jq.RemoteMesh((3,), spmd_mesh=(2,), share_devices=True) as mesh:
         used = [[device.id for device in found.devices.flat] for found in mesh.meshes]
@@ -609,6 +635,35 @@ def test_other_schedules_on_the_engine(mesh):
     for schedule in (jq.schedules.ZeroBubbleV(4), jq.schedules.Interleaved(4, 2)):
         found = mesh.distributed(functools.partial(model, scheduled(schedule)))(state, batch)
         assert_close(fetched(found), expected)
+
+
+def test_a_stage_graph_with_everything_on_the_engine(mesh):
+    """Int, bool and key values through marks, skips, diamonds, casts, checkpoints, dropout, metrics of all kinds."""
+    op = generate.Op
+    recipe = generate.Recipe(
+        stages=(
+            generate.Stage((op("dense"), op("flag", pool=1), op("embed"), op("join", 0, 2)), (0, 1), True, True),
+            generate.Stage((op("remat", pool=1), op("masked"), op("dropout", pool=1), op("metric")), (2,), True),
+            generate.Stage((op("cond"), op("add", 0, 3), op("count"), op("odd_metric", width=2), op("aux")), (4,)),
+            generate.Stage((op("transposed"), op("scan"), op("frozen"), op("stopped"), op("count", pool=1))),
+        ),
+        optimizer="momentum",
+        words=(0, 3, 4, 2, 1),
+    )
+    step = generate.make_step(recipe)
+    state, batch = generate.make_arguments(recipe, 3)
+    schedule = jq.schedules.ZeroBubbleV(4)
+    found = mesh.distributed(with_schedule(step, schedule), donate_argnums=0)(state, batch)
+    assert_close(jax.tree.map(lambda leaf: jnp.asarray(leaf.fetch()), found), run_oracle(step, state, batch))
+
+
+def test_double_precision(mesh):
+    with jax.enable_x64(True):
+        weights = jax.tree.map(lambda leaf: leaf.astype(np.float64), make_weights())
+        batch = make_batch().astype(np.float64)
+        state, losses = mesh.distributed(sgd_step)(weights, batch)
+        assert state["first"].dtype == jnp.float64
+        assert_close(fetched((state, losses)), expected_sgd(weights, batch), relative=1e-12)
 
 
 def test_optax_state_is_spread_over_the_actors(mesh):

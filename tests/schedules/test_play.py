@@ -102,5 +102,5 @@ def test_a_large_schedule_plays_quickly():
     rows = OneFOneB(64).rows(512)
     started = time.process_time()
     played = play_rows(rows, TaskTimes(transfer_s=0.1))
-    assert time.process_time() - started < 2.0
+    assert time.process_time() - started < 10.0
     assert played.peak_activations == tuple(range(64, 0, -1))

@@ -17,6 +17,7 @@ stay in the backward, so that their operands are kept rather than their results.
 Values that every task can make for itself (slices of the batch, keys, masks) get no place.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -275,17 +276,19 @@ class _Assigner:
 
     def _find_merging(self) -> set[int]:
         """The sums of gradients that `commute_sums` takes out of the loop, and so ties no tasks together."""
-        summed, kept = set(), set()
-        for atom, reduction in zip(self.body.outvars, self.loop.reductions, strict=True):
-            if is_var(atom):
-                (summed if reduction.operation in (Operation.SUM, Operation.MEAN) else kept).add(atom)
+        summed = {
+            atom
+            for atom, reduction in zip(self.body.outvars, self.loop.reductions, strict=True)
+            if is_var(atom) and reduction.operation in (Operation.SUM, Operation.MEAN)
+        }
+        num_uses = Counter(var for equation in self.equations for var in variables(equation.invars))
+        num_uses.update(variables(self.body.outvars))
         found: set[int] = set()
         for position in reversed(range(len(self.equations))):
             equation = self.equations[position]
             if is_sum(equation) or is_linear_in_first(equation):
                 (var,) = equation.outvars
-                users = self.users.get(var, ())
-                if var not in kept and (users or var in summed) and found.issuperset(users):
+                if num_uses[var] == 1 and (var in summed or found.issuperset(self.users.get(var, ()))):
                     found.add(position)
         return found
 

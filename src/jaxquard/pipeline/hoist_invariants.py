@@ -20,6 +20,7 @@ from jaxquard.ir.jaxpr_tools import (
     Var,
     close,
     copy_equation,
+    is_var,
     make_jaxpr,
     operation_key,
     rename,
@@ -69,17 +70,21 @@ def _hoist(equation: Equation) -> list[Equation]:
 
 
 def _movable(equations: list[Equation], constants: set[Var]) -> list[Equation]:
-    """The invariant operations worth moving, and what they need."""
+    """The invariant operations worth moving, and what they need; what depends on nothing moves only with them."""
     invariant: dict[Var, Equation] = {}
-    known = set(constants)
+    known, from_nothing = set(constants), set[Var]()
     wanted: list[Equation] = []
     for equation in equations:
         operands = variables(equation.invars)
-        if not operands or not known.issuperset(operands) or equation.effects or equation.primitive is mark_p:
+        if not known.issuperset(operands) or equation.effects or equation.primitive is mark_p:
             continue
         known.update(equation.outvars)
         invariant.update(dict.fromkeys(equation.outvars, equation))
-        if equation.primitive is split_stack_p or (equation.primitive.name not in REARRANGING and not _grows(equation)):
+        if from_nothing.issuperset(operands):
+            from_nothing.update(equation.outvars)
+        elif equation.primitive is split_stack_p or (
+            equation.primitive.name not in REARRANGING and not _grows(equation, from_nothing)
+        ):
             wanted.append(equation)
     needed: dict[int, Equation] = {}
     while wanted:
@@ -90,6 +95,6 @@ def _movable(equations: list[Equation], constants: set[Var]) -> list[Equation]:
     return [equation for equation in equations if id(equation) in needed]
 
 
-def _grows(equation: Equation) -> bool:
-    before = sum(size_bytes(atom.aval) for atom in equation.invars)
+def _grows(equation: Equation, from_nothing: set[Var]) -> bool:
+    before = sum(size_bytes(atom.aval) for atom in equation.invars if not (is_var(atom) and atom in from_nothing))
     return sum(size_bytes(var.aval) for var in equation.outvars) > max(before, 1024)

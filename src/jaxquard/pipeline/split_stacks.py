@@ -307,12 +307,11 @@ def _split_loop_outputs(equations: Sequence[Equation]) -> list[Equation]:
 
 def _split_outputs(equation: Equation) -> list[Equation]:
     body, loop = equation.params["body"].jaxpr, equation.params["loop"]
-    sizes = _find_split(body, num_args=0, wanted=None)
-    sizes = {var: parts for var, parts in sizes.items() if var not in set(body.invars)}
+    sizes = _find_split(body, num_args=loop.num_constants, wanted=None)
     if not sizes:
         return [equation]
     writer = _Writer(sizes=sizes)
-    writer.whole.update({var: var for var in body.invars})
+    inputs, outer_inputs, splits = _split_constants(equation, writer)
     for inside in body.eqns:
         writer.write(inside)
     outputs: list[Any] = []
@@ -329,12 +328,31 @@ def _split_outputs(equation: Equation) -> list[Equation]:
         outputs.extend(pieces)
         results.extend(outer)
         reductions.extend([reduction] * len(parts))
-        joins.append(_join(outer, result, parts, equation))
-    jaxpr = make_jaxpr(body.invars, writer.equations, outputs)
-    new_loop = replace(loop, reductions=tuple(reductions))
-    return [equation.replace(outvars=results, params={"body": close(jaxpr), "loop": new_loop}), *joins]
+        joins.append(_new_equation(join_stack_p, outer, [result], parts, equation))
+    jaxpr = make_jaxpr(inputs, writer.equations, outputs)
+    num_constants = loop.num_constants + len(inputs) - len(body.invars)
+    new_loop = replace(loop, num_constants=num_constants, reductions=tuple(reductions))
+    params = {"body": close(jaxpr), "loop": new_loop}
+    return [*splits, equation.replace(invars=outer_inputs, outvars=results, params=params), *joins]
 
 
-def _join(parts: list[Var], result: Var, sizes: Sizes, like: Equation) -> Equation:
+def _split_constants(equation: Equation, writer: _Writer) -> tuple[list[Var], list[Any], list[Equation]]:
+    """The inputs of a loop's body and of the loop, stacks among its constants in parts, and what cuts these."""
+    inputs: list[Var] = []
+    outer_inputs: list[Any] = []
+    splits: list[Equation] = []
+    for var, atom in zip(equation.params["body"].jaxpr.invars, equation.invars, strict=True):
+        parts = writer.define_input(var)
+        outer = [atom] if len(parts) == 1 else [new_var(part) for part in parts]
+        if len(parts) > 1:
+            splits.append(_new_equation(split_stack_p, [atom], outer, writer.sizes[var], equation))
+        inputs.extend(parts)
+        outer_inputs.extend(outer)
+    return inputs, outer_inputs, splits
+
+
+def _new_equation(
+    primitive: core.Primitive, inputs: list[Any], outputs: list[Var], sizes: Sizes, like: Equation
+) -> Equation:
     build: Any = core.new_jaxpr_eqn
-    return build(parts, [result], join_stack_p, {"sizes": sizes}, frozenset(), like.source_info, like.ctx)
+    return build(inputs, outputs, primitive, {"sizes": sizes}, frozenset(), like.source_info, like.ctx)
