@@ -7,6 +7,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxquard as jq
 from jaxquard.errors import ScheduleError
+from jaxquard.models import gpt
 from tests.pipeline.mlp_step import MlpStep
 from tests.pipeline.oracle import assert_close, run_oracle
 from tests.pipeline.planning import (
@@ -51,7 +52,7 @@ def test_values_for_a_far_stage_go_straight_there():
         hidden = jq.pipeline_yield(first)
         for weight in weights[1:3]:
             hidden = jq.pipeline_yield(jnp.tanh(hidden @ weight))
-        return jnp.sum((hidden + first) @ weights[3])
+        return jnp.sum(jnp.square((hidden + first) @ weights[3]))
 
     step = step_of(loss)
     weights = square_weights(4)
@@ -254,3 +255,38 @@ def test_gradients_clipped_in_every_microbatch():
     weights = square_weights(2)
     planned = plan(with_schedule(step, schedule), weights, BATCH[:2], num_actors=2, has_state=False)
     assert_close(planned.run(weights, BATCH[:2]), run_oracle(step, weights, BATCH[:2]))
+
+
+@pytest.mark.parametrize("schedule", [jq.schedules.OneFOneB(2), jq.schedules.ZeroBubbleH1(2)], ids=repr)
+def test_only_the_hidden_state_of_a_transformer_crosses(schedule):
+    """With dropout, checkpoints, casts and tied embeddings."""
+    config = gpt.GptConfig(
+        vocab_size=16,
+        num_layers=2,
+        num_heads=2,
+        model_dim=8,
+        sequence_length=4,
+        tied_embeddings=True,
+        dropout_rate=0.1,
+    )
+
+    def step(params, batch):
+        def microbatch_grads(microbatch):
+            key = jax.random.fold_in(jax.random.key(0), microbatch["number"])
+            loss = lambda params: gpt.loss(  # noqa: E731
+                params, microbatch, config, mark=jq.pipeline_yield, num_stages=2, remat=True, key=key
+            )
+            value, grads = jax.value_and_grad(loss)(params)
+            return grads, value
+
+        grads, losses = jq.accumulate_grads(microbatch_grads, schedule)(batch)
+        return jax.tree.map(jnp.subtract, params, grads), losses
+
+    params = jax.eval_shape(lambda key: gpt.init(key, config), jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((3, 2, 4), jnp.int32)
+    batch = {"tokens": tokens, "targets": tokens, "number": jax.ShapeDtypeStruct((3,), jnp.int32)}
+    program = plan(step, params, batch, num_actors=2).program
+    hidden, table, partial_sum = "bfloat16[2,4,8]", "bfloat16[16,8]", "float32[16,8]"
+    crossing = [(source, target, type_) for source, target, type_, _ in sends(program)]
+    expected = [(0, 1, hidden), (1, 0, hidden)] * 3 + [(0, 1, table), (1, 0, partial_sum)]
+    assert sorted(crossing) == sorted(expected)
