@@ -2,6 +2,7 @@
 
 A task sleeps 10 ms on each device in a host callback, so that nothing depends on the number of cores; a
 backward sleeps as long as a forward. The ideal is the schedule played with these times and free transfers.
+What a callback costs beside its sleep is no part of that ideal; so the time of one task alone is told too.
 """
 
 import functools
@@ -10,7 +11,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxquard as jq
 from benchmarks.measure import format_time
@@ -79,6 +80,24 @@ def main() -> None:
     print(f"{schedule!r}, {NUM_MICROBATCHES} microbatches, {NUM_STAGES} actors x 2 devices")
     print(f"ideal {format_time(ideal_s)}, least {format_time(min(spent_s))}, ratio {ratio:.3f} (median {median:.3f})")
     print(f"at most {TARGET:.2f}: {'kept' if ratio <= TARGET else 'missed'}")
+    alone_s = time_alone(mesh)
+    print(f"one task alone, nothing else running: {format_time(alone_s)}; ", end="")
+    print(f"against the ideal with tasks of that length: {min(spent_s) / (ideal_s * alone_s / TASK_S):.3f}")
+
+
+def time_alone(mesh) -> float:
+    """The median time of one task on one actor's devices, callbacks included."""
+    sharding = NamedSharding(mesh.meshes[0], PartitionSpec("data"))
+    with jax.set_mesh(mesh.meshes[0]):
+        task = jax.jit(_sleep_on_each_device, in_shardings=sharding, out_shardings=sharding)
+        array = jax.device_put(np.ones(8, np.float32), sharding)
+        task(array).block_until_ready()
+        spent_s = []
+        for _ in range(20):
+            start_s = time.perf_counter()
+            task(array).block_until_ready()
+            spent_s.append(time.perf_counter() - start_s)
+    return sorted(spent_s)[10]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 from typing import NamedTuple
 
 import jax
@@ -331,6 +332,33 @@ def test_two_loops_in_a_step(mesh):
 
     found = mesh.distributed(with_schedule(twice, SCHEDULE))(state, batch)
     assert_close(fetched(found), run_oracle(twice, state, batch))
+
+
+def test_callbacks_run_once_for_each_microbatch(mesh):
+    seen = []
+
+    @mesh.distributed
+    def step(weights, batch):
+        def loss(weights, x):
+            hidden = jnp.tanh(x @ weights["first"])
+            jax.debug.callback(lambda value: seen.append(("first", value.shape)), hidden)
+            hidden = jq.pipeline_yield(hidden) @ weights["second"]
+            jax.debug.callback(lambda value: seen.append(("second", value.shape)), hidden)
+            return jnp.mean(jnp.square(hidden))
+
+        def microbatch_grads(x):
+            value, grads = jax.value_and_grad(loss)(weights, x)
+            return grads, value
+
+        grads, losses = jq.accumulate_grads(microbatch_grads, SCHEDULE)(batch)
+        jax.debug.callback(lambda value: seen.append(("after", value.shape)), losses)
+        return grads, losses
+
+    jax.block_until_ready(step(make_weights(), make_batch(3)))
+    end_s = time.monotonic() + 10
+    while len(seen) < 7 and time.monotonic() < end_s:  # No result depends on the last of them.
+        time.sleep(0.01)
+    assert sorted(seen) == [("after", (3,))] + [("first", (2, 4))] * 3 + [("second", (2, 4))] * 3
 
 
 def test_dtypes_of_results(mesh):
