@@ -154,7 +154,7 @@ def test_the_most_of_complex_numbers_is_refused():
         jq.accumulate_grads(lambda x: x + 1j, jq.schedules.GPipe(1), "max")(BATCH)
 
 
-def test_a_named_tuple_is_one_output_and_a_list_is_several():
+def test_a_named_tuple_or_a_list_is_one_output_and_a_tuple_is_several():
     from typing import NamedTuple
 
     class Grads(NamedTuple):
@@ -163,5 +163,7 @@ def test_a_named_tuple_is_one_output_and_a_list_is_several():
 
     whole = jq.accumulate_grads(lambda x: Grads(x.sum(), x.mean()), jq.schedules.GPipe(1))(BATCH)
     assert whole.first.shape == whole.second.shape == ()
-    summed, stacked = jq.accumulate_grads(lambda x: [x.sum(), x.mean()], jq.schedules.GPipe(1))(BATCH)
+    both = jq.accumulate_grads(lambda x: [x.sum(), x.mean()], jq.schedules.GPipe(1))(BATCH)
+    assert [total.shape for total in both] == [(), ()]
+    summed, stacked = jq.accumulate_grads(lambda x: (x.sum(), x.mean()), jq.schedules.GPipe(1))(BATCH)
     assert (summed.shape, stacked.shape) == ((), (5,))

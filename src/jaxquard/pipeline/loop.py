@@ -117,8 +117,8 @@ def accumulate_grads(
     """Runs `fn` on each microbatch and reduces its outputs.
 
     Args:
-        fn: `microbatch -> (gradients, other outputs...)`. A tuple or list holds several outputs; anything
-            else, a NamedTuple or dict too, is one.
+        fn: `microbatch -> (gradients, other outputs...)`. A plain tuple holds several outputs; anything
+            else, a list, dict or NamedTuple of gradients too, is one.
         schedule: which actor runs which task when; plain `jax.jit` takes no notice of it.
         reduce: for each output of `fn` (a tuple like `("sum", "stack")`, or a pytree prefix of the
             outputs): "sum", "mean", "max", "stack" or "last". By default the first output is summed
@@ -187,11 +187,11 @@ def _count_microbatches(batch: Any, source: str) -> int:
 
 
 def _reductions(out_types: Any, reduce: Any, sum_dtype: Any, source: str) -> tuple[Reduction, ...]:
-    several = type(out_types) in (tuple, list) and bool(out_types)
+    several = type(out_types) is tuple and bool(out_types)
     if reduce is None:
         reduce = ("sum", *["stack"] * (len(out_types) - 1)) if several else "sum"
     if several and type(reduce) in (tuple, list):
-        reduce = type(out_types)(reduce)
+        reduce = tuple(reduce)
     try:
         words = jax.tree.leaves(jax.tree.broadcast(reduce, out_types))
     except ValueError as error:
