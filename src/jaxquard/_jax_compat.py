@@ -176,10 +176,19 @@ def dtype_named(name: str) -> Any:
     return _key_dtypes()[name] if name.startswith("key<") else jax.numpy.dtype(name)
 
 
-@functools.cache
+def key_implementation(name: str) -> str:
+    """What `jax.random.key` calls the generator of keys with this dtype: `threefry2x32` for `key<fry>`."""
+    return _key_kinds()[name][0]
+
+
 def _key_dtypes() -> dict[str, Any]:
-    dtypes = [
-        jax.eval_shape(functools.partial(jax.random.key, 0, impl=name)).dtype
+    return {name: dtype for name, (_, dtype) in _key_kinds().items()}
+
+
+@functools.cache
+def _key_kinds() -> dict[str, tuple[str, Any]]:
+    kinds = [
+        (name, jax.eval_shape(functools.partial(jax.random.key, 0, impl=name)).dtype)
         for name in ("threefry2x32", "rbg", "unsafe_rbg")
     ]
-    return {dtype.name: dtype for dtype in dtypes}
+    return {dtype.name: (name, dtype) for name, dtype in kinds}

@@ -45,5 +45,27 @@ class DeletedArrayError(JaxquardError, ValueError):
     """A `RemoteArray` was used after a step had taken its buffers (donation)."""
 
 
+class CheckpointError(JaxquardError, ValueError):
+    """A checkpoint cannot be written, is none, or holds another state."""
+
+
 class TaskFailed(JaxquardError, RuntimeError):
     """A task of a step failed on its actor; the message names the task and the actor."""
+
+
+class ActorFailed(TaskFailed):
+    """An actor process was lost (killed, frozen, out of memory) or a task failed on it.
+
+    Attributes:
+        actor: which; None for an error of no one actor.
+        host: where it ran.
+        task: what it was doing.
+        log: the last lines that it wrote.
+        is_lost: whether the process is gone, so that `RemoteMesh.restart` is needed.
+    """
+
+    actor: int | None = None
+    host: str = ""
+    task: str = ""
+    log: str = ""
+    is_lost: bool = False

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
 
 from jaxquard.errors import DeletedArrayError
 from jaxquard.pipeline.plan_init import Wanted
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.in_process import LoadedProgram
+from jaxquard.runtime.engine import Loaded
+from jaxquard.runtime.host_value import as_value
 from jaxquard.runtime.initial_state import InitialArray
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.transfer import copy_array, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,6 @@ class _Slot:
     number: int
     arg: int
     part: int
-    sharding: NamedSharding
     spec: Any
 
 
@@ -34,7 +31,7 @@ class ArgumentBinder:
 
     def __init__(
         self,
-        loaded: LoadedProgram,
+        loaded: Loaded,
         *,
         arg_parts: Sequence[tuple[int, ...]],
         names: Sequence[str],
@@ -47,6 +44,7 @@ class ArgumentBinder:
             names: for each flat argument, what the user calls it.
             owner: the engine that runs the program, as an object to compare with.
         """
+        self._loaded = loaded
         self._arg_parts, self._names, self._owner = arg_parts, names, owner
         self._donated = set(loaded.program.donated_args)
         self._slots = [
@@ -55,7 +53,6 @@ class ArgumentBinder:
                 number=number,
                 arg=entry.arg,
                 part=entry.part,
-                sharding=loaded.input_shardings[actor][number],
                 spec=program.types[entry.slot].spec,
             )
             for actor, program in enumerate(loaded.program.actors)
@@ -92,7 +89,7 @@ class ArgumentBinder:
         held = tuple(tuple(found) or (0,) for found in actors)
         return Wanted(result=leaf.number, sizes=sizes, actors=held, spec=spec)
 
-    def _value(self, leaf: Any, slot: _Slot) -> jax.Array | Cell:
+    def _value(self, leaf: Any, slot: _Slot) -> Any:
         sizes = self._arg_parts[slot.arg]
         if isinstance(leaf, RemoteArray):
             self._check_alive(leaf, slot.arg)
@@ -102,16 +99,18 @@ class ArgumentBinder:
         if sizes:
             start = sum(sizes[: slot.part])
             leaf = leaf[start : start + sizes[slot.part]]
-        placed = place(leaf, slot.sharding)
-        if slot.arg in self._donated and self._num_slots[slot.arg, slot.part] > 1 and isinstance(leaf, jax.Array):
-            return copy_array(placed)  # Actors may share devices, and one would take the buffer from the others.
-        return placed
+        # Actors may share devices, and one would take the buffer from the others.
+        is_shared = self._num_slots[slot.arg, slot.part] > 1 and isinstance(leaf, jax.Array)
+        return self._place(leaf, slot, is_own=is_shared and slot.arg in self._donated)
 
-    def _of_this_mesh(self, leaf: RemoteArray, slot: _Slot) -> jax.Array | Cell:
+    def _place(self, value: Any, slot: _Slot, *, is_own: bool = False) -> Any:
+        return self._loaded.place(value, actor=slot.actor, number=slot.number, is_own=is_own)
+
+    def _of_this_mesh(self, leaf: RemoteArray, slot: _Slot) -> Any:
         """The copy on the slot's actor, or any; what another mesh is still computing is waited for."""
         copies = leaf.parts[slot.part].copies
-        if any(cell.step is not None and cell.step.owner is not self._owner for cell in copies):
-            return place(copies[0].wait_ready(), slot.sharding)
+        if any(cell.owner is not None and cell.owner is not self._owner for cell in copies):
+            return self._place(as_value(copies[0].fetch(), leaf.type.dtype), slot)
         return leaf.cell(actor=slot.actor, part=slot.part) or copies[0]
 
     def _check_alive(self, leaf: RemoteArray, arg: int) -> None:

@@ -6,9 +6,11 @@ donates it; it may still be pending then), or its step has failed.
 """
 
 import jax
+import numpy as np
 
 from jaxquard import _jax_compat
 from jaxquard.errors import DeletedArrayError
+from jaxquard.runtime.host_value import as_data
 from jaxquard.runtime.step_state import StepState
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
@@ -20,20 +22,29 @@ class Cell:
     Attributes:
         actor: the index of the actor whose devices hold, or will hold, the buffer.
         step: the step that fills it; None if it was filled from the start.
+        owner: the token of the engine whose actor it is; None if it does not matter.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_is_taken", "actor", "step")
+    __slots__ = ("__weakref__", "_buffer", "_is_taken", "actor", "owner", "step")
 
-    def __init__(self, *, actor: int, buffer: jax.Array | None = None, step: StepState | None = None) -> None:
+    def __init__(
+        self, *, actor: int, buffer: jax.Array | None = None, step: StepState | None = None, owner: object = None
+    ) -> None:
         assert (buffer is None) != (step is None), "a cell has a buffer, or a step that will fill it"
         self.actor = actor
         self.step = step
+        self.owner = owner if step is None else step.owner
         self._buffer = buffer
         self._is_taken = False
 
     def is_deleted(self) -> bool:
         """Whether a step has taken the buffer."""
         return self._is_taken
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the buffer is here, though it may not be computed yet."""
+        return self._buffer is not None
 
     def is_ready(self) -> bool:
         """Whether the value is computed, or known to be lost."""
@@ -71,6 +82,10 @@ class Cell:
                 self.step.raise_error()
             raise
         return buffer
+
+    def fetch(self) -> np.ndarray:
+        """Waits, and brings the values here; of random keys, their data."""
+        return as_data(self.wait_ready())
 
     def check_not_taken(self) -> None:
         if self._is_taken:

@@ -106,7 +106,7 @@ def _likeness(site: Site) -> tuple[Any, ...]:
 
 
 def _compile_group(call: Call, group: list[Site], enable_x64: bool) -> list[Executable]:
-    function = _make_function(call, adds_witness=group[0].adds_witness(call))
+    function = make_function(call, adds_witness=group[0].adds_witness(call))
     first = _compile(call, function, group[0], enable_x64)
     executables = [first]
     for site in group[1:]:
@@ -115,7 +115,8 @@ def _compile_group(call: Call, group: list[Site], enable_x64: bool) -> list[Exec
     return executables
 
 
-def _make_function(call: Call, *, adds_witness: bool) -> Executable:
+def make_function(call: Call, *, adds_witness: bool) -> Executable:
+    """The function to compile for a call."""
     run = jax.extend.core.jaxpr_as_fun(call.code)
 
     def function(*args: jax.Array) -> list[jax.Array]:
@@ -124,6 +125,11 @@ def _make_function(call: Call, *, adds_witness: bool) -> Executable:
 
     function.__name__ = function.__qualname__ = call.name
     return function
+
+
+def call_types(call: Call) -> list[jax.ShapeDtypeStruct]:
+    """The arguments of a call, as JAX describes them."""
+    return [jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype)) for type_ in call.inputs]
 
 
 def _compile(call: Call, function: Executable, site: Site, enable_x64: bool) -> Executable:
@@ -135,10 +141,9 @@ def _compile(call: Call, function: Executable, site: Site, enable_x64: bool) -> 
         out_shardings=[sharding_on(mesh, type_) for type_ in call.outputs] + witness,
         donate_argnums=usable_donations(call),
     )
-    args = [jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype)) for type_ in call.inputs]
     with _jax_compat.lowering_context(mesh.abstract_mesh, enable_x64=enable_x64):
         try:
-            return jitted.lower(*args).compile()
+            return jitted.lower(*call_types(call)).compile()
         except Exception as error:
             error.add_note(f"while compiling the task {call.name} for a mesh {dict(mesh.shape)}")
             raise

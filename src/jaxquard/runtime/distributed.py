@@ -21,7 +21,7 @@ from jaxquard.ir.step import Step
 from jaxquard.ir.timeline import Timeline
 from jaxquard.pipeline.plan_step import PassRecord, PlannedStep, Request, plan_step
 from jaxquard.runtime.bind_arguments import ArgumentBinder
-from jaxquard.runtime.in_process import LoadedProgram, StepRun
+from jaxquard.runtime.engine import Loaded, Running
 from jaxquard.runtime.pair_results import pair_results
 from jaxquard.runtime.remote_array import RemoteArray
 from jaxquard.runtime.specs import flat_specs
@@ -81,7 +81,7 @@ class _Traced:
 class _Ready:
     """A step compiled for one signature."""
 
-    loaded: LoadedProgram
+    loaded: Loaded
     binder: ArgumentBinder
     out_tree: Any
 
@@ -94,7 +94,7 @@ class DistributedStep:
         self.measure = measure
         self._fn, self._mesh, self._options = fn, mesh, options
         self._ready: dict[Any, _Ready] = {}
-        self._last: StepRun | None = None
+        self._last: Running | None = None
         self._parameters = _parameters(fn, keyword_only=False)
         self._static = _positions(fn, options.static_argnums, options.static_argnames)
         self._donated = _positions(fn, options.donate_argnums, options.donate_argnames)

@@ -17,16 +17,18 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from jaxquard.errors import DeletedArrayError, MeshError
+from jaxquard.errors import MeshError
 from jaxquard.ir.check_program import check_program
 from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.actor import Actor, halt
 from jaxquard.runtime.cell import Cell
+from jaxquard.runtime.checkpoint.in_process_store import InProcessStore
 from jaxquard.runtime.compile_calls import Executable, Progress, Site, compile_calls
 from jaxquard.runtime.guard_launches import guard_launches
 from jaxquard.runtime.link_program import ActorList, link_program
@@ -35,7 +37,9 @@ from jaxquard.runtime.pace import Pace
 from jaxquard.runtime.remote_array import RemoteArray
 from jaxquard.runtime.result_layout import ResultLayout, find_results
 from jaxquard.runtime.step_state import StepState
+from jaxquard.runtime.take_donated import find_sources, take_donated
 from jaxquard.runtime.timings import ActorClock, make_timeline
+from jaxquard.runtime.transfer import copy_array, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,11 @@ class LoadedProgram:
     lists: tuple[ActorList, ...]
     layouts: tuple[ResultLayout, ...]
     pace: Pace
+
+    def place(self, value: Any, *, actor: int, number: int, is_own: bool = False) -> jax.Array:
+        """A value with the sharding of an input; see `engine.Loaded`."""
+        placed = place(value, self.lists[actor].inputs[number].sharding)
+        return copy_array(placed) if is_own else placed
 
     @property
     def input_shardings(self) -> tuple[tuple[NamedSharding, ...], ...]:
@@ -81,7 +90,7 @@ class InProcessEngine:
         self._launch_lock = threading.Lock()
         self._lock = threading.Lock()
         self._queued: deque[StepState] = deque()
-        self.token = object()
+        self.token: object = InProcessStore(dict(enumerate(meshes)))
         self._was_together = False
         self._last_state: StepState | None = None
         self._finalizer = weakref.finalize(self, halt, tuple(actor.feeder for actor in self.actors))
@@ -135,8 +144,8 @@ class InProcessEngine:
         with self._lock:
             if not self._finalizer.alive:
                 raise MeshError("the mesh is closed. Make a new one.")
-            shared_cells = _take_donated(loaded, inputs)
-            state = StepState(num_actors=len(self.actors), sources=_find_sources(inputs), owner=self.token)
+            shared_cells = take_donated(loaded.program, inputs, Cell)
+            state = StepState(num_actors=len(self.actors), sources=find_sources(inputs, Cell), owner=self.token)
             cells = tuple(tuple(Cell(actor=list_.actor, step=state) for _ in list_.outputs) for list_ in loaded.lists)
             clocks = tuple(ActorClock(waits_in_place=a.platform == "cpu") for a in self.actors) if measure else ()
             channels = {
@@ -188,6 +197,10 @@ class InProcessEngine:
         for actor, run in zip(self.actors, runs, strict=True):
             actor.feeder.submit(run)
 
+    def restart(self) -> tuple[int, ...]:
+        """Nothing to do: actors of this process live as long as it does."""
+        return ()
+
     def close(self) -> None:
         """Ends the threads; steps still queued fail. Results that are there can still be read."""
         self._finalizer()
@@ -237,33 +250,3 @@ class StepRun:
         for clock in self._clocks:
             clock.close()
         return make_timeline(self._loaded.program, self._clocks)
-
-
-def _find_sources(inputs: Sequence[Sequence[jax.Array | Cell]]) -> frozenset[StepState]:
-    """The steps under way, or failed, whose results go into this one."""
-    cells = (value for values in inputs for value in values if isinstance(value, Cell))
-    states = {cell.step for cell in cells if cell.step is not None}
-    return frozenset(state for state in states if state.error is not None or not state.is_finished)
-
-
-def _take_donated(loaded: LoadedProgram, inputs: Sequence[Sequence[jax.Array | Cell]]) -> frozenset[Cell]:
-    """Marks the cells of donated arguments as taken; returns those that more than one actor reads."""
-    donated: dict[Cell, int] = {}
-    readers: dict[Cell, list[tuple[int, int]]] = {}
-    for actor, (program, values) in enumerate(zip(loaded.program.actors, inputs, strict=True)):
-        for item, linked, value in zip(program.inputs, loaded.lists[actor].inputs, values, strict=True):
-            if isinstance(value, Cell):
-                value.check_not_taken()
-                readers.setdefault(value, []).append((actor, item.arg))
-                if linked.is_donated:
-                    donated[value] = item.arg
-    for cell, arg in donated.items():
-        others = {other for _, other in readers[cell]} - {arg}
-        if others:
-            raise DeletedArrayError(
-                f"arguments {min(arg, *others)} and {max(arg, *others)} are the same array, and one of them "
-                "is donated. Pass two arrays, or do not donate it."
-            )
-    for cell in donated:
-        cell.take()
-    return frozenset(cell for cell in donated if len(readers[cell]) > 1)

@@ -7,7 +7,7 @@ on the first actor.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
@@ -16,10 +16,19 @@ from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.plan_init import Wanted, plan_init
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
-from jaxquard.runtime.transfer import place
 
 if TYPE_CHECKING:
     from jaxquard.runtime.remote_mesh import RemoteMesh
+
+
+class ArraySource(Protocol):
+    """What makes leaves of state once it is known where they belong."""
+
+    mesh: "RemoteMesh"
+
+    def build(self, wanted: Sequence[Wanted]) -> None:
+        """Makes leaves where they are wanted, and puts them into their `InitialArray`s."""
+        ...
 
 
 class Initialisation:
@@ -56,8 +65,11 @@ class Initialisation:
         program = plan_init(self.step, wanted=wanted, num_actors=self.mesh.num_actors)
         loaded = self.mesh.engine.load(program)
         inputs = [
-            [place(self.args[entry.arg], sharding) for entry, sharding in zip(actor.inputs, shardings, strict=True)]
-            for actor, shardings in zip(program.actors, loaded.input_shardings, strict=True)
+            [
+                loaded.place(self.args[entry.arg], actor=actor, number=number)
+                for number, entry in enumerate(actor_program.inputs)
+            ]
+            for actor, actor_program in enumerate(program.actors)
         ]
         results = self.mesh.engine.execute(loaded, inputs).results()
         for request, result in zip(wanted, results, strict=True):
@@ -69,13 +81,13 @@ class InitialArray(RemoteArray):
 
     __slots__ = ("_number", "_placed", "_source")
 
-    def __init__(self, *, source: Initialisation, number: int, aval: Any) -> None:
+    def __init__(self, *, source: ArraySource, number: int, aval: Any) -> None:
         self._source, self._number = source, number
         self._placed: tuple[RemotePart, ...] | None = None
         self.type = ArrayType(dtype=str(aval.dtype), shape=tuple(aval.shape))
 
     @property
-    def source(self) -> Initialisation:
+    def source(self) -> ArraySource:
         return self._source
 
     @property

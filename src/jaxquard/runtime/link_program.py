@@ -69,8 +69,27 @@ def link_program(
     program: Program, sites: tuple[Site, ...], executables: Mapping[tuple[int, Site], Executable]
 ) -> tuple[ActorList, ...]:
     """One list for each actor."""
-    shared = _Shared(program, sites, executables)
+    shared = _Shared(program, dict(enumerate(sites)), executables)
     return tuple(_ActorLinker(shared, actor).link() for actor in range(len(program.actors)))
+
+
+def link_actor(
+    program: Program,
+    *,
+    actor: int,
+    site: Site,
+    executables: Mapping[tuple[int, Site], Executable],
+    wrap: "Callable[[Run, Executable], Executable]",
+) -> ActorList:
+    """The list of the one actor that this process has; the others are elsewhere.
+
+    What is sent has the layout that the receiver wants, on a mesh of the same shape, but stays on this actor's
+    devices: a transport takes it from there.
+
+    Args:
+        wrap: gets every task and its executable, and returns what to call.
+    """
+    return _ActorLinker(_Shared(program, {actor: site}, executables, wrap), actor).link()
 
 
 def gatherer(slots: tuple[int, ...]) -> Callable[[list[Any]], Any]:
@@ -91,10 +110,15 @@ class _Shared:
     """What the links of all actors use, each thing made once."""
 
     def __init__(
-        self, program: Program, sites: tuple[Site, ...], executables: Mapping[tuple[int, Site], Executable]
+        self,
+        program: Program,
+        sites: Mapping[int, Site],
+        executables: Mapping[tuple[int, Site], Executable],
+        wrap: Callable[[Run, Executable], Executable] | None = None,
     ) -> None:
         self.program = program
         self.sites = sites
+        self.wrap = wrap
         self.executables = executables
         self.orders = {where: order for order, where in enumerate(order_program(program))}
         self.uses = [find_slot_uses(program, actor) for actor in program.actors]
@@ -171,7 +195,13 @@ class _ActorLinker:
         first, self.num_arrived[source] = self.num_arrived[source], max(message + 1, self.num_arrived[source])
         order = self.shared.orders.get((self.actor, position), len(self.shared.orders))
         return [
-            (ARRIVE, order, "", position, (self.sources.index(source), self.uses.messages[source][number]))
+            (
+                ARRIVE,
+                order,
+                f"message {number} from {source}",
+                position,
+                (self.sources.index(source), self.uses.messages[source][number]),
+            )
             for number in range(first, message + 1)
         ]
 
@@ -185,7 +215,7 @@ class _ActorLinker:
                 position,
                 (
                     run.call,
-                    self.shared.executables[run.call, self.site],
+                    self._executable(run),
                     gatherer(run.inputs),
                     _as_range(run.outputs),
                     tuple(run.inputs[donated] for donated in call.donated),
@@ -193,6 +223,10 @@ class _ActorLinker:
                 ),
             )
         ]
+
+    def _executable(self, run: Run) -> Executable:
+        executable = self.shared.executables[run.call, self.site]
+        return executable if self.shared.wrap is None else self.shared.wrap(run, executable)
 
     def _send(self, position: int, send: Send) -> list[tuple[Any, ...]]:
         number = self.num_sent[send.target]
@@ -214,11 +248,12 @@ class _ActorLinker:
         return [(FREE, self.shared.orders[self.actor, position], "free", position, free.slots)]
 
     def _move(self, position: int, slot: int, target: int, theirs: int) -> Move:
+        is_here = target in self.shared.sites
         return self.shared.move(
             self.list.types[slot],
             self._sharding(slot),
-            self.shared.sharding(target, self.shared.program.actors[target].types[theirs]),
-            sharing=may_share(self.uses, slot, position, self.shared.uses[target], theirs),
+            self.shared.sharding(target if is_here else self.actor, self.shared.program.actors[target].types[theirs]),
+            sharing=not is_here or may_share(self.uses, slot, position, self.shared.uses[target], theirs),
         )
 
     def _outputs(self, donated_args: frozenset[int]) -> tuple[LinkedOutput, ...]:

@@ -20,7 +20,8 @@ from jax.sharding import PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.errors import RemoteArrayError
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.cell import Cell
+from jaxquard.runtime.handle import Handle
+from jaxquard.runtime.host_value import as_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class RemotePart:
     """A part, its type there (with its sharding), and one cell for each actor that has a copy."""
 
     type: ArrayType
-    copies: tuple[Cell, ...]
+    copies: tuple[Handle, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ class RemoteArray:
             start = stop
         return tuple(placements)
 
-    def cell(self, *, actor: int, part: int = 0) -> Cell | None:
+    def cell(self, *, actor: int, part: int = 0) -> Handle | None:
         """The copy of a part that an actor has; None if it has none."""
         return next((cell for cell in self.parts[part].copies if cell.actor == actor), None)
 
@@ -134,11 +135,7 @@ class RemoteArray:
 
     def fetch(self) -> np.ndarray | jax.Array:
         """The values here: a NumPy array, or for random keys a JAX array on the default device."""
-        buffers = [_pick(part).wait_ready() for part in self.parts]
-        if jax.dtypes.issubdtype(self.dtype, jax.dtypes.extended):
-            data = [np.asarray(jax.random.key_data(buffer)) for buffer in buffers]
-            return jax.random.wrap_key_data(jax.numpy.asarray(_stack(data)), impl=jax.random.key_impl(buffers[0]))
-        return _stack([np.asarray(buffer) for buffer in buffers])
+        return as_value(_stack([_pick(part).fetch() for part in self.parts]), self.type.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """What NumPy and `jax.device_get` ask for: a NumPy array; of random keys, their data."""
@@ -233,7 +230,7 @@ for _operator in ("neg", "pos", "abs", "invert", "round", "lt", "le", "eq", "ne"
 RemoteArray.__hash__ = object.__hash__
 
 
-def _pick(part: RemotePart) -> Cell:
+def _pick(part: RemotePart) -> Handle:
     """A copy that is still there; if there is none, the first, which says why."""
     return next((cell for cell in part.copies if not cell.is_deleted()), part.copies[0])
 

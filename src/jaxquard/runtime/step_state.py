@@ -6,10 +6,11 @@ the failed task that comes first in the program's order (`ir.program_order`), si
 another one failed always comes after it.
 """
 
+import copy
 import threading
 from dataclasses import dataclass
 
-from jaxquard.errors import TaskFailed
+from jaxquard.errors import ActorFailed, TaskFailed
 
 _CONSUMED = "The donated state was consumed; restore it from a checkpoint."
 _INTACT = "Nothing was donated: the inputs are intact."
@@ -23,6 +24,16 @@ class Failure:
     order: int
     task: str
     cause: BaseException
+    place: "ActorPlace | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorPlace:
+    """What is known of an actor that is a process of its own: its host, the tail of its log, whether it is gone."""
+
+    host: str
+    log: str = ""
+    is_lost: bool = False
 
 
 class StepState:
@@ -75,11 +86,8 @@ class StepState:
                 self._failures.append(failure)
             self._is_intact = self._is_intact and is_intact
             self._missing -= 1
-            if self._missing == 0:
-                self.error = self._find_error()
-                self._sources = frozenset()
-                self.is_finished = True
-                self._changed.notify_all()
+            if self._missing == 0 and not self.is_finished:
+                self._finish()
 
     def wait_dispatched(self, actor: int) -> None:
         with self._changed:
@@ -91,11 +99,25 @@ class StepState:
         with self._changed:
             return self._changed.wait_for(lambda: self.is_finished, timeout_s)
 
+    def fail_now(self, failure: Failure) -> None:
+        """Ends the step at once, as an actor is lost; what the others still report does not matter."""
+        with self._changed:
+            if not self.is_finished:
+                self._failures.append(failure)
+                self._is_intact = False
+                self._finish()
+
     def raise_error(self) -> None:
         """Raises the step's error if it has one by now; a new object each time, as tracebacks add up."""
         if self.error is not None:
-            error = TaskFailed(*self.error.args)
-            raise error from self.error.__cause__
+            raise copy.copy(self.error) from self.error.__cause__
+
+    def _finish(self) -> None:
+        self.error = self._find_error()
+        self._sources = frozenset()
+        self.is_finished = True
+        self._dispatched = [True] * len(self._dispatched)
+        self._changed.notify_all()
 
     def _find_error(self) -> TaskFailed | None:
         for source in self._sources:
@@ -104,12 +126,29 @@ class StepState:
         if not self._failures:
             return None
         first = min(self._failures, key=lambda failure: failure.order)
-        error = TaskFailed(
-            f"task {first.task} failed on actor {first.actor}: {summarise(first.cause)}. "
-            + (_INTACT if self._is_intact else _CONSUMED)
+        return make_error(first, is_intact=self._is_intact)
+
+
+def make_error(failure: Failure, *, is_intact: bool) -> TaskFailed:
+    """What a user is told of a failure."""
+    place, outcome = failure.place, _INTACT if is_intact else _CONSUMED
+    what = summarise(failure.cause)
+    if place is None:
+        error = TaskFailed(f"task {failure.task} failed on actor {failure.actor}: {what}. {outcome}")
+    elif place.is_lost:
+        error = ActorFailed(
+            f"actor {failure.actor} on {place.host} {what}, in hand: {failure.task}. Its state is lost: call "
+            "mesh.restart(), and restore a checkpoint."
         )
-        error.__cause__ = first.cause
-        return error
+    else:
+        error = ActorFailed(f"task {failure.task} failed on actor {failure.actor} on {place.host}: {what}. {outcome}")
+    if isinstance(error, ActorFailed) and place is not None:
+        error.actor, error.host, error.task = failure.actor, place.host, failure.task
+        error.log, error.is_lost = place.log, place.is_lost
+        if place.log:
+            error.add_note(f"The last lines of its log:\n{place.log}")
+    error.__cause__ = failure.cause
+    return error
 
 
 def summarise(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType
@@ -28,7 +28,7 @@ from jaxquard.ir.array_type import ArrayType
 Move = Callable[[jax.Array], jax.Array]
 
 
-def sharding_on(mesh: Mesh, type_: ArrayType) -> NamedSharding:
+def sharding_on(mesh: Mesh | AbstractMesh, type_: ArrayType) -> NamedSharding:
     """The sharding of a type on an actor's mesh."""
     return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in type_.spec)))
 
@@ -57,6 +57,8 @@ def place(value: Any, sharding: NamedSharding) -> jax.Array:
         return _place_host_value(value, sharding)
     if value.sharding == sharding:
         return value
+    if not sharding.is_fully_addressable and value.is_fully_addressable:
+        return _place_over_processes(value, sharding)
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or not isinstance(value.sharding, NamedSharding):
         return jax.device_put(value, sharding)
     if not _same_devices(value.sharding, sharding) and _is_viewable(value.sharding, sharding, value.shape):
@@ -94,10 +96,24 @@ def _view_on(target: NamedSharding) -> Move:
 def _place_host_value(value: Any, sharding: NamedSharding) -> jax.Array:
     type_ = jax.typeof(np.asarray(value))
     host = np.array(value, dtype=type_.dtype)
+    if not sharding.is_fully_addressable:
+        return _spread(host, sharding)
     if not _is_cpu(sharding):
         return jax.device_put(host, sharding)
     shards = [host[(*(slice(start, stop) for start, stop in index), ...)] for index in _indices(sharding, host.shape)]
     return _jax_compat.shard_putter()(type_, sharding, shards, list(sharding.mesh.devices.flat))
+
+
+def _place_over_processes(value: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """An array of this process, of which every process has an equal one, over a mesh that spans them."""
+    if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return _spread(np.asarray(value), sharding)
+    data = _spread(np.asarray(jax.random.key_data(value)), sharding)
+    return jax.random.wrap_key_data(data, impl=str(jax.random.key_impl(value)))
+
+
+def _spread(host: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 def _same_devices(source: NamedSharding, target: NamedSharding) -> bool:

@@ -1,0 +1,100 @@
+"""`restore`: brings a checkpoint back in the layout of another state, every process reading just what it holds."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxquard.runtime.checkpoint.compare_state import match_records
+from jaxquard.runtime.checkpoint.find_store import store_to_read
+from jaxquard.runtime.checkpoint.folders import checkpoint_path, find_checkpoint
+from jaxquard.runtime.checkpoint.in_progress import SAVES
+from jaxquard.runtime.checkpoint.leaf_types import Leaf, flatten, leaf_type
+from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.read_local import local_job
+from jaxquard.runtime.checkpoint.read_pieces import Checkpoint, read_jobs
+from jaxquard.runtime.checkpoint.read_remote import RemoteRequest, placed_like, read_remote
+from jaxquard.runtime.checkpoint.restored_state import RestoredState
+from jaxquard.runtime.initial_state import InitialArray
+from jaxquard.runtime.remote_array import RemoteArray
+
+if TYPE_CHECKING:
+    from jaxquard.runtime.remote_mesh import RemoteMesh
+
+
+def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None" = None) -> Any:
+    """Restores a state that `save` has written, in the layout of `like`.
+
+    The layout in which it was saved does not matter: other actors, stages and meshes, and plain arrays, get the very
+    same bits. A save to the same path that is still in progress is waited for.
+
+    Args:
+        path: as given to `save`.
+        like: a pytree with the leaves that were saved. Where each of its leaves is, the restored one will be:
+
+            - a `RemoteArray`, also one whose values are gone: on the same actors, in the same parts and shardings;
+            - a `RemoteArray` from `RemoteMesh.init` that no step has taken: where the first step wants it. It is
+              read only then, so keep the checkpoint until then;
+            - a `jax.Array` or a `jax.ShapeDtypeStruct` with a sharding: with this sharding;
+            - a NumPy array or a number: the same.
+        mesh: makes `jax.ShapeDtypeStruct`s, and RemoteArrays of other meshes, into RemoteArrays of this mesh, which
+            the first step places.
+
+    Raises:
+        CheckpointError: if there is no checkpoint, it cannot be read, or it is of another state.
+    """
+    require_orbax()
+    target = checkpoint_path(path)
+    with SAVES.taken(target):
+        folder = find_checkpoint(target)
+        manifest = Manifest.read(folder)
+        leaves, structure = flatten(like)
+        wanted = [(leaf.path, leaf_type(leaf, what="like")) for leaf in leaves]
+        records = match_records(target, manifest, wanted)
+        checkpoint = Checkpoint(path=folder, id=manifest.id)
+        return jax.tree.unflatten(structure, _read(checkpoint, leaves, records, mesh))
+
+
+def _read(
+    checkpoint: Checkpoint, leaves: Sequence[Leaf], records: Sequence[LeafRecord], mesh: "RemoteMesh | None"
+) -> list[Any]:
+    """For each leaf the restored one."""
+    restored: dict[int, Any] = {}
+    deferred: dict[Any, list[int]] = {}
+    placed, local = [], []
+    for number, leaf in enumerate(leaves):
+        home = _home(leaf.value, mesh)
+        if home is not None:
+            deferred.setdefault(home, []).append(number)
+        else:
+            (placed if isinstance(leaf.value, RemoteArray) else local).append(number)
+    requests = [
+        RemoteRequest(
+            record=records[number], store=store_to_read(leaves[number]), parts=placed_like(leaves[number].value)
+        )
+        for number in placed
+    ]
+    jobs = [local_job(records[number], leaves[number].value) for number in local]
+    restored |= zip(local, read_jobs(checkpoint, jobs), strict=True)
+    restored |= zip(placed, read_remote(checkpoint, requests), strict=True)
+    for home, numbers in deferred.items():
+        state = RestoredState(checkpoint=checkpoint, records=[records[number] for number in numbers], mesh=home)
+        restored |= zip(numbers, state.arrays(), strict=True)
+    return [restored[number] for number in range(len(leaves))]
+
+
+def _home(like: Any, mesh: "RemoteMesh | None") -> "RemoteMesh | None":
+    """The mesh on which a leaf will be placed later."""
+    if isinstance(like, InitialArray) and not like.is_placed:
+        return mesh or like.source.mesh
+    if isinstance(like, jax.ShapeDtypeStruct):
+        return mesh
+    if isinstance(like, RemoteArray) and mesh is not None and _is_elsewhere(like, mesh):
+        return mesh
+    return None
+
+
+def _is_elsewhere(like: RemoteArray, mesh: "RemoteMesh") -> bool:
+    return any(handle.owner is not mesh.engine.token for part in like.parts for handle in part.copies)

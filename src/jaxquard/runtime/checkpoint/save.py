@@ -1,0 +1,129 @@
+"""`save`: every process copies what it holds to host memory, then writes it while training goes on."""
+
+import logging
+import os
+import uuid
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from jaxquard.errors import CheckpointError
+from jaxquard.runtime.checkpoint.background import BackgroundCall
+from jaxquard.runtime.checkpoint.file_errors import check_space, write_error
+from jaxquard.runtime.checkpoint.folders import checkpoint_path, commit, make_unfinished, remove
+from jaxquard.runtime.checkpoint.in_progress import SAVES
+from jaxquard.runtime.checkpoint.key_data import data_type_of
+from jaxquard.runtime.checkpoint.leaf_types import Leaf, LeafType, check_alive, flatten, leaf_type
+from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.write_state import write_state
+
+_logger = logging.getLogger(__name__)
+
+
+class Saving:
+    """A checkpoint that is being written in the background."""
+
+    def __init__(self, *, path: Path, call: BackgroundCall) -> None:
+        self.path = path
+        self._call = call
+
+    def wait(self) -> None:
+        """Waits until the checkpoint is whole and in its place.
+
+        Raises:
+            CheckpointError: if it could not be written. What was at the path before is still there.
+        """
+        self._call.wait()
+
+    def is_done(self) -> bool:
+        """Whether nothing is being written any more; `wait` then says how it went."""
+        return self._call.is_done()
+
+    def __repr__(self) -> str:
+        return f"Saving({os.fspath(self.path)!r}, {'done' if self.is_done() else 'in progress'})"
+
+
+def save(path: str | os.PathLike[str], state: Any) -> Saving:
+    """Saves a state: each actor its own parts, in the background.
+
+    This returns as soon as everything is copied to host memory, so that the next step may donate the state. The
+    checkpoint appears at `path` at once and whole, and replaces one that is there; after a crash, the old or the new
+    one is there. A second save to the same path waits for the first, and the interpreter waits at exit.
+
+    Args:
+        path: a folder, on a file system that all hosts of the actors share.
+        state: a pytree of RemoteArrays, arrays and numbers.
+
+    Returns:
+        The save, to `wait()` for. An error while writing is raised there, and logged.
+
+    Raises:
+        CheckpointError: if the state or the path cannot be saved, or the disk has too little room.
+        DeletedArrayError: if a step has taken an array of the state.
+        TaskFailed: if an array was never computed.
+    """
+    require_orbax()
+    target = checkpoint_path(path)
+    leaves, _ = flatten(state)
+    types = [leaf_type(leaf, what="state") for leaf in leaves]
+    for leaf in leaves:
+        check_alive(leaf)
+    SAVES.take(target)
+    try:
+        return _start(target, leaves, types)
+    except BaseException:
+        SAVES.free(target)
+        raise
+
+
+def _start(path: Path, leaves: Sequence[Leaf], types: Sequence[LeafType]) -> Saving:
+    needed_bytes = sum(map(_size_bytes, types))
+    check_space(path, needed_bytes)
+    id_ = uuid.uuid4().hex
+    folder = make_unfinished(path, id_)
+    try:
+        writing = write_state(folder, leaves)
+        records = [
+            LeafRecord(path=leaf.path, dtype=type_.dtype, shape=type_.shape, pieces=pieces)
+            for leaf, type_, pieces in zip(leaves, types, writing.pieces, strict=True)
+        ]
+        manifest = Manifest(id=id_, leaves=tuple(records))
+    except BaseException:
+        remove(folder)
+        raise
+
+    def finish() -> None:
+        try:
+            writing.wait()
+            _check_written(folder, manifest)
+            manifest.write(folder)
+            commit(folder, path)
+        except Exception as error:
+            known = write_error(error, folder, needed_bytes)
+            remove(folder)
+            _logger.error("jq.save: %s", known)
+            raise known from (error if known is not error else error.__cause__)
+        finally:
+            SAVES.free(path)
+
+    return Saving(path=path, call=BackgroundCall(finish, name="jaxquard-save"))
+
+
+def _size_bytes(type_: LeafType) -> int:
+    data = data_type_of(type_.dtype)
+    return prod((*type_.shape, *data.tail)) * data.itemsize
+
+
+def _check_written(folder: Path, manifest: Manifest) -> None:
+    """Holds what the writers say against what this host sees."""
+    for leaf in manifest.leaves:
+        data = data_type_of(leaf.dtype)
+        assert sum(piece.region.size for piece in leaf.pieces) == prod((*leaf.shape, *data.tail)), leaf
+    for name in sorted({piece.folder for leaf in manifest.leaves for piece in leaf.pieces}):
+        if not (folder / name).is_dir():
+            raise CheckpointError(
+                f"{name} was written into {os.fspath(folder.parent)} on another host, but is not seen on this one. "
+                "Save to a path on a file system that all hosts share."
+            )
