@@ -67,8 +67,14 @@ def place(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def copy_array(array: jax.Array) -> jax.Array:
-    """The same values in memory of its own, on the same devices."""
-    return _copy(array, target=array.sharding)
+    """The same values in memory of its own, on the same devices.
+
+    Of a mesh that spans processes, each copies its own parts: one may do so without the others.
+    """
+    if array.is_fully_addressable:
+        return _copy(array, target=array.sharding)
+    parts = [_copy(shard.data, target=shard.data.sharding) for shard in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
 
 
 def _share(array: jax.Array) -> jax.Array:

@@ -1,0 +1,150 @@
+"""What our transport between processes costs beside the bare `jax.experimental.transfer` under it.
+
+Two processes send a message to and fro: the time of one way, 64 MB and 1 KB. The bare one blocks until its array is
+there, which cannot be given up; ours looks again and again. Both go through the same kind of server, in the
+same processes, in turns, so that only the ratio counts.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import transfer
+from jax.sharding import Mesh
+
+from benchmarks.measure import measure, print_ratios
+from jaxquard.ir.array_type import ArrayType
+from jaxquard.runtime.transfer import sharding_on
+from jaxquard.runtime.transports.protocol import Link
+from jaxquard.runtime.transports.transfer_transport import TransferTransport
+
+# (size in floats, trips in one measurement, rounds)
+CASES = {"64 MB": (16 * 2**20, 1, 12), "1 KB": (256, 50, 40)}
+NUM_DEVICES = 2
+# Bandwidth of at least 0.9 of the bare transport's.
+TARGETS = {"64 MB": 1 / 0.9}
+
+
+class Player:
+    """One of the two processes; each trip sends a message there and back."""
+
+    def __init__(self, actor: int, pipe: Any) -> None:
+        self.actor, self.pipe = actor, pipe
+        self.mesh = Mesh(np.array(jax.devices()[:NUM_DEVICES]), ("x",))
+        self.server = transfer.start_transfer_server(jax.devices()[0].client, "127.0.0.1:0", ["127.0.0.1:0"])
+        self.transport = TransferTransport(jax.devices(), actor=actor)
+        pipe.send((self.server.address(), self.transport.address))
+        address, peer = pipe.recv()
+        self.connection = self.server.connect(address)
+        self.transport.connect({actor: [self.transport.address], 1 - actor: [peer]})
+        self.numbers = count()
+
+    def candidates(self, size: int, num_trips: int, *, may_donate: bool) -> dict[str, Callable[[], None]]:
+        type_ = ArrayType(dtype="float32", shape=(size,), spec=(("x",),))
+        value = jax.device_put(np.ones(size, np.float32), sharding_on(self.mesh, type_))
+        return {
+            "bare transfer": self._bare(value, num_trips),
+            "ours": self._ours(value, type_, num_trips, may_donate=False),
+            **({"ours, acknowledged": self._ours(value, type_, num_trips, may_donate=True)} if may_donate else {}),
+        }
+
+    def _bare(self, value: jax.Array, num_trips: int) -> Callable[[], None]:
+        type_ = [jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)]
+
+        def send(number: int) -> None:
+            self.server.await_pull(2 * number + self.actor, [value])
+
+        def receive(number: int) -> None:
+            self.connection.pull(2 * number + 1 - self.actor, type_)[0].block_until_ready()
+
+        def run() -> None:
+            for _ in range(num_trips):
+                number = next(self.numbers)
+                self._play(send, receive, number)
+
+        return run
+
+    def _ours(self, value: jax.Array, type_: ArrayType, num_trips: int, *, may_donate: bool) -> Callable[[], None]:
+        program_id = next(self.numbers)
+        links = [
+            Link(
+                source=source,
+                target=1 - source,
+                messages=((type_,),) * num_trips,
+                orders=tuple(range(source, 2 * num_trips, 2)),
+                may_donate=(may_donate,) * num_trips,
+            )
+            for source in range(2)
+        ]
+        sender = self.transport.open_sender(links[self.actor], program_id=program_id, mesh=self.mesh)
+        receiver = self.transport.open_receiver(links[1 - self.actor], program_id=program_id, mesh=self.mesh)
+
+        def run() -> None:
+            step = next(self.numbers)
+            receiver.begin(step)
+            for number in range(num_trips):
+                self._play(
+                    lambda number: sender.send(step, number, [value]),
+                    lambda number: receiver.recv(step, number, should_stop=bool),
+                    number,
+                )
+
+        return run
+
+    def _play(self, send: Callable[[int], Any], receive: Callable[[int], Any], number: int) -> None:
+        first, second = (send, receive) if self.actor == 0 else (receive, send)
+        first(number)
+        second(number)
+
+
+def _make_player(actor: int, pipe: Any) -> Player:
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
+    return Player(actor, pipe)
+
+
+def _prepare(player: Player) -> dict[str, dict[str, Callable[[], None]]]:
+    return {
+        name: player.candidates(size, num_trips, may_donate=name == "1 KB")
+        for name, (size, num_trips, _) in CASES.items()
+    }
+
+
+def _answer(pipe: Any) -> None:
+    """The other process: runs the candidate that it is told."""
+    cases = _prepare(_make_player(1, pipe))
+    while (message := pipe.recv()) is not None:
+        case, candidate = message
+        cases[case][candidate]()
+    os._exit(0)
+
+
+def main() -> None:
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_answer, args=(theirs,), daemon=True)
+    process.start()
+    cases = _prepare(_make_player(0, pipe))
+
+    def together(case: str, candidate: str) -> Callable[[], None]:
+        def run() -> None:
+            pipe.send((case, candidate))
+            cases[case][candidate]()
+
+        return run
+
+    for case, (_, num_trips, num_rounds) in CASES.items():
+        measurements = measure({name: together(case, name) for name in cases[case]}, num_rounds=num_rounds)
+        least_s = measurements["ours"].least_s / num_trips / 2
+        print_ratios(
+            measurements,
+            title=f"{num_trips} trips of {case} to and fro; ours takes {least_s * 1e6:.0f} µs one way at least",
+            base="bare transfer",
+            at_most={"ours": TARGETS[case]} if case in TARGETS else None,
+        )
+    pipe.send(None)
+    process.join()

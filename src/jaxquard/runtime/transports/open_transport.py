@@ -1,0 +1,21 @@
+"""The transports by name."""
+
+import jax
+
+from jaxquard.errors import MeshError
+from jaxquard.runtime.transports.collective_transport import CollectiveTransport
+from jaxquard.runtime.transports.protocol import Transport
+from jaxquard.runtime.transports.transfer_transport import TransferTransport
+
+TRANSPORTS = {"transfer": TransferTransport, "collective": CollectiveTransport}
+
+
+def open_transport(name: str, *, actor: int, ip: str) -> Transport:
+    """A transport for this process, one of an actor's, reached by its peers at this address of its host.
+
+    Raises:
+        MeshError: if there is no such transport.
+    """
+    if name not in TRANSPORTS:
+        raise MeshError(f"there is no transport {name!r}. There are: {', '.join(TRANSPORTS)}.")
+    return TRANSPORTS[name](jax.local_devices(), actor=actor, host=ip)
