@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Neighbours in a file share what they compile, so workers take runs of tests.
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+# A mesh on Ray is many processes, and one serves many tests: no workers.
+PYTEST_RAY := $(BIN)/python -m pytest -q
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
@@ -29,7 +31,8 @@ demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, besid
 test: lint imports typecheck unit  ## All that CI checks
 
 test-slow: $(VENV)/.dev  ## The tests marked slow, with many more generated examples
-	$(call timed,slow tests,$(PYTEST) -m slow --hypothesis-profile=long --durations=10)
+	$(call timed,slow tests,$(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10)
+	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10)
 
 lint: $(VENV)/.dev  ## Check format and style
 	$(call timed,ruff,$(BIN)/ruff check --quiet .; $(BIN)/ruff format --quiet --diff .)
@@ -41,14 +44,15 @@ typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
 unit: $(VENV)/.dev  ## The tests alone
-	$(call timed,pytest,$(PYTEST) -m 'not slow' --durations=10)
+	$(call timed,pytest,$(PYTEST) -m 'not slow and not ray' --durations=10)
+	$(call timed,pytest on Ray,$(PYTEST_RAY) -m 'not slow and ray' --durations=10)
 
 format: $(VENV)/.dev  ## Rewrite the code in its one format
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format .
 
 golden: $(VENV)/.dev  ## Rewrite the golden texts; read the difference before committing
-	$(call timed,golden texts,$(PYTEST) -m 'not slow' --update-golden)
+	$(call timed,golden texts,$(PYTEST) -m 'not slow and not ray' --update-golden)
 
 bench: $(VENV)/.dev  ## Print the ratios of benchmarks/, or of some: make bench BENCH="dispatch"
 	@$(BIN)/python -m benchmarks.run $(BENCH)

@@ -6,5 +6,7 @@ from jaxquard.pipeline.loop import accumulate_grads as accumulate_grads
 from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
 from jaxquard.pipeline.marks import task as task
 from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
+from jaxquard.runtime.checkpoint.restore import restore as restore
+from jaxquard.runtime.checkpoint.save import save as save
 from jaxquard.runtime.remote_array import RemoteArray as RemoteArray
 from jaxquard.runtime.remote_mesh import RemoteMesh as RemoteMesh

@@ -12,28 +12,42 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxquard.errors import MeshError
 from jaxquard.runtime.cpu_devices import make_cpu_devices
 from jaxquard.runtime.distributed import DistributedStep, StepOptions
+from jaxquard.runtime.engine import Engine
 from jaxquard.runtime.in_process import InProcessEngine
 from jaxquard.runtime.initial_state import Initialisation
+from jaxquard.runtime.ray.start_engine import start_engine
 
-_RUNTIMES = ("in_process",)
+_RUNTIMES = ("in_process", "ray")
+_TRANSPORTS = ("transfer", "collective")
 
 
 class RemoteMesh:
     """Actors that run the stages of a pipeline, each on a mesh of devices.
 
-    On CPU every actor gets the virtual devices that it needs. On a GPU or TPU the actors take the
+    In one process: on CPU every actor gets the virtual devices that it needs; on a GPU or TPU the actors take the
     devices of this process in order, `prod(spmd_mesh)` each, or share them.
+
+    With `runtime="ray"` every actor is a process, here or on other hosts. This process needs no accelerator then.
 
     Args:
         shape: the number of actors, as a tuple of one: `(4,)`.
         spmd_mesh: the shape of each actor's own mesh, over which its arrays are sharded.
         spmd_axis_names: the names of its axes, for `PartitionSpec`s.
-        runtime: "in_process": the actors are threads of this process.
-        devices: the devices to use, in order; by default `jax.devices()`.
-        share_devices: lets several actors use the same devices when there are not enough.
+        runtime: "in_process": the actors are threads of this process. "ray": they are processes.
+        devices: in one process, the devices to use, in order; by default `jax.devices()`.
+        share_devices: in one process, lets several actors use the same devices when there are not enough.
+        address: on Ray, the cluster to join: "ray://head:10001", "head:6379" or "auto". By default the Ray that this
+            process is connected to; if it is not, one is started here, on loopback, and ends with the mesh.
+        platform: on Ray, "cpu", "gpu" or "tpu"; by default GPUs if the cluster has any, else TPUs, else CPUs.
+        processes_per_actor: on Ray, over how many processes each actor's mesh spans: more than one for actors that
+            are larger than a host.
+        transport: on Ray, how tensors go from actor to actor: "transfer" (`jax.experimental.transfer`, over TCP) or
+            "collective" (NCCL on GPUs, gloo on CPUs).
+        silence_limit_s: on Ray, how long a process may give no sign of life before it counts as lost.
 
     Raises:
-        MeshError: if the arguments do not fit together, or there are too few devices.
+        MeshError: if the arguments do not fit together, there are too few devices or hosts, Ray is missing or nothing
+            answers at the address.
     """
 
     def __init__(
@@ -45,6 +59,11 @@ class RemoteMesh:
         runtime: str = "in_process",
         devices: Sequence[jax.Device] | None = None,
         share_devices: bool = False,
+        address: str | None = None,
+        platform: str | None = None,
+        processes_per_actor: int = 1,
+        transport: str = "transfer",
+        silence_limit_s: float = 10.0,
     ) -> None:
         if runtime not in _RUNTIMES:
             raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, _RUNTIMES))}.")
@@ -53,14 +72,35 @@ class RemoteMesh:
         self.spmd_axis_names = _axis_names(self.spmd_shape, spmd_axis_names)
         if len(self.shape) != 1:
             raise MeshError(f"shape={shape!r} has {len(self.shape)} dims; give the number of actors: (4,).")
-        per_actor = _devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         axis_types = (AxisType.Auto,) * len(self.spmd_shape)
+        self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=axis_types)
+        if runtime == "ray":
+            _check_unused(runtime, devices=devices, share_devices=share_devices or None)
+            _check_ray_options(transport, processes_per_actor, silence_limit_s)
+            self.engine: Engine = start_engine(
+                num_actors=self.num_actors,
+                mesh_shape=self.spmd_shape,
+                axis_names=self.spmd_axis_names,
+                address=address,
+                processes_per_actor=processes_per_actor,
+                platform=platform,
+                transport=transport,
+                silence_limit_s=silence_limit_s,
+            )
+            return
+        _check_unused(
+            runtime,
+            address=address,
+            platform=platform,
+            processes_per_actor=None if processes_per_actor == 1 else processes_per_actor,
+            transport=None if transport == "transfer" else transport,
+        )
+        per_actor = _devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         meshes = [
             Mesh(np.array(owned).reshape(self.spmd_shape), self.spmd_axis_names, axis_types=axis_types)
             for owned in per_actor
         ]
         self.engine = InProcessEngine(meshes)
-        self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=axis_types)
 
     @property
     def num_actors(self) -> int:
@@ -68,7 +108,12 @@ class RemoteMesh:
 
     @property
     def meshes(self) -> tuple[Mesh, ...]:
-        """The mesh of each actor."""
+        """The mesh of each actor, in one process."""
+        if not isinstance(self.engine, InProcessEngine):
+            raise MeshError(
+                "the actors are other processes, and so are their devices. In shardings, use PartitionSpecs, or "
+                "NamedShardings on mesh.abstract_mesh."
+            )
         return self.engine.meshes
 
     def distributed(
@@ -125,8 +170,19 @@ class RemoteMesh:
         """
         return Initialisation.trace(functools.partial(fn, **kwargs), args, mesh=self).arrays()
 
+    def restart(self) -> tuple[int, ...]:
+        """Starts lost actors again, compiles their tasks and connects them; returns which they were.
+
+        What they held is lost: restore it from a checkpoint. What the others hold is still there. In one process no
+        actor is ever lost, and this does nothing.
+        """
+        return self.engine.restart()
+
     def close(self) -> None:
-        """Ends the actors' threads; results that are there can still be read."""
+        """Ends the actors, and Ray if it was started for them.
+
+        In one process, results that are there can still be read; with actors that are processes, they are gone.
+        """
         self.engine.close()
 
     def __enter__(self) -> "RemoteMesh":
@@ -138,6 +194,21 @@ class RemoteMesh:
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in zip(self.spmd_axis_names, self.spmd_shape, strict=True))
         return f"RemoteMesh({self.num_actors} actors, each {axes})"
+
+
+def _check_unused(runtime: str, **options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise MeshError(f"{name}={value!r} has no meaning with runtime={runtime!r}. Leave it out.")
+
+
+def _check_ray_options(transport: str, processes_per_actor: Any, silence_limit_s: Any) -> None:
+    if transport not in _TRANSPORTS:
+        raise MeshError(f"transport={transport!r} is not known. Use one of: {', '.join(map(repr, _TRANSPORTS))}.")
+    if not isinstance(processes_per_actor, int) or processes_per_actor < 1:
+        raise MeshError(f"processes_per_actor={processes_per_actor!r} must be a whole number, 1 or more.")
+    if not isinstance(silence_limit_s, int | float) or not silence_limit_s > 0:
+        raise MeshError(f"silence_limit_s={silence_limit_s!r} must be a number of seconds, more than 0.")
 
 
 def _tuple_of(value: Any) -> tuple[Any, ...]:

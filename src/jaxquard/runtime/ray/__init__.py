@@ -1,0 +1,1 @@
+"""Runs programs on Ray: many processes, on one host or many."""

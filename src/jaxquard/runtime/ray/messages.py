@@ -1,0 +1,151 @@
+"""What the controller and the processes of the actors say to each other. All of it can be pickled."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxquard.ir.program import Program
+from jaxquard.runtime.transports.protocol import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What a process must know before JAX starts in it.
+
+    Attributes:
+        rank: which of the actor's processes it is.
+        settings: settings of JAX that the controller has and that matter there: names and values.
+        environment: variables to set before a backend starts, such as XLA_FLAGS.
+    """
+
+    actor: int
+    num_actors: int
+    rank: int
+    num_processes: int
+    platform: str
+    num_devices: int
+    mesh_shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    transport: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a process tells of itself once it is up.
+
+    Attributes:
+        boot: the same for processes on one kernel, which share a monotonic clock.
+        log_paths: where its standard output and error go.
+        note_path: the file in which it keeps what it is doing.
+        num_oom_kills: how many processes its host's kernel has killed for their memory so far.
+    """
+
+    host: str
+    ip: str
+    node_id: str
+    pid: int
+    boot: str
+    log_paths: tuple[str, ...]
+    note_path: str
+    num_oom_kills: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOrder:
+    """A program without its code, for the processes to link.
+
+    Attributes:
+        constants: by number, those that the actor uses.
+    """
+
+    number: int
+    program: Program
+    constants: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOrder:
+    """One actor's part of one step.
+
+    Attributes:
+        turn: its place among all that the actor does in order, and the epoch in which that counts.
+        inputs: for each input the number of a cell, or a value.
+        outputs: the number of the first cell; the others follow.
+        frees: cells that nobody holds any more.
+    """
+
+    program: int
+    step: int
+    turn: "Turn"
+    inputs: tuple[Any, ...]
+    outputs: int
+    frees: tuple[int, ...]
+    measure: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Turn:
+    """When an actor may do something: after everything with a lower number of the same epoch.
+
+    A failure ends an epoch: what has not started then never does.
+    """
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteFailure:
+    """A task that failed in another process, as text."""
+
+    order: int
+    task: str
+    kind: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReport:
+    """Seconds on the process's own clock, by instruction; and for each source when its messages arrived."""
+
+    dispatches: dict[int, float]
+    ends: dict[int, float]
+    arrivals: dict[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReply:
+    """What became of a step on one process.
+
+    Attributes:
+        is_complete: whether it ran to its end.
+        is_intact: whether every donated input is still there.
+        kept: donated cells that are still there although the step failed.
+        values: small outputs, by the number of their cell.
+    """
+
+    is_complete: bool
+    is_intact: bool = True
+    failure: RemoteFailure | None = None
+    kept: tuple[int, ...] = ()
+    values: dict[int, np.ndarray] | None = None
+    clock: ClockReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """A sign of life.
+
+    Attributes:
+        time_s: the process's clock.
+        note: what it is doing.
+        report: how far its messages have come.
+    """
+
+    time_s: float
+    note: str
+    report: Report | None = None

@@ -1,0 +1,144 @@
+"""One step under way on the processes of the actors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxquard.ir.program import Program, Send
+from jaxquard.ir.timeline import Timeline
+from jaxquard.runtime.ray.clocks import compare_clocks
+from jaxquard.runtime.ray.crew import Crew, Member
+from jaxquard.runtime.ray.load_program import LoadedOnRay
+from jaxquard.runtime.ray.messages import ClockReport, RemoteFailure, StepReply
+from jaxquard.runtime.ray.ray_cell import RayCell
+from jaxquard.runtime.remote_array import RemoteArray
+from jaxquard.runtime.step_state import ActorPlace, Failure, StepState
+from jaxquard.runtime.timings import make_timeline
+
+# A step that is given up, because of a failure elsewhere, is never the first to blame.
+_LAST = 10**9
+
+
+class RemoteCause(Exception):
+    """What happened in, or to, another process; its traceback there is a note."""
+
+
+class RayRun:
+    """A step that was sent to all actors.
+
+    Attributes:
+        cells: for each actor, one cell for each slot among its outputs, in their order.
+        inputs: for each actor the cells that it was given, held until it has answered.
+        epoch: the one in which it was sent.
+    """
+
+    def __init__(
+        self, *, loaded: LoadedOnRay, state: StepState, cells: tuple[tuple[RayCell, ...], ...], crew: Crew
+    ) -> None:
+        self.cells, self.state = cells, state
+        self.inputs: tuple[tuple[RayCell, ...], ...] = ()
+        self.epoch = 0
+        self._loaded, self._crew = loaded, crew
+        self._replies: list[list[tuple[Member, StepReply]]] = [[] for _ in cells]
+
+    def results(self) -> tuple[RemoteArray, ...]:
+        """The flat results, parts and copies put together."""
+        return self._loaded.results(self.cells)
+
+    def is_done(self) -> bool:
+        """Whether every actor has answered, or the step has failed."""
+        return self.state.is_finished
+
+    def wait(self) -> None:
+        """Waits until every task has ended.
+
+        Raises:
+            ActorFailed: if one failed, or an actor was lost.
+        """
+        self.state.wait_finished()
+        self.state.raise_error()
+
+    def timeline(self) -> Timeline:
+        """Waits for the step and says when everything ran, on the controller's clock."""
+        self.wait()
+        firsts = [min(replies, key=lambda item: item[0].rank) for replies in self._replies]
+        offsets_s = compare_clocks(self._crew, [member for member, _ in firsts])
+        clocks = []
+        for member, reply in firsts:
+            assert reply.clock is not None, "the step was not measured: pass measure=True to execute"
+            clocks.append(_shifted(reply.clock, offsets_s[member]))
+        return make_timeline(self._loaded.program, _with_arrivals(self._loaded.program, clocks))
+
+    def take_reply(self, member: Member, reply: StepReply) -> None:
+        """One process has answered; when all of an actor have, its cells are filled."""
+        replies = self._replies[member.actor]
+        replies.append((member, reply))
+        if len(replies) < len(self._crew.members[member.actor]):
+            return
+        by_rank = [found for _, found in sorted(replies, key=lambda item: item[0].rank)]
+        kept = set.intersection(*(set(found.kept) for found in by_rank))
+        for cell in self.inputs[member.actor]:
+            if cell.number in kept:
+                cell.give_back()
+        if all(found.is_complete for found in by_rank):
+            values = by_rank[0].values or {}
+            for cell in self.cells[member.actor]:
+                cell.fill(values.get(cell.number))
+        self.state.report_dispatched(member.actor)
+        self.state.report_ended(
+            failure=self._find_failure(replies), is_intact=all(found.is_intact for found in by_rank)
+        )
+        self.inputs = tuple(() if actor == member.actor else cells for actor, cells in enumerate(self.inputs))
+
+    def _find_failure(self, replies: Sequence[tuple[Member, StepReply]]) -> Failure | None:
+        failed = [(reply.failure, member) for member, reply in replies if reply.failure is not None]
+        if failed:
+            found, member = min(failed, key=lambda item: item[0].order)
+            return _failure(found, member)
+        if all(reply.is_complete for _, reply in replies):
+            return None
+        cause = RemoteCause("the step was given up, as another one had failed")
+        place = ActorPlace(host=replies[0][0].host)
+        return Failure(actor=replies[0][0].actor, order=_LAST, task="(none)", cause=cause, place=place)
+
+
+def describe_error(error: BaseException) -> StepReply:
+    """A call that raised, which a step is not meant to do, as a reply."""
+    failure = RemoteFailure(
+        order=-1, task="(starting the step)", kind=type(error).__name__, message=_last_line(error), traceback=str(error)
+    )
+    return StepReply(is_complete=False, is_intact=False, failure=failure)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _failure(found: RemoteFailure, member: Member) -> Failure:
+    cause = RemoteCause(found.message or found.kind)
+    cause.add_note(found.traceback)
+    return Failure(
+        actor=member.actor, order=found.order, task=found.task, cause=cause, place=ActorPlace(host=member.host)
+    )
+
+
+def _shifted(clock: ClockReport, offset_s: float) -> ClockReport:
+    return ClockReport(
+        dispatches={position: time_s + offset_s for position, time_s in clock.dispatches.items()},
+        ends={position: time_s + offset_s for position, time_s in clock.ends.items()},
+        arrivals={source: tuple(time_s + offset_s for time_s in times) for source, times in clock.arrivals.items()},
+    )
+
+
+def _with_arrivals(program: Program, clocks: Sequence[ClockReport]) -> list[Any]:
+    """The end of a transfer is when its receiver had it."""
+    for source, (actor, clock) in enumerate(zip(program.actors, clocks, strict=True)):
+        numbers: dict[int, int] = {}
+        for position, instruction in enumerate(actor.instructions):
+            if isinstance(instruction, Send):
+                number = numbers.get(instruction.target, 0)
+                numbers[instruction.target] = number + 1
+                arrivals = clocks[instruction.target].arrivals.get(source, ())
+                if number < len(arrivals):
+                    clock.ends[position] = max(arrivals[number], clock.dispatches[position])
+    return list(clocks)
