@@ -14,6 +14,8 @@ from jaxquard.runtime.transports.protocol import TransferStopped
 from tests.runtime.transports.crew import NUM_PROCESSES, Crew
 from tests.runtime.transports.jobs import check_value, load, make_pattern, make_value, never, open_links, run_steps
 
+pytestmark = pytest.mark.ray
+
 NUMBERS = count(1)
 SMALL = (ArrayType.parse("float32[8]{x}"),)
 

@@ -9,6 +9,7 @@ Nothing is compressed: the state of a training is noise, which takes twice the t
 
 import contextlib
 import importlib.util
+import inspect
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,9 +61,9 @@ def _checkpointer(ocp: Any) -> Any:
     alone = ocp.options.MultiprocessingOptions(
         primary_host=index, active_processes={index}, barrier_sync_key_prefix=f"jaxquard-{uuid.uuid4().hex}"
     )
-    # The arrays to be written are copies already. Without a handler of JAX arrays, orbax warns.
+    # Without a handler of JAX arrays, orbax warns.
     registry = ocp.type_handlers.create_type_handler_registry(
-        (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)),
+        (np.ndarray, _numpy_handler(ocp)),
         (jax.Array, ocp.type_handlers.ArrayHandler(primary_host=index)),
     )
     handler = ocp.PyTreeCheckpointHandler(
@@ -72,6 +73,13 @@ def _checkpointer(ocp: Any) -> Any:
         type_handler_registry=registry,
     )
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _numpy_handler(ocp: Any) -> Any:
+    """The arrays to be written are copies already; where orbax can be told so (after 0.12.4), it copies no more."""
+    handler = ocp.type_handlers.NumpyHandler
+    knows = "deepcopy_host_arrays" in inspect.signature(handler).parameters
+    return handler(deepcopy_host_arrays=False) if knows else handler()
 
 
 def _write_values(folder: Path, stored: Mapping[str, np.ndarray]) -> None:

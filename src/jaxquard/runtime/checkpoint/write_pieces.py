@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -113,15 +112,20 @@ def _shards(array: jax.Array | np.ndarray) -> _Shards:
     shards: _Shards = []
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            shard.data.copy_to_host_async()
+            if not _is_cpu(shard.data):
+                shard.data.copy_to_host_async()
             shards.append((Region.of_index(shard.index, array.shape), _copier(shard.data)))
     return shards
 
 
-def _copier(data: Any) -> Callable[[], np.ndarray]:
+def _copier(data: jax.Array) -> Callable[[], np.ndarray]:
     """On CPU, NumPy would see the array's own memory; from elsewhere it comes in a copy anyway."""
-    is_cpu = all(device.platform == "cpu" for device in data.devices())
-    return lambda: _own_copy(np.asarray(data)) if is_cpu else np.asarray(data)
+    return lambda: _own_copy(np.asarray(data)) if _is_cpu(data) else np.asarray(data)
+
+
+def _is_cpu(data: jax.Array) -> bool:
+    """Memory that is the host's already. JAX 0.11 keeps such an array's buffer if a copy was asked for."""
+    return all(device.platform == "cpu" for device in data.devices())
 
 
 def _own_copy(array: np.ndarray) -> np.ndarray:
