@@ -34,7 +34,7 @@ class ActorClock:
     def __init__(self, *, waits_in_place: bool) -> None:
         self.dispatches: dict[int, float] = {}
         self.ends: dict[int, float] = {}
-        self._watchers = None if waits_in_place else (_Watcher(self.ends), _Watcher(self.ends))
+        self._watchers = None if waits_in_place else (Watcher(self.ends), Watcher(self.ends))
 
     def start(self, position: int) -> None:
         self.dispatches[position] = time.perf_counter()
@@ -58,7 +58,7 @@ class ActorClock:
             self._watchers[watcher].watch(position, arrays)
 
 
-class _Watcher:
+class Watcher:
     """A thread that waits for arrays in order and notes when they were ready."""
 
     def __init__(self, ends: dict[int, float]) -> None:
@@ -71,13 +71,18 @@ class _Watcher:
         self._inbox.put((position, arrays))
 
     def close(self) -> None:
+        """Waits until everything is noted."""
         self._inbox.put(None)
         self._thread.join()
+
+    def leave(self) -> None:
+        """Lets the thread end by itself, as it may wait for what never comes."""
+        self._inbox.put(None)
 
     def _run(self) -> None:
         while (item := self._inbox.get()) is not None:
             _wait_for(item[1])
-            self._ends[item[0]] = time.perf_counter()
+            self._ends.setdefault(item[0], time.perf_counter())
 
 
 def _wait_for(arrays: list[jax.Array]) -> None:

@@ -9,6 +9,7 @@ import jax
 from jaxquard.runtime.cell import StepLost
 from jaxquard.runtime.ray.note import Note
 from jaxquard.runtime.ray.unacknowledged import Unacknowledged
+from jaxquard.runtime.timings import Watcher
 from jaxquard.runtime.transports.protocol import Receiver, Sender, TransferStopped
 
 
@@ -34,23 +35,42 @@ class Inbox:
     """Where an actor gets what another sends to it.
 
     Attributes:
-        arrivals: when each message was seen to be there.
+        ends: if arrivals are measured, takes when each message had arrived, by its number.
     """
 
     def __init__(
-        self, receiver: Receiver, step: int, source: int, *, should_stop: Callable[[], bool], note: Note
+        self,
+        receiver: Receiver,
+        step: int,
+        source: int,
+        *,
+        should_stop: Callable[[], bool],
+        note: Note,
+        ends: dict[int, float] | None = None,
     ) -> None:
-        self.arrivals: list[float] = []
         self._receiver, self._step, self._source = receiver, step, source
         self._should_stop, self._note = should_stop, note
+        self._num_received = 0
+        self.ends = ends
+        self._watcher = None if ends is None else Watcher(ends)
+        receiver.watch = None if self._watcher is None else self._watcher.watch
         receiver.begin(step)
 
     def get(self) -> list[Any]:
-        number = len(self.arrivals)
+        number = self._num_received
         self._note.write(f"waiting for message {number} from actor {self._source}")
         try:
             values = self._receiver.recv(self._step, number, should_stop=self._should_stop)
         except TransferStopped as stopped:
             raise StepLost from stopped
-        self.arrivals.append(time.perf_counter())
+        self._num_received += 1
+        if self.ends is not None:
+            # At the latest; the watcher may have seen it come before.
+            self.ends.setdefault(number, time.perf_counter())
         return values
+
+    def close(self) -> None:
+        """Ends the watching; what has not arrived by now never will."""
+        self._receiver.watch = None
+        if self._watcher is not None:
+            self._watcher.leave()

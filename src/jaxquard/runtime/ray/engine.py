@@ -288,6 +288,8 @@ class RayEngine:
         if reply.failure is not None and reply.failure.kind == TransferError.__name__:
             # Its peer may be gone: then the monitor is about to say so, and that is what to tell.
             self.monitor.await_loss()
+            if self.crew.losses:
+                run.state.wait_finished(self.monitor.limit_s)
         run.take_reply(member, reply)
         while self._runs and self._runs[0].state.is_finished:
             self._runs.popleft()

@@ -110,11 +110,11 @@ class RemoteFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReport:
-    """Seconds on the process's own clock, by instruction; and for each source when its messages arrived."""
+    """Seconds on the process's own clock, by instruction; and for each source, by number, when messages arrived."""
 
     dispatches: dict[int, float]
     ends: dict[int, float]
-    arrivals: dict[int, tuple[float, ...]]
+    arrivals: dict[int, dict[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

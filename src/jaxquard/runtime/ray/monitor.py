@@ -22,8 +22,6 @@ from jaxquard.runtime.ray.messages import Sign
 _SIGNS_PER_LIMIT = 10
 _LONGEST_INTERVAL_S = 1.0
 _SHORTEST_INTERVAL_S = 0.05
-# How long a round itself may take.
-_ROUND_S = 0.5
 # Rounds in a row that may go wrong before Ray counts as gone.
 _MOST_ERRORS = 3
 
@@ -69,10 +67,13 @@ class Monitor:
         return "" if pulse is None or pulse.sign is None else pulse.sign.note
 
     def await_loss(self) -> None:
-        """Waits for a round or two: an actor that has died is known to be lost then."""
-        end_s = time.monotonic() + 2 * self._interval_s + _ROUND_S
-        while not self._crew.losses and time.monotonic() < end_s:
-            time.sleep(0.02)
+        """Waits until every process has given a new sign of life, or an actor is known to be lost."""
+        ray = import_ray()
+        signs = [member.handle.sign() for member in self._crew.living()]
+        end_s = time.monotonic() + self.limit_s + self._interval_s
+        while signs and not self._crew.losses and time.monotonic() < end_s:
+            done, _ = ray.wait(signs, num_returns=len(signs), timeout=0.02)
+            signs = [sign for sign in signs if sign not in done or not _is_answered(sign)]
 
     def _run(self) -> None:
         before_s, num_errors = time.monotonic(), 0
@@ -153,3 +154,12 @@ def describe_death(error: BaseException) -> str:
     if "OutOfMemory" in type(error).__name__ or "running low on memory" in str(error):
         return "was killed because its host ran out of memory"
     return "has died"
+
+
+def _is_answered(sign: Any) -> bool:
+    ray = import_ray()
+    try:
+        ray.get(sign)
+    except ray.exceptions.RayActorError:
+        return False
+    return True

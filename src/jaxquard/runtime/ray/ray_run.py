@@ -126,7 +126,10 @@ def _shifted(clock: ClockReport, offset_s: float) -> ClockReport:
     return ClockReport(
         dispatches={position: time_s + offset_s for position, time_s in clock.dispatches.items()},
         ends={position: time_s + offset_s for position, time_s in clock.ends.items()},
-        arrivals={source: tuple(time_s + offset_s for time_s in times) for source, times in clock.arrivals.items()},
+        arrivals={
+            source: {number: time_s + offset_s for number, time_s in times.items()}
+            for source, times in clock.arrivals.items()
+        },
     )
 
 
@@ -138,7 +141,7 @@ def _with_arrivals(program: Program, clocks: Sequence[ClockReport]) -> list[Any]
             if isinstance(instruction, Send):
                 number = numbers.get(instruction.target, 0)
                 numbers[instruction.target] = number + 1
-                arrivals = clocks[instruction.target].arrivals.get(source, ())
-                if number < len(arrivals):
+                arrivals = clocks[instruction.target].arrivals.get(source, {})
+                if number in arrivals:
                     clock.ends[position] = max(arrivals[number], clock.dispatches[position])
     return list(clocks)

@@ -70,7 +70,9 @@ def run_order(
     )
     own = actor.index
     inboxes = {
-        source: Inbox(receiver, order.step, source, should_stop=is_stopped, note=note)
+        source: Inbox(
+            receiver, order.step, source, should_stop=is_stopped, note=note, ends={} if order.measure else None
+        )
         for source, receiver in loaded.receivers.items()
     }
     channels: dict[tuple[int, int], Any] = {(source, own): inbox for source, inbox in inboxes.items()}
@@ -91,6 +93,8 @@ def run_order(
     )
     run(actor.feeder)
     actor.feeder.in_flight.settle_all()
+    for inbox in inboxes.values():
+        inbox.close()
     if clock is not None:
         clock.close()
     unacknowledged.tidy()
@@ -158,5 +162,5 @@ def _clock_report(clock: ActorClock, inboxes: dict[int, Inbox]) -> ClockReport:
     return ClockReport(
         dispatches=clock.dispatches,
         ends=clock.ends,
-        arrivals={source: tuple(inbox.arrivals) for source, inbox in inboxes.items()},
+        arrivals={source: dict(inbox.ends or {}) for source, inbox in inboxes.items()},
     )

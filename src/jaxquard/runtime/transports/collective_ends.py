@@ -80,6 +80,8 @@ class CollectiveReceiver:
         self._progress = progress
         self.pair = (link.source, link.target, len(local_devices(mesh)))
         self.messages = wire_messages(link.messages, mesh, by_device=True)
+        # Both sides enter a rendezvous when the message is wanted: none is on its way before.
+        self.watch: Callable[[int, list[jax.Array]], None] | None = None
         self.layout: LinkLayout = describe_layout(link.source, link.target, link.messages, mesh)
 
     def begin(self, step: int) -> None:

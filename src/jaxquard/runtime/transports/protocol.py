@@ -137,7 +137,14 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """The target's end of a link."""
+    """The target's end of a link.
+
+    Attributes:
+        watch: if set, called with the number and the arrays of each message that is asked for ahead, which are ready
+            when it has arrived. A transport that does not ask ahead does not call it.
+    """
+
+    watch: Callable[[int, list[jax.Array]], None] | None
 
     @property
     def layout(self) -> LinkLayout: ...

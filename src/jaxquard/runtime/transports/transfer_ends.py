@@ -112,6 +112,7 @@ class TransferReceiver:
         self._posted_bytes = 0
         self._next_post = 0
         self._next_recv = 0
+        self.watch: Callable[[int, list[jax.Array]], None] | None = None
         self.layout: LinkLayout = describe_layout(link.source, link.target, link.messages, mesh)
 
     def begin(self, step: int) -> None:
@@ -167,6 +168,9 @@ class TransferReceiver:
         if not message.parts:
             return offer, []
         try:
-            return offer, self._exchange.pull(self._link.source, offer, list(message.parts))
+            parts = self._exchange.pull(self._link.source, offer, list(message.parts))
         except jax.errors.JaxRuntimeError as cause:
             raise TransferError(self._link.describe_loss(step, number, cause)) from cause
+        if self.watch is not None:
+            self.watch(number, parts)
+        return offer, parts
