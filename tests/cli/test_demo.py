@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -58,6 +59,34 @@ def test_a_tiny_demo(tmp_path):
     check_trace(json.loads(trace.read_text())["traceEvents"])
 
 
+@pytest.mark.ray
+def test_a_tiny_demo_on_ray(tmp_path):
+    """The same, with other losses of the last digit; its Ray is gone afterwards."""
+    trace = tmp_path / "tiny.pftrace.json"
+    options = ["--actors", 2, "--devices-per-actor", 2, "--microbatches", 3, "--steps", 1, "--trace", trace]
+    result = run(*options, "--runtime", "ray")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    devices = "2 virtual CPU devices, each a process on Ray"
+    assert lines[0] == f"Training a GPT of 2 layers (0.5 M parameters) on 2 actors of {devices}"
+    assert "✓ equal, but for rounding" in result.stdout
+    assert re.search(r"bubble of the loop \d+\.\d % measured, 25\.0 % ideal", result.stdout)
+    assert result.stderr == f"wrote {trace}\n"
+    check_trace(json.loads(trace.read_text())["traceEvents"])
+    assert not any(child.name() in RAY_SERVERS for child in psutil.Process().children(recursive=True))
+
+
+RAY_SERVERS = ("gcs_server", "raylet")
+
+
+@pytest.mark.ray
+def test_where_no_ray_is(tmp_path):
+    result = run("--runtime", "ray", "--address", "127.0.0.1:9", "--trace", tmp_path / "x.json")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: No Ray cluster could be reached at 127.0.0.1:9: connection refused.")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def check_trace(events):
     named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert sorted(set(named.values())) == ["compute", "transfer"]
@@ -104,6 +133,11 @@ REFUSED = {
     "--schedule interleaved --layers 7": "interleaved on 4 actors has 8 stages, and each needs a layer",
     "--trace /no/folder/x.json": "cannot write /no/folder/x.json (No such file or directory).",
     "--no-such-option": "No such option: --no-such-option",
+    "--runtime threads": "--runtime threads is not known. Use one of: in-process, ray.",
+    "--address auto": "--address auto has a meaning with --runtime ray alone. Leave it out.",
+    "--platform gpu": "--platform gpu has a meaning with --runtime ray alone. Leave it out.",
+    "--runtime ray --platform npu": "--platform npu is not known. Use one of: cpu, gpu, tpu.",
+    "--runtime ray --cpu --platform gpu": "--cpu and --platform gpu contradict each other. Leave one out.",
 }
 
 
@@ -124,8 +158,25 @@ def test_without_optax(monkeypatch):
     assert result.stderr == "error: the demo needs optax, which is not installed. Run: pip install optax\n"
 
 
-def test_ctrl_c_leaves_with_one_line(tmp_path):
-    """Sent once the schedule is drawn, which is when the work begins."""
+def test_without_ray(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = run("--runtime", "ray")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        'error: --runtime ray needs Ray, which is not installed. Run: pip install "jaxquard[ray]"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "delay_s"),
+    [
+        ("in-process", 1),
+        pytest.param("ray", 1, marks=pytest.mark.ray, id="while Ray starts"),
+        pytest.param("ray", 15, marks=[pytest.mark.ray, pytest.mark.slow], id="while steps run on Ray"),
+    ],
+)
+def test_ctrl_c_leaves_with_one_line(tmp_path, runtime, delay_s):
+    """Sent once the schedule is drawn, which is when the work begins; no process is left behind."""
     environment = {**os.environ, "PYTHONPATH": str(Path(jaxquard.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
     command = [
         sys.executable,
@@ -133,8 +184,12 @@ def test_ctrl_c_leaves_with_one_line(tmp_path):
         "jaxquard",
         "demo",
         "--cpu",
+        "--runtime",
+        runtime,
+        "--actors",
+        "2",
         "--steps",
-        "1000",
+        "100000",
         "--trace",
         str(tmp_path / "x.json"),
     ]
@@ -144,9 +199,11 @@ def test_ctrl_c_leaves_with_one_line(tmp_path):
         assert process.stdout is not None
         while "bubble" not in process.stdout.readline():
             pass
-        time.sleep(1)
+        time.sleep(delay_s)
+        started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
+    assert psutil.wait_procs(started, timeout=5)[1] == []
     assert process.returncode == 130
     assert errors == "interrupted; no timeline was written\n"
     assert not (tmp_path / "x.json").exists()

@@ -6,16 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
-def run(name):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def command(name, *words):
+    return [sys.executable, "-W", "error", str(ROOT / "examples" / name), *map(str, words)]
+
+
+def run(name, *words):
+    done = subprocess.run(command(name, *words), capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -28,7 +34,7 @@ def test_each_example_is_short_and_tested():
     source = Path(__file__).read_text()
     for name in EXAMPLES:
         assert len((ROOT / "examples" / name).read_text().splitlines()) < 80
-        assert f'run("{name}")' in source
+        assert f'run("{name}"' in source
 
 
 @pytest.mark.slow
@@ -64,3 +70,49 @@ def test_stacked_layers():
     assert losses[-1] < losses[0]
     for actor in range(4):
         assert f"actor {actor} holds layers {2 * actor} to {2 * actor + 1} of (8, 64, 64)" in text
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_train_on_ray(tmp_path):
+    """One run is disturbed twice: an actor is killed, then the program. Its losses are those of one that is not."""
+    undisturbed = losses_by_step(run("train_on_ray.py", "--folder", tmp_path / "undisturbed", "--steps", 14))
+    folder = tmp_path / "disturbed"
+    with subprocess.Popen(
+        command("train_on_ray.py", "--folder", folder, "--steps", 1000),
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        before = read_until(process.stdout, "step 10:")  # the checkpoint of step 5 is whole by then
+        actors = [child for child in psutil.Process(process.pid).children(recursive=True) if is_actor(child)]
+        assert len(actors) == 4
+        actors[2].kill()
+        after = read_until(process.stdout, "step 13:")
+        process.kill()
+    assert " has died, in hand: " in after
+    assert "call mesh.restart(), and restore a checkpoint" in after
+    assert min(losses_by_step(after.partition("lost actor")[2])) in (5, 10)
+    resumed = losses_by_step(run("train_on_ray.py", "--folder", folder, "--steps", 14))
+    assert min(resumed) in (5, 10)
+    for losses in (losses_by_step(before), losses_by_step(after), resumed):
+        assert losses.items() <= undisturbed.items()
+
+
+def is_actor(process):
+    return process.name().startswith("ray::Worker")
+
+
+def read_until(stream, start):
+    """All lines up to one that starts so."""
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if line.startswith(start):
+            return "".join(lines)
+    raise AssertionError(f"it ended without {start!r}: {lines}")
+
+
+def losses_by_step(text):
+    return {int(step): loss for step, loss in re.findall(r"^step (\d+): loss (\d+\.\d+)$", text, re.MULTILINE)}

@@ -18,7 +18,9 @@ from jaxquard.cli.demo_training import (
     Outcome,
     Training,
     choose_devices,
+    choose_devices_on_ray,
     require_optax,
+    require_ray,
     train_in_one_jit,
     train_on_actors,
 )
@@ -32,6 +34,8 @@ from jaxquard.report.timeline_grid import timeline_grid
 from jaxquard.schedules import SCHEDULES, Playback, Schedule, find_schedule, make_schedule, play_rows
 
 _TWO_STAGES_AN_ACTOR = ("interleaved", "looped-bfs", "zero-bubble-v", "dual-pipe-v")
+_RUNTIMES = ("in-process", "ray")
+_PLATFORMS = ("cpu", "gpu", "tpu")
 # Rounding in float32, which training amplifies from step to step.
 _TOLERANCE_PER_STEP = 1e-5
 
@@ -51,6 +55,17 @@ def demo(
     ),
     compare: Annotated[bool, typer.Option(help="Also train in one jit, and compare the losses.")] = True,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use virtual CPU devices even if there is a GPU.")] = False,
+    runtime: Annotated[
+        str, typer.Option(help="in-process: the actors are threads. ray: they are processes, here or on a cluster.")
+    ] = "in-process",
+    address: Annotated[
+        str | None,
+        typer.Option(help="With --runtime ray, the cluster: auto or HOST:6379.", show_default="Ray is started here"),
+    ] = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(help=f"With --runtime ray, what the actors use: {', '.join(_PLATFORMS)}.", show_default="cpu"),
+    ] = None,
 ) -> None:
     """Trains a small GPT as a pipeline on actors, beside the same step in one jit.
 
@@ -59,11 +74,17 @@ def demo(
     _check_counts(
         actors=actors, devices_per_actor=devices_per_actor, microbatches=microbatches, steps=steps, layers=layers
     )
+    _check_runtime(runtime, address=address, platform=platform, cpu=cpu)
     require_optax()
     check_writable(trace)
     chosen = _choose_schedule(schedule, num_actors=actors, num_layers=layers)
     playback = play_rows(chosen.rows(microbatches))
-    devices = choose_devices(num_actors=actors, per_actor=devices_per_actor, cpu=cpu)
+    if runtime == "ray":
+        devices = choose_devices_on_ray(
+            num_actors=actors, per_actor=devices_per_actor, platform=platform or "cpu", address=address
+        )
+    else:
+        devices = choose_devices(num_actors=actors, per_actor=devices_per_actor, cpu=cpu)
     training = Training(
         schedule=chosen,
         num_layers=layers or chosen.num_stages,
@@ -90,6 +111,21 @@ def _check_counts(**options: int | None) -> None:
             raise JaxquardError(f"{option} must be 1 or more, but it is {value}.")
 
 
+def _check_runtime(runtime: str, *, address: str | None, platform: str | None, cpu: bool) -> None:
+    if runtime not in _RUNTIMES:
+        raise JaxquardError(f"--runtime {runtime} is not known. Use one of: {', '.join(_RUNTIMES)}.")
+    if runtime == "in-process":
+        for name, value in {"address": address, "platform": platform}.items():
+            if value is not None:
+                raise JaxquardError(f"--{name} {value} has a meaning with --runtime ray alone. Leave it out.")
+        return
+    if platform not in (None, *_PLATFORMS):
+        raise JaxquardError(f"--platform {platform} is not known. Use one of: {', '.join(_PLATFORMS)}.")
+    if cpu and platform not in (None, "cpu"):
+        raise JaxquardError(f"--cpu and --platform {platform} contradict each other. Leave one out.")
+    require_ray()
+
+
 def _choose_schedule(name: str, *, num_actors: int, num_layers: int | None) -> Schedule:
     find_schedule(name)
     num_stages = num_actors * (2 if name in _TWO_STAGES_AN_ACTOR else 1)
@@ -114,17 +150,25 @@ def _print_plan(console: Console, training: Training, playback: Playback, device
 def _train(training: Training, devices: Devices, *, compare: bool) -> tuple[Outcome, Outcome | None]:
     """Trains both ways; Ctrl-C ends the process with one line."""
     in_one_jit = None
+    # With Ray, this process compiles nothing, and Ctrl-C must end the actors: it comes through to the mesh.
+    run_on_actors = _run if devices.runtime == "ray" else _run_interruptibly
     try:
         with ProgressBars() as bars:
-            compiled, on_step = bars.add("compiling the tasks", name="tracing"), bars.add("steps on the actors")
+            started = bars.add("starting the actors", name="Ray") if devices.runtime == "ray" else None
+            compiled = bars.add("compiling the tasks", name="" if started else "tracing")
+            on_step = bars.add("steps on the actors")
+
+            def on_start() -> None:
+                if started is not None:
+                    started(devices.num_actors, devices.num_actors, "")
 
             def on_compile(done: int, total: int, name: str) -> None:
                 compiled(done, total, name)
                 if done == total:
                     on_step(0, training.num_steps, "building the state")
 
-            on_actors = _run_interruptibly(
-                lambda: train_on_actors(training, devices, on_compile=on_compile, on_step=on_step)
+            on_actors = run_on_actors(
+                lambda: train_on_actors(training, devices, on_start=on_start, on_compile=on_compile, on_step=on_step)
             )
             if compare:
                 on_jit_step = bars.add("steps in one jit", name="compiling")
@@ -132,6 +176,10 @@ def _train(training: Training, devices: Devices, *, compare: bool) -> tuple[Outc
     except KeyboardInterrupt:
         _leave()
     return on_actors, in_one_jit
+
+
+def _run(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _run_interruptibly(work: Callable[[], Any]) -> Any:

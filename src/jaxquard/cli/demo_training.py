@@ -94,23 +94,30 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What the actors compute on."""
+    """What the actors compute on.
+
+    Attributes:
+        runtime: "in_process", or "ray" for actors that are processes.
+        address: of the Ray cluster to join; None starts Ray here.
+    """
 
     platform: str
     per_actor: int
     num_actors: int
-    are_shared: bool
+    are_shared: bool = False
+    runtime: str = "in_process"
+    address: str | None = None
 
     def __str__(self) -> str:
         kind = "virtual CPU device" if self.platform == "cpu" else f"{self.platform.upper()} device"
-        shared = ", shared" if self.are_shared else ""
-        return f"{self.per_actor} {kind}{'' if self.per_actor == 1 else 's'}{shared}"
+        note = ", shared" if self.are_shared else ", each a process on Ray" if self.runtime == "ray" else ""
+        return f"{self.per_actor} {kind}{'' if self.per_actor == 1 else 's'}{note}"
 
     @property
     def cores_note(self) -> str:
         """Why virtual devices are not faster than one."""
         cores, devices = os.cpu_count() or 1, self.num_actors * self.per_actor
-        if self.platform != "cpu" or cores >= devices:
+        if self.platform != "cpu" or self.address is not None or cores >= devices:
             return ""
         return f"{devices} virtual devices share {cores} core{'' if cores == 1 else 's'} here"
 
@@ -124,7 +131,7 @@ def choose_devices(*, num_actors: int, per_actor: int | None, cpu: bool) -> Devi
         jax.config.update("jax_num_cpu_devices", max(8, num_actors * (per_actor or 2)))
     platform = jax.default_backend()
     if platform == "cpu":
-        return Devices(platform=platform, per_actor=per_actor or 2, num_actors=num_actors, are_shared=False)
+        return Devices(platform=platform, per_actor=per_actor or 2, num_actors=num_actors)
     # Or a GPU would multiply in TF32, and the losses could differ in the fourth digit.
     jax.config.update("jax_default_matmul_precision", "highest")
     num_devices = len(jax.devices())
@@ -132,10 +139,29 @@ def choose_devices(*, num_actors: int, per_actor: int | None, cpu: bool) -> Devi
     return Devices(platform=platform, per_actor=each, num_actors=num_actors, are_shared=num_devices < num_actors * each)
 
 
-def train_on_actors(training: Training, devices: Devices, *, on_compile: Progress, on_step: Progress) -> Outcome:
+def choose_devices_on_ray(*, num_actors: int, per_actor: int | None, platform: str, address: str | None) -> Devices:
+    """The devices of actors that are processes; this one computes nothing but the comparison, on its CPU."""
+    jax.config.update("jax_platforms", "cpu")
+    if platform != "cpu":
+        jax.config.update("jax_default_matmul_precision", "highest")
+    each = per_actor or (2 if platform == "cpu" else 1)
+    return Devices(platform=platform, per_actor=each, num_actors=num_actors, runtime="ray", address=address)
+
+
+def make_mesh(devices: Devices) -> jq.RemoteMesh:
+    """The actors; on Ray their processes are up when this returns."""
+    shape = (devices.num_actors,), (devices.per_actor,), ("data",)
+    if devices.runtime == "ray":
+        return jq.RemoteMesh(*shape, runtime="ray", address=devices.address, platform=devices.platform)
+    return jq.RemoteMesh(*shape, share_devices=devices.are_shared)
+
+
+def train_on_actors(
+    training: Training, devices: Devices, *, on_start: Callable[[], None], on_compile: Progress, on_step: Progress
+) -> Outcome:
     """Trains on a mesh of actors; the batch is cut over each actor's devices."""
-    mesh = jq.RemoteMesh((devices.num_actors,), (devices.per_actor,), ("data",), share_devices=devices.are_shared)
-    with mesh:
+    with make_mesh(devices) as mesh:
+        on_start()
         state = mesh.init(training.init_state, _key())
         step = mesh.distributed(
             training.step,
@@ -174,6 +200,12 @@ def require_optax() -> None:
     """Refuses to begin without optax, which jaxquard itself does not need."""
     if importlib.util.find_spec("optax") is None:
         raise JaxquardError("the demo needs optax, which is not installed. Run: pip install optax")
+
+
+def require_ray() -> None:
+    """Refuses to begin without Ray."""
+    if importlib.util.find_spec("ray") is None:
+        raise JaxquardError('--runtime ray needs Ray, which is not installed. Run: pip install "jaxquard[ray]"')
 
 
 def _optimizer() -> Any:

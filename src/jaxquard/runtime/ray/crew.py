@@ -144,7 +144,9 @@ class Crew:
             raise error.cause from None
         except ray.exceptions.RayActorError as error:
             self._await_losses(5.0)
-            raise ActorFailed(f"an actor's process is gone: {_first_line(error)}") from error
+            gone = ActorFailed(f"an actor's process is gone: {_first_line(error)}")
+            gone.is_lost = True
+            raise gone from error
 
     def _await_losses(self, limit_s: float) -> None:
         """Gives the monitor some time to say which actor is lost, and raises what it says."""

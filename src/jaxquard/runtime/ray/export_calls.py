@@ -21,6 +21,8 @@ from jaxquard.ir.program import Call
 from jaxquard.runtime.compile_calls import Executable, call_types, make_function, usable_donations
 from jaxquard.runtime.transfer import sharding_on
 
+# What JAX says of callbacks on devices that are not here; with ordered effects or shards, the latter.
+_CALLS_BACK = ("callback", "primitives that require devices to be present during lowering")
 _CUSTOM_CALL = re.compile(r'custom_call @"?([^\s"(]+)|call_target_name = "([^"]+)"')
 
 
@@ -38,8 +40,8 @@ def export_call(call: Call, *, mesh: AbstractMesh, platform: str, adds_witness: 
     try:
         with _jax_compat.lowering_context(mesh, enable_x64=_jax_compat.is_x64_enabled()):
             return bytes(_export(function, call, platform).serialize())
-    except NotImplementedError as error:
-        if "callback" not in str(error):
+    except (NotImplementedError, ValueError) as error:
+        if not any(words in str(error) for words in _CALLS_BACK):
             raise
         raise MeshError(
             f"the task {call.name} calls back into Python (jax.debug.print, jax.pure_callback or their kind), and "

@@ -47,7 +47,9 @@ def join_processes(config: WorkerConfig, coordinator: str) -> None:
     is_global = config.transport == "collective"
     rank = config.actor * config.num_processes + config.rank if is_global else config.rank
     count = config.num_processes * (config.num_actors if is_global else 1)
-    jax.distributed.initialize(coordinator, num_processes=count, process_id=rank, local_device_ids=None)
+    jax.distributed.initialize(
+        coordinator, num_processes=count, process_id=rank, coordinator_bind_address=coordinator if rank == 0 else None
+    )
 
 
 def make_mesh(config: WorkerConfig) -> Mesh:

@@ -58,17 +58,18 @@ class WorkerHandle:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        method = getattr(self.actor, name)
-        if name in _GROUP_OF:
-            method = method.options(concurrency_group=_GROUP_OF[name])
         # Remembered, as making it costs as much as a call.
-        self.__dict__[name] = method.remote
-        return method.remote
+        call = self.__dict__[name] = getattr(self.actor, name).remote
+        return call
 
 
 @functools.cache
 def _remote_class() -> Any:
-    return import_ray().remote(concurrency_groups=_GROUPS, max_restarts=0, max_task_retries=0)(Worker)
+    ray = import_ray()
+    # Said of the methods, not of each call: Ray's client does not take it there.
+    for name, group in _GROUP_OF.items():
+        ray.method(concurrency_group=group)(getattr(Worker, name))
+    return ray.remote(concurrency_groups=_GROUPS, max_restarts=0, max_task_retries=0)(Worker)
 
 
 def start_worker(config: WorkerConfig, **options: Any) -> WorkerHandle:

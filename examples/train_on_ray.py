@@ -1,0 +1,74 @@
+"""Trains the GPT of train_gpt.py on actors that are processes, and goes on when one of them is lost.
+
+Kill an actor (`kill -9` a process called ray::Worker), or this program and start it again: training goes on from the
+last checkpoint, with the losses of a run that nothing has disturbed.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+from train_gpt import CONFIG, init_state, train_step
+
+import jaxquard as jq
+from jaxquard.models import gpt
+
+SAVE_EVERY = 5
+
+
+def batch_of(number):
+    """Every step has a batch of its own, the same whenever it is asked for."""
+    return gpt.synthetic_batch(jax.random.key(number), CONFIG, num_microbatches=8, microbatch_size=4)
+
+
+def last_checkpoint(mesh, folder):
+    """How many steps were done, and the state after them."""
+    state = mesh.init(init_state, jax.random.key(0))  # nothing is computed before a step takes it
+    path = max(folder.glob("step-*"), default=None)  # whole, as a checkpoint appears at once
+    if path is None:
+        return 0, state
+    return int(path.name.removeprefix("step-")), jq.restore(path, like=state)
+
+
+def train(mesh, step, folder, num_steps):
+    """Goes from the last checkpoint to the end."""
+    saving = None
+    start, state = last_checkpoint(mesh, folder)
+    for number in range(start, num_steps):
+        state, loss = step(state, batch_of(number))
+        print(f"step {number}: loss {np.asarray(loss):.6f}", flush=True)
+        if (number + 1) % SAVE_EVERY == 0:
+            if saving is not None:
+                saving.wait()
+                for older in sorted(folder.glob("step-*"))[:-1]:
+                    shutil.rmtree(older)
+            saving = jq.save(folder / f"step-{number + 1:06}", state)  # written while the next steps run
+    if saving is not None:
+        saving.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--address", help='a Ray cluster: "auto", "head:6379"; without it, Ray is started here')
+    parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="on a disk that all hosts share")
+    parser.add_argument("--steps", type=int, default=20)
+    args = parser.parse_args()
+
+    with jq.RemoteMesh((4,), (2,), ("data",), runtime="ray", address=args.address) as mesh:
+        step = mesh.distributed(train_step, in_shardings=(None, P(None, "data")), donate_argnums=(0,))
+        while True:
+            try:
+                train(mesh, step, args.folder, args.steps)
+                return
+            except jq.errors.ActorFailed as error:
+                if not error.is_lost:  # a task that fails would fail again
+                    raise
+                print(f"lost actor {error.actor}: {error}", flush=True)
+                mesh.restart()  # only what was lost is started and compiled again
+
+
+if __name__ == "__main__":
+    main()
