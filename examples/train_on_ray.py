@@ -61,13 +61,13 @@ def main():
         step = mesh.distributed(train_step, in_shardings=(None, P(None, "data")), donate_argnums=(0,))
         while True:
             try:
+                mesh.restart()  # starts and compiles again what was lost, if anything
                 train(mesh, step, args.folder, args.steps)
                 return
             except jq.errors.ActorFailed as error:
                 if not error.is_lost:  # a task that fails would fail again
                     raise
                 print(f"lost actor {error.actor}: {error}", flush=True)
-                mesh.restart()  # only what was lost is started and compiled again
 
 
 if __name__ == "__main__":

@@ -34,6 +34,12 @@ def wide_mesh():
         yield mesh
 
 
+@pytest.fixture(scope="module")
+def named_mesh(wide_mesh):
+    """What `NamedSharding`s are made of."""
+    return wide_mesh.meshes[0]
+
+
 def loss_fn(weights, x):
     hidden = jq.pipeline_yield(jnp.tanh(x @ weights["first"]))
     return jnp.mean(jnp.square(hidden @ weights["second"]))
@@ -454,11 +460,11 @@ def test_shardings_of_arguments(wide_mesh, in_shardings):
     assert state["first"].placement[0].spec == first, "state comes back as it came"
 
 
-def test_named_shardings_and_shardings_of_results(wide_mesh):
+def test_named_shardings_and_shardings_of_results(wide_mesh, named_mesh):
     weights, batch = make_weights(), make_batch()
     step = wide_mesh.distributed(
         step_with_constraint,
-        in_shardings=NamedSharding(wide_mesh.meshes[0], PartitionSpec()),
+        in_shardings=NamedSharding(named_mesh, PartitionSpec()),
         out_shardings=({"first": PartitionSpec("data"), "second": COLUMNS}, None),
     )
     state, losses = step(weights, batch)
@@ -470,19 +476,19 @@ def test_named_shardings_and_shardings_of_results(wide_mesh):
     assert_close(fetched(again), expected_sgd(expected[0], batch)[0])
 
 
-def test_constraints_mean_the_mesh_of_the_actor(wide_mesh):
+def test_constraints_mean_the_mesh_of_the_actor(wide_mesh, named_mesh):
     """Also under `jax.set_mesh` of a mesh of the same axes, and through `jax.sharding.get_abstract_mesh`."""
 
     def fn(x):
         mesh = jax.sharding.get_abstract_mesh()
         assert mesh.axis_names == ("data", "model")
-        x = jax.lax.with_sharding_constraint(x, NamedSharding(wide_mesh.meshes[1], PartitionSpec("data")))
+        x = jax.lax.with_sharding_constraint(x, NamedSharding(named_mesh, PartitionSpec("data")))
         return jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, COLUMNS))
 
     step = wide_mesh.distributed(fn)
     x = np.ones((4, 4), np.float32)
     np.testing.assert_array_equal(step(x), 2 * x)
-    with jax.set_mesh(wide_mesh.meshes[0]):
+    with jax.set_mesh(named_mesh):
         np.testing.assert_array_equal(step(x), 2 * x)
 
 
@@ -600,7 +606,7 @@ def test_progress_of_compiling(mesh):
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
-        (((2,),), {"runtime": "clouds"}, "runtime='clouds' is not known. Use one of: 'in_process'."),
+        (((2,),), {"runtime": "clouds"}, "runtime='clouds' is not known. Use one of: 'in_process', 'ray'."),
         (((0,),), {}, "shape=(0,) must be a tuple of whole numbers, 1 or more."),
         (((2, 2),), {}, "shape=(2, 2) has 2 dims; give the number of actors: (4,)."),
         (((2,), (2, 0)), {}, "spmd_mesh=(2, 0) must be a tuple of whole numbers, 1 or more."),

@@ -19,6 +19,7 @@ from jaxquard.runtime.ray.start_engine import start_engine
 
 _RUNTIMES = ("in_process", "ray")
 _TRANSPORTS = ("transfer", "collective")
+_SILENCE_LIMIT_S = 10.0
 
 
 class RemoteMesh:
@@ -43,7 +44,8 @@ class RemoteMesh:
             are larger than a host.
         transport: on Ray, how tensors go from actor to actor: "transfer" (`jax.experimental.transfer`, over TCP) or
             "collective" (NCCL on GPUs, gloo on CPUs).
-        silence_limit_s: on Ray, how long a process may give no sign of life before it counts as lost.
+        silence_limit_s: on Ray, how long a process may give no sign of life before it counts as lost; 10 seconds if
+            left out.
 
     Raises:
         MeshError: if the arguments do not fit together, there are too few devices or hosts, Ray is missing or nothing
@@ -63,7 +65,7 @@ class RemoteMesh:
         platform: str | None = None,
         processes_per_actor: int = 1,
         transport: str = "transfer",
-        silence_limit_s: float = 10.0,
+        silence_limit_s: float | None = None,
     ) -> None:
         if runtime not in _RUNTIMES:
             raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, _RUNTIMES))}.")
@@ -76,7 +78,8 @@ class RemoteMesh:
         self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=axis_types)
         if runtime == "ray":
             _check_unused(runtime, devices=devices, share_devices=share_devices or None)
-            _check_ray_options(transport, processes_per_actor, silence_limit_s)
+            limit_s = _SILENCE_LIMIT_S if silence_limit_s is None else silence_limit_s
+            _check_ray_options(transport, processes_per_actor, limit_s)
             self.engine: Engine = start_engine(
                 num_actors=self.num_actors,
                 mesh_shape=self.spmd_shape,
@@ -85,7 +88,7 @@ class RemoteMesh:
                 processes_per_actor=processes_per_actor,
                 platform=platform,
                 transport=transport,
-                silence_limit_s=silence_limit_s,
+                silence_limit_s=limit_s,
             )
             return
         _check_unused(
@@ -94,6 +97,7 @@ class RemoteMesh:
             platform=platform,
             processes_per_actor=None if processes_per_actor == 1 else processes_per_actor,
             transport=None if transport == "transfer" else transport,
+            silence_limit_s=silence_limit_s,
         )
         per_actor = _devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         meshes = [

@@ -10,6 +10,8 @@ from jaxquard.runtime.transports.transfer_ends import offer_number
 from tests.runtime.transports.crew import Crew
 from tests.runtime.transports.jobs import load, make_pattern, make_value, never, run_steps
 
+pytestmark = pytest.mark.ray
+
 # 64 MB on each of two devices: more than 32 MB go back to the system when they are freed, which can be seen.
 LARGE = (ArrayType.parse("float32[16777216]"),)
 SMALL = (ArrayType.parse("float32[8]{x}"),)

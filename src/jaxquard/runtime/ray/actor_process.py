@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ class ActorProcess:
         self._note.write("starting")
         self._cells: dict[int, Cell] = {}
         self._programs: dict[int, WorkerProgram] = {}
-        self._writings: dict[str, PieceWriting] = {}
+        self._writings: dict[str, Future[PieceWriting]] = {}
         self._unacknowledged = Unacknowledged()
         self._turns = Turns()
         self._running = 0
@@ -191,20 +192,28 @@ class ActorProcess:
 
     def save(self, turn: Turn, folder: str, name: str, cells: dict[str, int]) -> PieceTable:
         """Copies cells to host memory, in turn, and starts to write them."""
-        with self._turns.take(turn):
-            self._note.write(f"saving to {folder}")
-            arrays = {key: self._cells[number].wait_ready() for key, number in cells.items()}
-            writing = write_pieces(Path(folder), f"{name}process{self._config.rank}", arrays)
-            self._writings[folder] = writing
-            self._note.write("idle")
-            return writing.pieces
+        writing: Future[PieceWriting] = self._writing(folder)
+        try:
+            with self._turns.take(turn):
+                self._note.write(f"saving to {folder}")
+                arrays = {key: self._cells[number].wait_ready() for key, number in cells.items()}
+                writing.set_result(write_pieces(Path(folder), f"{name}process{self._config.rank}", arrays))
+                self._note.write("idle")
+        except BaseException as error:
+            writing.set_exception(error)
+            raise
+        return writing.result().pieces
 
     def wait_saved(self, folder: str) -> None:
-        """Waits until what `save` began is on disk."""
+        """Waits until what `save` begins, before or after this is called, is on disk."""
         try:
-            self._writings[folder].wait()
+            self._writing(folder).result().wait()
         finally:
             del self._writings[folder]
+
+    def _writing(self, folder: str) -> "Future[PieceWriting]":
+        with self._lock:
+            return self._writings.setdefault(folder, Future())
 
     def restore(self, turn: Turn, checkpoint: Checkpoint, cells: dict[int, RowsWanted]) -> None:
         """Reads arrays into new cells, in turn."""

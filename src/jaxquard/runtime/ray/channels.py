@@ -24,7 +24,10 @@ class Outbox:
         """Sends a message; None, which says that this actor gave up, is the controller's to tell."""
         if values is None:
             return
-        sent = self._sender.send(self._step, self._number, values)
+        try:
+            sent = self._sender.send(self._step, self._number, values)
+        except TransferStopped as stopped:
+            raise StepLost from stopped
         self._number += 1
         if sent is not None:
             for value in values:

@@ -4,6 +4,7 @@ The controller speaks to a process only through `WorkerHandle`s, whose calls ret
 for them does so in `gather`, which gives up as soon as an actor is known to be lost.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,7 @@ class Crew:
         members: for each actor its processes.
         losses: actors that are lost, with the error that says so.
         generations: how often each actor was started.
+        saves: references to saves that are under way.
     """
 
     config: WorkerConfig
@@ -72,6 +74,7 @@ class Crew:
     members: list[list[Member]] = field(default_factory=list)
     losses: dict[int, ActorFailed] = field(default_factory=dict)
     generations: list[int] = field(default_factory=list)
+    saves: set[Any] = field(default_factory=set)
     _berths: list[_Berth] = field(default_factory=list)
     _placements: list[Placement] = field(default_factory=list)
 
@@ -88,24 +91,36 @@ class Crew:
         for actor in actors:
             self._end(self.members[actor], by_force=True)
             self.generations[actor] += 1
+        losses = {actor: self.losses[actor] for actor in actors if actor in self.losses}
+        while True:
+            self._move(self._find_homeless(actors))
+            for actor in actors:
+                self.losses.pop(actor, None)
+            try:
+                self._launch(actors)
+                return
+            except BaseException as error:
+                self.losses.update(losses)
+                # Ray takes some seconds to see that a host is gone, and may have tried to start something there.
+                if not isinstance(error, MeshError) or not self._find_homeless(actors):
+                    raise
+            for actor in actors:
+                self._end(self.members[actor], by_force=True)
+
+    def _find_homeless(self, actors: Sequence[int]) -> list[int]:
+        """Actors that were placed on a host that is gone."""
         alive = {found.host.node_id for found in list_hosts()}
-        homeless = [
-            actor
-            for actor in actors
-            if any(host.node_id not in alive for host in self._berths[actor].placement.hosts[self._berths[actor].actor])
-        ]
-        if homeless:
+        places = {actor: self._berths[actor].placement.hosts[self._berths[actor].actor] for actor in actors}
+        return [actor for actor, hosts in places.items() if any(host.node_id not in alive for host in hosts)]
+
+    def _move(self, actors: Sequence[int]) -> None:
+        """Finds other places for actors."""
+        if actors:
             config = self.config
-            placement = place_actors(len(homeless), config.num_processes, config.num_devices, platform=config.platform)
+            placement = place_actors(len(actors), config.num_processes, config.num_devices, platform=config.platform)
             self._placements.append(placement)
-            for number, actor in enumerate(homeless):
+            for number, actor in enumerate(actors):
                 self._berths[actor] = _Berth(placement=placement, actor=number)
-        losses = {actor: self.losses.pop(actor) for actor in actors if actor in self.losses}
-        try:
-            self._launch(actors)
-        except BaseException:
-            self.losses.update(losses)
-            raise
 
     def everyone(self) -> list[Member]:
         return [member for members in self.members for member in members]
@@ -113,28 +128,43 @@ class Crew:
     def living(self) -> list[Member]:
         return [member for member in self.everyone() if member.actor not in self.losses]
 
-    def gather(self, references: Sequence[Any], on_done: Callable[[int], None] | None = None) -> list[Any]:
-        """Waits for all replies; calls `on_done` with the number of each as it comes.
+    def gather(
+        self,
+        references: Sequence[Any],
+        on_done: Callable[[int], None] | None = None,
+        *,
+        on_error: Callable[[int, Exception], Exception] | None = None,
+    ) -> list[Any]:
+        """Waits for all replies.
+
+        Args:
+            on_done: called with the number of each reply as it comes.
+            on_error: what to raise instead of what a reply raised, given its number.
 
         Raises:
             ActorFailed: as soon as any actor is lost.
         """
-        ray = import_ray()
         number = {reference: position for position, reference in enumerate(references)}
         pending = list(references)
         replies: list[Any] = [None] * len(pending)
         while pending:
-            done, pending = ray.wait(pending, num_returns=1, timeout=_TICK_S)
+            done, pending = self._ray().wait(pending, num_returns=1, timeout=_TICK_S)
             for reference in done:
-                replies[number[reference]] = self.get(reference)
+                position = number[reference]
+                try:
+                    replies[position] = self.get(reference)
+                except Exception as error:
+                    if on_error is None:
+                        raise
+                    raise on_error(position, error) from error
                 if on_done is not None:
-                    on_done(number[reference])
+                    on_done(position)
             self.check_losses()
         return replies
 
     def get(self, reference: Any) -> Any:
-        """A reply that is there. If its process is gone, waits until the monitor has said so."""
-        ray = import_ray()
+        """A reply. If its process is gone, waits until the monitor has said so."""
+        ray = self._ray()
         try:
             return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
@@ -142,11 +172,25 @@ class Crew:
                 self._await_losses(0.5)
                 raise GivenUp("this was given up, as a step that was queued before it has failed.") from None
             raise error.cause from None
-        except ray.exceptions.RayActorError as error:
+        except ray.exceptions.RayError as error:
             self._await_losses(5.0)
             gone = ActorFailed(f"an actor's process is gone: {_first_line(error)}")
             gone.is_lost = True
             raise gone from error
+
+    def finish_saves(self) -> None:
+        """Waits until all that is being saved is on disk, or its process is lost."""
+        for reference in tuple(self.saves):
+            if import_ray().is_initialized():
+                import_ray().wait([reference])
+        self.saves.clear()
+
+    def _ray(self) -> Any:
+        """Ray, while it is up: a call after that would start another, open to everyone."""
+        ray = import_ray()
+        if not ray.is_initialized():
+            raise MeshError("the mesh is closed. Make a new one.")
+        return ray
 
     def _await_losses(self, limit_s: float) -> None:
         """Gives the monitor some time to say which actor is lost, and raises what it says."""
@@ -162,10 +206,9 @@ class Crew:
             again.__dict__.update(error.__dict__)
             raise again from error.__cause__
 
-    def lose(self, actor: int, error: ActorFailed) -> None:
-        """An actor is lost: what is left of its processes is ended."""
-        self.losses[actor] = error
-        self._end(self.members[actor], by_force=True)
+    def end(self, members: Sequence[Member]) -> None:
+        """Ends what is left of the processes of a lost actor."""
+        self._end(members, by_force=True)
 
     def close(self) -> None:
         """Ends all processes and gives their places back."""
@@ -221,7 +264,7 @@ class Crew:
             return ray.get(references)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
-        except ray.exceptions.RayActorError as error:
+        except ray.exceptions.RayError as error:
             raise MeshError(f"an actor could not start: {_first_line(error)}") from error
 
     def _end(self, members: Sequence[Member], *, by_force: bool = False) -> None:
@@ -229,7 +272,8 @@ class Crew:
         if not ray.is_initialized():
             return
         for member in members:
-            ray.kill(member.handle.actor, no_restart=True)
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.kill(member.handle.actor, no_restart=True)
         for member in members:
             if by_force and member.hello is not None:
                 kill_process(member.hello.node_id, member.hello.pid)

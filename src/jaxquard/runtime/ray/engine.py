@@ -24,17 +24,18 @@ from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.program import Program
 from jaxquard.runtime.compile_calls import Progress
 from jaxquard.runtime.ray.crew import Crew, Member
-from jaxquard.runtime.ray.import_ray import import_ray
+from jaxquard.runtime.ray.epochs import Epoch, Epochs
 from jaxquard.runtime.ray.last_words import LastWords, last_words
-from jaxquard.runtime.ray.load_program import LoadedOnRay, connect_links, load_program
-from jaxquard.runtime.ray.messages import StepOrder, StepReply, Turn
+from jaxquard.runtime.ray.load_program import LoadedOnRay, connect_links, load_program, prepare_program, send_code
+from jaxquard.runtime.ray.messages import StepOrder, StepReply
 from jaxquard.runtime.ray.monitor import Monitor
 from jaxquard.runtime.ray.move_cells import CellMover
 from jaxquard.runtime.ray.ray_cell import RayCell
-from jaxquard.runtime.ray.ray_run import RayRun, RemoteCause
+from jaxquard.runtime.ray.ray_run import RayRun, RemoteCause, find_failure
 from jaxquard.runtime.ray.ray_session import Session
 from jaxquard.runtime.ray.ray_store import RayStore
 from jaxquard.runtime.ray.replies import Arrival, collect_replies, weakly
+from jaxquard.runtime.ray.share_once import share_once
 from jaxquard.runtime.ray.wire import pack_order
 from jaxquard.runtime.step_state import ActorPlace, Failure, StepState, make_error
 from jaxquard.runtime.take_donated import find_sources, take_donated
@@ -42,8 +43,6 @@ from jaxquard.runtime.transports.protocol import TransferError
 
 # How many steps may be queued before a call waits for the oldest.
 _MOST_QUEUED = 4
-# Values from this size on that several processes take are put into Ray's object store once.
-_SHARED_BYTES = 64 * 1024
 
 
 class RayEngine:
@@ -53,32 +52,31 @@ class RayEngine:
         self.token: object = RayStore(self)
         self.crew = crew
         self._session = session
-        self._epoch = 0
-        self._epoch_lock = threading.Lock()
-        self._turns = self._new_turns()
+        self._epochs = Epochs(crew)
+        self._fresh: frozenset[int] = frozenset()
         self._numbers, self._steps, self._programs = itertools.count(1), itertools.count(1), itertools.count(1)
         self._lock = threading.RLock()
         self._runs: deque[RayRun] = deque()
-        self._is_disturbed = True
         self._is_closed = False
         self._released: list[deque[int]] = [deque() for _ in range(crew.config.num_actors)]
         self._loaded: weakref.WeakSet[LoadedOnRay] = weakref.WeakSet()
         self._forgotten: deque[int] = deque()
         self._mover = CellMover(crew.config.num_actors)
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(
+        collector = threading.Thread(
             target=collect_replies,
             args=(self._replies, weakly(self._take_reply)),
             name="jaxquard replies",
             daemon=True,
-        ).start()
+        )
+        collector.start()
         self.monitor = Monitor(
             crew,
             limit_s=silence_limit_s,
             on_lost=weakly(self._on_lost),
             on_tick=weakly(self._on_tick),
         )
-        self._finalizer = weakref.finalize(self, _end, self._replies, self.monitor, crew, session)
+        self._finalizer = weakref.finalize(self, _end, self._replies, collector, self.monitor, crew, session)
         self.monitor.start()
         try:
             self._settle()
@@ -99,9 +97,12 @@ class RayEngine:
         with self._lock:
             self._check_usable()
             self._settle()
-            loaded = load_program(program, number=next(self._programs), crew=self.crew, on_progress=on_progress)
-            self._loaded.add(loaded)
+            if self.crew.config.transport == "collective":
+                self._wait_for_steps()  # Opening a link is a rendezvous, which a step must not meet.
+            loaded = prepare_program(program, number=next(self._programs), num_actors=self.crew.config.num_actors)
             weakref.finalize(loaded, self._forgotten.append, loaded.number)
+            load_program(loaded, crew=self.crew, on_progress=on_progress)
+            self._loaded.add(loaded)
             return loaded
 
     # Steps.
@@ -111,36 +112,35 @@ class RayEngine:
         self._make_room()
         with self._lock:
             self._check_usable()
-            self._settle()
-            inputs = self._mover.bring_home(loaded, inputs, self)
-            for values in inputs:
-                for value in values:
-                    if isinstance(value, RayCell):
-                        value.check_not_taken()
-                        value.check_not_lost()
-            take_donated(loaded.program, inputs, RayCell)
-            state = StepState(num_actors=len(inputs), sources=find_sources(inputs, RayCell), owner=self.token)
-            run = RayRun(loaded=loaded, state=state, cells=self._new_cells(loaded, state), crew=self.crew)
-            run.inputs = tuple(tuple(v for v in values if isinstance(v, RayCell)) for values in inputs)
-            step, run.epoch = next(self._steps), self._epoch
+            _check_cells(inputs)
+            homes = self._mover.bring_home(loaded, inputs, self)
+            epoch = self._settle()
+            take_donated(loaded.program, homes, RayCell)
+            _drop_moved(loaded.program, inputs, homes)
+            state = StepState(num_actors=len(homes), sources=find_sources(homes, RayCell), owner=self.token)
+            run = RayRun(loaded=loaded, state=state, cells=self._new_cells(loaded, state), crew=self.crew, epoch=epoch)
+            run.inputs = tuple(tuple(v for v in values if isinstance(v, RayCell)) for values in homes)
             self._runs.append(run)
+            num_told = 0
             try:
                 self.crew.check_losses()  # One that came since was not told to this run.
-                for actor, values in enumerate(_shared_once(inputs, self.crew)):
+                step = next(self._steps)
+                for actor, values in enumerate(share_once(homes, num_processes=self.crew.config.num_processes)):
                     order = StepOrder(
                         program=loaded.number,
                         step=step,
-                        turn=Turn(run.epoch, next(self._turns[actor])),
+                        turn=epoch.take_turn(actor),
                         inputs=tuple(value.number if isinstance(value, RayCell) else value for value in values),
                         outputs=run.cells[actor][0].number if run.cells[actor] else 0,
                         frees=self._take_released(actor),
                         measure=measure,
                     )
+                    num_told = actor + 1
                     self._send(order, run, actor)
             except BaseException as cause:
                 # Some actors have the step and some have not, as after Ctrl-C: nobody may wait for the others.
-                run.state.fail_now(Failure(actor=0, order=-1, task="(sending the step)", cause=cause))
-                self._end_epoch()
+                run.give_up(Failure(actor=0, order=-1, task="(sending the step)", cause=cause), num_told=num_told)
+                self._epochs.end()
                 raise
         return run
 
@@ -153,9 +153,12 @@ class RayEngine:
         """Calls a method of every process of an actor, after the steps that are queued; references to the replies."""
         with self._lock:
             self._check_usable()
-            self._settle()
-            turn = Turn(self._epoch, next(self._turns[actor]))
-            return [getattr(member.handle, method)(turn, *args) for member in self.crew.members[actor]]
+            turn = self._settle().take_turn(actor)
+            try:
+                return [getattr(member.handle, method)(turn, *args) for member in self.crew.members[actor]]
+            except BaseException:
+                self._epochs.end()  # A turn that was taken and not sent would hold up all that follow.
+                raise
 
     def new_cell(self, actor: int) -> RayCell:
         """A cell that is filled from the start, by a restored checkpoint."""
@@ -193,24 +196,36 @@ class RayEngine:
         with self._lock:
             if self._is_closed:
                 raise MeshError("the mesh is closed. Make a new one.")
-            lost = tuple(sorted(self.crew.losses))
-            if lost and self.crew.config.transport == "collective":
-                lost = tuple(range(self.crew.config.num_actors))
-            if lost:
-                self._end_epoch()
-                self.crew.restart(lost)
-                for actor in lost:
-                    self._released[actor].clear()
-            self._settle(fresh=frozenset(lost))
-            return lost
+            lost: frozenset[int] = frozenset()
+            while True:
+                lost |= frozenset(self.crew.losses)
+                try:
+                    return self._restart(lost)
+                except ActorFailed:
+                    # With its host, an actor is lost in company, but not all are missed at the same time.
+                    if lost.issuperset(self.crew.losses):
+                        raise
+
+    def _restart(self, lost: frozenset[int]) -> tuple[int, ...]:
+        if lost and self.crew.config.transport == "collective":
+            lost = frozenset(range(self.crew.config.num_actors))
+        if lost:
+            self._epochs.end()
+            self._fresh |= lost
+            self.crew.restart(sorted(lost))
+            for actor in lost:
+                self._released[actor].clear()
+        self._settle()
+        return tuple(sorted(lost))
 
     def close(self) -> None:
         """Ends the processes; what they hold is gone."""
         with self._lock:
             if self._is_closed:
                 return
+            self.crew.finish_saves()
             self._is_closed = True
-            self._end_epoch()
+            self._epochs.end()
             cause = MeshError("the mesh was closed before the step had ended")
             for run in tuple(self._runs):
                 run.state.fail_now(Failure(actor=0, order=-1, task="(closing)", cause=cause))
@@ -221,26 +236,25 @@ class RayEngine:
             raise MeshError("the mesh is closed. Make a new one.")
         self.crew.check_losses()
 
-    def _settle(self, fresh: frozenset[int] = frozenset()) -> None:
-        """Connects the processes anew after something failed, and restores their programs."""
-        while self._is_disturbed or fresh:
-            epoch = self._epoch
-            self._connect(fresh)
-            with self._epoch_lock:
-                if epoch == self._epoch:
-                    self._turns = self._new_turns()
-                    self._is_disturbed = False
-                    return
+    def _settle(self) -> Epoch:
+        """The epoch to work in; after a failure a new one, with all processes connected anew."""
+        while (epoch := self._epochs.current) is None or self._fresh:
+            number = self._epochs.number
+            self._connect(number)
+            if self._epochs.begin(number):
+                self._fresh = frozenset()
+        return epoch
 
-    def _connect(self, fresh: frozenset[int]) -> None:
+    def _connect(self, epoch: int) -> None:
+        """Opens all transports and links, and gives processes that were started again their programs."""
         everyone = self.crew.everyone()
         if self.crew.config.num_processes > 1:
             self._check_idle(everyone)
-        addresses = self.crew.gather([member.handle.open_transport(self._epoch) for member in everyone])
+        addresses = self.crew.gather([member.handle.open_transport(epoch) for member in everyone])
         peers = {actor: tuple(addresses[everyone.index(m)] for m in ms) for actor, ms in enumerate(self.crew.members)}
         self.crew.gather([member.handle.connect(peers) for member in everyone])
         for loaded in tuple(self._loaded):
-            loaded.send_code(self.crew, fresh)
+            send_code(loaded, self.crew, self._fresh)
             connect_links(loaded, self.crew)
 
     def _check_idle(self, members: Sequence[Member]) -> None:
@@ -252,17 +266,10 @@ class RayEngine:
                 self._on_lost(member, f"did not come out of its task within {limit_s:g} s after another one had failed")
         self.crew.check_losses()
 
-    def _end_epoch(self) -> None:
-        """Has everyone stop waiting."""
-        with self._epoch_lock:
-            self._epoch += 1
-            self._is_disturbed = True
-            for member in self.crew.living():
-                member.handle.stop_epoch(self._epoch)
-
     def _on_lost(self, member: Member, how: str) -> None:
         """A process is gone, or must be: everyone who waits for it is told."""
-        if self._is_closed or member.actor in self.crew.losses:
+        is_current = any(member in members for members in self.crew.members)
+        if self._is_closed or member.actor in self.crew.losses or not is_current:
             return
         words = LastWords() if member.hello is None else last_words(member.hello)
         if member.hello is not None and words.num_oom_kills > member.hello.num_oom_kills:
@@ -270,19 +277,30 @@ class RayEngine:
         note = words.note or self.monitor.last_note(member) or "unknown"
         place = ActorPlace(host=member.host, log=words.log, is_lost=True)
         failure = Failure(actor=member.actor, order=-2, task=note, cause=RemoteCause(how), place=place)
+        self._lose([member.actor], failure)
+
+    def _lose(self, actors: Sequence[int], failure: Failure) -> None:
+        # Whoever is told may start them again at once: only those of now are ended.
+        members = [member for actor in actors for member in self.crew.members[actor]]
         error = make_error(failure, is_intact=False)
         assert isinstance(error, ActorFailed)
-        self.crew.lose(member.actor, error)
+        error.is_lost = True
+        self.crew.losses.update(dict.fromkeys(actors, error))
         for run in tuple(self._runs):
             run.state.fail_now(failure)
-        self._end_epoch()
+        self._epochs.end()
+        self.crew.end(members)
 
     # Replies.
 
     def _expect(self, reference: Any, run: RayRun, member: Member) -> None:
         replies, number = self._replies, member.num_steps
-        member.num_steps += 1
-        reference.future().add_done_callback(lambda done: replies.put(Arrival(run, member, number, done)))
+        try:
+            member.num_steps = number + 1
+            reference.future().add_done_callback(lambda done: replies.put(Arrival(run, member, number, done)))
+        except BaseException:
+            replies.put(Arrival(run, member, number, None))  # Replies are taken in order: none may be missing.
+            raise
 
     def _take_reply(self, run: RayRun, member: Member, reply: StepReply) -> None:
         if reply.failure is not None and reply.failure.kind == TransferError.__name__:
@@ -293,21 +311,42 @@ class RayEngine:
         run.take_reply(member, reply)
         while self._runs and self._runs[0].state.is_finished:
             self._runs.popleft()
-        if reply.failure is not None and not self._is_closed and run.epoch == self._epoch:
-            self._end_epoch()
-            if self.crew.config.transport == "collective":
-                self._lose_everyone(run)
+        if reply.is_complete or self._is_closed:
+            return
+        self._epochs.end(run.epoch.number)
+        if reply.failure is None:
+            return
+        if self.crew.config.transport == "collective":
+            self._lose_everyone(find_failure(reply.failure, member))
+        elif self.crew.config.num_processes > 1:
+            self._await_partners(run, member)
 
-    def _lose_everyone(self, run: RayRun) -> None:
+    def _lose_everyone(self, failure: Failure) -> None:
         """A collective that one side never enters holds the other for ever, so all must be started again."""
-        run.state.wait_finished(self.monitor.limit_s)
-        for member in self.crew.living():
-            self._on_lost(member, "must start again, as a task failed and collectives between actors cannot be undone")
+        if not self.crew.losses:
+            failure.cause.add_note('With transport="collective", all actors must start again: call mesh.restart().')
+            self._lose(range(self.crew.config.num_actors), failure)
+
+    def _await_partners(self, run: RayRun, member: Member) -> None:
+        """The other processes of an actor may wait for ever for one that failed: in a collective of their task."""
+
+        def check() -> None:
+            if not run.state.is_finished:
+                how = f"did not come out of its task within {self.monitor.limit_s:g} s after its partner had failed"
+                self._on_lost(member, how)
+
+        timer = threading.Timer(self.monitor.limit_s, check)
+        timer.daemon = True
+        timer.start()
 
     def _make_room(self) -> None:
         """Waits while as many steps are queued as may be: each holds its inputs and results."""
         while len(runs := [run for run in tuple(self._runs) if not run.state.is_finished]) >= _MOST_QUEUED:
             runs[0].state.wait_finished()
+
+    def _wait_for_steps(self) -> None:
+        for run in tuple(self._runs):
+            run.state.wait_finished()
 
     def _new_cells(self, loaded: LoadedOnRay, state: StepState) -> tuple[tuple[RayCell, ...], ...]:
         return tuple(
@@ -321,48 +360,58 @@ class RayEngine:
 
     def _on_tick(self) -> None:
         """Tells idle actors what nobody holds any more."""
-        if self._is_closed or self._is_disturbed or not self._lock.acquire(blocking=False):
+        if self._is_closed or not self._lock.acquire(blocking=False):
             return
         try:
-            if self._is_disturbed or self.crew.losses or any(not run.state.is_finished for run in self._runs):
+            epoch = self._epochs.current
+            if epoch is None or self.crew.losses or any(not run.state.is_finished for run in self._runs):
                 return
             forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
             for actor, members in enumerate(self.crew.members):
                 frees = self._take_released(actor)
-                turn = Turn(self._epoch, next(self._turns[actor])) if frees else None
+                turn = epoch.take_turn(actor) if frees else None
                 for member in members:
                     if turn is not None:
                         member.handle.free(turn, frees)
                     if forgotten:
                         member.handle.forget(forgotten)
+        except BaseException:
+            self._epochs.end()
+            raise
         finally:
             self._lock.release()
 
-    def _new_turns(self) -> list[Any]:
-        return [itertools.count() for _ in range(self.crew.config.num_actors)]
 
-
-def _shared_once(inputs: Sequence[Sequence[Any]], crew: Crew) -> list[list[Any]]:
-    """Large host values that several processes take, as references to one copy."""
-    num_takers: dict[int, int] = {}
+def _check_cells(inputs: Sequence[Sequence[Any]]) -> None:
+    """Raises for values that are not there: taken, lost with their process, or of a step that failed."""
     for values in inputs:
         for value in values:
-            if isinstance(value, np.ndarray) and value.nbytes >= _SHARED_BYTES:
-                num_takers[id(value)] = num_takers.get(id(value), 0) + crew.config.num_processes
-    put: dict[int, Any] = {}
-
-    def share(value: Any) -> Any:
-        if num_takers.get(id(value), 0) < 2:
-            return value
-        if id(value) not in put:
-            put[id(value)] = import_ray().put(value)
-        return put[id(value)]
-
-    return [[share(value) for value in values] for values in inputs]
+            if isinstance(value, RayCell):
+                value.check_not_taken()
+                value.check_not_lost()
+                if value.step is not None:
+                    value.step.raise_error()
 
 
-def _end(replies: "queue.SimpleQueue[Any]", monitor: Monitor, crew: Crew, session: Session) -> None:
+def _drop_moved(program: Program, inputs: Sequence[Sequence[Any]], homes: Sequence[Sequence[Any]]) -> None:
+    """A donated cell of which another actor got a copy is gone too."""
+    for actor, values, moved in zip(program.actors, inputs, homes, strict=True):
+        for item, value, home in zip(actor.inputs, values, moved, strict=True):
+            if value is not home and item.arg in program.donated_args:
+                value.delete()
+
+
+def _end(
+    replies: "queue.SimpleQueue[Any]",
+    collector: threading.Thread,
+    monitor: Monitor,
+    crew: Crew,
+    session: Session,
+) -> None:
+    crew.finish_saves()
     monitor.close()
     replies.put(None)
+    if threading.current_thread() is not collector:
+        collector.join(timeout=5)
     crew.close()
     session.close()

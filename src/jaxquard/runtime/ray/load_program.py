@@ -50,43 +50,46 @@ class LoadedOnRay:
     def results(self, cells: tuple[tuple[Any, ...], ...]) -> tuple[RemoteArray, ...]:
         return tuple(layout.make_array(cells) for layout in self.layouts)
 
-    def send_code(self, crew: Crew, actors: frozenset[int]) -> None:
-        """Gives actors that were started again what they had."""
-        compiling = _Compiling(self, crew, None)
-        for actor in sorted(actors):
-            compiling.prepare(actor)
-        for call in self.codes:
-            compiling.send(call, actors)
-        compiling.wait()
 
-
-def load_program(program: Program, *, number: int, crew: Crew, on_progress: Progress | None) -> LoadedOnRay:
-    """Exports every call once, has the actors compile theirs side by side, and links."""
-    if len(program.actors) != crew.config.num_actors:
-        raise MeshError(f"the program is for {len(program.actors)} actors, but the mesh has {crew.config.num_actors}.")
+def prepare_program(program: Program, *, number: int, num_actors: int) -> LoadedOnRay:
+    """Checks a program; nobody has it yet."""
+    if len(program.actors) != num_actors:
+        raise MeshError(f"the program is for {len(program.actors)} actors, but the mesh has {num_actors}.")
     check_program(program)
-    calls_of = tuple(
-        tuple(dict.fromkeys(i.call for i in actor.instructions if isinstance(i, Run))) for actor in program.actors
-    )
-    loaded = LoadedOnRay(
+    return LoadedOnRay(
         number=number,
         program=program,
-        calls_of=calls_of,
+        calls_of=tuple(
+            tuple(dict.fromkeys(i.call for i in actor.instructions if isinstance(i, Run))) for actor in program.actors
+        ),
         layouts=find_results(program),
         num_outputs=tuple(len({output.slot for output in actor.outputs}) for actor in program.actors),
     )
+
+
+def load_program(loaded: LoadedOnRay, *, crew: Crew, on_progress: Progress | None) -> None:
+    """Exports every call once, has the actors compile theirs side by side, and links."""
     compiling = _Compiling(loaded, crew, on_progress)
-    everyone = frozenset(range(len(program.actors)))
+    everyone = frozenset(range(len(loaded.program.actors)))
     for actor in sorted(everyone):
         compiling.prepare(actor)
     mesh = _abstract_mesh(crew)
-    for call in _in_turns(calls_of):
-        loaded.codes[call] = _export(program, call, mesh, crew.config.platform)
+    for call in _in_turns(loaded.calls_of):
+        loaded.codes[call] = _export(loaded.program, call, mesh, crew.config.platform)
         compiling.send(call, everyone)
         crew.check_losses()
     compiling.wait()
     connect_links(loaded, crew)
-    return loaded
+
+
+def send_code(loaded: LoadedOnRay, crew: Crew, actors: frozenset[int]) -> None:
+    """Gives actors that were started again what they had."""
+    compiling = _Compiling(loaded, crew, None)
+    for actor in sorted(actors):
+        compiling.prepare(actor)
+    for call in loaded.codes:
+        compiling.send(call, actors)
+    compiling.wait()
 
 
 def connect_links(loaded: LoadedOnRay, crew: Crew) -> None:
@@ -125,6 +128,7 @@ class _Compiling:
                     self._jobs.append((member, call))
 
     def wait(self) -> None:
+        """Waits for all, and tells the user's `on_progress` of each."""
         num_done = 0
 
         def note(position: int) -> None:
@@ -134,17 +138,20 @@ class _Compiling:
                 name = self._loaded.program.calls[self._jobs[position][1]].name
                 self._on_progress(num_done, len(self._jobs), name)
 
-        try:
-            self._crew.gather(self._references, note)
-        except JaxquardError:
-            raise
-        except Exception as error:
-            raise _compile_error(error) from error
+        self._crew.gather(self._references, note, on_error=self._explain)
 
-
-def _compile_error(error: Exception) -> ActorFailed:
-    notes = getattr(error, "__notes__", ["while compiling"])
-    return ActorFailed(f"an actor failed {notes[0]}: {summarise(error)}")
+    def _explain(self, position: int, error: Exception) -> Exception:
+        """What to raise for a call that did not compile."""
+        if isinstance(error, JaxquardError):
+            return error
+        member, call = self._jobs[position]
+        task = self._loaded.program.calls[call].name
+        failed = ActorFailed(
+            f"actor {member.actor} on {member.host} could not compile the task {task}: {summarise(error)}."
+        )
+        failed.actor, failed.host, failed.task = member.actor, member.host, task
+        failed.__cause__ = error
+        return failed
 
 
 def _order(loaded: LoadedOnRay, actor: int) -> ProgramOrder:

@@ -4,7 +4,8 @@ A thread asks every process for a sign, again and again. One that is silent for 
 is killed, so that it does no harm when it wakes. A healthy process answers from a thread of its own, also while it
 compiles or computes. Time in which this process itself was stopped does not count.
 
-A message is stuck if it was sent, and waited for, for longer than the limit: the transport has lost it.
+A message is stuck if it was sent, and waited for, for several times the limit, as a slow network takes its time: the
+transport has lost it.
 """
 
 import logging
@@ -22,8 +23,13 @@ from jaxquard.runtime.ray.messages import Sign
 _SIGNS_PER_LIMIT = 10
 _LONGEST_INTERVAL_S = 1.0
 _SHORTEST_INTERVAL_S = 0.05
+# How many limits a message may be on its way.
+_STUCK_LIMITS = 6
 # Rounds in a row that may go wrong before Ray counts as gone.
 _MOST_ERRORS = 3
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -93,14 +99,20 @@ class Monitor:
     def _look_around(self, elapsed_s: float) -> None:
         members = self._crew.living()
         self._pulses = {member: self._pulses.get(member, _Pulse()) for member in members}
+        errors = []
         for member in members:
-            self._look_after(member, self._pulses[member], elapsed_s)
+            try:
+                self._look_after(member, self._pulses[member], elapsed_s)
+            except Exception as error:
+                errors.append(error)
+        if errors and len(errors) == len(members):
+            raise errors[0]
         self._find_stuck(members)
         self._on_tick()
 
     def _give_up(self, error: Exception) -> None:
         """Ray itself does not answer: nobody can be reached any more."""
-        logging.getLogger(__name__).warning("Ray does not answer", exc_info=error)
+        _log.warning("Ray does not answer", exc_info=error)
         for member in self._crew.living():
             self._on_lost(member, f"cannot be reached, as Ray does not answer ({type(error).__name__})")
 
@@ -111,17 +123,26 @@ class Monitor:
             return
         done, _ = ray.wait([pulse.reference], timeout=0)
         if not done:
-            pulse.silent_s += elapsed_s
-            if pulse.silent_s > self.limit_s and member.hello is not None:
-                self._on_lost(member, f"has given no sign of life for {pulse.silent_s:.0f} s")
+            self._note_silence(member, pulse, elapsed_s)
             return
+        reference, pulse.reference = pulse.reference, None
         try:
-            pulse.sign = ray.get(pulse.reference)
-        except ray.exceptions.RayActorError as error:
+            pulse.sign = ray.get(reference)
+        except ray.exceptions.RayTaskError:
+            _log.warning("actor %d could not describe itself", member.actor, exc_info=True)  # But it lives.
+        except ray.exceptions.ActorUnavailableError:
+            self._note_silence(member, pulse, elapsed_s)
+            return
+        except ray.exceptions.RayError as error:
             self._on_lost(member, describe_death(error))
             return
         pulse.silent_s = 0.0
         pulse.reference = member.handle.sign()
+
+    def _note_silence(self, member: Member, pulse: _Pulse, elapsed_s: float) -> None:
+        pulse.silent_s += elapsed_s
+        if pulse.silent_s > self.limit_s and member.hello is not None:
+            self._on_lost(member, f"has given no sign of life for {pulse.silent_s:.0f} s")
 
     def _find_stuck(self, members: list[Member]) -> None:
         for member in members:
@@ -129,7 +150,7 @@ class Monitor:
             if sign is None or sign.report is None:
                 continue
             for waiting in sign.report.waiting:
-                if self._stuck_s(waiting, member) > self.limit_s:
+                if self._stuck_s(waiting, member) > _STUCK_LIMITS * self.limit_s:
                     self._on_lost(
                         member,
                         f"has waited {waiting.age_s:.0f} s for message {waiting.number} that actor {waiting.peer} sent",
@@ -160,6 +181,8 @@ def _is_answered(sign: Any) -> bool:
     ray = import_ray()
     try:
         ray.get(sign)
-    except ray.exceptions.RayActorError:
+    except ray.exceptions.RayTaskError:
+        return True
+    except ray.exceptions.RayError:
         return False
     return True

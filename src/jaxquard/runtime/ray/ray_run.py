@@ -7,6 +7,7 @@ from jaxquard.ir.program import Program, Send
 from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.ray.clocks import compare_clocks
 from jaxquard.runtime.ray.crew import Crew, Member
+from jaxquard.runtime.ray.epochs import Epoch
 from jaxquard.runtime.ray.load_program import LoadedOnRay
 from jaxquard.runtime.ray.messages import ClockReport, RemoteFailure, StepReply
 from jaxquard.runtime.ray.ray_cell import RayCell
@@ -32,11 +33,17 @@ class RayRun:
     """
 
     def __init__(
-        self, *, loaded: LoadedOnRay, state: StepState, cells: tuple[tuple[RayCell, ...], ...], crew: Crew
+        self,
+        *,
+        loaded: LoadedOnRay,
+        state: StepState,
+        cells: tuple[tuple[RayCell, ...], ...],
+        crew: Crew,
+        epoch: Epoch,
     ) -> None:
         self.cells, self.state = cells, state
         self.inputs: tuple[tuple[RayCell, ...], ...] = ()
-        self.epoch = 0
+        self.epoch = epoch
         self._loaded, self._crew = loaded, crew
         self._replies: list[list[tuple[Member, StepReply]]] = [[] for _ in cells]
 
@@ -89,11 +96,18 @@ class RayRun:
         )
         self.inputs = tuple(() if actor == member.actor else cells for actor, cells in enumerate(self.inputs))
 
+    def give_up(self, failure: Failure, *, num_told: int) -> None:
+        """The step could not be sent to all: actors from `num_told` on have not got it, and keep what they have."""
+        for cells in self.inputs[num_told:]:
+            for cell in cells:
+                cell.give_back()
+        self.state.fail_now(failure)
+
     def _find_failure(self, replies: Sequence[tuple[Member, StepReply]]) -> Failure | None:
         failed = [(reply.failure, member) for member, reply in replies if reply.failure is not None]
         if failed:
             found, member = min(failed, key=lambda item: item[0].order)
-            return _failure(found, member)
+            return find_failure(found, member)
         if all(reply.is_complete for _, reply in replies):
             return None
         cause = RemoteCause("the step was given up, as another one had failed")
@@ -114,7 +128,8 @@ def _last_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _failure(found: RemoteFailure, member: Member) -> Failure:
+def find_failure(found: RemoteFailure, member: Member) -> Failure:
+    """What a process says of a task that failed, as the controller tells it."""
     cause = RemoteCause(found.message or found.kind)
     cause.add_note(found.traceback)
     return Failure(

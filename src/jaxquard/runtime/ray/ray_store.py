@@ -40,22 +40,26 @@ class RayStore:
         for held in arrays.values():
             for cell in held.values():
                 _check(cell)
-        calls: list[tuple[int, Any]] = []
+        calls: list[tuple[Member, Any]] = []
         for actor, held in arrays.items():
             numbers = {name: cell.number for name, cell in held.items() if isinstance(cell, RayCell)}
             references = engine.call_in_turn(actor, "save", str(folder), f"{prefix}actor{actor}", numbers)
-            calls += [(actor, reference) for reference in references]
+            calls += zip(engine.crew.members[actor], references, strict=True)
+        saves = tuple(member.handle.wait_saved(str(folder)) for member, _ in calls)
+        engine.crew.saves.update(saves)
+        writing = _Writing(pieces={actor: {} for actor in arrays}, engine=engine, saves=saves)
         try:
             tables = engine.crew.gather([reference for _, reference in calls])
-        except (KeyError, GivenUp):
-            _raise_why_missing(arrays)
+        except BaseException as error:
+            writing.wait_ended()
+            if isinstance(error, KeyError | GivenUp):
+                _raise_why_missing(arrays)
             raise
-        pieces: dict[int, PieceTable] = {actor: {} for actor in arrays}
-        for (actor, _), table in zip(calls, tables, strict=True):
+        for (member, _), table in zip(calls, tables, strict=True):
+            pieces = writing.pieces[member.actor]
             for name, found in table.items():
-                pieces[actor][name] = (*pieces[actor].get(name, ()), *found)
-        members = tuple(member for actor in arrays for member in engine.crew.members[actor])
-        return _Writing(pieces=pieces, crew=engine.crew, folder=str(folder), members=members)
+                pieces[name] = (*pieces.get(name, ()), *found)
+        return writing
 
     def read(
         self, checkpoint: Checkpoint, arrays: Mapping[int, Mapping[str, RowsWanted]]
@@ -81,21 +85,28 @@ class RayStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    pieces: Mapping[int, PieceTable]
-    crew: Crew
-    folder: str
-    members: Sequence[Member]
+    """Holds the engine: its processes must live until all is on disk."""
+
+    pieces: dict[int, PieceTable]
+    engine: _Engine
+    saves: Sequence[Any]
 
     def wait(self) -> None:
         """Waits until no process writes any more; an actor that is lost meanwhile is an error."""
-        first: Exception | None = None
-        for reference in [member.handle.wait_saved(self.folder) for member in self.members]:
+        errors = self.wait_ended()
+        if errors:
+            raise errors[0]
+
+    def wait_ended(self) -> list[Exception]:
+        """Waits, and returns what went wrong."""
+        errors: list[Exception] = []
+        for reference in self.saves:
             try:
-                self.crew.get(reference)
+                self.engine.crew.get(reference)
             except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+                errors.append(error)
+        self.engine.crew.saves.difference_update(self.saves)
+        return errors
 
 
 def _check(cell: Handle) -> None:

@@ -4,6 +4,7 @@ A process runs its steps in order, but Ray may hand its replies over in another.
 given up because the one before it failed must not be the first to say so.
 """
 
+import logging
 import queue
 import weakref
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from jaxquard.runtime.ray.import_ray import import_ray
 from jaxquard.runtime.ray.messages import StepReply
 from jaxquard.runtime.ray.ray_run import RayRun, describe_error
 from jaxquard.runtime.ray.wire import unpack_reply
+from jaxquard.runtime.step_state import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,31 @@ def collect_replies(
             following[member] = found.number + 1
             reply = _read(found.done)
             if reply is not None:
-                take(found.run, member, reply)
+                _take(found, reply, take)
         del arrival, found, member, waiting
 
 
+def _take(found: Arrival, reply: StepReply, take: Callable[[RayRun, Member, StepReply], None]) -> None:
+    """Passes one on; whatever goes wrong, those after it are taken too."""
+    try:
+        take(found.run, found.member, reply)
+    except Exception as cause:
+        logging.getLogger(__name__).exception("a reply could not be taken")
+        found.run.state.fail_now(Failure(actor=found.member.actor, order=-1, task="(replying)", cause=cause))
+
+
 def _read(done: Any) -> StepReply | None:
-    """The reply; None if the process is gone: the monitor sees that too, and knows more."""
+    """The reply; None if the step was not sent, or the process is gone: the monitor sees that, and knows more."""
+    if done is None:
+        return None
     ray = import_ray()
     try:
         return unpack_reply(done.result())
     except ray.exceptions.ActorUnavailableError as error:
         return describe_error(error)
-    except ray.exceptions.RayActorError:
+    except ray.exceptions.RayTaskError as error:
+        return describe_error(error)
+    except ray.exceptions.RayError:
         return None
     except BaseException as error:
         return describe_error(error)

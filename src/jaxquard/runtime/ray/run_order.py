@@ -61,7 +61,9 @@ def run_order(
 ) -> StepReply:
     """Runs the list; results go into `cells`."""
     if any(isinstance(value, int) and value not in cells for value in order.inputs):
-        return StepReply(is_complete=False, is_intact=False)  # The step that should have filled it has failed.
+        # The step that should have filled it has failed.
+        kept = tuple(value for value in order.inputs if isinstance(value, int) and value in cells)
+        return StepReply(is_complete=False, is_intact=False, kept=kept)
     state = LocalState()
     outputs = {order.outputs + k: Cell(actor=actor.index, step=state) for k in range(len(loaded.list.outputs))}
     inputs = tuple(

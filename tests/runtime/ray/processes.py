@@ -1,0 +1,45 @@
+"""Looks into the processes of a mesh on Ray, and does them harm."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxquard.runtime.ray.import_ray import import_ray
+from jaxquard.runtime.ray.note import read_note
+
+
+def note(mesh: Any, actor: int, rank: int = 0) -> str:
+    """What a process is doing."""
+    return read_note(Path(mesh.engine.crew.members[actor][rank].hello.note_path).read_bytes())
+
+
+def process_id(mesh: Any, actor: int, rank: int = 0) -> int:
+    return mesh.engine.crew.members[actor][rank].hello.pid
+
+
+def kill(mesh: Any, actor: int, rank: int = 0) -> None:
+    os.kill(process_id(mesh, actor, rank), signal.SIGKILL)
+
+
+def freeze(mesh: Any, actor: int, rank: int = 0) -> None:
+    os.kill(process_id(mesh, actor, rank), signal.SIGSTOP)
+
+
+def call_inside(mesh: Any, actor: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Calls a function with the `ActorProcess` as its first argument, in each of the actor's processes."""
+    members = mesh.engine.crew.members[actor]
+    return import_ray().get([member.handle.actor.__ray_call__.remote(function, *args) for member in members])
+
+
+def wait_until(condition: Callable[[], Any], limit_s: float = 30) -> None:
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def wait_for_note(mesh: Any, actor: int, text: str, limit_s: float = 30) -> None:
+    wait_until(lambda: text in note(mesh, actor), limit_s)

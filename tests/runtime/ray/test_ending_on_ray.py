@@ -1,0 +1,151 @@
+"""A program that ends, is interrupted or is killed leaves no process behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[3]
+PROLOGUE = """
+import functools, sys, threading, time
+import jax
+jax.config.update("jax_platforms", "cpu")
+import numpy as np
+import jaxquard as jq
+from tests.runtime.ray import spinning_step
+from tests.runtime.ray.processes import note, wait_for_note
+
+def say(*words):
+    print(*words, flush=True)
+
+def say_when(actor, text):
+    threading.Thread(target=lambda: (wait_for_note(mesh, actor, text), say("now")), daemon=True).start()
+
+mesh = jq.RemoteMesh((2,), runtime="ray", silence_limit_s=5)
+step = mesh.distributed(spinning_step.train_step, donate_argnums=0)
+state = mesh.init(spinning_step.init, jax.random.key(0))
+"""
+IN_A_STEP = """
+state, loss = step(state, spinning_step.batch(), 0)
+say(float(loss) > 0)
+say_when(0, "0F")
+state, loss = step(state, spinning_step.batch(), 10_000_000)
+float(loss)
+"""
+IN_A_COMPILATION = """
+from tests.runtime.ray.test_actor_failures import compiles_long
+say(True)
+say_when(0, "compiling before.0")
+np.asarray(mesh.distributed(functools.partial(compiles_long, num_rounds=300))(np.ones((4, 4), np.float32)))
+"""
+
+
+def start(text):
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROLOGUE + text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        start_new_session=True,
+    )
+
+
+def descendants(program):
+    return psutil.Process(program.pid).children(recursive=True)
+
+
+def directory_of(processes):
+    """Where Ray keeps its files: in the command line of the raylet."""
+    (raylet,) = (process for process in processes if process.name() == "raylet")
+    (option,) = (word for word in raylet.cmdline() if word.startswith("--temp_dir="))
+    return Path(option.removeprefix("--temp_dir=")).parent
+
+
+def check_all_gone(processes, limit_s=5):
+    _, alive = psutil.wait_procs(processes, timeout=limit_s)
+    assert not alive
+
+
+def finish(program, limit_s=30):
+    try:
+        out, err = program.communicate(timeout=limit_s)
+    finally:
+        program.kill()
+    return program.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [
+        (IN_A_STEP, signal.SIGKILL),
+        pytest.param(IN_A_STEP, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(IN_A_COMPILATION, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(IN_A_COMPILATION, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(IN_A_STEP, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+    ids=["step-kill", "step-interrupt", "compile-interrupt", "compile-kill", "step-terminate"],
+)
+def test_nothing_is_left(where, how):
+    program, agents, directory = start(where), [], Path("/nonexistent")
+    try:
+        assert program.stdout.readline() == "True\n", program.stderr.read()
+        assert program.stdout.readline() == "now\n"
+        processes = descendants(program)
+        assert sum("Worker" in process.name() for process in processes) == 2
+        directory = directory_of(processes)
+        if how != signal.SIGINT:
+            # Ray's own agents try for a minute to reach the servers, and end then.
+            agents = [process for process in processes if process.name().endswith("Agent")]
+            processes = [process for process in processes if process not in agents]
+        os.kill(program.pid, how)
+        start_s = time.monotonic()
+        status, _, err = finish(program)
+        assert time.monotonic() - start_s < 15
+        check_all_gone(processes)
+        assert not directory.exists() or how != signal.SIGINT
+    finally:
+        program.kill()
+        for process in agents:
+            process.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+    if how == signal.SIGINT:
+        assert status in (1, 130, -signal.SIGINT)
+        assert err.rstrip().splitlines()[-1] == "KeyboardInterrupt", err
+    else:
+        assert status in (-how, 128 + how)
+
+
+def test_the_program_goes_on_after_an_interrupt_and_ends_without_closing():
+    program = start(
+        """
+state, loss = step(state, spinning_step.batch(), 0)
+say(float(loss) > 0)
+say_when(0, "0F")
+_, loss = step(state, spinning_step.batch(), 100_000)
+try:
+    float(loss)
+except KeyboardInterrupt:
+    say("interrupted")
+say(float(loss) > 0)
+state = mesh.init(spinning_step.init, jax.random.key(0))
+state, loss = step(state, spinning_step.batch(), 0)
+say(float(loss) > 0)
+"""
+    )
+    assert program.stdout.readline() == "True\n", program.stderr.read()
+    assert program.stdout.readline() == "now\n"
+    processes = descendants(program)
+    program.send_signal(signal.SIGINT)
+    status, out, err = finish(program, 60)
+    assert (status, out, err) == (0, "interrupted\nTrue\nTrue\n", "")
+    check_all_gone(processes)
