@@ -34,6 +34,14 @@ class ShardingError(JaxquardError, ValueError):
     """A sharding names an axis that the actor's mesh lacks, or does not fit an array."""
 
 
+class GemmError(JaxquardError, ValueError):
+    """A 2D matrix product was asked for that no algorithm, mesh or slice count of its kind can do."""
+
+
+class ClusterError(JaxquardError, ValueError):
+    """A cluster file is malformed, a name is unknown, or measurements cannot be fitted."""
+
+
 class RemoteArrayError(JaxquardError, ValueError):
     """A `RemoteArray` was used where only an array of this process can be.
 

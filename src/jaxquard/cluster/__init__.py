@@ -1,0 +1,29 @@
+"""What hardware can do: clusters as TOML files, and what their collectives and products cost."""
+
+from .cluster import Axis as Axis
+from .cluster import Cluster as Cluster
+from .cluster import Collective as Collective
+from .cluster import Compute as Compute
+from .cluster import Links as Links
+from .cluster import Memory as Memory
+from .cluster import Network as Network
+from .cluster import Topology as Topology
+from .cluster_text import cluster_text as cluster_text
+from .cluster_text import parse_cluster as parse_cluster
+from .collective_time import RingTime as RingTime
+from .collective_time import ring_time as ring_time
+from .fit_links import LinkFit as LinkFit
+from .fit_links import LinkSample as LinkSample
+from .fit_links import fit_links as fit_links
+from .fit_products import ProductFit as ProductFit
+from .fit_products import ProductSample as ProductSample
+from .fit_products import fit_products as fit_products
+from .fit_products import parse_products_csv as parse_products_csv
+from .fit_products import product_errors as product_errors
+from .fit_products import products_csv as products_csv
+from .load_cluster import load_cluster as load_cluster
+from .load_cluster import preset_names as preset_names
+from .load_cluster import save_cluster as save_cluster
+from .product_time import product_memory_bytes as product_memory_bytes
+from .product_time import product_time_s as product_time_s
+from .product_time import sliced_product_time_s as sliced_product_time_s

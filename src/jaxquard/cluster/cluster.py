@@ -1,0 +1,135 @@
+"""A cluster: the numbers of its chips, memory and links that the cost models use.
+
+The links carry three kinds of collective (MeshSlice, section 3.2.2), each with what was measured for it: bandwidth
+along the rows and along the columns of a mesh, the time to synchronise one step of a ring, the time to launch. "Along
+the rows" means from row to row, so vertically: the bandwidth that the paper calls inter-row.
+
+The description of the chip goes beyond the paper, which divides the FLOPs of a product by the effective FLOP/s: thin
+products run slower, and a product that is cut along its contracted dim is summed in fp32, which costs memory traffic
+and slower kernels (`product_time.py`). On a TPU of the paper's sets these numbers are 0.
+"""
+
+import enum
+from dataclasses import dataclass
+
+
+class Axis(enum.Enum):
+    """The two directions of a mesh in which shards move."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
+class Collective(enum.Enum):
+    """The operations on a ring that have a cost of their own."""
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    PERMUTE = "permute"
+
+
+class Topology(enum.Enum):
+    """How chips are joined.
+
+    On a torus the rows and the columns of a mesh have links of their own. On a switch a mesh is only imagined, and
+    what a chip sends along both goes through its one port (section 6).
+    """
+
+    TORUS = "torus"
+    SWITCH = "switch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """What a chip computes.
+
+    Attributes:
+        peak_flops_per_s: that utilisation is measured against.
+        effective_flops_per_s: that large products reach.
+        half_speed_contracted: the contracted dim at which a product has half of that speed; 0: speed does not fall.
+        half_speed_output: the same for each dim of the output.
+        output_exposed: of the time to write an output, or to read and write an fp32 sum, the share that is not hidden.
+        accumulate_slowdown: by what share a product that ends in an fp32 sum is slower than one that does not.
+        cast_exposed: of the time to turn an fp32 sum into the output, in a pass of its own, the share that is not
+            hidden; above 1 where memory does not reach its bandwidth.
+        slice_copy_exposed: the same for copying slices out of a shard and into it.
+        num_cores: that compute a tile of an fp32 sum each at a time; 0: they are never idle.
+        launch_s: to start one product.
+        tile: rows and columns of the output that are computed at a time, for the memory traffic of a product.
+    """
+
+    peak_flops_per_s: float
+    effective_flops_per_s: float
+    half_speed_contracted: float = 0.0
+    half_speed_output: float = 0.0
+    output_exposed: float = 0.0
+    accumulate_slowdown: float = 0.0
+    cast_exposed: float = 0.0
+    slice_copy_exposed: float = 0.0
+    num_cores: int = 0
+    launch_s: float = 0.0
+    tile: int = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of one chip."""
+
+    size_bytes: int
+    bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How the chips are joined.
+
+    Attributes:
+        is_bidirectional: whether a permute sends one half of a shard each way round a ring, at twice the bandwidth.
+        chips_per_node: chips behind one switch; 0: all of them.
+        between_nodes_bandwidth_bytes_per_s: of a chip to another node; 0 where there is one node.
+        between_nodes_sync_s: what a step between nodes takes longer.
+    """
+
+    topology: Topology
+    is_bidirectional: bool
+    chips_per_node: int = 0
+    between_nodes_bandwidth_bytes_per_s: float = 0.0
+    between_nodes_sync_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """One kind of collective on the rings of a mesh."""
+
+    row_bandwidth_bytes_per_s: float
+    column_bandwidth_bytes_per_s: float
+    sync_s: float
+    launch_s: float
+
+    def bandwidth_bytes_per_s(self, axis: Axis) -> float:
+        return self.row_bandwidth_bytes_per_s if axis is Axis.ROWS else self.column_bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Hardware, as its TOML file describes it.
+
+    Attributes:
+        num_chips: the most chips that a mesh can have.
+    """
+
+    name: str
+    num_chips: int
+    compute: Compute
+    memory: Memory
+    network: Network
+    all_gather: Links
+    reduce_scatter: Links
+    permute: Links
+
+    def links(self, kind: Collective) -> Links:
+        return {
+            Collective.ALL_GATHER: self.all_gather,
+            Collective.REDUCE_SCATTER: self.reduce_scatter,
+            Collective.PERMUTE: self.permute,
+        }[kind]

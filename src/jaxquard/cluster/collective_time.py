@@ -1,0 +1,92 @@
+"""The linear cost of a collective on a ring (MeshSlice, section 3.2.2).
+
+    time = launch + (num_chips - 1) * (sync + shard / bandwidth)
+
+A ring of one chip moves nothing and costs nothing. Over a switch a mesh is only imagined (section 6): a ring that
+leaves a node is as slow as the network between nodes, and the rows and the columns of a mesh share a chip's port
+(`shares_port`) when both go the same way.
+"""
+
+from dataclasses import dataclass
+
+from .cluster import Axis, Cluster, Collective, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingTime:
+    """The parts of a collective's time."""
+
+    launch_s: float = 0.0
+    sync_s: float = 0.0
+    transfer_s: float = 0.0
+
+    @property
+    def time_s(self) -> float:
+        return self.launch_s + self.sync_s + self.transfer_s
+
+
+def ring_time(
+    cluster: Cluster,
+    kind: Collective,
+    *,
+    axis: Axis,
+    mesh_shape: tuple[int, int],
+    shard_bytes: float,
+    num_steps: float | None = None,
+) -> RingTime:
+    """Of one collective, alone on its ring.
+
+    Args:
+        mesh_shape: rows and columns of chips; chips are numbered along the rows, so that a node is filled by a row
+            before the next one begins.
+        shard_bytes: what a chip sends in one step.
+        num_steps: how often; one less than the chips of the ring unless said.
+    """
+    ring = ring_size(axis, mesh_shape)
+    if ring == 1 or num_steps == 0:
+        return RingTime()
+    links = cluster.links(kind)
+    steps = ring - 1 if num_steps is None else num_steps
+    sync_s = ring_sync_s(cluster, kind, axis=axis, mesh_shape=mesh_shape)
+    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape)
+    return RingTime(launch_s=links.launch_s, sync_s=steps * sync_s, transfer_s=steps * shard_bytes / bandwidth)
+
+
+def ring_size(axis: Axis, mesh_shape: tuple[int, int]) -> int:
+    """Chips of a ring: along the rows there are as many as the mesh has rows."""
+    return mesh_shape[0] if axis is Axis.ROWS else mesh_shape[1]
+
+
+def ring_bandwidth_bytes_per_s(cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int]) -> float:
+    """Of the slowest step of a ring."""
+    bandwidth = cluster.links(kind).bandwidth_bytes_per_s(axis)
+    if kind is Collective.PERMUTE and cluster.network.is_bidirectional:
+        bandwidth *= 2
+    if is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape):
+        bandwidth = min(bandwidth, cluster.network.between_nodes_bandwidth_bytes_per_s)
+    return bandwidth
+
+
+def ring_sync_s(cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int]) -> float:
+    """Of the slowest step of a ring."""
+    leaves = is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape)
+    return cluster.links(kind).sync_s + (cluster.network.between_nodes_sync_s if leaves else 0.0)
+
+
+def is_between_nodes(cluster: Cluster, *, axis: Axis, mesh_shape: tuple[int, int]) -> bool:
+    """Whether the rings along an axis leave a node."""
+    node = cluster.network.chips_per_node
+    if node == 0 or cluster.network.between_nodes_bandwidth_bytes_per_s == 0:
+        return False
+    rows, columns = mesh_shape
+    if axis is Axis.COLUMNS:
+        return columns > node or node % columns != 0
+    return rows > 1 and (rows * columns > node)
+
+
+def shares_port(cluster: Cluster, mesh_shape: tuple[int, int]) -> bool:
+    """Whether the rings along the rows and along the columns take bandwidth from each other."""
+    if cluster.network.topology is Topology.TORUS:
+        return False
+    sides = [is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape) for axis in Axis]
+    return sides[0] == sides[1]

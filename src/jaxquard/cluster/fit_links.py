@@ -1,0 +1,95 @@
+"""Bandwidth, synchronisation and launch of collectives from measured times (MeshSlice, section 4.5).
+
+The paper sets the synchronisation by comparing two ring sizes, and bandwidth and launch by a regression over shard
+sizes from 8 KB to 512 MB. Here one robust regression does all: the time is linear in the three.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxquard.errors import ClusterError
+
+from .cluster import Axis, Collective
+from .fit_robustly import fit_robustly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSample:
+    """One measured collective.
+
+    Attributes:
+        shard_bytes: what a chip holds before an all-gather, keeps after a reduce-scatter, or sends in a permute.
+        num_steps: steps of the ring; one less than its chips unless said.
+    """
+
+    kind: Collective
+    ring_size: int
+    shard_bytes: float
+    time_s: float
+    axis: Axis = Axis.ROWS
+    num_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFit:
+    """What fits one kind of collective along one axis.
+
+    Attributes:
+        median_error: of the fit on its samples, relative.
+        worst_error: the largest of these.
+    """
+
+    kind: Collective
+    axis: Axis
+    bandwidth_bytes_per_s: float
+    sync_s: float
+    launch_s: float
+    num_samples: int
+    median_error: float
+    worst_error: float
+
+
+def fit_links(samples: Iterable[LinkSample]) -> tuple[LinkFit, ...]:
+    """One fit for each kind and axis among the samples.
+
+    Raises:
+        ClusterError: there are fewer than two ring sizes or two shard sizes of a kind.
+    """
+    groups: dict[tuple[Collective, Axis], list[LinkSample]] = defaultdict(list)
+    for sample in samples:
+        groups[sample.kind, sample.axis].append(sample)
+    return tuple(_fit_group(kind, axis, group) for (kind, axis), group in groups.items())
+
+
+def _fit_group(kind: Collective, axis: Axis, samples: list[LinkSample]) -> LinkFit:
+    steps = np.array([s.ring_size - 1 if s.num_steps is None else s.num_steps for s in samples], dtype=np.float64)
+    sizes = np.array([sample.shard_bytes for sample in samples], dtype=np.float64)
+    times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)
+    for what, values in (("ring sizes", steps), ("shard sizes", sizes)):
+        if len(set(values)) < 2:
+            raise ClusterError(
+                f"{kind.value} along {axis.value} needs samples of two {what} to tell its constants apart, "
+                f"found {len(set(values))}. Measure another."
+            )
+    if (times_s <= 0).any():
+        raise ClusterError(f"a sample of {kind.value} along {axis.value} took {times_s.min()} s; times are above 0.")
+    columns = np.stack([np.ones_like(steps), steps, steps * sizes], axis=1)
+    (launch_s, sync_s, per_byte_s), residuals = fit_robustly(columns, times_s)
+    if per_byte_s == 0:
+        raise ClusterError(
+            f"the times of {kind.value} along {axis.value} do not grow with the shard, so they give no bandwidth. "
+            f"Measure larger shards (the largest had {sizes.max():.0f} bytes)."
+        )
+    return LinkFit(
+        kind=kind,
+        axis=axis,
+        bandwidth_bytes_per_s=float(1 / per_byte_s),
+        sync_s=float(sync_s),
+        launch_s=float(launch_s),
+        num_samples=len(samples),
+        median_error=float(np.median(np.abs(residuals))),
+        worst_error=float(np.max(np.abs(residuals))),
+    )

@@ -1,0 +1,143 @@
+"""The constants of a chip's products from measured times: speed, price of an fp32 sum, launch.
+
+The model of `product_time.py` is linear in them; the rest (thin products, casts, cores) is taken from where the fit
+starts. Four constants are few enough for the samples of a dozen shapes.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float64
+
+from jaxquard.errors import ClusterError
+
+from .cluster import Compute, Memory
+from .fit_robustly import fit_robustly
+from .product_time import arithmetic_time_s, cast_time_s, sliced_product_time_s, sum_bytes, wave_slowdown
+
+_COLUMNS = ("m", "k", "n", "num_slices", "time_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductSample:
+    """A measured product of [m, k] and [k, n] in bf16, cut into slices along k that are summed in fp32."""
+
+    m: int
+    k: int
+    n: int
+    num_slices: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductFit:
+    """What fits the products of a chip.
+
+    Attributes:
+        compute: with the fitted constants, the others as they were given.
+        median_error: of the fit on its samples, relative.
+        worst_error: the largest of these.
+    """
+
+    compute: Compute
+    num_samples: int
+    median_error: float
+    worst_error: float
+
+
+def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Memory) -> ProductFit:
+    """Fits effective FLOP/s, the exposed share of outputs, the slowdown of fp32 sums, and the launch.
+
+    Args:
+        start: gives what is not fitted (peak, thin products, casts, slice copies, cores, tile).
+        memory: whose bandwidth sums are read and written with.
+
+    Raises:
+        ClusterError: there are fewer samples than constants, none is sliced or none is whole, or the times do not
+            grow with the arithmetic.
+    """
+    num_sliced = sum(sample.num_slices > 1 for sample in samples)
+    if len(samples) < 5 or num_sliced in (0, len(samples)):
+        raise ClusterError(
+            "products have 4 constants, so at least 5 samples are needed, some sliced and some whole; "
+            f"found {len(samples)}, {num_sliced} sliced. Measure more shapes."
+        )
+    times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)
+    casts_s = np.array([_cast_s(start, memory, sample) for sample in samples], dtype=np.float64)
+    constants, _ = fit_robustly(_columns(samples, start, memory), times_s, known_s=casts_s)
+    slowness, sum_slowness, exposed, launch_s = map(float, constants)
+    if slowness <= 0:
+        largest = max(2 * sample.m * sample.k * sample.n for sample in samples)
+        raise ClusterError(
+            "the times of the products do not grow with their arithmetic, so they give no FLOP/s: what was measured "
+            f"is launches and memory. Measure larger products (the largest had {largest:.2g} FLOPs)."
+        )
+    speed = start.effective_flops_per_s / slowness
+    compute = replace(
+        start,
+        peak_flops_per_s=max(start.peak_flops_per_s, speed),
+        effective_flops_per_s=speed,
+        accumulate_slowdown=sum_slowness / slowness,
+        output_exposed=exposed,
+        launch_s=launch_s,
+    )
+    errors = product_errors(samples, compute, memory)
+    return ProductFit(
+        compute=compute,
+        num_samples=len(samples),
+        median_error=float(np.median(errors)),
+        worst_error=max(errors),
+    )
+
+
+def product_errors(samples: Sequence[ProductSample], compute: Compute, memory: Memory) -> tuple[float, ...]:
+    """How far the model is off for each sample, relative to what was measured."""
+    return tuple(
+        abs(sliced_product_time_s(compute, memory, m=s.m, k=s.k, n=s.n, num_slices=s.num_slices) / s.time_s - 1)
+        for s in samples
+    )
+
+
+def products_csv(samples: Sequence[ProductSample]) -> str:
+    """Samples as a CSV text, to keep beside the cluster that was fitted to them."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows([s.m, s.k, s.n, s.num_slices, f"{s.time_s:.6g}"] for s in samples)
+    return file.getvalue()
+
+
+def parse_products_csv(text: str, *, source: str = "the CSV text") -> tuple[ProductSample, ...]:
+    """The samples of a CSV text; `source` names the text in errors."""
+    reader = csv.DictReader(io.StringIO(text))
+    if tuple(reader.fieldnames or ()) != _COLUMNS:
+        raise ClusterError(f"{source} should begin with {','.join(_COLUMNS)}, found {reader.fieldnames}.")
+    try:
+        return tuple(
+            ProductSample(**{name: int(row[name]) for name in _COLUMNS[:-1]}, time_s=float(row["time_s"]))
+            for row in reader
+        )
+    except (TypeError, ValueError) as error:
+        raise ClusterError(f"line {reader.line_num} of {source} is no product: {error}.") from None
+
+
+def _columns(
+    samples: Sequence[ProductSample], start: Compute, memory: Memory
+) -> Float64[np.ndarray, "samples constants"]:
+    """What each constant is multiplied with."""
+    rows = []
+    for s in samples:
+        is_sliced = s.num_slices > 1
+        arithmetic_s = s.num_slices * arithmetic_time_s(start, m=s.m, k=s.k / s.num_slices, n=s.n)
+        arithmetic_s *= wave_slowdown(start, m=s.m, n=s.n) if is_sliced else 1.0
+        output_bytes = sum_bytes(m=s.m, n=s.n, num_slices=s.num_slices) if is_sliced else 2.0 * s.m * s.n
+        output_s = output_bytes / memory.bandwidth_bytes_per_s
+        rows.append((arithmetic_s, arithmetic_s * is_sliced, output_s, s.num_slices))
+    return np.array(rows, dtype=np.float64)
+
+
+def _cast_s(start: Compute, memory: Memory, sample: ProductSample) -> float:
+    return cast_time_s(start, memory, m=sample.m, n=sample.n, item_bytes=2) if sample.num_slices > 1 else 0.0

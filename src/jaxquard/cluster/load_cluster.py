@@ -1,0 +1,42 @@
+"""Clusters by name (a preset of the package) or by file."""
+
+import os
+from importlib import resources
+from pathlib import Path
+
+from jaxquard.errors import ClusterError
+
+from .cluster import Cluster
+from .cluster_text import cluster_text, parse_cluster
+
+
+def preset_names() -> tuple[str, ...]:
+    """The clusters that come with the package."""
+    folder = resources.files("jaxquard.cluster") / "presets"
+    return tuple(sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")))
+
+
+def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
+    """The preset with this name, or the cluster of this TOML file; a `Cluster` is returned as it is.
+
+    Raises:
+        ClusterError: the name is unknown, the file is missing, or its text is no cluster.
+    """
+    if isinstance(name_or_path, Cluster):
+        return name_or_path
+    name = os.fspath(name_or_path)
+    if name in preset_names():
+        file = resources.files("jaxquard.cluster") / "presets" / f"{name}.toml"
+        return parse_cluster(file.read_text(), source=f"{name}.toml")
+    path = Path(name)
+    if path.is_file():
+        return parse_cluster(path.read_text(), source=name)
+    raise ClusterError(
+        f"{name!r} is neither a cluster of the package nor a file. "
+        f"Use one of {', '.join(preset_names())}, or the path of a TOML file."
+    )
+
+
+def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """Writes a cluster as a TOML file that `load_cluster` reads."""
+    Path(path).write_text(cluster_text(cluster))

@@ -1,0 +1,58 @@
+"""The utilisations of MeshSlice's Figure 9: every algorithm at its best mesh, weak scaling, both models."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxquard.cluster import Cluster
+
+from .autotune import autotune
+from .autotune_models import gpt3, megatron_nlg
+from .autotune_table import TuningRow
+from .cost_algorithms import ALGORITHMS, mesh_shapes
+from .problem import GemmProblem
+
+_MODELS: dict[str, Callable[..., GemmProblem]] = {"gpt3": gpt3, "megatron_nlg": megatron_nlg}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """One point of Figure 9."""
+
+    model: str
+    algorithm: str
+    num_chips: int
+    row: TuningRow
+
+    @property
+    def utilisation(self) -> float:
+        return self.row.utilisation
+
+
+def headline_numbers(
+    cluster: str | Cluster = "tpu-v4",
+    *,
+    chips: Sequence[int] = (16, 32, 64, 128, 256),
+    algorithms: Sequence[str] = ALGORITHMS,
+) -> tuple[Headline, ...]:
+    """One block of each model, batch half the chips (section 5.1.1), whatever memory it needs.
+
+    Cannon is left out where the chips make no square.
+    """
+    return tuple(
+        Headline(
+            model=model,
+            algorithm=algorithm,
+            num_chips=num_chips,
+            row=autotune(
+                problem(batch=num_chips // 2, num_blocks=1),
+                cluster,
+                num_chips,
+                algorithm,
+                memory_limit_bytes=float("inf"),
+            ).best,
+        )
+        for model, problem in _MODELS.items()
+        for num_chips in chips
+        for algorithm in algorithms
+        if mesh_shapes(algorithm, num_chips)
+    )

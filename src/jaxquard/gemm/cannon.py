@@ -1,0 +1,68 @@
+"""Cannon's algorithm: skew the shards, then shift and multiply P times (MeshSlice, section 2.3.2); square meshes only.
+
+The skew moves row i of the mesh by i places, neighbour to neighbour: in step t the rows from t on shift by one, so it
+takes P - 1 steps. Afterwards
+
+    OS  chip (i, j) has A[i, i+j+t] and B[i+j+t, j] in turn t; both shift by one
+    LS  chip (i, j) has B[i+j+t] and the sum of C[i, i+j+t] in turn t; both shift by one, and C is skewed back
+    RS  as LS, mirrored
+
+Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one chip.
+"""
+
+import jax
+
+from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.product import Axes, Product
+from jaxquard.gemm.rings import permute, ring_size, shift
+
+
+def cannon(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+    """Multiplies the shards of one chip, inside `shard_map`."""
+    match product.dataflow:
+        case Dataflow.OS:
+            return _output_stationary(lhs, rhs, product)
+        case Dataflow.LS:
+            return _left_stationary(lhs, rhs, product)
+        case Dataflow.RS:
+            return cannon(rhs, lhs, product.mirrored())
+
+
+def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+    layout, chips = product.layout, ring_size(product.rows)
+    lhs_Mk = skew(lhs, by=product.rows, along=product.columns)
+    rhs_kN = skew(rhs, by=product.columns, along=product.rows)
+    out_MN = layout.dot(lhs_Mk, rhs_kN)
+    for _ in range(chips - 1):
+        lhs_Mk, rhs_kN = shift(lhs_Mk, product.columns), shift(rhs_kN, product.rows)
+        out_MN = out_MN + layout.dot(lhs_Mk, rhs_kN)
+    return out_MN.astype(lhs.dtype)
+
+
+def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+    layout, chips = product.layout, ring_size(product.rows)
+    rhs_Kn = skew(rhs, by=product.columns, along=product.rows)
+    total_Mn = layout.dot(lhs, rhs_Kn)
+    for _ in range(chips - 1):
+        rhs_Kn = shift(rhs_Kn, product.rows)
+        passed = shift(total_Mn.astype(lhs.dtype), product.columns)
+        total_Mn = passed.astype(total_Mn.dtype) + layout.dot(lhs, rhs_Kn)
+    last = shift(total_Mn.astype(lhs.dtype), product.columns)
+    return skew(last, by=product.rows, along=product.columns, is_inverse=True)
+
+
+def skew(shard: jax.Array, *, by: Axes, along: Axes, is_inverse: bool = False) -> jax.Array:
+    """Chips that are number i along `by` get what lay i places further along `along`; or the inverse.
+
+    In each step some chips shift to a neighbour and the others keep what they have.
+    """
+    chips = ring_size(by)
+    step = -1 if is_inverse else 1
+    for first in range(1, chips):
+        moves = [
+            (i * chips + (j + step) % chips if i >= first else i * chips + j, i * chips + j)
+            for i in range(chips)
+            for j in range(chips)
+        ]
+        shard = permute(shard, (*by, *along), moves)
+    return shard

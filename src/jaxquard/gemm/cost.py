@@ -1,0 +1,93 @@
+"""The price of a product: its time in closed form, and what it consists of."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from jaxquard.cluster import Cluster
+
+from .cost_algorithms import product_steps
+from .cost_closed_form import steps_time_s
+from .cost_moves import Move
+from .cost_product import SizedProduct
+from .cost_steps import Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmCost:
+    """The price of products, one after another, on every chip.
+
+    Attributes:
+        compute_s: of the products alone.
+        launch_s: of all moves, hidden or not, as are `transfer_s` and `sync_s` (Figure 10).
+        buffer_bytes: the most that a product needs besides its shards.
+    """
+
+    time_s: float
+    compute_s: float
+    launch_s: float
+    transfer_s: float
+    sync_s: float
+    buffer_bytes: float
+
+    @property
+    def communication_s(self) -> float:
+        """Of all moves, hidden or not."""
+        return self.launch_s + self.transfer_s + self.sync_s
+
+    @property
+    def exposed_s(self) -> float:
+        """The time in which no product runs."""
+        return self.time_s - self.compute_s
+
+
+def price_product(
+    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: tuple[int, int], num_slices: int = 1
+) -> GemmCost:
+    """What a product costs by an algorithm on a mesh."""
+    return price_steps(
+        product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices)
+    )
+
+
+def price_steps(steps: Steps) -> GemmCost:
+    """What steps cost."""
+    return GemmCost(
+        time_s=steps_time_s(steps),
+        compute_s=steps.num_iterations * steps.compute_s,
+        launch_s=sum(count * move.time.launch_s for count, move in _counted_moves(steps)),
+        transfer_s=sum(count * move.time.transfer_s for count, move in _counted_moves(steps)),
+        sync_s=sum(count * move.time.sync_s for count, move in _counted_moves(steps)),
+        buffer_bytes=steps.buffer_bytes,
+    )
+
+
+def sum_costs(costs: Iterable[GemmCost]) -> GemmCost:
+    """Of products one after another; buffers are used again."""
+    listed = tuple(costs)
+    return GemmCost(
+        time_s=sum(cost.time_s for cost in listed),
+        compute_s=sum(cost.compute_s for cost in listed),
+        launch_s=sum(cost.launch_s for cost in listed),
+        transfer_s=sum(cost.transfer_s for cost in listed),
+        sync_s=sum(cost.sync_s for cost in listed),
+        buffer_bytes=max((cost.buffer_bytes for cost in listed), default=0.0),
+    )
+
+
+def repeat_cost(cost: GemmCost, count: int) -> GemmCost:
+    """Of the same products so many times over."""
+    return GemmCost(
+        time_s=cost.time_s * count,
+        compute_s=cost.compute_s * count,
+        launch_s=cost.launch_s * count,
+        transfer_s=cost.transfer_s * count,
+        sync_s=cost.sync_s * count,
+        buffer_bytes=cost.buffer_bytes,
+    )
+
+
+def _counted_moves(steps: Steps) -> Iterator[tuple[int, Move]]:
+    """Each move with how often it is made."""
+    for phase in steps.before + steps.after + (steps.first_loads, steps.last_stores):
+        yield from ((1, move) for move in phase)
+    yield from ((steps.num_iterations - 1, move) for move in steps.loads + steps.stores)

@@ -1,0 +1,28 @@
+"""Where a layer wants its matrices: to place them once, so that nothing moves before a product."""
+
+from typing import Unpack
+
+from jax.sharding import NamedSharding
+
+from jaxquard.gemm.problem import GemmPlan, LayerPlan
+from jaxquard.gemm.resolve_plan import Choices, resolve_plan
+from jaxquard.gemm.shardings import AnyMesh, two_axes
+
+
+def layer_shardings(
+    *,
+    mesh: AnyMesh,
+    plan: GemmPlan | LayerPlan | None = None,
+    axis_names: tuple[str, str] | None = None,
+    num_x_dims: int = 2,
+    **choices: Unpack[Choices],
+) -> dict[str, NamedSharding]:
+    """How `matmul` with the same arguments cuts "x", "w" and "y".
+
+    Args:
+        num_x_dims: of x and y, leading dims included.
+    """
+    rows, columns = two_axes(mesh, axis_names)
+    products = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
+    specs = {"x": products.x_spec(num_x_dims), "w": products.w_spec, "y": products.y_spec(num_x_dims)}
+    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}

@@ -1,0 +1,79 @@
+"""Clusters as TOML: presets, the way there and back, and what is refused."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxquard.cluster import cluster_text, load_cluster, parse_cluster, preset_names, save_cluster
+from jaxquard.errors import ClusterError
+
+_TEXT = cluster_text(load_cluster("tpu-v4"))
+
+
+def test_presets():
+    assert preset_names() == (
+        "a100", "h100", "h200", "tpu-v4", "tpu-v4-fitted", "tpu-v4-main", "v5e", "v5p", "v6e",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_loads_and_comes_back(name, tmp_path):
+    cluster = load_cluster(name)
+    assert cluster.name == name
+    assert cluster.compute.effective_flops_per_s < cluster.compute.peak_flops_per_s
+    save_cluster(cluster, tmp_path / "cluster.toml")
+    assert load_cluster(tmp_path / "cluster.toml") == cluster
+
+
+@given(name=st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))), sync_s=st.floats(0, 1))
+def test_any_name_and_number_come_back(name, sync_s):
+    cluster = load_cluster("tpu-v4")
+    cluster = replace(cluster, name=name, permute=replace(cluster.permute, sync_s=sync_s))
+    assert parse_cluster(cluster_text(cluster)) == cluster
+
+
+def test_a_cluster_is_its_own():
+    assert load_cluster(load_cluster("h200")) == load_cluster("h200")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"torus"', '"ring"', "my.toml: [network] topology should be one of torus, switch, found 'ring'."),
+        ("num_chips = 4096", "num_chips = 0", "my.toml num_chips should be above 0, found 0."),
+        ("num_chips = 4096", "", "my.toml lacks the key num_chips; the keys are name, num_chips."),
+        ("num_chips = 4096", "num_chips = 1.5", "my.toml num_chips should be a whole number, found 1.5."),
+        ("tile = 2048", "tiles = 2", "my.toml: [compute] has the unknown key tiles; the keys are peak_flops_per_s, "),
+        ("sync_s = 6e-06", "sync_s = -1", "my.toml: [all_gather] sync_s should be at least 0, found -1."),
+        ("sync_s = 6e-06", "sync_s = nan", "my.toml: [all_gather] sync_s should be at least 0, found nan."),
+        ("launch_s = 0.0", "launch_s = '0'", "my.toml: [compute] launch_s should be a number, found '0'."),
+        ("[memory]", "[memories]", "my.toml has the unknown key memories; the keys are name, num_chips."),
+        ("is_bidirectional = true", "is_bidirectional = 1", "is_bidirectional should be true or false, found 1."),
+        (
+            "249000000000000.0",
+            "1e15",
+            "effective_flops_per_s should be at most peak_flops_per_s (2.72e+14), found 1e+15",
+        ),
+        ("[memory]", "[memory", "my.toml is not TOML: "),
+    ],
+)
+def test_errors_name_the_file_and_the_key(old, new, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert old in _TEXT
+    (tmp_path / "my.toml").write_text(_TEXT.replace(old, new, 1))
+    with pytest.raises(ClusterError, match=re.escape(message)):
+        load_cluster("my.toml")
+
+
+def test_missing_table():
+    text = _TEXT[: _TEXT.index("[permute]")]
+    with pytest.raises(ClusterError, match=r"needs a table \[permute\] with the keys row_bandwidth_bytes_per_s, "):
+        parse_cluster(text)
+
+
+def test_unknown_name_lists_the_names():
+    with pytest.raises(ClusterError, match=r"'tpu-v9' is neither .* Use one of a100, h100, h200, tpu-v4, .* TOML file"):
+        load_cluster("tpu-v9")
