@@ -1,0 +1,57 @@
+"""The paper's numbers, as its text gives them: `paper.toml`."""
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperHeadline:
+    """A number that the paper claims.
+
+    Attributes:
+        unit: "%" or "x".
+        why: what our number depends on, and what may part it from the paper's.
+    """
+
+    key: str
+    title: str
+    value: float
+    unit: str
+    section: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """All of it; tables by model, then by column, in percent."""
+
+    headlines: tuple[PaperHeadline, ...]
+    table_2: dict[str, dict[str, float]]
+    table_3: dict[str, dict[str, float]]
+    figure_15_mean_error: float
+    traffic_25d_gb: float
+    traffic_meshslice_mb: float
+
+    def value(self, key: str) -> float:
+        """Of a headline."""
+        return next(headline.value for headline in self.headlines if headline.key == key)
+
+
+def load_paper() -> Paper:
+    """Reads the file in the package."""
+    text = (resources.files("jaxquard.evaluate.meshslice") / "paper.toml").read_text()
+    content = tomllib.loads(text)
+    return Paper(
+        headlines=tuple(PaperHeadline(**headline) for headline in content["headlines"]),
+        table_2=_by_model(content["table_2"]),
+        table_3=_by_model(content["table_3"]),
+        figure_15_mean_error=content["figure_15"]["mean_error"],
+        traffic_25d_gb=content["section_7"]["traffic_25d_gb"],
+        traffic_meshslice_mb=content["section_7"]["traffic_meshslice_mb"],
+    )
+
+
+def _by_model(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    return {row["model"]: {column: value for column, value in row.items() if column != "model"} for row in rows}

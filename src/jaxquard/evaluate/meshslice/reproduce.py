@@ -1,0 +1,95 @@
+"""All figures, tables and headlines, in one go."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .communication import Breakdown, communication_breakdown
+from .constant_sets import MAIN, SIMULATION, constant_set
+from .dataflow_table import DataflowRow, dataflow_table
+from .headlines import Headline, headlines
+from .layer_communication import LayerCommunication, layer_communication
+from .mesh_shapes import MeshPoint, mesh_shapes
+from .paper import Paper, load_paper
+from .product_shapes import ProductPoint, product_shapes
+from .real_mesh import RealMeshRow, real_mesh
+from .scaling import BEYOND_CHIPS, ScalingPoint, strong_scaling, weak_scaling
+from .slice_counts import SlicePoint, slice_counts
+from .three_dimensions import Traffic, three_dimensions
+from .tuner import Tuner
+
+OnProgress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """What `reproduce_meshslice` found, in the order of the paper."""
+
+    paper: Paper
+    headlines: tuple[Headline, ...]
+    weak_scaling: tuple[ScalingPoint, ...]
+    communication: tuple[Breakdown, ...]
+    product_shapes: tuple[ProductPoint, ...]
+    strong_scaling: tuple[ScalingPoint, ...]
+    dataflow_table: tuple[DataflowRow, ...]
+    mesh_shapes: tuple[MeshPoint, ...]
+    slice_counts: tuple[SlicePoint, ...]
+    real_mesh: tuple[RealMeshRow, ...]
+    layer_communication: tuple[LayerCommunication, ...]
+    three_dimensions: tuple[Traffic, ...]
+    beyond: tuple[ScalingPoint, ...]
+
+
+def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: None) -> Reproduction:
+    """Computes everything; `on_progress` is told how many parts are done, of how many, and the next one's name."""
+    tuner, paper = Tuner(), load_paper()
+    simulated = constant_set(SIMULATION, is_bidirectional=True).cluster
+    real = constant_set(MAIN, is_bidirectional=False).cluster
+    progress = _Progress(on_progress)
+    progress.next("Figure 9")
+    weak = weak_scaling(tuner, simulated)
+    progress.next("Figure 11")
+    shapes = product_shapes(simulated)
+    progress.next("Figure 12")
+    strong = strong_scaling(tuner, simulated)
+    progress.next("Table 2")
+    dataflows = dataflow_table(tuner, simulated)
+    progress.next("Figure 13")
+    meshes = mesh_shapes(tuner, simulated)
+    progress.next("Figure 14")
+    slices = slice_counts(tuner, simulated)
+    progress.next("Table 3")
+    on_real_mesh = real_mesh(tuner, real)
+    progress.next("Figure 15")
+    layers = layer_communication(tuner, real)
+    progress.next("1,024 and 4,096 chips")
+    beyond = weak_scaling(tuner, simulated, chips=BEYOND_CHIPS)
+    claims = headlines(tuner, paper, on_progress=lambda done, total, name: progress.next(f"bands: {name}"))
+    return Reproduction(
+        paper=paper,
+        headlines=claims,
+        weak_scaling=weak,
+        communication=communication_breakdown(weak),
+        product_shapes=shapes,
+        strong_scaling=strong,
+        dataflow_table=dataflows,
+        mesh_shapes=meshes,
+        slice_counts=slices,
+        real_mesh=on_real_mesh,
+        layer_communication=layers,
+        three_dimensions=three_dimensions(),
+        beyond=beyond,
+    )
+
+
+class _Progress:
+    """Counts the parts: nine of the paper, six sets of constants, and the end."""
+
+    total = 15
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._begun = 0
+
+    def next(self, name: str) -> None:
+        self._on_progress(self._begun, self.total, name)
+        self._begun += 1
