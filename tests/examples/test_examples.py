@@ -58,6 +58,19 @@ def test_equinox_model():
     assert actors == pytest.approx(jit, rel=1e-4)
 
 
+@pytest.mark.slow
+def test_gemm_flax_nnx():
+    mesh, one = run("gemm_flax_nnx.py").splitlines()
+    assert mesh.startswith("losses on a 4x2 mesh: ")
+    assert mesh.split(": ")[1].split() == one.split(": ")[1].split()
+
+
+@pytest.mark.slow
+def test_gemm_equinox():
+    mesh, one = numbers(run("gemm_equinox.py"), r": (\d+\.\d+)")
+    assert mesh == pytest.approx(one, rel=1e-4)
+
+
 def test_custom_schedule():
     text = run("custom_schedule.py")
     assert "actor 1 ran start 1FI0 1FI1 1W0 1FI2 1W1 1FI3 1W2 1W3 after.0" in text

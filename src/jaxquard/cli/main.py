@@ -10,7 +10,10 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from jaxquard.cli.cluster import cluster_app
 from jaxquard.cli.demo import demo
+from jaxquard.cli.gemm import gemm_app
+from jaxquard.cli.reproduce import reproduce
 from jaxquard.cli.schedule import schedule
 from jaxquard.errors import JaxquardError
 
@@ -47,7 +50,10 @@ app = typer.Typer(
 
 
 app.command()(demo)
+app.command()(reproduce)
 app.command()(schedule)
+app.add_typer(cluster_app, name="cluster")
+app.add_typer(gemm_app, name="gemm")
 
 
 def main() -> None:

@@ -155,6 +155,7 @@ def test_others_stop_waiting(mesh, step):
 def test_an_actor_that_is_lost_between_steps(mesh, step, run):
     state, loss = step(mesh.init(spinning_step.init, KEY, width=32), spinning_step.batch(32), 0)
     expected = float(loss)
+    jax.block_until_ready(state)
     kill(mesh, 1)
     wait_until(lambda: mesh.engine.crew.losses, 2)
     assert float(loss) == expected, "it came with the reply"

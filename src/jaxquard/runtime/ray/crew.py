@@ -21,6 +21,8 @@ from jaxquard.runtime.ray.turns import TurnOver
 from jaxquard.runtime.ray.worker import WorkerHandle, start_worker
 
 _TICK_S = 0.25
+# How often to see which hosts are there, while processes start.
+_HOSTS_S = 2.0
 
 
 class GivenUp(MeshError):
@@ -63,6 +65,7 @@ class Crew:
 
     Attributes:
         config: as for actor 0, rank 0.
+        loss_limit_s: how long the monitor may take to find that an actor is lost, and to ask its host about it.
         members: for each actor its processes.
         losses: actors that are lost, with the error that says so.
         generations: how often each actor was started.
@@ -71,6 +74,7 @@ class Crew:
 
     config: WorkerConfig
     start_limit_s: float
+    loss_limit_s: float
     members: list[list[Member]] = field(default_factory=list)
     losses: dict[int, ActorFailed] = field(default_factory=dict)
     generations: list[int] = field(default_factory=list)
@@ -88,10 +92,13 @@ class Crew:
 
     def restart(self, actors: Sequence[int]) -> None:
         """Starts actors again, elsewhere if their host is gone."""
+        # All count as lost now, so that the monitor does not wonder about those that are ended here.
+        first = next(iter(self.losses.values()))
+        losses = {actor: self.losses.get(actor, first) for actor in actors}
+        self.losses.update(losses)
         for actor in actors:
             self._end(self.members[actor], by_force=True)
             self.generations[actor] += 1
-        losses = {actor: self.losses[actor] for actor in actors if actor in self.losses}
         while True:
             self._move(self._find_homeless(actors))
             for actor in actors:
@@ -173,7 +180,7 @@ class Crew:
                 raise GivenUp("this was given up, as a step that was queued before it has failed.") from None
             raise error.cause from None
         except ray.exceptions.RayError as error:
-            self._await_losses(5.0)
+            self._await_losses(self.loss_limit_s)
             gone = ActorFailed(f"an actor's process is gone: {_first_line(error)}")
             gone.is_lost = True
             raise gone from error
@@ -253,7 +260,12 @@ class Crew:
 
     def _await_start(self, references: list[Any], members: Sequence[Member]) -> list[Any]:
         ray = import_ray()
-        _, pending = ray.wait(references, num_returns=len(references), timeout=self.start_limit_s)
+        end_s, pending = time.monotonic() + self.start_limit_s, references
+        while pending and time.monotonic() < end_s:
+            _, pending = ray.wait(references, num_returns=len(references), timeout=_HOSTS_S)
+            # What waits for a place on a host that is gone is never told so.
+            if pending and self._find_homeless([member.actor for member in members]):
+                raise MeshError("a host was lost while actors were started on it. Try again.")
         if pending:
             late = members[references.index(pending[0])]
             raise MeshError(

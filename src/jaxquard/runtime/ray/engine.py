@@ -43,6 +43,8 @@ from jaxquard.runtime.transports.protocol import TransferError
 
 # How many steps may be queued before a call waits for the oldest.
 _MOST_QUEUED = 4
+# A process or its peer may be gone: the monitor will say, and knows more.
+_SIGNS_OF_LOSS = (TransferError.__name__, "ActorUnavailableError")
 
 
 class RayEngine:
@@ -196,19 +198,21 @@ class RayEngine:
         with self._lock:
             if self._is_closed:
                 raise MeshError("the mesh is closed. Make a new one.")
-            lost: frozenset[int] = frozenset()
+            restarted: frozenset[int] = frozenset()
             while True:
-                lost |= frozenset(self.crew.losses)
+                lost = frozenset(self.crew.losses)
+                if lost and self.crew.config.transport == "collective":
+                    lost = frozenset(range(self.crew.config.num_actors))
+                restarted |= lost
                 try:
-                    return self._restart(lost)
+                    self._restart(lost)
+                    return tuple(sorted(restarted))
                 except ActorFailed:
                     # With its host, an actor is lost in company, but not all are missed at the same time.
-                    if lost.issuperset(self.crew.losses):
+                    if restarted.issuperset(self.crew.losses):
                         raise
 
-    def _restart(self, lost: frozenset[int]) -> tuple[int, ...]:
-        if lost and self.crew.config.transport == "collective":
-            lost = frozenset(range(self.crew.config.num_actors))
+    def _restart(self, lost: frozenset[int]) -> None:
         if lost:
             self._epochs.end()
             self._fresh |= lost
@@ -216,7 +220,6 @@ class RayEngine:
             for actor in lost:
                 self._released[actor].clear()
         self._settle()
-        return tuple(sorted(lost))
 
     def close(self) -> None:
         """Ends the processes; what they hold is gone."""
@@ -268,8 +271,7 @@ class RayEngine:
 
     def _on_lost(self, member: Member, how: str) -> None:
         """A process is gone, or must be: everyone who waits for it is told."""
-        is_current = any(member in members for members in self.crew.members)
-        if self._is_closed or member.actor in self.crew.losses or not is_current:
+        if not self._is_news(member):
             return
         words = LastWords() if member.hello is None else last_words(member.hello)
         if member.hello is not None and words.num_oom_kills > member.hello.num_oom_kills:
@@ -277,7 +279,13 @@ class RayEngine:
         note = words.note or self.monitor.last_note(member) or "unknown"
         place = ActorPlace(host=member.host, log=words.log, is_lost=True)
         failure = Failure(actor=member.actor, order=-2, task=note, cause=RemoteCause(how), place=place)
-        self._lose([member.actor], failure)
+        if self._is_news(member):  # To ask its host took time.
+            self._lose([member.actor], failure)
+
+    def _is_news(self, member: Member) -> bool:
+        """Whether a process belongs to the mesh, and its actor is not known to be lost."""
+        is_current = any(member in members for members in self.crew.members)
+        return is_current and not self._is_closed and member.actor not in self.crew.losses
 
     def _lose(self, actors: Sequence[int], failure: Failure) -> None:
         # Whoever is told may start them again at once: only those of now are ended.
@@ -303,7 +311,7 @@ class RayEngine:
             raise
 
     def _take_reply(self, run: RayRun, member: Member, reply: StepReply) -> None:
-        if reply.failure is not None and reply.failure.kind == TransferError.__name__:
+        if reply.failure is not None and reply.failure.kind in _SIGNS_OF_LOSS:
             # Its peer may be gone: then the monitor is about to say so, and that is what to tell.
             self.monitor.await_loss()
             if self.crew.losses:

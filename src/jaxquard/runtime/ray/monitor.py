@@ -76,7 +76,7 @@ class Monitor:
         """Waits until every process has given a new sign of life, or an actor is known to be lost."""
         ray = import_ray()
         signs = [member.handle.sign() for member in self._crew.living()]
-        end_s = time.monotonic() + self.limit_s + self._interval_s
+        end_s = time.monotonic() + self._crew.loss_limit_s
         while signs and not self._crew.losses and time.monotonic() < end_s:
             done, _ = ray.wait(signs, num_returns=len(signs), timeout=0.02)
             signs = [sign for sign in signs if sign not in done or not _is_answered(sign)]
@@ -95,6 +95,8 @@ class Monitor:
                 num_errors += 1
                 if num_errors >= _MOST_ERRORS and not self._is_closing.is_set():
                     self._give_up(error)
+            except SystemExit:
+                return  # So Ray ends threads that call it while it is shut down.
 
     def _look_around(self, elapsed_s: float) -> None:
         members = self._crew.living()

@@ -9,6 +9,7 @@ from jaxquard.runtime.ray.settings import settings_to_pass_on, variables_to_pass
 from jaxquard.runtime.ray.versions import check_versions
 
 _START_LIMIT_S = 120.0
+_LAST_WORDS_S = 5.0
 
 
 def start_engine(
@@ -45,6 +46,7 @@ def start_engine(
                     environment=variables_to_pass_on(),
                 ),
                 start_limit_s=_START_LIMIT_S,
+                loss_limit_s=1.5 * silence_limit_s + _LAST_WORDS_S,
             )
             crew.start(placement)
         except BaseException:

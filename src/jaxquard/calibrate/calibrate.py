@@ -1,0 +1,149 @@
+"""A cluster from measurements on the devices at hand (MeshSlice, section 4.5)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from jaxquard.cluster import (
+    Cluster,
+    Collective,
+    LinkFit,
+    Links,
+    LinkSample,
+    ProductFit,
+    ProductSample,
+    fit_links,
+    fit_products,
+    load_cluster,
+)
+from jaxquard.errors import ClusterError
+
+from .base_cluster import base_cluster
+from .effort import Effort, choose_effort
+from .fit_one_ring import fit_one_ring
+from .measure_links import measure_links
+from .measure_products import measure_products
+
+# Above these the constants say little of another size.
+POOR_MEDIAN_ERROR, POOR_WORST_ERROR = 0.15, 0.5
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A calibrated cluster, and how it came about.
+
+    Attributes:
+        device: how many of which kind were measured.
+        link_fits: one for each kind of collective; none where links were not measured.
+        product_fit: None where the products could not be fitted.
+        notes: what to know of it: what was not measured, and which fits are poor.
+    """
+
+    cluster: Cluster
+    device: str
+    link_fits: tuple[LinkFit, ...]
+    product_fit: ProductFit | None
+    link_samples: tuple[LinkSample, ...]
+    product_samples: tuple[ProductSample, ...]
+    notes: tuple[str, ...]
+
+
+def calibrate(
+    base: str | Cluster | None = None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    is_quick: bool = False,
+    effort: Effort | None = None,
+    on_links: Progress | None = None,
+    on_products: Progress | None = None,
+) -> Calibration:
+    """Measures collectives over the devices and products on the first of them, and fits a cluster to both.
+
+    Args:
+        base: gives what is not measured; left out, the preset of the devices' kind.
+        devices: those of JAX's default backend unless said. They are taken as one ring, whose bandwidth stands for
+            the rows and the columns of a mesh.
+        is_quick: fewer and smaller samples.
+        effort: just what to measure.
+        on_links: called as `(done, total, name)` while links are measured; `on_products` likewise.
+
+    Raises:
+        ClusterError: the base is unknown, or nothing could be fitted to an unknown kind of device.
+    """
+    chosen = tuple(jax.devices() if devices is None else devices)
+    start, notes = base_cluster(chosen) if base is None else (load_cluster(base), ())
+    effort = effort or choose_effort(chosen[0].platform, is_quick=is_quick)
+    link_samples: tuple[LinkSample, ...] = ()
+    if len(chosen) > 1:
+        link_samples = measure_links(chosen, effort, on_progress=on_links)
+    link_fits, link_notes = _fit_links(link_samples, start)
+    product_samples = measure_products(chosen[0], effort, on_progress=on_products)
+    product_fit, product_notes = _fit_products(product_samples, start)
+    cluster = replace(start, name=f"calibrated {start.name}")
+    if product_fit is not None:
+        cluster = replace(cluster, compute=product_fit.compute)
+    return Calibration(
+        cluster=_with_links(cluster, link_fits),
+        device=f"{len(chosen)} x {chosen[0].device_kind}",
+        link_fits=link_fits,
+        product_fit=product_fit,
+        link_samples=link_samples,
+        product_samples=product_samples,
+        notes=notes + link_notes + product_notes + _poor_notes(link_fits, product_fit),
+    )
+
+
+def _fit_links(samples: Sequence[LinkSample], start: Cluster) -> tuple[tuple[LinkFit, ...], tuple[str, ...]]:
+    """The fits, and what could not be fitted."""
+    if not samples:
+        return (), (f"one device has no links: those of {start.name} are kept as they are",)
+    fits, notes = [], []
+    for kind in Collective:
+        group = [sample for sample in samples if sample.kind is kind]
+        try:
+            if len({sample.num_steps for sample in group}) > 1:
+                fits += fit_links(group)
+            else:
+                fits.append(fit_one_ring(group, sync_s=start.links(kind).sync_s))
+                notes.append(f"two devices make one ring, so the sync time of {kind.value} is that of {start.name}")
+        except ClusterError as error:
+            notes.append(f"{kind.value} is that of {start.name}: {str(error).rstrip('.')}")
+    return tuple(fits), tuple(notes)
+
+
+def _fit_products(samples: Sequence[ProductSample], start: Cluster) -> tuple[ProductFit | None, tuple[str, ...]]:
+    """The fit, unless the times allow none and the base knows the device."""
+    try:
+        return fit_products(samples, start=start.compute, memory=start.memory), ()
+    except ClusterError as error:
+        if start.compute.effective_flops_per_s == 1.0:
+            raise
+        return None, (f"products are those of {start.name}: {str(error).rstrip('.')}",)
+
+
+def _with_links(cluster: Cluster, fits: Sequence[LinkFit]) -> Cluster:
+    links: dict[str, Any] = {
+        fit.kind.value: Links(
+            row_bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s,
+            column_bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s,
+            sync_s=fit.sync_s,
+            launch_s=fit.launch_s,
+        )
+        for fit in fits
+    }
+    return replace(cluster, **links)
+
+
+def _poor_notes(link_fits: Sequence[LinkFit], product_fit: ProductFit | None) -> tuple[str, ...]:
+    fits: list[tuple[str, LinkFit | ProductFit]] = [(fit.kind.value, fit) for fit in link_fits]
+    fits += [("products", product_fit)] if product_fit is not None else []
+    return tuple(
+        f"the fit of {name} is poor (median error {fit.median_error:.0%}, worst {fit.worst_error:.0%}): measure again "
+        "on a quiet machine, or do not trust its constants"
+        for name, fit in fits
+        if fit.median_error > POOR_MEDIAN_ERROR or fit.worst_error > POOR_WORST_ERROR
+    )

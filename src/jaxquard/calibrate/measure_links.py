@@ -1,0 +1,111 @@
+"""Times of all-gathers, reduce-scatters and permutes on rings of devices.
+
+Rings of two sizes tell the time of a step from the time to launch; for a permute, which is one step on any ring, chains
+of one, two and four of them do.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxquard.cluster import Collective, LinkSample
+
+from .effort import Effort
+from .time_runs import time_runs_of, time_runs_s
+
+_AXIS = "ring"
+_CHAINS = (1, 2, 4)
+_ITEM_BYTES = 4
+# Inputs, results and what a collective needs meanwhile, of the memory of a device.
+_MEMORY_SHARE = 0.25
+# Virtual devices have no memory of their own: a ring's buffers together.
+_CPU_BYTES = 1 << 30
+
+Progress = Callable[[int, int, str], None]
+
+
+def ring_sizes(num_devices: int) -> tuple[int, ...]:
+    """All devices, and half of them; no ring for one device, and one for two."""
+    return tuple(sorted({size for size in (num_devices // 2, num_devices) if size > 1}))
+
+
+def measure_links(
+    devices: Sequence[jax.Device], effort: Effort, *, on_progress: Progress | None = None
+) -> tuple[LinkSample, ...]:
+    """Samples of every kind of collective, as large as memory and the effort's `longest_s` allow."""
+    series = [
+        (kind, ring, chain)
+        for kind in Collective
+        for ring in (ring_sizes(len(devices)) if kind is not Collective.PERMUTE else (len(devices),))
+        for chain in (_CHAINS if kind is Collective.PERMUTE else (1,))
+    ]
+    samples: list[LinkSample] = []
+    for number, (kind, ring, chain) in enumerate(series):
+        samples += _measure_series(kind, devices[:ring], chain, effort)
+        if on_progress is not None:
+            on_progress(number + 1, len(series), f"{kind.value} of {ring}")
+    return tuple(samples)
+
+
+def _measure_series(
+    kind: Collective, devices: Sequence[jax.Device], chain: int, effort: Effort
+) -> Iterator[LinkSample]:
+    """One kind on one ring, from small shards to large."""
+    mesh = Mesh(np.array(devices), (_AXIS,))
+    run = _collective(kind, mesh, chain)
+    is_async = devices[0].platform != "cpu"
+    for size_bytes in effort.shard_sizes_bytes:
+        if size_bytes * (len(devices) + 1) > _memory_bytes(devices):
+            return
+        arguments = (_shards(kind, mesh, size_bytes),)
+        jax.block_until_ready(run(*arguments))
+        once_s = time_runs_of(run, arguments, count=1, is_async=is_async)
+        time_s = min(
+            time_runs_s(run, arguments, sample_s=effort.sample_s, is_async=is_async) for _ in range(effort.rounds)
+        )
+        steps = chain if kind is Collective.PERMUTE else len(devices) - 1
+        yield LinkSample(
+            kind=kind, ring_size=len(devices), num_steps=steps, shard_bytes=size_bytes, time_s=min(time_s, once_s)
+        )
+        if once_s > effort.longest_s:
+            return
+
+
+def _collective(kind: Collective, mesh: Mesh, chain: int) -> Callable[..., Any]:
+    """The compiled collective: of a ring's shards, whatever comes out of it."""
+    size = mesh.devices.size
+    ring = [(chip, (chip + 1) % size) for chip in range(size)]
+
+    def body(shard: jax.Array) -> jax.Array:
+        if kind is Collective.ALL_GATHER:
+            return lax.all_gather(shard, _AXIS, tiled=True)
+        if kind is Collective.REDUCE_SCATTER:
+            return lax.psum_scatter(shard, _AXIS, tiled=True)
+        for _ in range(chain):
+            shard = lax.ppermute(shard, _AXIS, ring)
+        return shard
+
+    cut = PartitionSpec(_AXIS)
+    out = PartitionSpec() if kind is Collective.ALL_GATHER else cut
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(cut,), out_specs=out, check_vma=False))
+
+
+def _shards(kind: Collective, mesh: Mesh, size_bytes: int) -> jax.Array:
+    """What a collective of shards of this size begins with: for a reduce-scatter, as many on each device as chips."""
+    size = mesh.devices.size
+    length = size_bytes // _ITEM_BYTES * size * (size if kind is Collective.REDUCE_SCATTER else 1)
+    sharding = NamedSharding(mesh, PartitionSpec(_AXIS))
+    return jax.jit(lambda: jnp.ones((length,), jnp.float32), out_shardings=sharding)()
+
+
+def _memory_bytes(devices: Sequence[jax.Device]) -> float:
+    """What one device may use."""
+    if devices[0].platform == "cpu":
+        return _CPU_BYTES / len(devices)
+    stats = devices[0].memory_stats() or {}
+    return _MEMORY_SHARE * stats.get("bytes_limit", _CPU_BYTES)

@@ -1,0 +1,108 @@
+"""A compiled program: computations, each a list of operations in the order in which the text has them.
+
+If `is_scheduled`, that order is the one in which a chip starts them. Names are without the `%` of the text.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_BITS = re.compile(r"[a-z]+(\d+)")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayShape:
+    """One array: its element type as HLO writes it (`bf16`, `f32`, `pred`) and its sizes."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Without padding; types narrower than a byte count as packed, tokens as nothing."""
+        if self.dtype == "token":
+            return 0
+        bits = _BITS.match(self.dtype)
+        return -(-math.prod(self.sizes) * (int(bits[1]) if bits else 8) // 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One line of a computation.
+
+    Attributes:
+        opcode: `fusion`, `all-gather-start`, `convolution`, ...
+        results: the arrays that it gives, those of nested tuples one after the other.
+        operands: the names of the operations whose results it takes.
+        calls: the names of the computations that it runs (fused, applied, branches, bodies).
+        arguments: what stands between the brackets after the opcode.
+        attributes: what follows, as it is written.
+    """
+
+    name: str
+    opcode: str
+    results: tuple[ArrayShape, ...]
+    operands: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    arguments: str = ""
+    attributes: str = ""
+    is_root: bool = False
+
+    @property
+    def result_bytes(self) -> int:
+        return sum(shape.size_bytes for shape in self.results)
+
+    @property
+    def estimated_cycles(self) -> int | None:
+        """What the TPU compiler expects it to take; None where it does not say."""
+        found = _CYCLES.search(self.attributes)
+        return int(found[1]) if found else None
+
+    def attribute(self, name: str) -> str | None:
+        """The value of `name=value`, with its braces or quotes; None if there is no such attribute."""
+        found = re.search(rf'(?:^|[ ,{{]){re.escape(name)}=("[^"]*"|\{{[^{{}}]*\}}|[^,\s{{}}]+)', self.attributes)
+        return found[1] if found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computation:
+    """A function of the module; no slots, as it keeps an index of its names once asked."""
+
+    name: str
+    operations: tuple[Operation, ...]
+
+    @functools.cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Where in `operations` each name stands."""
+        return {operation.name: position for position, operation in enumerate(self.operations)}
+
+    def operation(self, name: str) -> Operation:
+        """The operation with this name."""
+        return self.operations[self.positions[name]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A whole compiled program; `entry` is the name of the computation where it begins."""
+
+    name: str
+    entry: str
+    is_scheduled: bool
+    computations: Mapping[str, Computation] = field(default_factory=dict)
+
+    @property
+    def main(self) -> Computation:
+        return self.computations[self.entry]
+
+    def inside(self, operation: Operation) -> tuple[Operation, ...]:
+        """The operation and all those of the computations that it runs, at any depth."""
+        found, waiting, seen = [operation], list(operation.calls), set(operation.calls)
+        while waiting:
+            for inner in self.computations[waiting.pop()].operations:
+                found.append(inner)
+                waiting += [name for name in inner.calls if name not in seen]
+                seen.update(inner.calls)
+        return tuple(found)

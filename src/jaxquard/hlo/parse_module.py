@@ -1,0 +1,93 @@
+"""From the text of a compiled program (`compiled.as_text()`) to a `Module`.
+
+The text is read line by line, as compilers print it: a computation opens with a line that ends in `{` and closes with
+a line `}`; in between, each line is `NAME = TYPE OPCODE(ARGUMENTS), ATTRIBUTES`. What stands outside computations
+(source files, stack frames) is skipped.
+"""
+
+import re
+
+from jaxquard.hlo.module import ArrayShape, Computation, Module, Operation
+
+_HEADER = re.compile(r"^HloModule ([^\s,]+)(.*)")
+_OPENING = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
+_OPERATION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = (.*)")
+_OPCODE = re.compile(r"\s*([\w-]+)\(")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\]")
+_NAME = re.compile(r"%([\w.-]+)")
+_CALLS = re.compile(
+    r"\b(?:calls|to_apply|body|condition|true_computation|false_computation|branch_computations|"
+    r"called_computations)=(\{[^}]*\}|%[\w.-]+)"
+)
+_COMMENT = re.compile(r"/\*.*?\*/")
+
+
+def parse_module(text: str) -> Module:
+    """Reads a module.
+
+    Raises:
+        ValueError: if the text is not that of an HLO module, or a line of a computation cannot be read.
+    """
+    header = next(filter(None, map(_HEADER.match, text.splitlines())), None)
+    if header is None:
+        raise ValueError("expected the text of an HLO module, which begins with `HloModule`, but found none.")
+    computations, entry = {}, None
+    name, operations = None, []
+    for line in text.splitlines():
+        if name is None:
+            opening = _OPENING.match(line)
+            if opening:
+                name, operations = opening[2], []
+                entry = name if opening[1] else entry
+        elif line.startswith("}"):
+            computations[name], name = Computation(name=name, operations=tuple(operations)), None
+        elif line.strip():
+            operations.append(parse_operation(line))
+    if entry is None or name is not None:
+        raise ValueError("the HLO text is cut off: its ENTRY computation is missing or not closed.")
+    return Module(name=header[1], entry=entry, is_scheduled="is_scheduled=true" in header[2], computations=computations)
+
+
+def parse_operation(line: str) -> Operation:
+    """Reads one line of a computation."""
+    found = _OPERATION.match(line)
+    if found is None:
+        raise ValueError(f"expected `NAME = TYPE OPCODE(...)` in a line of HLO, but found: {line.strip()[:200]}")
+    rest = _COMMENT.sub("", found[3])
+    type_end = _closing(rest, 0) if rest.startswith("(") else rest.find(" ")
+    opcode = _OPCODE.match(rest, type_end)
+    if opcode is None:
+        raise ValueError(f"expected an opcode after the type in a line of HLO, but found: {line.strip()[:200]}")
+    end = _closing(rest, opcode.end() - 1)
+    arguments, attributes = rest[opcode.end() : end - 1], rest[end:].removeprefix(",").strip()
+    return Operation(
+        name=found[2],
+        opcode=opcode[1],
+        results=_shapes(rest[:type_end]),
+        operands=tuple(_NAME.findall(arguments)),
+        calls=tuple(name for names in _CALLS.findall(attributes) for name in _NAME.findall(names)),
+        arguments=arguments,
+        attributes=attributes,
+        is_root=found[1] is not None,
+    )
+
+
+def _closing(text: str, start: int) -> int:
+    """The position after the bracket that closes the one at `start`; brackets in quotes do not count."""
+    depth, is_quoted = 0, False
+    for position in range(start, len(text)):
+        character = text[position]
+        if character == '"' and text[position - 1] != "\\":
+            is_quoted = not is_quoted
+        elif not is_quoted:
+            depth += (character == "(") - (character == ")")
+            if depth == 0:
+                return position + 1
+    raise ValueError(f"a bracket is not closed in a line of HLO: {text[:200]}")
+
+
+def _shapes(type_text: str) -> tuple[ArrayShape, ...]:
+    return tuple(
+        ArrayShape(dtype=dtype, sizes=tuple(int(size.strip(" <=")) for size in sizes.split(",") if size.strip()))
+        for dtype, sizes in _ARRAY.findall(type_text)
+    )

@@ -1,0 +1,143 @@
+"""Calibration on virtual CPU devices: what is measured, what is kept, what is said."""
+
+import datetime
+
+import jax
+import numpy as np
+import pytest
+
+from jaxquard.calibrate import calibrate, calibration_text
+from jaxquard.calibrate.base_cluster import base_cluster
+from jaxquard.calibrate.calibrate import _fit_links, _fit_products, _poor_notes
+from jaxquard.calibrate.effort import Effort, choose_effort
+from jaxquard.calibrate.fit_one_ring import fit_one_ring
+from jaxquard.calibrate.measure_links import measure_links, ring_sizes
+from jaxquard.calibrate.measure_products import measure_products, sliced_product
+from jaxquard.cluster import Collective, LinkSample, ProductSample, load_cluster, parse_cluster
+from jaxquard.errors import ClusterError
+
+_EFFORT = Effort(
+    shard_sizes_bytes=(8192, 65536, 524288), ms=(128,), ks=(128, 256), ns=(128, 256), slices=(1, 2),
+    rounds=1, sample_s=0.0, longest_s=1.0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    done = []
+    found = calibrate(
+        load_cluster("h200"), devices=jax.devices()[:4], effort=_EFFORT,
+        on_links=lambda *step: done.append(step), on_products=lambda *step: done.append(step),
+    )  # fmt: skip
+    # Two kinds on rings of two sizes, three chains of permutes; four shapes.
+    assert [step[:2] for step in done] == [(n, 7) for n in range(1, 8)] + [(n, 4) for n in range(1, 5)]
+    assert done[0][2] == "all_gather of 2"
+    return found
+
+
+def test_what_is_measured(calibration):
+    steps = {(s.kind, s.ring_size, s.num_steps) for s in calibration.link_samples}
+    assert steps == {
+        (Collective.ALL_GATHER, 2, 1), (Collective.ALL_GATHER, 4, 3), (Collective.REDUCE_SCATTER, 2, 1),
+        (Collective.REDUCE_SCATTER, 4, 3), (Collective.PERMUTE, 4, 1), (Collective.PERMUTE, 4, 2),
+        (Collective.PERMUTE, 4, 4),
+    }  # fmt: skip
+    assert len(calibration.link_samples) == 7 * 3
+    assert len(calibration.product_samples) == 4 * 2
+    assert all(sample.time_s > 0 for sample in calibration.link_samples + calibration.product_samples)
+
+
+def test_the_file_reads_back(calibration):
+    text = calibration_text(calibration, date=datetime.date(2026, 11, 15))
+    assert text.startswith(
+        f"# Measured on 4 x cpu, 2026-11-15, JAX {jax.__version__}, by `jaxquard cluster calibrate`."
+    )
+    assert parse_cluster(text) == calibration.cluster
+    assert calibration.cluster.name == "calibrated h200"
+    assert calibration.cluster.memory == load_cluster("h200").memory
+
+
+def test_one_device_keeps_the_links_of_the_base():
+    found = calibrate("h200", devices=jax.devices()[:1], effort=_EFFORT)
+    assert found.cluster.all_gather == load_cluster("h200").all_gather
+    assert found.link_fits == ()
+    assert found.notes[0] == "one device has no links: those of h200 are kept as they are"
+
+
+def test_ring_sizes():
+    assert [ring_sizes(number) for number in (1, 2, 3, 4, 8)] == [(), (2,), (3,), (2, 4), (4, 8)]
+
+
+def test_large_shards_are_left_out_where_memory_does_not_allow_them():
+    effort = Effort(shard_sizes_bytes=(8192, 1 << 40), ms=(), ks=(), ns=(), slices=(1,), rounds=1, sample_s=0.0,
+                    longest_s=1.0)  # fmt: skip
+    assert {sample.shard_bytes for sample in measure_links(jax.devices()[:2], effort)} == {8192}
+
+
+def test_a_long_run_ends_its_series():
+    effort = Effort(shard_sizes_bytes=(8192, 16384), ms=(), ks=(), ns=(), slices=(1,), rounds=1, sample_s=0.0,
+                    longest_s=0.0)  # fmt: skip
+    assert {sample.shard_bytes for sample in measure_links(jax.devices()[:2], effort)} == {8192}
+
+
+def test_slices_sum_to_the_product():
+    lhs, rhs = (np.random.default_rng(0).standard_normal(shape) for shape in ((8, 12), (12, 4)))
+    slices = lhs.reshape(8, 3, 4).transpose(1, 0, 2), rhs.reshape(3, 4, 4)
+    found = jax.jit(sliced_product)(*(np.float32(part) for part in slices))
+    np.testing.assert_allclose(found, lhs @ rhs, rtol=1e-5, atol=1e-5)
+    assert [sample.num_slices for sample in measure_products(jax.devices()[0], _EFFORT)][:2] == [1, 2]
+
+
+def test_efforts():
+    assert choose_effort("gpu", is_quick=False).shard_sizes_bytes[::8] == (8 * 1024, 512 * 1024**2)
+    for platform in ("cpu", "tpu"):
+        quick, full = (choose_effort(platform, is_quick=is_quick) for is_quick in (True, False))
+        assert len(quick.shard_sizes_bytes) < len(full.shard_sizes_bytes)
+
+
+def _link_samples(steps, launch_s=2e-5, sync_s=5e-6):
+    return [
+        LinkSample(kind=kind, ring_size=max(steps) + 1, num_steps=count, shard_bytes=size,
+                   time_s=launch_s + count * (sync_s + size / 40e9))
+        for kind in Collective for count in steps for size in (8192, 131072, 2097152)
+    ]  # fmt: skip
+
+
+def test_two_devices_take_the_sync_time_of_the_base():
+    base = load_cluster("h200")
+    fits, notes = _fit_links(_link_samples((1,), sync_s=3.4e-6), base)
+    for fit in fits:
+        found = (fit.bandwidth_bytes_per_s, fit.sync_s, fit.launch_s)
+        assert found == pytest.approx((40e9, 3.4e-6, 2e-5), rel=1e-6)
+    assert notes[0] == "two devices make one ring, so the sync time of all_gather is that of h200"
+
+
+def test_a_kind_that_cannot_be_fitted_is_that_of_the_base():
+    flat = [LinkSample(kind=s.kind, ring_size=4, num_steps=s.num_steps, shard_bytes=s.shard_bytes, time_s=1e-3)
+            for s in _link_samples((1, 3))]  # fmt: skip
+    fits, notes = _fit_links(flat, load_cluster("h200"))
+    assert fits == ()
+    assert notes[0].startswith("all_gather is that of h200: the times of all_gather along rows do not grow")
+    with pytest.raises(ClusterError, match="the times of permute do not grow with the shard"):
+        fit_one_ring([s for s in flat if s.kind is Collective.PERMUTE and s.num_steps == 1], sync_s=0.0)
+
+
+def test_products_that_cannot_be_fitted():
+    flat = [ProductSample(m=64, k=k, n=64, num_slices=s, time_s=1e-5 * s) for k in (64, 128, 256) for s in (1, 2)]
+    fit, notes = _fit_products(flat, load_cluster("h200"))
+    assert fit is None
+    assert notes[0].startswith("products are those of h200: the times of the products do not grow")
+    unknown, notes = base_cluster(jax.devices())
+    assert notes[0].startswith("no preset describes 'cpu': the peak is the fitted speed")
+    with pytest.raises(ClusterError, match="do not grow with their arithmetic"):
+        _fit_products(flat, unknown)
+
+
+def test_poor_fits_are_said_to_be():
+    samples = _link_samples((1, 3))
+    fits, _ = _fit_links(samples, load_cluster("h200"))
+    assert _poor_notes(fits, None) == ()
+    noisy = [LinkSample(kind=s.kind, ring_size=4, num_steps=s.num_steps, shard_bytes=s.shard_bytes,
+                        time_s=s.time_s * (4 if number % 2 else 1)) for number, s in enumerate(samples)]  # fmt: skip
+    fits, _ = _fit_links(noisy, load_cluster("h200"))
+    assert any(note.startswith("the fit of all_gather is poor (median error") for note in _poor_notes(fits, None))

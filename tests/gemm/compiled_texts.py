@@ -1,0 +1,66 @@
+"""Programs as libtpu 0.0.42.1 compiled them, trimmed, so that they can be read without it.
+
+`python -m tests.gemm.compiled_texts` writes them anew, where libtpu is installed.
+"""
+
+import re
+from pathlib import Path
+
+from jaxquard.gemm import Dataflow, Product
+
+FOLDER = Path(__file__).parent / "compiled"
+
+# name: topology, algorithm, dataflow, is_halved, with our compiler options
+PROGRAMS = {
+    "meshslice-os-v5e": ("v5e:2x4", "meshslice", "os", True, True),
+    "meshslice-ls-v5e": ("v5e:2x4", "meshslice", "ls", True, True),
+    "meshslice-plain-os-v5e": ("v5e:2x4", "meshslice", "os", False, False),
+    "meshslice-plain-rs-v5e": ("v5e:4x8", "meshslice", "rs", False, False),
+    "wang-os-v4": ("v4:2x2x1", "wang", "os", False, False),
+}
+
+
+def read(name: str) -> str:
+    return (FOLDER / f"{name}.txt").read_text()
+
+
+def trim(text: str) -> str:
+    """Without source locations and settings of the backend, but with the names of scopes."""
+    head, _, rest = text.partition("\n")
+    head = re.match(r"HloModule [^,]+(, is_scheduled=true)?", head)[0]
+    rest = rest[rest.index("\n%") :]
+    rest = re.sub(r" stack_frame_id=\d+", "", rest)
+    rest = re.sub(
+        r", (?:backend_config|output_to_operand_aliasing|source_target_pairs|replica_groups)=\S.*?(?=, \w+=|\n)",
+        "",
+        rest,
+    )
+    return f"{head}\n{rest}"
+
+
+def write_all() -> None:
+    from jaxquard.gemm.overlap_compile import COMPILER_OPTIONS, compile_product, topology_mesh
+    from jaxquard.gemm.overlap_report import default_sizes
+
+    FOLDER.mkdir(exist_ok=True)
+    for name, (topology, algorithm, dataflow, is_halved, has_options) in PROGRAMS.items():
+        mesh = topology_mesh(topology)
+        product = Product(
+            dataflow=Dataflow(dataflow),
+            rows=("rows",),
+            columns=("columns",),
+            slices=2 if algorithm == "meshslice" else None,
+            is_halved=is_halved,
+        )
+        text = compile_product(
+            mesh,
+            default_sizes(mesh, slices=2, block=8),
+            algorithm=algorithm,
+            product=product,
+            compiler_options=COMPILER_OPTIONS if has_options else {},
+        )
+        (FOLDER / f"{name}.txt").write_text(trim(text))
+
+
+if __name__ == "__main__":
+    write_all()
