@@ -2,8 +2,9 @@
 
 Sums flow in both directions at once. In step t = 1 .. P - 1, chip i hands on to chip i + 1 the sum for chip
 i + P - t, which so far has the terms of chips 0 .. i; and to chip i - 1, as in a mirror. All sums arrive in the last
-step. No transfer goes from the last chip round to the first: a TPU compiler makes such a transfer synchronous where
-the chips form no torus (v5e and v6e up to 16 x 16 chips).
+step. No transfer goes from the last chip round to the first: on v5e:4x8 the compiler made the steps of a closed ring
+synchronous, and those of a line not (on v4 it made both asynchronous). Where the chips form a torus, a closed ring in
+both directions would send half as much over each link.
 
 A chip sends P - 1 parts on the average, as in a ring; what travels has the dtype of the matrices (see `rings`).
 """

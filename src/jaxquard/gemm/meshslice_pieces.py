@@ -1,8 +1,9 @@
 """Left-stationary MeshSlice whose partial products come in pieces, each beside one step of the scatter before it.
 
-A TPU's compiler hides no reduce-scatter behind a product (v5e:4x8, whatever its options), but it hides neighbour
-transfers. So the sums of slice s - 1 travel as a `LineScatter`, and the product of slice s is cut along M into as many
-pieces as the line has chips: step t runs beside piece t, and the gather of slice s + 1 beside some of the pieces.
+By default a TPU's compiler hides no reduce-scatter behind a product. With options for it, some were hidden on v5e:4x8
+for RS, at the price of gathers and of running out of VMEM at the default limit, and none for LS; but neighbour
+transfers hide. So the sums of slice s - 1 travel as a `LineScatter`, and the product of slice s is cut along M into
+as many pieces as the line has chips: step t runs beside piece t, and the gather of slice s + 1 beside some pieces.
 `optimization_barrier` keeps that order: a step waits for the piece before it, a piece for the step before it.
 
 Dims: M rows of the product, N its columns, K the dim that is summed over; m: of one piece; n: of one slice.
