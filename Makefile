@@ -4,10 +4,13 @@ PYTHON ?= python3.11
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+# The TPU's compiler, apart from the environment: where JAX finds it, it looks for a TPU at every start.
+TPU := $(CURDIR)/build/tpu
 # Neighbours in a file share what they compile, so workers take runs of tests.
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # A mesh on Ray is many processes, and one serves many tests: no workers.
 PYTEST_RAY := $(BIN)/python -m pytest -q
+TPU_TESTS := tests/gemm/test_overlap_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
@@ -30,9 +33,10 @@ demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, besid
 
 test: lint imports typecheck unit  ## All that CI checks
 
-test-slow: $(VENV)/.dev  ## The tests marked slow, with many more generated examples
+test-slow: $(VENV)/.dev $(TPU)/.done  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests,$(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10)
 	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10)
+	$(call timed,slow tests with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m slow $(TPU_TESTS))
 
 lint: $(VENV)/.dev  ## Check format and style
 	$(call timed,ruff,$(BIN)/ruff check --quiet .; $(BIN)/ruff format --quiet --diff .)
@@ -43,9 +47,10 @@ imports: $(VENV)/.dev  ## Check that imports point one way
 typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
-unit: $(VENV)/.dev  ## The tests alone
+unit: $(VENV)/.dev $(TPU)/.done  ## The tests alone
 	$(call timed,pytest,$(PYTEST) -m 'not slow and not ray' --durations=10)
 	$(call timed,pytest on Ray,$(PYTEST_RAY) -m 'not slow and ray' --durations=10)
+	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
 
 format: $(VENV)/.dev  ## Rewrite the code in its one format
 	@$(BIN)/ruff check --quiet --fix . || true
@@ -90,4 +95,9 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml
 $(VENV)/.docs: $(VENV)/.dev requirements/docs.txt
 	@echo '== adding what the docs need to $(VENV)'
 	@$(PIP) install -c requirements/dev.txt -r requirements/docs.txt
+	@touch $@
+
+$(TPU)/.done: $(VENV)/.dev requirements/tpu.txt
+	@echo '== adding the TPU compiler in build/tpu (half a minute, once)'
+	@$(PIP) install --no-deps --upgrade --target $(TPU) -r requirements/tpu.txt
 	@touch $@

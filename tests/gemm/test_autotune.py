@@ -5,9 +5,12 @@ import math
 import time
 from dataclasses import replace
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import Mesh
 
 from jaxquard.cluster import load_cluster
 from jaxquard.errors import GemmError
@@ -19,6 +22,7 @@ from jaxquard.gemm.cost import price_product
 from jaxquard.gemm.cost_algorithms import ALGORITHMS
 from jaxquard.gemm.cost_memory import kept_bytes
 from jaxquard.gemm.cost_product import SizedProduct, sized_products
+from jaxquard.gemm.matmul import matmul
 from jaxquard.gemm.plan_text import load_plan, parse_plan, plan_text, save_plan
 from jaxquard.gemm.problem import Dataflow, FcLayer, GemmPlan, GemmProblem, LayerPlan, Stationary
 
@@ -258,3 +262,13 @@ def test_plan_errors(old, new, message):
     assert old in text
     with pytest.raises(GemmError, match=message):
         parse_plan(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("algorithm", ["meshslice", "collective", "cannon", "summa"])
+def test_what_was_tuned_runs(algorithm):
+    """A tuning goes into `matmul` as it is, whatever the algorithm."""
+    problem = GemmProblem(layers=(FcLayer(name="a", in_features=64, out_features=128),), num_rows=64)
+    tuning = autotune(problem, cluster="tpu-v4", num_chips=4, algorithm=algorithm, mesh_shape=(2, 2), block=2)
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("rows", "columns"))
+    x, w = np.ones((64, 64), np.float32), np.ones((64, 128), np.float32)
+    np.testing.assert_array_equal(matmul(x, w, mesh=mesh, plan=tuning, layer="a"), x @ w)

@@ -86,4 +86,5 @@ def test_control_c_reaches_a_waiting_main_thread():
     assert process.stdout.readline() == "running\n"
     process.send_signal(signal.SIGINT)
     status, out, err = finish(process)
-    assert (status, out.splitlines()[0], err) == (0, "interrupted False", [])
+    assert (status, err) == (0, [])
+    assert "interrupted False" in out.splitlines()

@@ -9,6 +9,7 @@ from jaxquard.cluster import Cluster
 from .cost import GemmCost, price_steps
 from .cost_algorithms import product_steps
 from .cost_product import SizedProduct
+from .registry import find_algorithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ def price_slices(
     priced = []
     for count in counts:
         steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=count)
-        priced.append(PricedSlices(num_slices=steps.num_iterations, cost=price_steps(steps)))
+        num_slices = steps.num_iterations if find_algorithm(algorithm).has_slices else 1
+        priced.append(PricedSlices(num_slices=num_slices, cost=price_steps(steps)))
     return tuple(sorted(priced, key=lambda choice: (choice.cost.time_s, choice.num_slices)))
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Key
 
+from jaxquard.gemm.autotune_table import Tuning
 from jaxquard.gemm.layer_products import LayerProducts
 from jaxquard.gemm.matmul import matmul_by
 from jaxquard.gemm.problem import GemmPlan, LayerPlan
@@ -60,7 +61,7 @@ def dense(
     features: int,
     *,
     mesh: AnyMesh,
-    plan: GemmPlan | LayerPlan | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
     use_bias: bool = False,
     **choices: Unpack[Choices],

@@ -4,6 +4,7 @@ from typing import Unpack
 
 from jax.sharding import NamedSharding
 
+from jaxquard.gemm.autotune_table import Tuning
 from jaxquard.gemm.problem import GemmPlan, LayerPlan
 from jaxquard.gemm.resolve_plan import Choices, resolve_plan
 from jaxquard.gemm.shardings import AnyMesh, two_axes
@@ -12,7 +13,7 @@ from jaxquard.gemm.shardings import AnyMesh, two_axes
 def layer_shardings(
     *,
     mesh: AnyMesh,
-    plan: GemmPlan | LayerPlan | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
     num_x_dims: int = 2,
     **choices: Unpack[Choices],

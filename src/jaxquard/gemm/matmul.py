@@ -16,6 +16,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from jaxquard.gemm.autotune_table import Tuning
 from jaxquard.gemm.layer_products import LayerProducts
 from jaxquard.gemm.multiply import check_matrices
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
@@ -31,7 +32,7 @@ def matmul(
     w: Float[Array, "K N"],
     *,
     mesh: AnyMesh,
-    plan: GemmPlan | LayerPlan | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
     layer: str | None = None,
     axis_names: tuple[str, str] | None = None,
     algorithm: str | None = None,
@@ -96,7 +97,7 @@ def matmul_local(
     w: jax.Array,
     *,
     axis_names: tuple[str, str],
-    plan: GemmPlan | LayerPlan | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
     **choices: Unpack[Choices],
 ) -> jax.Array:
     """One chip's part of `matmul`, for use inside your own `shard_map`: its shards of x and w in, its shard of y out.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from jaxquard.errors import GemmError
+from jaxquard.gemm.autotune_table import Tuning
 from jaxquard.gemm.check_product import check_product, check_size
 from jaxquard.gemm.choices import find_choice
 from jaxquard.gemm.layer_products import LayerProducts, Slices, layer_products
@@ -30,7 +31,7 @@ class Choices(TypedDict, total=False):
 
 
 def resolve_plan(
-    plan: GemmPlan | LayerPlan | None,
+    plan: GemmPlan | LayerPlan | Tuning | None,
     *,
     rows: Axes,
     columns: Axes,
@@ -51,6 +52,10 @@ def resolve_plan(
         GemmError: if plan and words contradict each other, or the plan is for another mesh or has no such layer.
     """
     words = {"stationary": stationary, "is_transposed": is_transposed, "slices": slices, "block": block}
+    if isinstance(plan, Tuning):
+        plan = plan.plan
+    if not isinstance(plan, GemmPlan | LayerPlan | None):
+        raise GemmError(f"plan must be what `autotune` returns, a GemmPlan or a LayerPlan; found {plan!r}.")
     if isinstance(plan, GemmPlan):
         plan, algorithm = _layer_of(plan, layer, (num_chips(rows, shape), num_chips(columns, shape)), algorithm)
     chosen = find_algorithm(algorithm or "meshslice")
