@@ -17,6 +17,7 @@ import jaxquard as jq
 from jaxquard.errors import ActorFailed, DeletedArrayError, MeshError
 from tests.runtime.ray import spinning_step
 from tests.runtime.ray.processes import call_inside, freeze, kill, note, process_id, wait_for_note, wait_until
+from tests.runtime.ray.spoil import fail_in, mend
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -334,26 +335,6 @@ def test_a_task_that_runs_out_of_memory(mesh, step):
     assert np.isfinite(float(loss))
     assert mesh.restart() == ()
     assert processes == [process_id(mesh, actor) for actor in (0, 1)]
-
-
-def mend(process):
-    from jaxquard.runtime.ray.note import Note
-
-    process._note.__class__ = Note
-
-
-def fail_in(process, task):
-    """The next time that a task starts, it fails."""
-    write = type(process._note).write
-
-    class Spoiled(type(process._note)):
-        def write(self, text):
-            write(self, text)
-            if text == task:
-                mend(process)
-                raise ValueError("out of ink")
-
-    process._note.__class__ = Spoiled
 
 
 @pytest.mark.parametrize(("task", "actor"), [("0F1", 0), ("1FB0", 1)])

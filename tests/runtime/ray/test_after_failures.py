@@ -9,7 +9,7 @@ from jaxquard.errors import ActorFailed
 from jaxquard.runtime.ray import engine as engine_module
 from tests.runtime.ray import spinning_step
 from tests.runtime.ray.processes import call_inside, kill, wait_until
-from tests.runtime.ray.test_actor_failures import fail_in, mend
+from tests.runtime.ray.spoil import fail_in, mend
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
