@@ -349,6 +349,8 @@ def test_a_task_that_fails(mesh, step, task, actor):
         f"task {task} failed on actor {actor} on {error.host}: out of ink. Nothing was donated: the inputs are intact."
     )
     assert "ValueError: out of ink" in error.__cause__.__notes__[0]
+    assert (error.actor, error.task) == (actor, task)
+    assert "ValueError: out of ink" in error.log
     failure_of(lambda: np.asarray(after["first"]), 1)
     for name in expected:
         np.testing.assert_array_equal(state[name], expected[name])

@@ -10,9 +10,8 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from jaxquard.errors import DeletedArrayError
 from jaxquard.runtime.actor import Actor
@@ -23,10 +22,11 @@ from jaxquard.runtime.checkpoint.write_pieces import PieceTable, PieceWriting, w
 from jaxquard.runtime.compile_calls import Site
 from jaxquard.runtime.host_value import as_data
 from jaxquard.runtime.ray.jax_process import configure_jax, free_address, join_processes, make_mesh
+from jaxquard.runtime.ray.join_shards import Shard
 from jaxquard.runtime.ray.messages import Hello, ProgramOrder, Sign, StepOrder, StepReply, Turn, WorkerConfig
 from jaxquard.runtime.ray.note import Note
 from jaxquard.runtime.ray.run_order import run_order
-from jaxquard.runtime.ray.this_host import count_oom_kills, own_boot
+from jaxquard.runtime.ray.this_host import count_oom_kills, own_boot, tail_of
 from jaxquard.runtime.ray.turns import TurnOver, Turns
 from jaxquard.runtime.ray.unacknowledged import Unacknowledged
 from jaxquard.runtime.ray.worker_program import WorkerProgram
@@ -36,8 +36,6 @@ from jaxquard.runtime.transports.open_transport import open_transport
 from jaxquard.runtime.transports.protocol import Transport
 
 _log = logging.getLogger(__name__)
-
-Shard = tuple[tuple[tuple[int, int], ...], np.ndarray]
 
 
 class ActorProcess:
@@ -154,6 +152,7 @@ class ActorProcess:
                 self._note.write("idle")
                 if reply.failure is not None:
                     _log.error("step %d failed in %s\n%s", order.step, reply.failure.task, reply.failure.traceback)
+                    reply = replace(reply, failure=replace(reply.failure, log=tail_of(self._logs)))
                 return reply
         except TurnOver:
             self._free(order.frees)

@@ -23,8 +23,10 @@ import numpy as np
 from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.program import Program
 from jaxquard.runtime.compile_calls import Progress
+from jaxquard.runtime.ray.check_cells import check_cells, drop_moved
 from jaxquard.runtime.ray.crew import Crew, Member
 from jaxquard.runtime.ray.epochs import Epoch, Epochs
+from jaxquard.runtime.ray.join_shards import join_shards
 from jaxquard.runtime.ray.last_words import LastWords, last_words
 from jaxquard.runtime.ray.load_program import LoadedOnRay, connect_links, load_program, prepare_program, send_code
 from jaxquard.runtime.ray.messages import StepOrder, StepReply
@@ -114,11 +116,11 @@ class RayEngine:
         self._make_room()
         with self._lock:
             self._check_usable()
-            _check_cells(inputs)
+            check_cells(inputs)
             homes = self._mover.bring_home(loaded, inputs, self)
             epoch = self._settle()
             take_donated(loaded.program, homes, RayCell)
-            _drop_moved(loaded.program, inputs, homes)
+            drop_moved(loaded.program, inputs, homes)
             state = StepState(num_actors=len(homes), sources=find_sources(homes, RayCell), owner=self.token)
             run = RayRun(loaded=loaded, state=state, cells=self._new_cells(loaded, state), crew=self.crew, epoch=epoch)
             run.inputs = tuple(tuple(v for v in values if isinstance(v, RayCell)) for values in homes)
@@ -171,19 +173,7 @@ class RayEngine:
     def fetch(self, actor: int, number: int) -> np.ndarray:
         """The values of a cell, put together from the processes of its actor."""
         self._check_usable()
-        shards = [
-            shard
-            for shards in self.crew.gather([m.handle.fetch(number) for m in self.crew.members[actor]])
-            for shard in shards
-        ]
-        index, data = shards[0]
-        if len(shards) == 1 or all(other == index for other, _ in shards):
-            return np.array(data)
-        shape = tuple(max(index[dim][1] for index, _ in shards) for dim in range(len(index)))
-        whole = np.empty((*shape, *data.shape[len(shape) :]), data.dtype)
-        for index, part in shards:
-            whole[tuple(slice(*bounds) for bounds in index)] = part
-        return whole
+        return join_shards(self.crew.gather([m.handle.fetch(number) for m in self.crew.members[actor]]))
 
     def release(self, actor: int, number: int) -> None:
         self._released[actor].append(number)
@@ -388,25 +378,6 @@ class RayEngine:
             raise
         finally:
             self._lock.release()
-
-
-def _check_cells(inputs: Sequence[Sequence[Any]]) -> None:
-    """Raises for values that are not there: taken, lost with their process, or of a step that failed."""
-    for values in inputs:
-        for value in values:
-            if isinstance(value, RayCell):
-                value.check_not_taken()
-                value.check_not_lost()
-                if value.step is not None:
-                    value.step.raise_error()
-
-
-def _drop_moved(program: Program, inputs: Sequence[Sequence[Any]], homes: Sequence[Sequence[Any]]) -> None:
-    """A donated cell of which another actor got a copy is gone too."""
-    for actor, values, moved in zip(program.actors, inputs, homes, strict=True):
-        for item, value, home in zip(actor.inputs, values, moved, strict=True):
-            if value is not home and item.arg in program.donated_args:
-                value.delete()
 
 
 def _end(

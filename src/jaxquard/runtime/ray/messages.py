@@ -99,13 +99,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFailure:
-    """A task that failed in another process, as text."""
+    """A task that failed in another process, as text, with the last lines of the process's log."""
 
     order: int
     task: str
     kind: str
     message: str
     traceback: str
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

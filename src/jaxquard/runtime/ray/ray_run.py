@@ -133,7 +133,11 @@ def find_failure(found: RemoteFailure, member: Member) -> Failure:
     cause = RemoteCause(found.message or found.kind)
     cause.add_note(found.traceback)
     return Failure(
-        actor=member.actor, order=found.order, task=found.task, cause=cause, place=ActorPlace(host=member.host)
+        actor=member.actor,
+        order=found.order,
+        task=found.task,
+        cause=cause,
+        place=ActorPlace(host=member.host, log=found.log),
     )
 
 
