@@ -1,82 +1,56 @@
 """What slicing a product costs on one accelerator, and how well the cost model says so for shapes that it has not seen.
 
-Products in bf16 of [m, k] and [k, n], cut into S slices along k and summed in fp32. The constants of
-`cluster/product_time.py` are fitted on one half of the shapes and held against the other. Target: at most 10 % off on
-shapes that were not fitted. Give a file name to keep the times: `python -m benchmarks.sliced_products FILE.csv`.
+Products in bf16 of [m, k] and [k, n], cut into S slices along k and summed in fp32, timed as `jaxquard cluster
+calibrate` times them. The constants of `cluster/product_time.py` are fitted on one half of the shapes and held against
+the other. Target: at most 10 % off on shapes that were not fitted. Give a file name to keep the times:
+`python -m benchmarks.sliced_products FILE.csv`.
 """
 
-import csv
 import itertools
 import statistics
 import sys
-import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from jaxquard.cluster.fit_products import ProductSample, fit_products
-from jaxquard.cluster.load_cluster import load_cluster
-from jaxquard.cluster.product_time import sliced_product_time_s
+from jaxquard.calibrate.effort import Effort, choose_effort
+from jaxquard.calibrate.measure_products import measure_products
+from jaxquard.cluster import ProductSample, fit_products, load_cluster, product_errors, products_csv
 
-MS, KS, NS, SLICES = (2048, 8192, 32768), (3072, 6144, 12288), (3072, 6144, 12288), (1, 2, 4, 8)
-SMALL = ((256, 512), (512, 1024), (256, 512), (1, 2, 4))
-NUM_ROUNDS = 5
+# More shapes than a calibration takes, so that half of them are enough.
+SIZES = {"ms": (2048, 8192, 32768), "ks": (3072, 6144, 12288), "ns": (3072, 6144, 12288)}
 TARGET_ERROR = 0.10
 
 
 def main(path: str | None = None) -> None:
-    is_small = jax.default_backend() == "cpu"
-    ms, ks, ns, slices = SMALL if is_small else (MS, KS, NS, SLICES)
-    samples = []
-    for m, k, n in itertools.product(ms, ks, ns):
-        samples += _measure_shape(m, k, n, slices)
-        print(_describe(samples[-len(slices) :]), flush=True)
+    device = jax.devices()[0]
+    effort = choose_effort(device.platform, is_quick=False)
+    effort = effort if device.platform == "cpu" else replace(effort, **SIZES)
+    samples = measure(device, effort)
     if path is not None:
-        _write(samples, path)
+        Path(path).write_text(products_csv(samples))
     _judge(samples)
 
 
-def _measure_shape(m: int, k: int, n: int, slices: tuple[int, ...]) -> list[ProductSample]:
-    keys = jax.random.split(jax.random.key(0))
-    runs = {}
-    for count in slices:
-        lhs = jax.random.normal(keys[0], (count, m, k // count), jnp.bfloat16)
-        rhs = jax.random.normal(keys[1], (count, k // count, n), jnp.bfloat16)
-        runs[count] = (jax.jit(_product).lower(lhs, rhs).compile(), lhs, rhs)
-    times_s: dict[int, list[float]] = {count: [] for count in slices}
-    for _ in range(NUM_ROUNDS):
-        for count, (product, lhs, rhs) in runs.items():
-            times_s[count].append(_time(product, lhs, rhs))
-    return [ProductSample(m=m, k=k, n=n, num_slices=count, time_s=min(times)) for count, times in times_s.items()]
+def measure(device: jax.Device, effort: Effort) -> list[ProductSample]:
+    """The samples of an effort, shape by shape, each printed when it is there."""
+    samples: list[ProductSample] = []
+    for m, k, n in itertools.product(effort.ms, effort.ks, effort.ns):
+        found = measure_products(device, replace(effort, ms=(m,), ks=(k,), ns=(n,)))
+        print(describe(found), flush=True)
+        samples += found
+    return samples
 
 
-def _product(lhs, rhs):
-    total = jnp.dot(lhs[0], rhs[0], preferred_element_type=jnp.float32)
-    for number in range(1, lhs.shape[0]):
-        total = total + jnp.dot(lhs[number], rhs[number], preferred_element_type=jnp.float32)
-    return total.astype(lhs.dtype)
-
-
-def _time(product, lhs, rhs) -> float:
-    """Seconds of one run, of so many that they take a tenth of a second."""
-    product(lhs, rhs).block_until_ready()
-    start_s = time.perf_counter()
-    product(lhs, rhs).block_until_ready()
-    count = max(3, int(0.1 / max(time.perf_counter() - start_s, 1e-5)))
-    start_s = time.perf_counter()
-    for _ in range(count):
-        result = product(lhs, rhs)
-    result.block_until_ready()
-    return (time.perf_counter() - start_s) / count
-
-
-def _describe(samples: list[ProductSample]) -> str:
+def describe(samples: Sequence[ProductSample]) -> str:
     whole = samples[0]
     parts = [f"S={sample.num_slices} {sample.time_s / whole.time_s:.2f}" for sample in samples[1:]]
     flops = 2 * whole.m * whole.k * whole.n / whole.time_s
-    return f"({whole.m}, {whole.k}, {whole.n}): {flops / 1e12:.0f} TFLOP/s whole; {', '.join(parts)}"
+    return f"({whole.m}, {whole.k}, {whole.n}): {flops / 1e12:.3g} TFLOP/s whole; {', '.join(parts)}"
 
 
 def _judge(samples: list[ProductSample]) -> None:
@@ -91,14 +65,7 @@ def _judge(samples: list[ProductSample]) -> None:
         seen = [sample for sample in samples if (sample.m, sample.k, sample.n) in chosen]
         rest = [sample for sample in samples if (sample.m, sample.k, sample.n) not in chosen]
         fit = fit_products(seen, start=cluster.compute, memory=cluster.memory)
-        errors = [
-            abs(
-                sliced_product_time_s(fit.compute, cluster.memory, m=s.m, k=s.k, n=s.n, num_slices=s.num_slices)
-                / s.time_s
-                - 1
-            )
-            for s in rest
-        ]
+        errors = product_errors(rest, fit.compute, cluster.memory)
         verdict = "kept" if max(errors) <= TARGET_ERROR else "missed"
         table.add_row(
             f"{len(chosen)} shapes",
@@ -110,13 +77,6 @@ def _judge(samples: list[ProductSample]) -> None:
     Console().print(table)
     fit = fit_products(samples, start=cluster.compute, memory=cluster.memory)
     print(f"all: {fit.compute}, median error {fit.median_error:.1%}, worst {fit.worst_error:.1%}")
-
-
-def _write(samples: list[ProductSample], path: str) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["m", "k", "n", "num_slices", "time_s"])
-        writer.writerows([s.m, s.k, s.n, s.num_slices, f"{s.time_s:.6g}"] for s in samples)
 
 
 if __name__ == "__main__":

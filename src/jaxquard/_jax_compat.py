@@ -6,12 +6,14 @@ are public API, right but slower. Nothing here runs on import.
 
 import contextlib
 import functools
+import io
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 # ---------------------------------------------------------------------------------------------
 # Devices
@@ -125,6 +127,82 @@ def load_elsewhere(compiled: Any, devices: Sequence[jax.Device]) -> Any | None:
         )
     except Exception:  # Whatever it was, compiling again is the remedy, and reports it if it is real.
         return None
+
+
+def compile_request(lowered: Any, devices: Sequence[jax.Device], free_outputs: Sequence[bool]) -> bytes | None:
+    """What another process needs to compile the same for JAX's persistent cache; None if it cannot be told.
+
+    The module and the options are exactly those of `lowered.compile()`, so that the keys of the cache agree; if in some
+    version they did not, that would find nothing in the cache and compile by itself. All inputs must have shardings,
+    and be kept; `free_outputs` says which outputs have none. The cache must be on already: where it is, is one of the
+    options. What calls back into Python cannot come from elsewhere. Relies on `pxla.create_compile_options`.
+    """
+    try:
+        from jax._src.interpreters import pxla
+
+        if lowered._lowering.compile_args["host_callbacks"]:
+            return None
+        module = lowered.compiler_ir("stablehlo")
+        code = io.BytesIO()
+        module.operation.write_bytecode(file=code)
+        num_inputs = len(jax.tree.leaves(lowered.in_avals))
+        options = pxla.create_compile_options(
+            module, False, (False,) * num_inputs, tuple(free_outputs), devices[0].client, np.array(devices), {}
+        )
+        return pickle.dumps((code.getvalue(), options.SerializeAsString(), [device.id for device in devices]))
+    except (ImportError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def compile_into_cache(request: bytes) -> None:
+    """Compiles what `compile_request` has written, in a process whose persistent cache is on."""
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jax._src.lib.mlir import ir
+
+    code, option_bytes, ids = pickle.loads(request)
+    by_id = {device.id: device for device in jax.devices()}
+    devices = tuple(by_id[number] for number in ids)
+    options = xla_client.CompileOptions.ParseFromString(option_bytes)
+    with mlir.make_ir_context() as context, ir.Location.unknown(context):
+        compiler.compile_or_get_cached(
+            devices[0].client,
+            ir.Module.parse(code),
+            np.array(devices),
+            options,
+            [],
+            xla_client.DeviceList(devices),  # pyrefly: ignore[bad-argument-type]
+        )
+
+
+# ---------------------------------------------------------------------------------------------
+# Meshes
+# ---------------------------------------------------------------------------------------------
+
+
+def ambient_mesh() -> Mesh | AbstractMesh | None:
+    """The mesh of `jax.set_mesh`: with its devices outside of `jit`, abstract inside; None if there is none.
+
+    `get_mesh` has the devices, but raises inside of `jit`; where a version lacks it, the abstract mesh does for all
+    that is traced.
+    """
+    abstract = jax.sharding.get_abstract_mesh()
+    try:
+        concrete = getattr(jax.sharding, "get_mesh", jax.sharding.get_abstract_mesh)()
+    except ValueError:
+        concrete = abstract
+    return next((mesh for mesh in (concrete, abstract) if not mesh.empty), None)
+
+
+def varying_axes(value: jax.Array) -> frozenset[str]:
+    """The mesh axes along which chips may have different values; none where `shard_map` does not check.
+
+    One name in JAX 0.10, another before and after.
+    """
+    kind = jax.typeof(value)
+    manual = getattr(kind, "mat", None)
+    return getattr(kind, "vma", frozenset()) if manual is None else manual.varying
 
 
 # ---------------------------------------------------------------------------------------------

@@ -77,3 +77,7 @@ class ActorFailed(TaskFailed):
     task: str = ""
     log: str = ""
     is_lost: bool = False
+
+
+class PricingError(JaxquardError, RuntimeError):
+    """A program has no price: it does not compile, fit or run."""

@@ -1,6 +1,7 @@
 """Calibration on virtual CPU devices: what is measured, what is kept, what is said."""
 
 import datetime
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -109,7 +110,15 @@ def test_two_devices_take_the_sync_time_of_the_base():
     for fit in fits:
         found = (fit.bandwidth_bytes_per_s, fit.sync_s, fit.launch_s)
         assert found == pytest.approx((40e9, 3.4e-6, 2e-5), rel=1e-6)
-    assert notes[0] == "two devices make one ring, so the sync time of all_gather is that of h200"
+    assert notes[0] == "2 devices make one ring, so the sync time of all_gather is that of h200"
+    _, notes = _fit_links(_link_samples((2,)), base)
+    assert notes[0].startswith("3 devices make one ring")
+    one_size = [sample for sample in _link_samples((1,)) if sample.shard_bytes == 8192]
+    fits, notes = _fit_links(one_size, base)
+    assert fits == ()
+    assert notes[0] == (
+        "all_gather is that of h200: bandwidth and launch need samples of two shard sizes, found 1. Measure another"
+    )
 
 
 def test_a_kind_that_cannot_be_fitted_is_that_of_the_base():
@@ -131,6 +140,21 @@ def test_products_that_cannot_be_fitted():
     assert notes[0].startswith("no preset describes 'cpu': the peak is the fitted speed")
     with pytest.raises(ClusterError, match="do not grow with their arithmetic"):
         _fit_products(flat, unknown)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("TPU v4", "tpu-v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v5p", "v5p"), ("TPU v6 lite", "v6e"),
+        ("NVIDIA GH200 480GB", "gpu"), ("NVIDIA A10", "gpu"),
+    ],
+)  # fmt: skip
+def test_the_base_of_a_kind_of_device(kind, name):
+    device = SimpleNamespace(device_kind=kind, platform="gpu", memory_stats=lambda: {"bytes_limit": 10**9})
+    cluster, notes = base_cluster([device])
+    assert cluster.name == name
+    assert notes[0].startswith("no preset describes" if name == "gpu" else "what is not measured is taken from the")
 
 
 def test_poor_fits_are_said_to_be():

@@ -1,10 +1,15 @@
 """Algorithms timed against a plain product: who runs where, and that all give its result."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from jaxquard.calibrate import compare_algorithms
+from jaxquard.calibrate.compare_algorithms import _Bench
 from jaxquard.errors import GemmError
+from tests.gemm.collectives import list_collectives
 
 
 def _compare(**options):
@@ -36,6 +41,24 @@ def test_what_does_not_fit_is_left_out_with_the_reason():
     found = _compare(algorithms=["meshslice"], slices=(5,))
     assert [one.algorithm for one in found[:3]] == ["plain"] * 3
     assert all("64" in one.why_not for one in found[3:])
+
+
+def test_meshes_that_do_not_divide_are_left_out():
+    found = _compare(m=6, k=4, n=6, algorithms=["collective"])
+    assert {one.mesh_shape for one in found if not one.why_not} == {(2, 2)}
+    left_out = {one.mesh_shape: one.why_not for one in found if one.why_not}
+    assert left_out[4, 1].startswith("dim 0 of lhs must be a multiple of 4 (the mesh cuts it into 4), but is 6.")
+    assert left_out[1, 4].startswith("dim 1 of rhs must be a multiple of 4")
+
+
+@pytest.mark.parametrize(("dataflow", "kinds"), [("os", {"all-gather"}), ("ls", {"all-gather", "reduce-scatter"})])
+def test_nothing_is_moved_before_a_product(dataflow, kinds):
+    """The matrices lie as the dataflow wants them: what is timed has the collectives of the algorithm alone."""
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("rows", "columns"))
+    bench = _Bench(mesh=mesh, sizes=(64, 64, 64), dataflow=dataflow, dtype=jnp.float32, rounds=1, sample_s=0.0)
+    lhs, rhs, _ = bench.place()
+    text = bench.compile("collective", 1, lhs, rhs).as_text()
+    assert {one.kind for one in list_collectives(text)} == kinds
 
 
 @pytest.mark.parametrize(

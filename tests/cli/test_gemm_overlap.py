@@ -39,7 +39,7 @@ def test_json(asked):
         "algorithms": ["meshslice", "wang", "collective"],
         "slices": 4,
         "sizes": None,
-        "is_halved": True,
+        "in_parts": True,
         "compiler_options": COMPILER_OPTIONS,
     }
 
@@ -52,7 +52,7 @@ def test_table(asked):
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[1:3] == [["algorithm", "os", "ls", "rs"], ["cannon", *["5", "of", "6"] * 3]]
     assert result.stdout.splitlines()[-1] == "compiled with no options"
-    assert (asked["mesh"], asked["sizes"], asked["is_halved"]) == (("v4:4x4x2", None), (64, 32, 16), False)
+    assert (asked["mesh"], asked["sizes"], asked["in_parts"]) == (("v4:4x4x2", None), (64, 32, 16), False)
     assert asked["compiler_options"] == {}
 
 
@@ -67,3 +67,11 @@ def test_bad_options(words, message, asked):
     result = run(*words)
     assert (result.exit_code, result.stderr.strip()) == (2, f"error: {message}")
     assert not asked
+
+
+def test_a_wrong_name_is_said_before_a_missing_compiler(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = run("--algorithm", "meshslice,foo")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: no GeMM algorithm is called 'foo'. Use one of: meshslice, ")
+    assert run().stderr.startswith("error: compiling for a TPU needs libtpu")

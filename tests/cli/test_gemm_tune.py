@@ -56,7 +56,7 @@ def test_layers_json_and_plan(tmp_path):
         (("--model", "gpt5"), "no model is called 'gpt5'. Use one of: gpt3, megatron-nlg; or give --layers."),
         (("--layers", "64x64"), "--layers needs --rows, the batch times the sequence. Add, say, --rows 262144."),
         (("--layers", "64x64,64", "--rows", 64), "--layers should be sizes such as 12288x49152,49152x12288, but has"),
-        ((*LAYERS, "--algorithm", "magic"), "the algorithm 'magic' is unknown; the algorithms are meshslice, "),
+        ((*LAYERS, "--algorithm", "magic"), "no GeMM algorithm is called 'magic'. Use one of: meshslice, "),
         ((*LAYERS, "--cluster", "h300"), "'h300' is neither a cluster of the package nor a file."),
         ((*LAYERS[:-1], 5000), "num_chips should be from 1 to the 4096 of tpu-v4, found 5000."),
         ((*LAYERS, "--save", "/no/such/folder/plan.json"), "cannot write /no/such/folder/plan.json"),

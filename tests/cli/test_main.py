@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import jaxquard.schedules
@@ -22,6 +23,13 @@ def test_without_a_command_it_explains_itself():
     result = CliRunner().invoke(app, [])
     assert "schedule" in result.output
     assert "spreads a plain JAX training step" in result.output
+
+
+@pytest.mark.parametrize("group", ["gemm", "cluster"])
+def test_a_group_without_a_command_explains_itself_and_nothing_else(group):
+    result = CliRunner().invoke(app, [group])
+    assert f"{group} [OPTIONS] COMMAND" in result.stdout
+    assert result.stderr == ""
 
 
 def test_python_m_jaxquard():

@@ -28,10 +28,13 @@ def test_rows_and_columns_differ():
 
 def test_both_ways_halve_a_permute():
     one_way = replace(_TPU, network=replace(_TPU.network, is_bidirectional=False))
-    for kind, ratio in ((Collective.PERMUTE, 2), (Collective.ALL_GATHER, 1)):
-        times = [
-            ring_time(c, kind, axis=Axis.ROWS, mesh_shape=(4, 4), shard_bytes=1e9).transfer_s for c in (one_way, _TPU)
-        ]
+    for kind, both_ways, ratio in (
+        (Collective.PERMUTE, True, 2),
+        (Collective.PERMUTE, False, 1),
+        (Collective.ALL_GATHER, True, 1),
+    ):
+        how = {"axis": Axis.ROWS, "mesh_shape": (4, 4), "shard_bytes": 1e9, "both_ways": both_ways}
+        times = [ring_time(cluster, kind, **how).transfer_s for cluster in (one_way, _TPU)]
         assert times[0] / times[1] == pytest.approx(ratio)
 
 
@@ -43,6 +46,9 @@ def test_both_ways_halve_a_permute():
         ((4, 16), True, True),
         ((1, 8), False, False),
         ((16, 1), True, False),
+        ((1, 6), False, False),
+        ((2, 3), False, False),
+        ((3, 3), True, True),
     ],
 )
 def test_nodes(mesh, rows_leave, columns_leave):

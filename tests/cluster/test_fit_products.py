@@ -100,6 +100,13 @@ def test_csv():
     assert [s.time_s for s in again] == pytest.approx([s.time_s for s in samples], rel=1e-5)
     with pytest.raises(ClusterError, match=r"x\.csv should begin with m,k,n,num_slices,time_s, found"):
         parse_products_csv("m,k\n1,2\n", source="x.csv")
+    for row, message in (
+        ("1,2,3,4,5,6", "it has more than 5 values"),
+        ("0,2,3,4,5", "sizes, slices and times are above 0"),
+        ("1,2,3,4,inf", "sizes, slices and times are above 0"),
+    ):
+        with pytest.raises(ClusterError, match=rf"line 2 of x\.csv is no product: {message}"):
+            parse_products_csv(f"m,k,n,num_slices,time_s\n{row}\n", source="x.csv")
     with pytest.raises(ClusterError, match=r"line 2 of x\.csv is no product: invalid literal"):
         parse_products_csv("m,k,n,num_slices,time_s\n1,2,3,four,5\n", source="x.csv")
 

@@ -100,7 +100,7 @@ def expected_traffic(
 ) -> Traffic:
     """By the closed formulas: in a ring of p chips, p - 1 times the shard of the matrix that moves there.
 
-    Cannon sends (p - 1) / 2 more on the average for a skew, and C makes one more step.
+    Cannon skews too: row i of the mesh by i places, the shorter way round.
     """
     num_chips = math.prod(mesh_shape)
     directions = {"rows": mesh_shape[0], "columns": mesh_shape[1]}
@@ -143,16 +143,17 @@ def _moves(variant: Variant, is_sum: bool, directions: dict[str, int], way: str,
     chips, options = directions[way], variant.options
     whole = "reduce-scatter" if is_sum else "all-gather"
     match variant.algorithm:
-        case "meshslice" if is_sum and options.get("is_halved"):
+        case "meshslice" if is_sum and options.get("in_parts"):
             return "collective-permute", 2 * (chips - 1) * options["slices"], chips - 1
         case "meshslice" | "collective":
             return whole, options.get("slices", 1), chips - 1
         case "wang" | "1d_tp" | "fsdp":
-            return ("collective-permute", chips - 1, chips - 1) if way == ring else (whole, 1, chips - 1)
+            shifts = (chips - 1) * (1 + options.get("both_ways", False))
+            return ("collective-permute", shifts, chips - 1) if way == ring else (whole, 1, chips - 1)
         case "summa":
             parts = math.lcm(*directions.values(), options.get("slices", 1))
             return "collective-permute", parts * (chips + options.get("num_packets", 1) - 2), chips - 1
         case "cannon":
-            steps = chips if is_sum else chips - 1
-            return "collective-permute", chips - 1 + steps, (chips - 1) / 2 + steps
+            skews = [min(number, chips - number) for number in range(chips)]
+            return "collective-permute", max(skews) + chips - 1, sum(skews) / chips + chips - 1
     raise AssertionError(variant)

@@ -10,7 +10,7 @@ from jaxquard.gemm import Dataflow, Product
 
 FOLDER = Path(__file__).parent / "compiled"
 
-# name: topology, algorithm, dataflow, is_halved, with our compiler options
+# name: topology, algorithm, dataflow, in_parts, with our compiler options
 PROGRAMS = {
     "meshslice-os-v5e": ("v5e:2x4", "meshslice", "os", True, True),
     "meshslice-ls-v5e": ("v5e:2x4", "meshslice", "ls", True, True),
@@ -43,14 +43,14 @@ def write_all() -> None:
     from jaxquard.gemm.overlap_report import default_sizes
 
     FOLDER.mkdir(exist_ok=True)
-    for name, (topology, algorithm, dataflow, is_halved, has_options) in PROGRAMS.items():
+    for name, (topology, algorithm, dataflow, in_parts, has_options) in PROGRAMS.items():
         mesh = topology_mesh(topology)
         product = Product(
             dataflow=Dataflow(dataflow),
             rows=("rows",),
             columns=("columns",),
             slices=2 if algorithm == "meshslice" else None,
-            is_halved=is_halved,
+            in_parts=in_parts,
         )
         text = compile_product(
             mesh,

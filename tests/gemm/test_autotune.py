@@ -1,6 +1,7 @@
 """The autotuner against brute force, its choices, its errors and its texts."""
 
 import itertools
+import json
 import math
 import time
 from dataclasses import replace
@@ -12,16 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
-from jaxquard.cluster import load_cluster
+from jaxquard.cluster import Axis, load_cluster
 from jaxquard.errors import GemmError
 from jaxquard.gemm.autotune import autotune
 from jaxquard.gemm.autotune_dataflows import choose_dataflows
+from jaxquard.gemm.autotune_meshes import indivisible
 from jaxquard.gemm.autotune_models import gpt3, megatron_nlg, transformer_block
-from jaxquard.gemm.autotune_slices import divisors, slice_counts
+from jaxquard.gemm.autotune_slices import slice_counts
 from jaxquard.gemm.cost import price_product
 from jaxquard.gemm.cost_algorithms import ALGORITHMS
 from jaxquard.gemm.cost_memory import kept_bytes
 from jaxquard.gemm.cost_product import SizedProduct, sized_products
+from jaxquard.gemm.divisors import divisors
 from jaxquard.gemm.matmul import matmul
 from jaxquard.gemm.plan_text import load_plan, parse_plan, plan_text, save_plan
 from jaxquard.gemm.problem import Dataflow, FcLayer, GemmPlan, GemmProblem, LayerPlan, Stationary
@@ -102,6 +105,27 @@ def test_4096_chips_in_under_2_s():
     assert tuning.plan.mesh_shape == (256, 16)
 
 
+def test_all_algorithms_on_4096_chips_in_under_2_s():
+    start = time.perf_counter()
+    tuned = autotune(gpt3(batch=2048), num_chips=4096)
+    for algorithm in ALGORITHMS:
+        autotune(gpt3(batch=2048), "tpu-v4", 4096, algorithm, math.inf, unroll_as=tuned)
+    assert time.perf_counter() - start < 2
+
+
+def test_unrolling_as_a_tuning_that_is_known():
+    problem = gpt3(num_blocks=1)
+    tuned = autotune(problem, memory_limit_bytes=math.inf)
+    for algorithm in ("wang", "1d_tp"):
+        shared = autotune(problem, algorithm=algorithm, memory_limit_bytes=math.inf, unroll_as=tuned)
+        assert shared == autotune(problem, algorithm=algorithm, memory_limit_bytes=math.inf)
+    for other in (autotune(gpt3(num_blocks=2)), autotune(problem, num_chips=64)):
+        with pytest.raises(
+            GemmError, match="unroll_as must be what MeshSlice was tuned to for the same problem on 256"
+        ):
+            autotune(problem, algorithm="wang", unroll_as=other)
+
+
 def test_transposition_heuristic():
     """W is largest in the middle: its plain form wants X transposed, so the transposed one is used from there on."""
     layers = [FcLayer(name=str(i), in_features=i_f, out_features=o_f) for i, (i_f, o_f) in enumerate(
@@ -121,12 +145,16 @@ def test_1d_baselines_move_what_they_should():
 
 
 def test_rivals_are_unrolled_to_meshslices_slices():
+    """To as many iterations as there are slices, or the most below that divide the ring (SUMMA: the parts)."""
     tuned = autotune(gpt3(num_blocks=1)).plan
-    for algorithm in ("wang", "summa"):
-        plan = autotune(gpt3(num_blocks=1), algorithm=algorithm).plan
+    assert {count for layer in tuned.layers for count in layer.slices} == {3, 4, 6, 8}
+    for algorithm in ("wang", "summa", "1d_tp", "fsdp"):
+        plan = autotune(gpt3(num_blocks=1), algorithm=algorithm, memory_limit_bytes=math.inf).plan
+        rows, columns = plan.mesh_shape
+        chips = {Axis.ROWS: rows, Axis.COLUMNS: columns, None: math.lcm(rows, columns)}
         for layer in plan.layers:
-            wanted = tuned.layer(layer.name).slices
-            assert all(count <= most for count, most in zip(layer.slices, wanted, strict=True))
+            for count, ring, wanted in zip(layer.slices, layer.rings, tuned.layer(layer.name).slices, strict=True):
+                assert count == max(divisor for divisor in range(1, wanted + 1) if chips[ring] % divisor == 0)
     assert {layer.slices for layer in autotune(gpt3(num_blocks=1), algorithm="collective").plan.layers} == {(1, 1, 1)}
 
 
@@ -179,7 +207,25 @@ def test_memory_error_says_the_least():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_chips": 385}, r"no mesh of 385 chips divides .*1x385: in layer qkv, N = 36864 does not divide by 385"),
+        (
+            {"num_chips": 385},
+            r"no mesh of 385 chips divides .*1x385: out_features of layer qkv is 36864, no multiple of 385, the "
+            "nearest that fit: 36575 or 36960; .*Use another number of chips, or pad the layers",
+        ),
+        ({"num_chips": 0}, r"num_chips must be a whole number of 1 or more, but is 0"),
+        ({"num_chips": -8}, r"num_chips must be a whole number of 1 or more, but is -8"),
+        ({"num_chips": 8.0}, r"num_chips must be a whole number of 1 or more, but is 8.0"),
+        ({"num_slices": 0}, r"num_slices must be a whole number of 1 or more, but is 0"),
+        ({"algorithm": "collective", "num_slices": 2}, r"collective does not slice, but num_slices is 2. Leave it out"),
+        ({"block": 0}, r"block must be a whole number of 1 or more, but is 0"),
+        ({"keep": 0}, r"keep must be a whole number of 1 or more, but is 0"),
+        ({"memory_limit_bytes": 0}, r"memory_limit_bytes must be a number above 0, but is 0"),
+        ({"memory_limit_bytes": "32GB"}, r"memory_limit_bytes must be a number above 0, but is '32GB'"),
+        ({"stationary": "z"}, r"stationary must be one of 'y', 'x', 'w', but is 'z'"),
+        ({"algorithm": "1d_tp", "stationary": "y"}, r"1d_tp keeps w, whatever stationary is 'y'. Leave it out"),
+        ({"algorithm": "fsdp", "stationary": "w"}, r"fsdp moves w, but stationary is 'w'. Leave it out"),
+        ({"mesh_shape": 256}, r"mesh_shape must be the rows and columns of chips, say \(4, 2\), but is 256"),
+        ({"mesh_shape": (0, 256)}, r"each of mesh_shape must be a whole number of 1 or more, but is 0 in \(0, 256\)"),
         ({"num_chips": 8192}, r"num_chips should be from 1 to the 4096 of tpu-v4, found 8192"),
         ({"algorithm": "cannon", "num_chips": 8}, r"cannon needs a square mesh, which 8 chips cannot give"),
         (
@@ -187,12 +233,71 @@ def test_memory_error_says_the_least():
             r"fsdp needs a mesh of one column, which the mesh 16x16 cannot",
         ),
         ({"mesh_shape": (4, 4)}, r"the mesh 4x4 has 16 chips, but num_chips is 256"),
-        ({"algorithm": "strassen"}, r"'strassen' is unknown; the algorithms are meshslice, "),
+        ({"algorithm": "strassen"}, r"no GeMM algorithm is called 'strassen'. Use one of: meshslice, "),
     ],
 )
 def test_errors(options, message):
     with pytest.raises(GemmError, match=message):
         autotune(gpt3(), **options)
+
+
+def fc(in_features, out_features):
+    return FcLayer(name="fc", in_features=in_features, out_features=out_features)
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ({"layers": ()}, r"layers of a problem must be one FcLayer or more, in a tuple, but are \(\)"),
+        ({"layers": (fc(64, 64), fc(64, 128))}, r"each layer .* needs a name of its own, but 2 are 'fc'"),
+        ({"layers": (fc(64, 0),)}, "out_features must be a whole number of 1 or more, but is 0 in layer 'fc'"),
+        ({"num_rows": 0}, "num_rows of a problem must be a whole number of 1 or more, but is 0"),
+        ({"num_rows": 64.0}, r"num_rows of a problem must be a whole number of 1 or more, but is 64\.0"),
+        ({"num_blocks": -1}, "num_blocks of a problem must be a whole number of 1 or more, but is -1"),
+    ],
+)
+def test_problems_that_are_none(problem, message):
+    with pytest.raises(GemmError, match=message):
+        autotune(GemmProblem(**({"layers": (fc(64, 64),), "num_rows": 64} | problem)), num_chips=4)
+
+
+def test_a_problem_is_needed():
+    with pytest.raises(GemmError, match="problem must be a GemmProblem, but is 'gpt3'"):
+        autotune("gpt3")
+    with pytest.raises(GemmError, match="batch must be a whole number of 1 or more, but is None"):
+        gpt3(batch=None)
+    with pytest.raises(GemmError, match="hidden must be a whole number of 1 or more, but is 0"):
+        transformer_block(0, num_rows=64)
+
+
+def test_words_will_do():
+    assert autotune(gpt3(num_blocks=1), stationary="y") == autotune(gpt3(num_blocks=1), stationary=Stationary.Y)
+    assert autotune(gpt3(num_blocks=1), mesh_shape=[32, 8]).plan.mesh_shape == (32, 8)
+
+
+@given(
+    sizes=st.tuples(*[st.integers(1, 24)] * 3),
+    mesh_shape=st.sampled_from([(1, 8), (2, 4), (4, 2), (8, 1), (2, 2), (3, 2)]),
+    stationary=st.sampled_from(Stationary),
+    is_transposed=st.booleans(),
+)
+def test_what_does_not_divide_in_the_layers_words(sizes, mesh_shape, stationary, is_transposed):
+    """Just where one of the layer's three products does not divide; and what is said to fit does."""
+    names = ("num_rows", "in_features", "out_features")
+    plan = LayerPlan(name="fc", stationary=stationary, is_transposed=is_transposed)
+
+    def fits(num_rows, inner, outer):
+        products = sized_products(
+            fc(inner, outer), num_rows=num_rows, stationary=stationary, is_transposed=is_transposed
+        )
+        return not any(product.indivisible(mesh_shape) for product in products)
+
+    texts = list(indivisible(fc(*sizes[1:]), plan, num_rows=sizes[0], mesh_shape=mesh_shape))
+    assert (not texts) == fits(*sizes)
+    wanted = dict(zip(names, sizes, strict=True))
+    for text in texts:
+        wanted[text.split()[0]] = int(text.split()[-1])
+    assert fits(*wanted.values())
 
 
 def test_table_text():
@@ -227,7 +332,9 @@ _PLANS = st.builds(
     layers=st.lists(
         st.builds(
             LayerPlan, name=st.text(), stationary=st.sampled_from(Stationary), is_transposed=st.booleans(),
-            slices=st.tuples(*[st.integers(1, 99)] * 3), block=st.integers(1, 99),
+            slices=st.tuples(*[st.integers(1, 99)] * 3), block=st.integers(1, 99), in_parts=st.booleans(),
+            rings=st.tuples(*[st.sampled_from([None, *Axis])] * 3), both_ways=st.booleans(),
+            num_packets=st.tuples(*[st.integers(1, 99)] * 3),
         )
     ).map(tuple),
 )  # fmt: skip
@@ -236,6 +343,16 @@ _PLANS = st.builds(
 @given(plan=_PLANS)
 def test_plans_come_back(plan):
     assert parse_plan(plan_text(plan)) == plan
+
+
+def test_plans_of_version_1_come_back():
+    """They said nothing of rings and packets, nor of parts: they are what `matmul` does if it is not told."""
+    plan = autotune(gpt3(), algorithm="collective").plan
+    content = json.loads(plan_text(plan)) | {"version": 1}
+    for layer in content["layers"]:
+        for name in ("in_parts", "rings", "both_ways", "num_packets"):
+            del layer[name]
+    assert parse_plan(json.dumps(content)) == plan
 
 
 def test_plans_as_files(tmp_path):
@@ -249,7 +366,10 @@ def test_plans_as_files(tmp_path):
     [
         ("{", "", "the plan text is not JSON"),
         ('"jaxquard.gemm_plan"', '"other"', "expected the schema 'jaxquard.gemm_plan'"),
-        ('"version": 1', '"version": 2', "has version 2 of the schema, this jaxquard reads 1. Tune again."),
+        ('"version": 2', '"version": 3', "has version 3 of the schema, this jaxquard reads 1 and 2. Tune again."),
+        ('"in_parts": true', '"in_parts": 1', "layer 0: in_parts should be true or false, found 1"),
+        ("null", '"diagonal"', "layer 0: rings should be 3 of rows, columns and null, found .'diagonal', None, None"),
+        ('"both_ways": false,', "", "layer 0 lacks 'both_ways'. Save the plan again"),
         ('"meshslice"', '"wong"', "has the algorithm 'wong'; the algorithms are meshslice, "),
         ('"stationary": "y"', '"stationary": "z"', "layer 0: stationary should be one of y, x, w, found 'z'"),
         ('"is_transposed": false', '"is_transposed": 0', "layer 0: is_transposed should be true or false, found 0"),
@@ -262,6 +382,28 @@ def test_plan_errors(old, new, message):
     assert old in text
     with pytest.raises(GemmError, match=message):
         parse_plan(text.replace(old, new, 1))
+
+
+def test_plan_files_that_are_none(tmp_path):
+    def refuse(path, message):
+        with pytest.raises(GemmError, match=message):
+            load_plan(path)
+
+    refuse(tmp_path / "no.json", r"cannot read a plan from .*no\.json \(No such file or directory\)\. Give a file that")
+    refuse(tmp_path, r"cannot read a plan from .* \(Is a directory\)")
+    for name, content, message in (
+        ("binary.json", b"\xff\xfe", r"cannot read a plan from .*binary\.json \(it is no text\)"),
+        ("empty.json", b"", r"empty\.json is not JSON: "),
+        ("list.json", b"[1]", r"list\.json is no GeMM plan: expected the schema 'jaxquard.gemm_plan'"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        refuse(tmp_path / name, message)
+    with pytest.raises(GemmError, match="layers should be a list, found 5"):
+        parse_plan(json.dumps(json.loads(plan_text(autotune(gpt3()).plan)) | {"layers": 5}))
+    with pytest.raises(GemmError, match=r"cannot write the plan to .*no/plan\.json \(No such file or directory\)"):
+        save_plan(autotune(gpt3()).plan, tmp_path / "no" / "plan.json")
+    with pytest.raises(GemmError, match=r"plan must be a GemmPlan, such as the `plan` of what `autotune` returns"):
+        save_plan(autotune(gpt3()), tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize("algorithm", ["meshslice", "collective", "cannon", "summa"])

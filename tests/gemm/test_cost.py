@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jaxquard.cluster import Axis, Topology, load_cluster
 from jaxquard.errors import GemmError
 from jaxquard.gemm.autotune_models import gpt3, megatron_nlg
+from jaxquard.gemm.autotune_slices import price_slices
 from jaxquard.gemm.cost import price_product
 from jaxquard.gemm.cost_algorithms import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.cost_closed_form import steps_time_s
@@ -56,7 +57,7 @@ def test_meshslice_by_hand(dataflow, mesh, slices):
 
 
 def test_wang_by_hand():
-    """8 columns in 4 iterations of 2 shards, or 32 rows in 4 of 8; the other all-gather before; the faster of both."""
+    """8 columns in 4 iterations of 2 shards, or 32 rows in 4 of 8; the other all-gather before; one way or both."""
     product = _product(Dataflow.OS)
     shard_h, shard_v = 2 * product.m * product.k / 256, 2 * product.k * product.n / 256
     c = product.flops / 256 / 4 / 249e12
@@ -66,35 +67,64 @@ def test_wang_by_hand():
         first, group = (100e-6 + count * (6e-6 + shard / bandwidth) for count in (chips // 4 - 1, chips // 4))
         return exposed + first + 3 * max(group, c) + c
 
-    along = {"columns": ring(8, shard_h, 70.4e9, 32, shard_v), "rows": ring(32, shard_v, 77.6e9, 8, shard_h)}
-    cost = price_product(_TPU, product, algorithm="wang", mesh_shape=(32, 8), num_slices=5)
-    assert cost.time_s == pytest.approx(min(along.values()), rel=1e-12)
-    for axis, time_s in along.items():
-        steps = wang_steps(_TPU, product, (32, 8), 5, ring=Axis(axis))
-        assert steps_time_s(steps) == pytest.approx(time_s, rel=1e-12)
+    for ways in (1, 2):
+        along = {
+            "columns": ring(8, shard_h, ways * 35.2e9, 32, shard_v),
+            "rows": ring(32, shard_v, ways * 38.8e9, 8, shard_h),
+        }
+        for axis, time_s in along.items():
+            steps = wang_steps(_TPU, product, (32, 8), 5, ring=Axis(axis), both_ways=ways == 2)
+            assert steps_time_s(steps) == pytest.approx(time_s, rel=1e-12)
+        # Not told, the ring runs where more bytes move: 31 shards of B along the rows against 7 of A.
+        cost = price_product(_TPU, product, algorithm="wang", mesh_shape=(32, 8), num_slices=5, both_ways=ways == 2)
+        assert 31 * shard_v > 7 * shard_h
+        assert cost.time_s == pytest.approx(along["rows"], rel=1e-12)
 
 
 def test_cannon_by_hand():
+    """A skew of 8 steps, the shorter way round a ring of 16, and 15 shifts; all of them one way."""
     product = _product(Dataflow.OS)
     shard_h, shard_v = 2 * product.m * product.k / 256, 2 * product.k * product.n / 256
-    skew = max(100e-6 + 8 * (6e-6 + shard / b) for shard, b in ((shard_h, 70.4e9), (shard_v, 77.6e9)))
-    roll = max(100e-6 + 6e-6 + shard / b for shard, b in ((shard_h, 70.4e9), (shard_v, 77.6e9)))
+    skew = max(100e-6 + 8 * (6e-6 + shard / b) for shard, b in ((shard_h, 35.2e9), (shard_v, 38.8e9)))
+    roll = max(100e-6 + 6e-6 + shard / b for shard, b in ((shard_h, 35.2e9), (shard_v, 38.8e9)))
     c = product.flops / 256 / 16 / 249e12
     cost = price_product(_TPU, product, algorithm="cannon", mesh_shape=(16, 16))
     assert cost.time_s == pytest.approx(skew + 15 * max(roll, c) + c, rel=1e-12)
 
 
 def test_summa_by_hand():
-    """16 parts in 4 iterations; the best packet count found by trying all."""
+    """16 parts in 4 iterations, each streaming in 16 + D - 2 stages."""
     product = _product(Dataflow.OS)
-
-    def broadcasts(part):
-        return 100e-6 + 4 * min((16 + d - 1) * (6e-6 + part / d / 60e9) for d in range(1, 2000))
-
-    h, v = broadcasts(2 * product.m * product.k / 256), broadcasts(2 * product.k * product.n / 256)
     c = product.flops / 256 / 4 / 249e12
-    cost = price_product(_TPU, product, algorithm="summa", mesh_shape=(16, 16), num_slices=4)
-    assert cost.time_s == pytest.approx(max(h, v) + 3 * max(h, v, c) + c, rel=1e-12)
+    for packets in (1, 8, 96):
+        h, v = (
+            100e-6 + 4 * (16 + packets - 2) * (6e-6 + part / packets / 60e9)
+            for part in (2 * product.m * product.k / 256, 2 * product.k * product.n / 256)
+        )
+        cost = price_product(_TPU, product, algorithm="summa", mesh_shape=(16, 16), num_slices=4, num_packets=packets)
+        assert cost.time_s == pytest.approx(max(h, v) + 3 * max(h, v, c) + c, rel=1e-12)
+
+
+_LONG = st.integers(1, 12).map(lambda size: 1024 * size)
+
+
+@given(
+    dataflow=st.sampled_from(Dataflow), m=_LONG, k=_LONG, n=_LONG, mesh=st.sampled_from([(4, 4), (8, 2), (1, 16)]),
+    slices=st.sampled_from([1, 2, 4]), name=st.sampled_from(["tpu-v4", "h200"]),
+)  # fmt: skip
+def test_summas_packets_by_brute_force(dataflow, m, k, n, mesh, slices, name):
+    """Of all packet counts up to 4,096 that divide both parts, the one that is chosen is the fastest."""
+    cluster, product = load_cluster(name), SizedProduct(dataflow=dataflow, m=m, k=k, n=n)
+    best = price_slices(cluster, product, algorithm="summa", mesh_shape=mesh, counts=(slices,))[0]
+    extents = {Dataflow.OS: (m, n, k), Dataflow.LS: (m, k, n), Dataflow.RS: (k, n, m)}[dataflow]
+    rows, columns, sliced = extents
+    parts = (rows // mesh[0] * sliced // math.lcm(*mesh), columns // mesh[1] * sliced // math.lcm(*mesh))
+    assert not any(part % best.num_packets for part in parts)
+    how = {"algorithm": "summa", "mesh_shape": mesh, "num_slices": slices}
+    possible = [count for count in range(1, 4097) if not any(part % count for part in parts)]
+    times = [price_product(cluster, product, **how, num_packets=count).time_s for count in possible]
+    assert best.cost.time_s <= min(times) * (1 + 1e-12)
+    assert best.cost == price_product(cluster, product, **how, num_packets=best.num_packets)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -116,7 +146,7 @@ def test_traffic_of_the_1d_baselines():
         ("fsdp", Stationary.Y, (16, 1), 1024 * 4096),
     ):
         for product in sized_products(layer, num_rows=rows, stationary=kept):
-            cost = price_product(_TPU, product, algorithm=algorithm, mesh_shape=mesh, num_slices=16)
+            cost = price_product(_TPU, product, algorithm=algorithm, mesh_shape=mesh, num_slices=16, both_ways=True)
             bandwidth = 2 * _TPU.permute.bandwidth_bytes_per_s(Axis.ROWS if mesh[0] > 1 else Axis.COLUMNS)
             assert cost.transfer_s == pytest.approx(15 * 2 * moved / 16 / bandwidth)
 

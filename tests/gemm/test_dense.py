@@ -4,9 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.gemm import LayerPlan, Stationary, dense
+from jaxquard.errors import GemmError
+from jaxquard.gemm import (
+    FcLayer,
+    GemmProblem,
+    LayerPlan,
+    Stationary,
+    autotune,
+    dense,
+    layer_shardings,
+    matmul,
+    multiply,
+)
 from tests.gemm.meshes import make_mesh, place
 
 
@@ -66,3 +78,43 @@ def test_init_under_jit():
     params = jax.jit(lambda key: layer.init(key, 64, dtype=jnp.bfloat16))(jax.random.key(0))
     assert params["w"].dtype == jnp.bfloat16
     assert params["w"].sharding.spec == P("x", "y")
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_the_mesh_that_is_set(kind):
+    """A layer by a tuning, without a word of the mesh, is the same as with it; inside and outside of `jit`."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind))
+    problem = GemmProblem(layers=(FcLayer(name="fc", in_features=32, out_features=64),), num_rows=16)
+    tuning = autotune(problem, num_chips=8, mesh_shape=(4, 2))
+    layer, told = dense(64, plan=tuning, use_bias=True), dense(64, plan=tuning, use_bias=True, mesh=mesh)
+    x = place(np.random.default_rng(0).normal(size=(16, 32)).astype(np.float32), mesh, P("x", "y"))
+    with jax.set_mesh(mesh):
+        assert layer.shardings() == told.shardings()
+        assert layer_shardings(plan=tuning) == layer_shardings(plan=tuning, mesh=mesh)
+        params = layer.init(jax.random.key(0), 32)
+        traced = jax.jit(lambda key: layer.init(key, 32))(jax.random.key(0))
+        for name, param in told.init(jax.random.key(0), 32).items():
+            for found in (params[name], traced[name]):
+                np.testing.assert_array_equal(found, param)
+                assert found.sharding == param.sharding == layer.shardings()[name]
+        expected = np.asarray(x) @ np.asarray(params["w"])
+        for run in (lambda run: run, jax.jit):
+            for found in (
+                run(layer.apply)(params, x),
+                run(lambda x, w: matmul(x, w, plan=tuning))(x, params["w"]),
+                run(multiply)(x, place(params["w"], mesh, P("x", "y"))),
+            ):
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        grads = jax.jit(jax.grad(lambda params: jnp.sum(layer.apply(params, x))))(params)
+    np.testing.assert_allclose(grads["w"], np.asarray(x).sum(0)[:, None].repeat(64, 1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(grads["b"], 16)
+
+
+def test_a_set_mesh_that_does_not_fit_the_plan():
+    problem = GemmProblem(layers=(FcLayer(name="fc", in_features=32, out_features=64),), num_rows=16)
+    layer = dense(64, plan=autotune(problem, num_chips=8, mesh_shape=(4, 2)))
+    with jax.set_mesh(make_mesh((2, 4))):
+        with pytest.raises(GemmError, match="the plan is for a 4x2 mesh, but the mesh is 2x4"):
+            layer.init(jax.random.key(0), 32)
+        with pytest.raises(GemmError, match="the plan is for a 4x2 mesh, but the mesh is 2x4"):
+            dense(64, plan=layer.plan)

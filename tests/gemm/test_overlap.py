@@ -65,6 +65,24 @@ def test_a_generic_start_and_done():
     assert count_hidden(text, algorithm="meshslice") == 1
 
 
+def test_a_copy_does_not_end_a_transfer():
+    """An asynchronous copy in between has a start and a done of its own."""
+    start, done = permute(1, "a")
+    copying = (
+        "%copy-start = ((f32[8,8]), f32[8,8], u32[]) async-start(%start1), calls=%copying",
+        "%copy-done = f32[8,8] async-done(%copy-start)",
+    )
+    text = program(start, *copying, MULTIPLY, done).replace(
+        "ENTRY", "%copying (y: f32[8,8]) -> f32[8,8] {\n  ROOT %y = f32[8,8] parameter(0)\n}\n\nENTRY"
+    )
+    assert count_hidden(text, algorithm="wang") == 1
+
+
+def test_a_transfer_without_an_end():
+    with pytest.raises(ValueError, match="the transfer start1 has no end in the program"):
+        count_hidden(program(permute(1, "a")[0], MULTIPLY), algorithm="wang")
+
+
 def test_a_transfer_in_steps_hides_if_all_steps_do():
     first, second = permute(1, "a", "transfer0/ppermute"), permute(2, "done1", "transfer0/ppermute")
     again = MULTIPLY.replace("%product", "%product2")
@@ -124,6 +142,7 @@ RINGS = Rings(num_rows=8, num_columns=4, num_chips_of_ring=8)
         ("collective", {}, RINGS, 0),
         ("wang", {}, RINGS, 7),
         ("wang", {"slices": 2}, RINGS, 4),
+        ("wang", {"slices": 2, "both_ways": True}, RINGS, 8),
         ("cannon", {}, Rings(num_rows=4, num_columns=4, num_chips_of_ring=4), 6),
         ("summa", {}, RINGS, 7 * (7 + 3)),
         ("summa", {"slices": 2}, RINGS, 4 * (7 + 3)),

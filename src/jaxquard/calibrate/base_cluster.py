@@ -1,13 +1,14 @@
 """The cluster that a calibration starts from: what it does not measure is taken from there."""
 
 import os
+import re
 from collections.abc import Sequence
 
 import jax
 
 from jaxquard.cluster import Cluster, Compute, Links, Memory, Network, Topology, load_cluster
 
-# What JAX calls a device, and the preset that describes it.
+# What JAX calls a device begins a word with, and the preset that describes it: a GH200 is no H200.
 _PRESETS = {
     "H200": "h200",
     "H100": "h100",
@@ -25,7 +26,7 @@ def base_cluster(devices: Sequence[jax.Device]) -> tuple[Cluster, tuple[str, ...
     """The preset of a kind of device, or one made up for the host's CPU; with what to know of it."""
     kind = devices[0].device_kind
     for part, name in _PRESETS.items():
-        if part in kind:
+        if re.search(rf"\b{part}", kind):
             return load_cluster(name), (f"what is not measured is taken from the preset {name}",)
     note = (
         f"no preset describes {kind!r}: the peak is the fitted speed, and the memory's bandwidth "

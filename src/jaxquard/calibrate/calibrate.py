@@ -109,7 +109,10 @@ def _fit_links(samples: Sequence[LinkSample], start: Cluster) -> tuple[tuple[Lin
                 fits += fit_links(group)
             else:
                 fits.append(fit_one_ring(group, sync_s=start.links(kind).sync_s))
-                notes.append(f"two devices make one ring, so the sync time of {kind.value} is that of {start.name}")
+                notes.append(
+                    f"{group[0].ring_size} devices make one ring, so the sync time of {kind.value} is that of "
+                    f"{start.name}"
+                )
         except ClusterError as error:
             notes.append(f"{kind.value} is that of {start.name}: {str(error).rstrip('.')}")
     return tuple(fits), tuple(notes)

@@ -12,13 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from jaxquard.errors import GemmError
-from jaxquard.gemm import ALGORITHMS, Dataflow, multiply
+from jaxquard.gemm import ALGORITHMS, Dataflow, Product, multiply
+from jaxquard.gemm.check_product import check_size
 from jaxquard.gemm.choices import find_choice
 from jaxquard.gemm.cost_algorithms import mesh_shapes
 from jaxquard.gemm.registry import find_algorithm
+from jaxquard.gemm.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
 
 from .time_runs import time_runs_s
 
@@ -102,17 +104,20 @@ class _Bench:
 
     def compare(self, candidates: Sequence[tuple[str, int]]) -> list[Comparison]:
         """Each candidate timed beside the plain product, or with why it cannot be."""
-        m, k, n = self.sizes
-        sharding = NamedSharding(self.mesh, PartitionSpec("rows", "columns"))
-        keys = jax.random.split(jax.random.key(0))
-        lhs = jax.device_put(jax.random.normal(keys[0], (m, k), self.dtype), sharding)
-        rhs = jax.device_put(jax.random.normal(keys[1], (k, n), self.dtype), sharding)
-        plain = jax.jit(jnp.matmul, out_shardings=sharding).lower(lhs, rhs).compile()
+        shape = self.mesh.devices.shape
+        try:
+            lhs, rhs, out_sharding = self.place()
+        except GemmError as error:
+            return [
+                Comparison(algorithm=name, mesh_shape=(shape[0], shape[1]), num_slices=count, why_not=str(error))
+                for name, count in [(_PLAIN, 1), *candidates]
+            ]
+        plain = jax.jit(jnp.matmul, out_shardings=out_sharding).lower(lhs, rhs).compile()
         runs: dict[tuple[str, int], Callable[..., Any]] = {(_PLAIN, 1): plain}
         refused = {}
         for name, count in candidates:
             try:
-                runs[name, count] = self._compiled(name, count, lhs, rhs)
+                runs[name, count] = self.compile(name, count, lhs, rhs)
             except GemmError as error:
                 refused[name, count] = str(error)
         expected = np.asarray(plain(lhs, rhs), np.float32)
@@ -121,7 +126,6 @@ class _Bench:
             for key, run in runs.items()
         }
         times = self._times(runs, (lhs, rhs))
-        shape = self.mesh.devices.shape
         compared = [
             Comparison(
                 algorithm=name,
@@ -140,7 +144,28 @@ class _Bench:
             for (name, count), why in refused.items()
         ]
 
-    def _compiled(self, name: str, count: int, lhs: jax.Array, rhs: jax.Array) -> Callable[..., Any]:
+    def place(self) -> tuple[jax.Array, jax.Array, NamedSharding]:
+        """The matrices as the dataflow wants them, so that nothing is moved before a product; and how that lies.
+
+        Raises:
+            GemmError: the mesh does not divide them.
+        """
+        product = Product(dataflow=Dataflow(self.dataflow), rows=("rows",), columns=("columns",))
+        specs = {"lhs": lhs_spec(product), "rhs": rhs_spec(product), "the product": out_spec(product)}
+        m, k, n = self.sizes
+        for (name, spec), sizes in zip(specs.items(), ((m, k), (k, n), (m, n)), strict=True):
+            for dim, (size, entry) in enumerate(zip(sizes, spec, strict=True)):
+                chips = num_chips(axes_of(entry), self.mesh.shape)
+                check_size(f"dim {dim} of {name}", size, chips, why=f"the mesh cuts it into {chips}")
+        lhs_sharding, rhs_sharding, out_sharding = (NamedSharding(self.mesh, spec) for spec in specs.values())
+        keys = jax.random.split(jax.random.key(0))
+        lhs = jax.device_put(jax.random.normal(keys[0], (m, k), self.dtype), lhs_sharding)
+        rhs = jax.device_put(jax.random.normal(keys[1], (k, n), self.dtype), rhs_sharding)
+        return lhs, rhs, out_sharding
+
+    def compile(self, name: str, count: int, lhs: jax.Array, rhs: jax.Array) -> Any:
+        """One candidate; raises a GemmError if it does not fit."""
+
         def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
             slices = count if name in _SLICED else None
             return multiply(lhs, rhs, mesh=self.mesh, algorithm=name, dataflow=self.dataflow, slices=slices)

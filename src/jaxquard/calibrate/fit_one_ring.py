@@ -13,8 +13,11 @@ def fit_one_ring(samples: Sequence[LinkSample], *, sync_s: float) -> LinkFit:
     """The fit of one kind, with the synchronisation of a step given, not found.
 
     Raises:
-        ClusterError: the times do not grow with the shard.
+        ClusterError: there are fewer than two shard sizes, or the times do not grow with the shard.
     """
+    num_sizes = len({sample.shard_bytes for sample in samples})
+    if num_sizes < 2:
+        raise ClusterError(f"bandwidth and launch need samples of two shard sizes, found {num_sizes}. Measure another.")
     kind, steps = samples[0].kind, samples[0].num_steps or samples[0].ring_size - 1
     sizes = np.array([sample.shard_bytes for sample in samples], dtype=np.float64)
     times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)

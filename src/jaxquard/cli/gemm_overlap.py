@@ -12,7 +12,7 @@ from jaxquard.errors import GemmError
 from jaxquard.gemm.overlap_compile import COMPILER_OPTIONS, topology_mesh
 from jaxquard.gemm.overlap_report import OverlapReport, overlap_report
 from jaxquard.gemm.problem import Dataflow
-from jaxquard.gemm.registry import ALGORITHMS
+from jaxquard.gemm.registry import ALGORITHMS, find_algorithm
 
 
 def overlap(
@@ -41,14 +41,15 @@ def overlap(
     """
     mesh_shape = None if mesh is None else _numbers(mesh, 2, "--mesh", "8x4")
     product_sizes = None if sizes is None else _numbers(sizes, 3, "--sizes", "16384x6144x6144")
+    names = [find_algorithm(name.strip()).name for name in algorithm.split(",")]
     progress = Console(stderr=True, highlight=False)
     with progress.status("starting the compiler") as status:
         report = overlap_report(
             topology_mesh(topology, None if mesh_shape is None else (mesh_shape[0], mesh_shape[1])),
-            algorithms=algorithm.split(","),
+            algorithms=names,
             slices=slices,
             sizes=None if product_sizes is None else (product_sizes[0], product_sizes[1], product_sizes[2]),
-            is_halved=not plain,
+            in_parts=not plain,
             compiler_options={} if default_options else COMPILER_OPTIONS,
             on_progress=lambda name, dataflow: status.update(f"compiling {name}, {dataflow.value}"),
         )

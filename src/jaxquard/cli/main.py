@@ -30,8 +30,10 @@ class _OneLineErrors(TyperGroup):
         except JaxquardError as error:
             _print_error(str(error))
         except _UsageError as error:
-            command = (error.ctx or ctx).command_path
-            _print_error(f"{error.format_message().rstrip('.')}. See {command} --help.")
+            command, message = (error.ctx or ctx).command_path, error.format_message().rstrip(".")
+            # A group without a subcommand has printed its help by now, and has no message.
+            if message:
+                _print_error(f"{message}. See {command} --help.")
         raise typer.Exit(2)
 
 

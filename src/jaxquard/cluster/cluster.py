@@ -84,7 +84,8 @@ class Network:
     """How the chips are joined.
 
     Attributes:
-        is_bidirectional: whether a permute sends one half of a shard each way round a ring, at twice the bandwidth.
+        is_bidirectional: whether a link carries both ways at once, so that a permute that sends one half of a shard
+            each way round a ring has twice the bandwidth.
         chips_per_node: chips behind one switch; 0: all of them.
         between_nodes_bandwidth_bytes_per_s: of a chip to another node; 0 where there is one node.
         between_nodes_sync_s: what a step between nodes takes longer.

@@ -14,6 +14,7 @@ The tables are the dataclasses of `cluster.py`, the keys their fields; a field w
 
 import dataclasses
 import enum
+import json
 import math
 import tomllib
 import typing
@@ -51,6 +52,12 @@ def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
         raise ClusterError(
             f"{source}: [compute] effective_flops_per_s should be at most peak_flops_per_s "
             f"({cluster.compute.peak_flops_per_s:g}), found {cluster.compute.effective_flops_per_s:g}."
+        )
+    nodes = cluster.network
+    if 0 < nodes.chips_per_node < cluster.num_chips and nodes.between_nodes_bandwidth_bytes_per_s == 0:
+        raise ClusterError(
+            f"{source}: [network] has nodes of {nodes.chips_per_node} of {cluster.num_chips} chips, so that "
+            "between_nodes_bandwidth_bytes_per_s should be above 0, found 0. Or is it one node: chips_per_node = 0?"
         )
     return cluster
 
@@ -98,7 +105,7 @@ def _read_value(kind: type, value: Any, *, where: str) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ClusterError(f"{where} should be a number, found {value!r}.")
-    if kind is int and value != int(value):
+    if kind is int and (not math.isfinite(value) or value != int(value)):
         raise ClusterError(f"{where} should be a whole number, found {value!r}.")
     is_positive = key in _POSITIVE or (key.endswith("bandwidth_bytes_per_s") and "between_nodes" not in key)
     if value < 0 or (is_positive and value == 0) or not math.isfinite(value):
@@ -112,6 +119,5 @@ def _value_text(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return f'"{value.value}"'
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

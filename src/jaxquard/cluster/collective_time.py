@@ -33,6 +33,7 @@ def ring_time(
     mesh_shape: tuple[int, int],
     shard_bytes: float,
     num_steps: float | None = None,
+    both_ways: bool = False,
 ) -> RingTime:
     """Of one collective, alone on its ring.
 
@@ -41,6 +42,7 @@ def ring_time(
             before the next one begins.
         shard_bytes: what a chip sends in one step.
         num_steps: how often; one less than the chips of the ring unless said.
+        both_ways: a permute sends one half of the shard each way round; it counts where links carry both at once.
     """
     ring = ring_size(axis, mesh_shape)
     if ring == 1 or num_steps == 0:
@@ -48,7 +50,7 @@ def ring_time(
     links = cluster.links(kind)
     steps = ring - 1 if num_steps is None else num_steps
     sync_s = ring_sync_s(cluster, kind, axis=axis, mesh_shape=mesh_shape)
-    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape)
+    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape, both_ways=both_ways)
     return RingTime(launch_s=links.launch_s, sync_s=steps * sync_s, transfer_s=steps * shard_bytes / bandwidth)
 
 
@@ -57,10 +59,12 @@ def ring_size(axis: Axis, mesh_shape: tuple[int, int]) -> int:
     return mesh_shape[0] if axis is Axis.ROWS else mesh_shape[1]
 
 
-def ring_bandwidth_bytes_per_s(cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int]) -> float:
+def ring_bandwidth_bytes_per_s(
+    cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int], both_ways: bool = False
+) -> float:
     """Of the slowest step of a ring."""
     bandwidth = cluster.links(kind).bandwidth_bytes_per_s(axis)
-    if kind is Collective.PERMUTE and cluster.network.is_bidirectional:
+    if kind is Collective.PERMUTE and both_ways and cluster.network.is_bidirectional:
         bandwidth *= 2
     if is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape):
         bandwidth = min(bandwidth, cluster.network.between_nodes_bandwidth_bytes_per_s)
@@ -79,9 +83,9 @@ def is_between_nodes(cluster: Cluster, *, axis: Axis, mesh_shape: tuple[int, int
     if node == 0 or cluster.network.between_nodes_bandwidth_bytes_per_s == 0:
         return False
     rows, columns = mesh_shape
-    if axis is Axis.COLUMNS:
-        return columns > node or node % columns != 0
-    return rows > 1 and (rows * columns > node)
+    if rows * columns <= node:
+        return False
+    return rows > 1 if axis is Axis.ROWS else columns > node or node % columns != 0
 
 
 def shares_port(cluster: Cluster, mesh_shape: tuple[int, int]) -> bool:

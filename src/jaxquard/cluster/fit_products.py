@@ -6,8 +6,10 @@ starts. Four constants are few enough for the samples of a dozen shapes.
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -116,12 +118,18 @@ def parse_products_csv(text: str, *, source: str = "the CSV text") -> tuple[Prod
     if tuple(reader.fieldnames or ()) != _COLUMNS:
         raise ClusterError(f"{source} should begin with {','.join(_COLUMNS)}, found {reader.fieldnames}.")
     try:
-        return tuple(
-            ProductSample(**{name: int(row[name]) for name in _COLUMNS[:-1]}, time_s=float(row["time_s"]))
-            for row in reader
-        )
+        return tuple(_parse_row(row) for row in reader)
     except (TypeError, ValueError) as error:
         raise ClusterError(f"line {reader.line_num} of {source} is no product: {error}.") from None
+
+
+def _parse_row(row: dict[Any, Any]) -> ProductSample:
+    if len(row) != len(_COLUMNS):
+        raise ValueError(f"it has more than {len(_COLUMNS)} values")
+    counts, time_s = {name: int(row[name]) for name in _COLUMNS[:-1]}, float(row["time_s"])
+    if min(counts.values()) < 1 or not 0 < time_s < math.inf:
+        raise ValueError("sizes, slices and times are above 0")
+    return ProductSample(**counts, time_s=time_s)
 
 
 def _columns(

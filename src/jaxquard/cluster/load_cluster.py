@@ -24,13 +24,21 @@ def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
     """
     if isinstance(name_or_path, Cluster):
         return name_or_path
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ClusterError(
+            f"a cluster is the name of a preset, the path of a TOML file, or a Cluster, but found {name_or_path!r}."
+        )
     name = os.fspath(name_or_path)
     if name in preset_names():
         file = resources.files("jaxquard.cluster") / "presets" / f"{name}.toml"
         return parse_cluster(file.read_text(), source=f"{name}.toml")
     path = Path(name)
     if path.is_file():
-        return parse_cluster(path.read_text(), source=name)
+        try:
+            return parse_cluster(path.read_text(), source=name)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ClusterError(f"cannot read a cluster from {name} ({reason}).") from None
     raise ClusterError(
         f"{name!r} is neither a cluster of the package nor a file. "
         f"Use one of {', '.join(preset_names())}, or the path of a TOML file."
@@ -38,5 +46,15 @@ def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
 
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Writes a cluster as a TOML file that `load_cluster` reads."""
-    Path(path).write_text(cluster_text(cluster))
+    """Writes a cluster as a TOML file that `load_cluster` reads.
+
+    Raises:
+        ClusterError: the file cannot be written.
+    """
+    text = cluster_text(cluster)
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write the cluster to {os.fspath(path)} ({error.strerror}). Give a file in a folder that exists."
+        ) from None

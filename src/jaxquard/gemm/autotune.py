@@ -6,7 +6,7 @@ other, so the best of each makes the best of all. Two things go beyond the paper
 a slice count of its own, and what does not fit in memory is left out.
 
 SUMMA, Wang and the 1D algorithms are unrolled to the slice counts that MeshSlice is tuned to (section 4.2), each at
-its own best mesh.
+its own best mesh. A plan says all that its price assumes: rings, packets, both ways round a ring, products in parts.
 """
 
 import math
@@ -17,16 +17,19 @@ from jaxquard.cluster import Cluster, load_cluster
 from jaxquard.errors import GemmError
 
 from .autotune_dataflows import choose_dataflows
-from .autotune_meshes import check_chips, usable_meshes
-from .autotune_slices import PricedSlices, price_slices, slice_counts
+from .autotune_meshes import usable_meshes
+from .autotune_slices import PricedSlices, goes_both_ways, needs_parts, price_slices, slice_counts
 from .autotune_table import Tuning, TuningRow
+from .check_tuning import check_chips, check_problem, check_tuning_options
 from .cost import repeat_cost, sum_costs
-from .cost_algorithms import check_algorithm
 from .cost_memory import kept_bytes
 from .cost_product import SizedProduct, sized_products
 from .problem import GemmPlan, GemmProblem, LayerPlan, Stationary
+from .registry import find_algorithm
 
 Products = tuple[SizedProduct, SizedProduct, SizedProduct]
+UNROLLED = ("wang", "summa", "1d_tp", "fsdp")
+"""The algorithms whose iterations are as many as MeshSlice has slices, or fewer."""
 
 
 def autotune(
@@ -39,9 +42,10 @@ def autotune(
     *,
     block: int = 8,
     recompute: bool = False,
-    stationary: Stationary | None = None,
+    stationary: Stationary | str | None = None,
     mesh_shape: tuple[int, int] | None = None,
     num_slices: int | None = None,
+    unroll_as: Tuning | None = None,
 ) -> Tuning:
     """Finds the fastest way to multiply the layers of a problem on a cluster.
 
@@ -51,29 +55,46 @@ def autotune(
         keep: how many meshes the table holds.
         block: how many neighbouring columns or rows a slice takes at a time.
         recompute: activations inside a block are computed again in the backward pass instead of kept.
-        stationary: what every layer keeps put, instead of its largest matrix.
+        stationary: "y", "x" or "w": what every layer keeps put, instead of its largest matrix.
         mesh_shape: the only mesh to look at.
         num_slices: the only slice count to look at, where it divides.
+        unroll_as: MeshSlice's tuning for the same problem, to whose slices the others are unrolled; left out, it is
+            made anew each time.
 
     Raises:
-        GemmError: the algorithm is unknown, no mesh divides the layers, or none fits in memory.
+        GemmError: an argument is none that can be, the algorithm is unknown or would ignore it, no mesh divides the
+            layers, or none fits in memory.
     """
     target = load_cluster(cluster)
-    check_algorithm(algorithm)
-    check_chips(target, num_chips, mesh_shape)
-    layers = choose_dataflows(problem, algorithm=algorithm, stationary=stationary)
+    find_algorithm(algorithm)
+    check_problem(problem)
+    mesh_shape = check_chips(target, num_chips, mesh_shape)
+    kept = check_tuning_options(
+        algorithm,
+        memory_limit_bytes=memory_limit_bytes,
+        keep=keep,
+        block=block,
+        stationary=stationary,
+        num_slices=num_slices,
+    )
+    layers = choose_dataflows(problem, algorithm=algorithm, stationary=kept)
     products = plan_products(problem, layers)
     unrolled = None
-    if algorithm in ("wang", "summa", "1d_tp", "fsdp"):
-        tuned = autotune(
+    if algorithm in UNROLLED:
+        tuned = unroll_as or autotune(
             problem,
             target,
             num_chips,
             memory_limit_bytes=math.inf,
             block=block,
-            stationary=stationary,
+            stationary=kept,
             num_slices=num_slices,
         )
+        if (tuned.problem, tuned.num_chips, tuned.plan.algorithm) != (problem, num_chips, "meshslice"):
+            raise GemmError(
+                f"unroll_as must be what MeshSlice was tuned to for the same problem on {num_chips} chips, but is for "
+                f"{tuned.plan.algorithm} on {tuned.num_chips}, or for another problem. Leave it out."
+            )
         unrolled = tuple(layer.slices for layer in tuned.plan.layers)
     search = _Search(
         problem=problem,
@@ -88,7 +109,7 @@ def autotune(
     )
     limit = target.memory.size_bytes if memory_limit_bytes is None else memory_limit_bytes
     rows, least = [], math.inf
-    for mesh in usable_meshes(problem, products, algorithm, num_chips, mesh_shape):
+    for mesh in usable_meshes(problem, layers, algorithm, num_chips, mesh_shape):
         choices = [search.choices(position, mesh) for position in range(3 * len(layers))]
         smallest = (min(choice.cost.buffer_bytes for choice in product) for product in choices)
         least = min(least, search.kept_bytes + max(smallest))
@@ -138,8 +159,19 @@ class _Search:
         """The row of a mesh, given the choice for each product."""
         plans = []
         for position, layer in enumerate(self.layers):
-            forward, data, weight = (choice.num_slices for choice in chosen[3 * position : 3 * position + 3])
-            plans.append(replace(layer, slices=(forward, data, weight), block=self.block))
+            first, second, third = chosen[3 * position : 3 * position + 3]
+            slices = (first.num_slices, second.num_slices, third.num_slices)
+            plans.append(
+                replace(
+                    layer,
+                    slices=slices,
+                    block=self.block,
+                    in_parts=max(slices) > 1 and needs_parts(self.cluster, self.algorithm),
+                    rings=(first.ring, second.ring, third.ring),
+                    both_ways=goes_both_ways(self.cluster, self.algorithm),
+                    num_packets=(first.num_packets, second.num_packets, third.num_packets),
+                )
+            )
         cost = repeat_cost(sum_costs(choice.cost for choice in chosen), self.problem.num_blocks)
         peak = self.cluster.compute.peak_flops_per_s * mesh[0] * mesh[1]
         return TuningRow(

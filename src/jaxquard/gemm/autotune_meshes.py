@@ -1,26 +1,32 @@
 """The meshes that the autotuner may choose from, and why there are none."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
-from jaxquard.cluster import Cluster
 from jaxquard.errors import GemmError
 
 from .cost_algorithms import mesh_shapes
-from .cost_product import SizedProduct
-from .problem import GemmProblem
+from .problem import FcLayer, GemmProblem, LayerPlan, Stationary
+
+# The sizes of the matrix that stays put, its rows first, and the third size, along which the others move.
+_SIZES = {
+    Stationary.Y: ("num_rows", "out_features", "in_features"),
+    Stationary.X: ("num_rows", "in_features", "out_features"),
+    Stationary.W: ("in_features", "out_features", "num_rows"),
+}
 
 
 def usable_meshes(
     problem: GemmProblem,
-    products: Sequence[Sequence[SizedProduct]],
+    plans: Sequence[LayerPlan],
     algorithm: str,
     num_chips: int,
     mesh_shape: tuple[int, int] | None,
 ) -> list[tuple[int, int]]:
-    """The meshes that divide every layer.
+    """The meshes that divide every layer, given which matrix each keeps.
 
     Raises:
-        GemmError: there is none; it says why.
+        GemmError: there is none; it says why, with the nearest sizes that fit.
     """
     shapes = [shape for shape in mesh_shapes(algorithm, num_chips) if mesh_shape in (None, shape)]
     if not shapes:
@@ -29,16 +35,16 @@ def usable_meshes(
         raise GemmError(f"{algorithm} needs {needs[algorithm]}, which {asked} cannot give. Choose another.")
     usable, reasons = [], []
     for shape in shapes:
-        why = [
-            f"{shape[0]}x{shape[1]}: in layer {layer.name}, {text}"
-            for layer, triple in zip(problem.layers, products, strict=True)
-            for text in (product.indivisible(shape) for product in triple)
-            if text
-        ]
-        if why:
-            reasons.append(why[0])
-        else:
+        texts = (
+            text
+            for layer, plan in zip(problem.layers, plans, strict=True)
+            for text in indivisible(layer, plan, num_rows=problem.num_rows, mesh_shape=shape)
+        )
+        why = next(texts, None)
+        if why is None:
             usable.append(shape)
+        else:
+            reasons.append(f"{shape[0]}x{shape[1]}: {why}")
     if not usable:
         raise GemmError(
             f"no mesh of {num_chips} chips divides the layers for {algorithm} ({'; '.join(reasons[:4])}). "
@@ -47,15 +53,16 @@ def usable_meshes(
     return usable
 
 
-def check_chips(cluster: Cluster, num_chips: int, mesh_shape: tuple[int, int] | None) -> None:
-    """Refuses more chips than the cluster has, and a mesh of another number of chips."""
-    if not 1 <= num_chips <= cluster.num_chips:
-        raise GemmError(
-            f"num_chips should be from 1 to the {cluster.num_chips} of {cluster.name}, found {num_chips}. "
-            "Ask for fewer, or raise num_chips in the cluster's file."
-        )
-    if mesh_shape is not None and mesh_shape[0] * mesh_shape[1] != num_chips:
-        raise GemmError(
-            f"the mesh {mesh_shape[0]}x{mesh_shape[1]} has {mesh_shape[0] * mesh_shape[1]} chips, "
-            f"but num_chips is {num_chips}. Make them agree."
-        )
+def indivisible(layer: FcLayer, plan: LayerPlan, *, num_rows: int, mesh_shape: tuple[int, int]) -> Iterator[str]:
+    """What of a layer a mesh does not divide, in words.
+
+    The matrix that stays is cut over the rows and columns of chips, the third size over both in turn.
+    """
+    rows, columns = reversed(mesh_shape) if plan.is_transposed else mesh_shape
+    sizes = {"num_rows": num_rows, "in_features": layer.in_features, "out_features": layer.out_features}
+    for name, chips in zip(_SIZES[plan.stationary], (rows, columns, math.lcm(rows, columns)), strict=True):
+        size, below = sizes[name], sizes[name] // chips * chips
+        if size % chips:
+            whose = "num_rows" if name == "num_rows" else f"{name} of layer {layer.name}"
+            nearest = f"{below} or {below + chips}" if below else f"{chips}"
+            yield f"{whose} is {size}, no multiple of {chips}, the nearest that fit: {nearest}"

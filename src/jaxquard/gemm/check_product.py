@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping
 
 from jaxquard.errors import GemmError
+from jaxquard.gemm.choices import find_count
 from jaxquard.gemm.problem import Dataflow
 from jaxquard.gemm.product import Product
-from jaxquard.gemm.registry import Algorithm
+from jaxquard.gemm.registry import ALGORITHMS, Algorithm
 from jaxquard.gemm.sizes import choose_ring
 
 # Besides the sliced dim: the dims that are cut over the mesh's rows and over its columns.
@@ -33,7 +34,7 @@ def check_product(
         GemmError: if they don't; it says which size is wrong and which are the nearest that fit.
     """
     _check_mesh(algorithm, num_rows=num_rows, num_columns=num_columns)
-    _check_counts(algorithm, product)
+    check_options(algorithm, product)
     if algorithm.has_ring_iterations:
         _check_iterations(algorithm, product, sizes, num_rows, num_columns)
     over_rows, over_columns = _CUT_OVER[product.dataflow]
@@ -69,17 +70,32 @@ def _check_mesh(algorithm: Algorithm, *, num_rows: int, num_columns: int) -> Non
         )
 
 
-def _check_counts(algorithm: Algorithm, product: Product) -> None:
+def check_options(algorithm: Algorithm, product: Product) -> None:
+    """Raises a GemmError if a count is none, or something is asked for that the algorithm would ignore."""
     counts = {"slices": product.slices, "block": product.block, "num_packets": product.num_packets}
     for name, count in counts.items():
-        if count is not None and count < 1:
-            raise GemmError(f"{name} must be 1 or more, but is {count}.")
+        if count is not None:
+            find_count(count, name)
+    given = {
+        "in_parts": product.in_parts,
+        "num_packets": product.num_packets > 1,
+        "ring": product.ring is not None,
+        "both_ways": product.both_ways,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            check_option(algorithm, name)
     if product.slices not in (None, 1) and not algorithm.has_slices:
         raise GemmError(
             f"{algorithm.name} does not slice, but slices is {product.slices}. Leave it out, or use meshslice."
         )
-    if product.ring is not None and product.ring not in (product.rows, product.columns):
-        raise GemmError(f"{algorithm.name} has one ring, of all chips; leave `ring` out. Only wang has two to choose.")
+
+
+def check_option(algorithm: Algorithm, option: str) -> None:
+    """Raises a GemmError if the algorithm does not take the option."""
+    if option not in algorithm.options:
+        takers = ", ".join(other.name for other in ALGORITHMS.values() if option in other.options)
+        raise GemmError(f"{algorithm.name} takes no {option}, which is an option of {takers}. Leave it out.")
 
 
 def _check_iterations(

@@ -1,7 +1,10 @@
 """From the words that a user writes to the enums that we use inside."""
 
 import enum
-from typing import TypeVar
+import operator
+from typing import Any, TypeVar
+
+import numpy as np
 
 from jaxquard.errors import GemmError
 
@@ -17,6 +20,36 @@ def find_choice(kind: type[Choice], word: Choice | str, name: str) -> Choice:
     if isinstance(word, kind):
         return word
     by_word = {member.value: member for member in kind}
-    if word not in by_word:
+    if not isinstance(word, str) or word not in by_word:
         raise GemmError(f"{name} must be one of {', '.join(map(repr, by_word))}, but is {word!r}.")
     return by_word[word]
+
+
+def find_flag(value: Any, name: str) -> bool:
+    """True or False, also NumPy's; None is False.
+
+    Raises:
+        GemmError: if it is something else.
+    """
+    if value is None or isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise GemmError(f"{name} must be True or False, but is {value!r}.")
+
+
+def find_count(value: Any, name: str, *, found: str = "") -> int:
+    """A whole number of 1 or more, as Python's own `int`.
+
+    Args:
+        name: what the user calls it.
+        found: where it was found, if not in an argument of that name.
+
+    Raises:
+        GemmError: if it is something else.
+    """
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise GemmError(f"{name} must be a whole number of 1 or more, but is {value!r}{found}.")
+    return number

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Unpack
 
 from jaxquard.cluster import Cluster
 
-from .cost_algorithms import product_steps
+from .cost_algorithms import How, product_steps
 from .cost_closed_form import steps_time_s
 from .cost_moves import Move
 from .cost_product import SizedProduct
@@ -41,11 +42,17 @@ class GemmCost:
 
 
 def price_product(
-    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: tuple[int, int], num_slices: int = 1
+    cluster: Cluster,
+    product: SizedProduct,
+    *,
+    algorithm: str,
+    mesh_shape: tuple[int, int],
+    num_slices: int = 1,
+    **how: Unpack[How],
 ) -> GemmCost:
     """What a product costs by an algorithm on a mesh."""
     return price_steps(
-        product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices)
+        product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices, **how)
     )
 
 

@@ -2,34 +2,48 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypedDict, Unpack
 
 from jaxquard.cluster import Axis, Cluster
+from jaxquard.cluster.collective_time import ring_size
 from jaxquard.errors import GemmError
 
-from .cost_closed_form import steps_time_s
 from .cost_product import SizedProduct
 from .cost_steps import Mesh, Steps, cannon_steps, meshslice_steps, summa_steps, wang_steps
 
 
-def _collective_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
-    """Figure 2b: MeshSlice with one slice."""
-    return meshslice_steps(cluster, product, mesh, 1)
+class How(TypedDict, total=False):
+    """What can be said of a product besides its slices; left out, it is done as `multiply` does without being told."""
+
+    ring: Axis | None
+    both_ways: bool
+    num_packets: int
 
 
-def _wang_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
-    """Wang's ring along the faster direction."""
-    both = [wang_steps(cluster, product, mesh, num_slices, ring=axis) for axis in Axis]
-    return min(both, key=steps_time_s)
+def _wang_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, how: How) -> Steps:
+    ring = how.get("ring") or longer_ring(product, mesh)
+    return wang_steps(cluster, product, mesh, num_slices, ring=ring, both_ways=how.get("both_ways", False))
 
 
-_STEPS: dict[str, Callable[[Cluster, SizedProduct, Mesh, int], Steps]] = {
-    "meshslice": meshslice_steps,
-    "collective": _collective_steps,
+def _one_ring_steps(
+    cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, how: How, *, ring: Axis
+) -> Steps:
+    return wang_steps(cluster, product, mesh, num_slices, ring=ring, both_ways=how.get("both_ways", False))
+
+
+def _summa_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, how: How) -> Steps:
+    return summa_steps(cluster, product, mesh, num_slices, num_packets=how.get("num_packets", 1))
+
+
+_STEPS: dict[str, Callable[[Cluster, SizedProduct, Mesh, int, How], Steps]] = {
+    "meshslice": lambda cluster, product, mesh, num_slices, how: meshslice_steps(cluster, product, mesh, num_slices),
+    # Figure 2b: MeshSlice with one slice.
+    "collective": lambda cluster, product, mesh, num_slices, how: meshslice_steps(cluster, product, mesh, 1),
     "wang": _wang_steps,
-    "summa": summa_steps,
-    "cannon": cannon_steps,
-    "1d_tp": partial(wang_steps, ring=Axis.COLUMNS),
-    "fsdp": partial(wang_steps, ring=Axis.ROWS),
+    "summa": _summa_steps,
+    "cannon": lambda cluster, product, mesh, num_slices, how: cannon_steps(cluster, product, mesh, num_slices),
+    "1d_tp": partial(_one_ring_steps, ring=Axis.COLUMNS),
+    "fsdp": partial(_one_ring_steps, ring=Axis.ROWS),
 }
 ALGORITHMS = tuple(_STEPS)
 
@@ -41,11 +55,23 @@ def check_algorithm(algorithm: str) -> None:
 
 
 def product_steps(
-    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: tuple[int, int], num_slices: int
+    cluster: Cluster,
+    product: SizedProduct,
+    *,
+    algorithm: str,
+    mesh_shape: tuple[int, int],
+    num_slices: int = 1,
+    **how: Unpack[How],
 ) -> Steps:
     """What an algorithm does for a product; "wang", "summa" and the 1D ones unroll to at most `num_slices`."""
     check_algorithm(algorithm)
-    return _STEPS[algorithm](cluster, product, mesh_shape, num_slices)
+    return _STEPS[algorithm](cluster, product, mesh_shape, num_slices, how)
+
+
+def longer_ring(product: SizedProduct, mesh: Mesh) -> Axis:
+    """Where Wang's ring runs unless told: where more bytes move, as `sizes.choose_ring` has it."""
+    sent = {moving.axis: (ring_size(moving.axis, mesh) - 1) * moving.num_elements for moving in product.moving}
+    return Axis.COLUMNS if sent[Axis.COLUMNS] >= sent[Axis.ROWS] else Axis.ROWS
 
 
 def mesh_shapes(algorithm: str, num_chips: int) -> tuple[tuple[int, int], ...]:

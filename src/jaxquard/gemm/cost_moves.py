@@ -1,6 +1,5 @@
 """Moves: one collective on the rings of a mesh, with its time in parts."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +7,7 @@ from jaxquard.cluster import Axis, Cluster, Collective, RingTime, ring_time
 from jaxquard.cluster.collective_time import ring_bandwidth_bytes_per_s, ring_size, ring_sync_s, shares_port
 
 from .cost_product import MovingMatrix, SizedProduct
+from .num_stages import num_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,18 @@ def collective_move(
 
 
 def shift_move(
-    cluster: Cluster, product: SizedProduct, moving: MovingMatrix, *, mesh_shape: tuple[int, int], num_steps: int
+    cluster: Cluster,
+    product: SizedProduct,
+    moving: MovingMatrix,
+    *,
+    mesh_shape: tuple[int, int],
+    num_steps: int,
+    both_ways: bool = False,
 ) -> tuple[Move, ...]:
-    """Sends whole shards round the ring, one launch for `num_steps` steps; nothing for 0 steps or one chip."""
+    """Sends whole shards round the ring, one launch for `num_steps` steps; nothing for 0 steps or one chip.
+
+    With `both_ways` a step sends one half of a shard each way.
+    """
     shard = product.shard_bytes(moving, mesh_shape)
     time = ring_time(
         cluster,
@@ -58,6 +67,7 @@ def shift_move(
         mesh_shape=mesh_shape,
         shard_bytes=shard,
         num_steps=num_steps,
+        both_ways=both_ways,
     )
     if ring_size(moving.axis, mesh_shape) == 1:
         num_steps = 0
@@ -72,10 +82,11 @@ def broadcast_move(
     mesh_shape: tuple[int, int],
     num_parts: int,
     group: int,
+    num_packets: int,
 ) -> tuple[Move, ...]:
     """SUMMA's broadcasts or reductions of `group` of a matrix's `num_parts` parts (section 2.3.3).
 
-    A part streams over a ring of P chips as D packets in P + D - 1 stages, each synchronised. D is the best one.
+    A part streams over a ring of P chips as D packets in P + D - 2 stages (`num_stages`), each synchronised.
     """
     ring = ring_size(moving.axis, mesh_shape)
     if ring == 1:
@@ -84,17 +95,9 @@ def broadcast_move(
     part = product.gathered_bytes(moving, mesh_shape) / num_parts
     bandwidth = ring_bandwidth_bytes_per_s(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape)
     sync_s = ring_sync_s(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape)
-    stages, packet = _best_stages(ring, part / bandwidth, sync_s)
-    time = RingTime(launch_s=links.launch_s, sync_s=group * stages * sync_s, transfer_s=group * stages * packet)
-    return _moves(moving, moving.collective, steps=group * stages, size_bytes=group * part, time=time)
-
-
-def _best_stages(ring: int, part_s: float, sync_s: float) -> tuple[int, float]:
-    """The number of stages, and the seconds of a packet, that make a broadcast shortest."""
-    ideal = math.sqrt((ring - 1) * part_s / sync_s) if sync_s else 4096.0
-    options = {max(1, math.floor(ideal)), max(1, math.ceil(ideal))}
-    packets = min(options, key=lambda count: (ring + count - 1) * (sync_s + part_s / count))
-    return ring + packets - 1, part_s / packets
+    steps = group * num_stages(ring, num_packets)
+    time = RingTime(launch_s=links.launch_s, sync_s=steps * sync_s, transfer_s=steps * part / num_packets / bandwidth)
+    return _moves(moving, moving.collective, steps=steps, size_bytes=group * part, time=time)
 
 
 def share_port(cluster: Cluster, moves: Sequence[Move], mesh_shape: tuple[int, int]) -> tuple[Move, ...]:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxquard.cluster import Axis, Cluster, Topology, product_memory_bytes, product_time_s, sliced_product_time_s
+from jaxquard.cluster import Axis, Cluster, product_memory_bytes, product_time_s, sliced_product_time_s
 from jaxquard.cluster.collective_time import ring_size
 from jaxquard.cluster.product_time import ACCUMULATOR_BYTES
 
@@ -75,20 +75,28 @@ def meshslice_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_sli
     return _pipeline(cluster, product, mesh, num_slices, inputs, outputs, copy_s=copy_s if num_slices > 1 else 0.0)
 
 
-def summa_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
+def summa_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, *, num_packets: int = 1) -> Steps:
     """Figure 2a: broadcasts of parts, unrolled to about `num_slices` iterations."""
     num_parts = math.lcm(*mesh)
     iterations = largest_divisor(num_parts, num_slices)
     inputs, outputs = _split(
         product,
         lambda moving: broadcast_move(
-            cluster, product, moving, mesh_shape=mesh, num_parts=num_parts, group=num_parts // iterations
+            cluster,
+            product,
+            moving,
+            mesh_shape=mesh,
+            num_parts=num_parts,
+            group=num_parts // iterations,
+            num_packets=num_packets,
         ),
     )
     return _pipeline(cluster, product, mesh, iterations, inputs, outputs)
 
 
-def wang_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, *, ring: Axis) -> Steps:
+def wang_steps(
+    cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, *, ring: Axis, both_ways: bool = False
+) -> Steps:
     """A collective in one direction, a ring of permutes in the other, unrolled to about `num_slices` iterations.
 
     The first iteration multiplies the shards of its group, so that all but the chip's own must come first.
@@ -98,8 +106,10 @@ def wang_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: 
     iterations = largest_divisor(ring_size(ring, mesh), num_slices)
     group = ring_size(ring, mesh) // iterations
     whole = collective_move(cluster, product, other, mesh_shape=mesh, num_slices=1)
-    start = shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=group - 1)
-    shift = shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=group)
+    start, shift = (
+        shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=steps, both_ways=both_ways)
+        for steps in (group - 1, group)
+    )
     before = (() if other.is_output else (whole,)) + (() if moving.is_output else (start,))
     after = ((start,) if moving.is_output else ()) + ((whole,) if other.is_output else ())
     buffers = product.gathered_bytes(other, mesh) + 2 * group * product.shard_bytes(moving, mesh)
@@ -119,15 +129,13 @@ def wang_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: 
 def cannon_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
     """Section 2.3.2: shards are skewed, then shift in both directions. `num_slices` is not used: it is the side.
 
-    The farthest shard is skewed by half the ring, or by all but one step where links are used one way; over a switch
-    any distance is one step. Outputs are brought back after the loop, as inputs are skewed before it.
+    The farthest shard is skewed by half the ring, from neighbour to neighbour. Outputs are brought back after the loop,
+    as inputs are skewed before it. Each shard moves one way at a time.
     """
     side = mesh[0]
-    network = cluster.network
-    distance = 1 if network.topology is Topology.SWITCH else side // 2 if network.is_bidirectional else side - 1
     inputs, outputs = _split(product, lambda moving: shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=1))
     skew_in, skew_out = _split(
-        product, lambda moving: shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=distance)
+        product, lambda moving: shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=side // 2)
     )
     moves = share_port(cluster, inputs + outputs, mesh)
     shards = sum(product.shard_bytes(moving, mesh) for moving in product.moving)

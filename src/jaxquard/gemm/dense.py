@@ -5,6 +5,7 @@ meshes see it as written.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -13,27 +14,42 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Key
 
+from jaxquard._jax_compat import ambient_mesh
+from jaxquard.errors import GemmError
 from jaxquard.gemm.autotune_table import Tuning
+from jaxquard.gemm.check_product import check_size
+from jaxquard.gemm.choices import find_count
+from jaxquard.gemm.find_mesh import find_mesh
 from jaxquard.gemm.layer_products import LayerProducts
 from jaxquard.gemm.matmul import matmul_by
 from jaxquard.gemm.problem import GemmPlan, LayerPlan
 from jaxquard.gemm.product import Axes
 from jaxquard.gemm.resolve_plan import Choices, resolve_plan
-from jaxquard.gemm.shardings import AnyMesh, two_axes
+from jaxquard.gemm.shardings import AnyMesh, axes_of, num_chips, two_axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """What `dense` makes: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`."""
+    """What `dense` makes: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`.
+
+    Attributes:
+        mesh: None: that of `jax.set_mesh`, whenever the layer is used.
+        choices: what was said besides the plan, by name; see `matmul`.
+    """
 
     features: int
-    mesh: AnyMesh
-    axes: Axes
-    products: LayerProducts
+    mesh: AnyMesh | None
+    plan: GemmPlan | LayerPlan | None
+    axis_names: tuple[str, str] | None
+    choices: tuple[tuple[str, Any], ...]
     use_bias: bool
 
     def init(self, key: Key[Array, ""], in_features: int, *, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
         """Parameters, placed as the plan wants them: `w` normal with variance 1 / in_features, `b` zero."""
+        in_features = find_count(in_features, "in_features")
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise GemmError(f"dtype of parameters must be a floating one, but is {dtype!r}.")
+        self._check_sizes(in_features)
 
         def draw(key: jax.Array) -> dict[str, jax.Array]:
             w = jax.random.normal(key, (in_features, self.features), dtype) / math.sqrt(in_features)
@@ -42,25 +58,56 @@ class Dense:
                 params["b"] = jnp.zeros((self.features,), dtype)
             return params
 
-        return jax.jit(draw, out_shardings=self.shardings())(key)
+        shardings = self.shardings()
+        # Inside of another `jit` on Explicit axes, `out_shardings` alone would be lost.
+        return jax.device_put(jax.jit(draw, out_shardings=shardings)(key), shardings)
 
     def shardings(self) -> dict[str, NamedSharding]:
         """How the parameters are cut, to place what a checkpoint holds."""
-        specs = {"w": self.products.w_spec}
+        mesh, _, products = self.resolve()
+        specs = {"w": products.w_spec}
         if self.use_bias:
-            specs["b"] = PartitionSpec(self.products.y_spec(2)[1])
-        return {name: NamedSharding(self.mesh, spec) for name, spec in specs.items()}
+            specs["b"] = PartitionSpec(products.y_spec(2)[1])
+        return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
     def apply(self, params: dict[str, jax.Array], x: Float[Array, "*batch K"]) -> Float[Array, "*batch N"]:
         """`x @ w`, and the bias if there is one."""
-        y = matmul_by(self.products, x, params["w"], mesh=self.mesh, axes=self.axes)
+        mesh, axes, products = self.resolve()
+        if not isinstance(params, Mapping):
+            raise GemmError(f"params must be the dictionary that `init` gives, but is {type(params).__name__}.")
+        missing = [name for name in ("w", "b")[: 1 + self.use_bias] if name not in params]
+        if missing:
+            raise GemmError(
+                f"params must have what `init` gives, but lacks {missing[0]!r}; it has {', '.join(params)}."
+            )
+        if params["w"].shape[-1] != self.features:
+            raise GemmError(f"the layer has {self.features} features, but params['w'] is {params['w'].shape}.")
+        y = matmul_by(products, x, params["w"], mesh=mesh, axes=axes)
         return y + params["b"] if self.use_bias else y
+
+    def _check_sizes(self, in_features: int) -> None:
+        mesh, _, products = self.resolve()
+        sizes = (("in_features", in_features), ("features of the layer", self.features))
+        for (name, size), entry in zip(sizes, products.w_spec, strict=True):
+            chips = num_chips(axes_of(entry), mesh.shape)
+            check_size(name, size, chips, why=f"the mesh cuts w into {chips} along it")
+
+    def resolve(self) -> tuple[AnyMesh, Axes, LayerProducts]:
+        """The mesh, its two axes, and the products on it.
+
+        Raises:
+            GemmError: if there is no mesh, or plan and choices do not fit it.
+        """
+        mesh = find_mesh(self.mesh)
+        rows, columns = two_axes(mesh, self.axis_names)
+        products = resolve_plan(self.plan, rows=rows, columns=columns, shape=mesh.shape, **dict(self.choices))
+        return mesh, (*rows, *columns), products
 
 
 def dense(
     features: int,
     *,
-    mesh: AnyMesh,
+    mesh: AnyMesh | None = None,
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
     use_bias: bool = False,
@@ -70,9 +117,25 @@ def dense(
 
     Args:
         features: of the result.
-        mesh: and the others: as for `matmul`.
+        mesh: left out, that of `jax.set_mesh` where the layer is used; it need not be set before.
+        plan: and the others: as for `matmul`.
         use_bias: whether to add a vector; its gradient is summed over the mesh's rows.
+
+    Raises:
+        GemmError: as `matmul`; when the layer is made, but for what depends on a mesh that is not set by then.
     """
-    rows, columns = two_axes(mesh, axis_names)
-    products = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
-    return Dense(features=features, mesh=mesh, axes=(*rows, *columns), products=products, use_bias=use_bias)
+    layer = Dense(
+        features=find_count(features, "features"),
+        mesh=mesh,
+        plan=plan.plan if isinstance(plan, Tuning) else plan,
+        axis_names=axis_names,
+        choices=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in choices.items()),
+        use_bias=use_bias,
+    )
+    if mesh is not None or ambient_mesh() is not None:
+        layer.resolve()
+    else:
+        num_rows, num_columns = layer.plan.mesh_shape if isinstance(layer.plan, GemmPlan) else (1, 1)
+        shape = {"rows": num_rows, "columns": num_columns}
+        resolve_plan(layer.plan, rows=("rows",), columns=("columns",), shape=shape, **choices)
+    return layer

@@ -24,6 +24,7 @@ from jaxquard.gemm.product import Axes, Product
 from jaxquard.gemm.shardings import lhs_spec, out_spec, rhs_spec
 
 Slices = tuple[int | None, int | None, int | None]
+Rings = tuple[Axes | None, Axes | None, Axes | None]
 
 # For each product its dataflow, and whether rows and columns are exchanged.
 _TABLE_1 = {
@@ -67,11 +68,15 @@ def layer_products(
     is_transposed: bool,
     slices: Slices,
     block: int,
-    is_halved: bool,
-    ring: Axes | None,
-    num_packets: int,
+    in_parts: bool,
+    rings: Rings,
+    both_ways: bool,
+    num_packets: tuple[int, int, int],
 ) -> LayerProducts:
-    """The products of a layer that keeps one matrix where it is."""
+    """The products of a layer that keeps one matrix where it is.
+
+    A ring is named by its axes, so it stays where rows and columns are exchanged.
+    """
     forward, backward_data, backward_weight = (
         Product(
             dataflow=dataflow,
@@ -80,11 +85,14 @@ def layer_products(
             layout=layout,
             slices=count,
             block=block,
-            is_halved=is_halved,
+            in_parts=in_parts,
             ring=ring,
-            num_packets=num_packets,
+            both_ways=both_ways,
+            num_packets=packets,
         )
-        for (dataflow, is_swapped), layout, count in zip(_TABLE_1[stationary], _LAYOUTS, slices, strict=True)
+        for (dataflow, is_swapped), layout, count, ring, packets in zip(
+            _TABLE_1[stationary], _LAYOUTS, slices, rings, num_packets, strict=True
+        )
     )
     return LayerProducts(
         algorithm=algorithm, forward=forward, backward_data=backward_data, backward_weight=backward_weight

@@ -4,7 +4,10 @@ from typing import Unpack
 
 from jax.sharding import NamedSharding
 
+from jaxquard.errors import GemmError
 from jaxquard.gemm.autotune_table import Tuning
+from jaxquard.gemm.choices import find_count
+from jaxquard.gemm.find_mesh import find_mesh
 from jaxquard.gemm.problem import GemmPlan, LayerPlan
 from jaxquard.gemm.resolve_plan import Choices, resolve_plan
 from jaxquard.gemm.shardings import AnyMesh, two_axes
@@ -12,7 +15,7 @@ from jaxquard.gemm.shardings import AnyMesh, two_axes
 
 def layer_shardings(
     *,
-    mesh: AnyMesh,
+    mesh: AnyMesh | None = None,
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
     num_x_dims: int = 2,
@@ -23,6 +26,9 @@ def layer_shardings(
     Args:
         num_x_dims: of x and y, leading dims included.
     """
+    if find_count(num_x_dims, "num_x_dims") < 2:
+        raise GemmError(f"num_x_dims must be 2 or more: the first dim of x and its last are cut; but is {num_x_dims}.")
+    mesh = find_mesh(mesh)
     rows, columns = two_axes(mesh, axis_names)
     products = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
     specs = {"x": products.x_spec(num_x_dims), "w": products.w_spec, "y": products.y_spec(num_x_dims)}

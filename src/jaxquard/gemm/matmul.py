@@ -16,22 +16,24 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
+from jaxquard._jax_compat import varying_axes
+from jaxquard.errors import GemmError
 from jaxquard.gemm.autotune_table import Tuning
+from jaxquard.gemm.find_mesh import find_mesh
 from jaxquard.gemm.layer_products import LayerProducts
-from jaxquard.gemm.multiply import check_matrices
+from jaxquard.gemm.multiply import check_matrices, manual_shape
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
 from jaxquard.gemm.product import Axes, Product
 from jaxquard.gemm.registry import find_algorithm
 from jaxquard.gemm.resolve_plan import Choices, check_layer, resolve_plan
 from jaxquard.gemm.shardings import AnyMesh, axes_of, num_chips, two_axes
-from jaxquard.gemm.varying_axes import varying_axes
 
 
 def matmul(
     x: Float[Array, "*batch K"],
     w: Float[Array, "K N"],
     *,
-    mesh: AnyMesh,
+    mesh: AnyMesh | None = None,
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     layer: str | None = None,
     axis_names: tuple[str, str] | None = None,
@@ -40,16 +42,21 @@ def matmul(
     is_transposed: bool | None = None,
     slices: int | tuple[int, int, int] | None = None,
     block: int | None = None,
-    is_halved: bool = False,
+    in_parts: bool | None = None,
     ring: Literal["rows", "columns"] | None = None,
-    num_packets: int = 1,
+    both_ways: bool | None = None,
+    num_packets: int | None = None,
 ) -> Float[Array, "*batch N"]:
     """`x @ w` on a 2D mesh, differentiable, inside or outside `jit`, `checkpoint`, `scan` and `vmap`.
+
+    It has gradients of any order by reverse mode (`grad`, `vjp`); forward mode (`jvp`, `linearize`, `jacfwd`,
+    `hessian`) is refused by JAX, as for every `custom_vjp`.
 
     Args:
         x: its rows are its leading dims together; the first of them is cut over the mesh.
         w: as written, however the layer keeps it.
-        mesh: its other axes are left alone. On Explicit axes, x and w must lie as `layer_shardings` says.
+        mesh: that of `jax.set_mesh` if left out. Its other axes are left alone. On Explicit axes, x and w must lie as
+            `layer_shardings` says.
         plan: what an autotuner found, for one layer, or for several of which `layer` names one. Without a plan, the
             other words say it.
         axis_names: the mesh axes that are its rows and columns; left out, those of a mesh with two.
@@ -59,13 +66,15 @@ def matmul(
         is_transposed: rows and columns of the mesh change their parts.
         slices: for all three products, or for forward, backward of x and backward of w.
         block: how many neighbouring columns or rows a slice takes at a time; 8 if left out.
-        is_halved: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
+        in_parts: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
         ring: Wang's ring, along the "rows" or the "columns" of the mesh; left out, where more bytes move.
-        num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring.
+        both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
+        num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring; 1 if left out.
 
     Raises:
         GemmError: if sizes, slices, mesh and plan do not fit; it says what does.
     """
+    mesh = find_mesh(mesh)
     rows, columns = two_axes(mesh, axis_names)
     products = resolve_plan(
         plan,
@@ -78,8 +87,9 @@ def matmul(
         is_transposed=is_transposed,
         slices=slices,
         block=block,
-        is_halved=is_halved,
+        in_parts=in_parts,
         ring=ring,
+        both_ways=both_ways,
         num_packets=num_packets,
     )
     return matmul_by(products, x, w, mesh=mesh, axes=(*rows, *columns))
@@ -111,16 +121,22 @@ def matmul_local(
     Raises:
         GemmError: as `matmul`.
     """
+    if not isinstance(axis_names, tuple | list) or len(axis_names) != 2:
+        raise GemmError(f"axis_names must be two axes of the shard_map, its rows and columns, but are {axis_names!r}.")
     rows, columns = (axis_names[0],), (axis_names[1],)
-    shape = {axis: lax.axis_size(axis) for axis in axis_names}
+    shape = manual_shape((*rows, *columns))
     products = resolve_plan(plan, rows=rows, columns=columns, shape=shape, **choices)
 
-    def whole(shard: jax.Array, spec: PartitionSpec) -> tuple[int, ...]:
+    def whole(shard: jax.Array, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        if shard.ndim < 2:
+            return jax.ShapeDtypeStruct(shard.shape, shard.dtype)
         first, *inner, last = shard.shape
         outer, features = (num_chips(axes_of(entry), shape) for entry in spec)
-        return first * outer, *inner, last * features
+        return jax.ShapeDtypeStruct((first * outer, *inner, last * features), shard.dtype)
 
-    check_layer(products, x_shape=whole(x, products.x_spec(2)), w_shape=whole(w, products.w_spec), shape=shape)
+    whole_x, whole_w = whole(x, products.x_spec(2)), whole(w, products.w_spec)
+    check_matrices(whole_x, whole_w, names=("x", "w"))
+    check_layer(products, x_shape=whole_x.shape, w_shape=whole_w.shape, shape=shape)
     return _matmul_local(products, x, w)
 
 

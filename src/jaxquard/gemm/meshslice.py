@@ -21,11 +21,12 @@ from jaxquard.gemm.rings import all_gather, reduce_scatter
 
 def meshslice(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
     """Multiplies the shards of one chip, inside `shard_map`."""
+    in_parts = product.in_parts and (product.slices or 1) > 1  # one slice has nothing to hide beside
     match product.dataflow:
         case Dataflow.OS:
-            return (output_stationary_halves if product.is_halved else _output_stationary)(lhs, rhs, product)
+            return (output_stationary_halves if in_parts else _output_stationary)(lhs, rhs, product)
         case Dataflow.LS:
-            return (left_stationary_pieces if product.is_halved else _left_stationary)(lhs, rhs, product)
+            return (left_stationary_pieces if in_parts else _left_stationary)(lhs, rhs, product)
         case Dataflow.RS:
             return meshslice(rhs, lhs, product.mirrored())
 
@@ -71,7 +72,8 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Ar
         if s + 1 < slices:
             following, rhs_Kn, finished_Mn = lax.optimization_barrier((rhs_slices[s + 1], rhs_Kn, finished_Mn))
             coming = all_gather(following, product.rows, dim=rhs_dim)
-        partial_Mn = layout.dot(lhs, rhs_Kn)
+        # Kept until the next product runs, so in the dtype in which it travels.
+        partial_Mn = layout.dot(lhs, rhs_Kn).astype(lhs.dtype)
         if finished_Mn is not None:
             done.append(scatter(finished_Mn))
     assert partial_Mn is not None

@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jaxquard.errors import GemmError
 from jaxquard.gemm.multiply import multiply
 from jaxquard.gemm.product import Product
+from jaxquard.gemm.registry import find_algorithm
 from jaxquard.gemm.shardings import lhs_spec, rhs_spec
 
 TOPOLOGIES = ("v4:2x2x1", "v4:4x4x2", "v5e:2x4", "v5e:4x8", "v5e:8x16", "v5p:4x4x2", "v5p:4x4x4", "v6e:4x8", "v6e:8x8")
@@ -85,8 +86,9 @@ def compile_product(
             algorithm=algorithm,
             dataflow=product.dataflow,
             slices=product.slices,
-            block=product.block,
-            is_halved=product.is_halved,
+            block=product.block if "block" in find_algorithm(algorithm).options else None,
+            in_parts=product.in_parts,
+            both_ways=product.both_ways,
             num_packets=product.num_packets,
         )
 

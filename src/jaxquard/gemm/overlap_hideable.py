@@ -3,7 +3,8 @@
 MeshSlice     the gathers of all slices but the first, the scatters of all but the last: S - 1 in each direction
 Collective    none: everything is gathered before the one product, or scattered after it
 Wang, 1D      of the shifts of a ring of P chips those that are not inside the first iteration (or, where sums
-              pass by, the last): P - P / iterations; the whole collective of the other direction cannot hide
+              pass by, the last): P - P / iterations, twice as many if half of each goes either way; the whole
+              collective of the other direction cannot hide
 Cannon        the shifts between products, P - 1 in each direction; the skews cannot
 SUMMA         the stages of all broadcasts and reductions but those of one iteration
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxquard.errors import GemmError
+from jaxquard.gemm.num_stages import num_stages
 from jaxquard.gemm.product import Product
 from jaxquard.gemm.summa import num_parts
 
@@ -36,7 +38,7 @@ def _none(product: Product, rings: Rings) -> int:
 
 def _ring(product: Product, rings: Rings) -> int:
     chips = rings.num_chips_of_ring
-    return chips - chips // (product.slices or chips)
+    return (1 + product.both_ways) * (chips - chips // (product.slices or chips))
 
 
 def _cannon(product: Product, rings: Rings) -> int:
@@ -46,7 +48,7 @@ def _cannon(product: Product, rings: Rings) -> int:
 def _summa(product: Product, rings: Rings) -> int:
     parts = num_parts(product, num_rows=rings.num_rows, num_columns=rings.num_columns)
     iterations = product.slices or parts
-    stages = sum(chips + product.num_packets - 2 for chips in (rings.num_rows, rings.num_columns) if chips > 1)
+    stages = sum(num_stages(chips, product.num_packets) for chips in (rings.num_rows, rings.num_columns))
     return (parts - parts // iterations) * stages
 
 

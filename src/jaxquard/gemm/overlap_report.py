@@ -28,7 +28,7 @@ def overlap_report(
     slices: int = 4,
     block: int = 8,
     sizes: tuple[int, int, int] | None = None,
-    is_halved: bool = True,
+    in_parts: bool = True,
     compiler_options: Mapping[str, str] = COMPILER_OPTIONS,
     on_progress: Callable[[str, Dataflow], None] = lambda algorithm, dataflow: None,
 ) -> OverlapReport:
@@ -43,9 +43,10 @@ def overlap_report(
     Raises:
         GemmError: if there is no such algorithm, or sizes, slices and mesh do not fit.
     """
+    chosen = [find_algorithm(name) for name in algorithms]
     report: dict[str, dict[str, Overlap]] = {}
-    for name in algorithms:
-        find_algorithm(name)
+    for algorithm in chosen:
+        name = algorithm.name
         for dataflow in Dataflow:
             on_progress(name, dataflow)
             product = Product(
@@ -54,10 +55,10 @@ def overlap_report(
                 columns=("columns",),
                 slices=slices if name == "meshslice" else None,
                 block=block,
-                is_halved=is_halved,
+                in_parts=in_parts and "in_parts" in algorithm.options,
             )
-            chosen = sizes or default_sizes(mesh, slices=slices, block=block)
-            report.setdefault(name, {})[dataflow.value] = _overlap(mesh, chosen, name, product, compiler_options)
+            used = sizes or default_sizes(mesh, slices=slices, block=block)
+            report.setdefault(name, {})[dataflow.value] = _overlap(mesh, used, name, product, compiler_options)
     return report
 
 

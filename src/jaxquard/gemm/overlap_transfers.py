@@ -41,7 +41,7 @@ def list_transfers(module: Module) -> tuple[Transfer, ...]:
     """The transfers of a scheduled module, in the order in which they start.
 
     Raises:
-        ValueError: if the module is not scheduled, so that its order says nothing.
+        ValueError: if the module is not scheduled, so that its order says nothing, or a transfer has no end.
     """
     if not module.is_scheduled:
         raise ValueError(f"module {module.name} is not scheduled (is_scheduled=true); take the text of compiled code.")
@@ -51,6 +51,8 @@ def list_transfers(module: Module) -> tuple[Transfer, ...]:
     transfers = []
     for position, operation in enumerate(main.operations):
         role = roles[operation.name]
+        if role == "start" and operation.name not in done_of:
+            raise ValueError(f"the transfer {operation.name} has no end in the program; its text is not understood.")
         if role in ("start", "sync"):
             end = main.positions[done_of[operation.name]] if role == "start" else position
             between = main.operations[position + 1 : end]
@@ -81,9 +83,15 @@ def _role(module: Module, operation: Operation) -> str | None:
         if f'"AsyncCollective{suffix.capitalize()}"' in targets:
             return role
         if operation.opcode == f"async-{suffix}" or operation.opcode in [f"{kind}-{suffix}" for kind in COLLECTIVES]:
-            return role if has_collective or role == "done" else None
+            return role if has_collective or (role == "done" and not _ends_no_transfer(module, operation)) else None
     carries = any(inner.opcode in PRODUCTS for inner in inside)
     return "sync" if has_collective and not carries else None
+
+
+def _ends_no_transfer(module: Module, done: Operation) -> bool:
+    """Whether a done belongs to a start of something else than a collective, such as a copy."""
+    starts = [module.main.operation(name) for name in done.operands if name in module.main.positions]
+    return any(start.opcode == "async-start" and _role(module, start) is None for start in starts)
 
 
 def _collective(module: Module, operation: Operation) -> Operation | None:

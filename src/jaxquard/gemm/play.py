@@ -8,13 +8,14 @@ with (section 4.1: the only interference between cores and network).
 """
 
 import math
+from typing import Unpack
 
 from jaxquard.cluster import Cluster, load_cluster
 from jaxquard.ir.timeline import Timeline, Track
 from jaxquard.simulate import Job, play_jobs
 
 from .autotune import plan_products, problem_flops
-from .cost_algorithms import product_steps
+from .cost_algorithms import How, product_steps
 from .cost_moves import Move
 from .cost_product import SizedProduct
 from .cost_steps import Steps
@@ -29,9 +30,10 @@ def play_product(
     mesh_shape: tuple[int, int],
     num_slices: int = 1,
     memory_contention: bool = False,
+    **how: Unpack[How],
 ) -> Timeline:
     """The timeline of one chip during one product."""
-    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices)
+    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices, **how)
     bandwidth = cluster.memory.bandwidth_bytes_per_s if memory_contention else math.inf
     return play_jobs(steps_jobs(steps), memory_bandwidth_bytes_per_s=bandwidth)
 
@@ -44,7 +46,9 @@ def play_plan(
     products = plan_products(problem, plan.layers)
     time_s = 0.0
     for layer, triple in zip(plan.layers, products, strict=True):
-        for product, num_slices in zip(triple, layer.slices, strict=True):
+        for product, num_slices, ring, packets in zip(
+            triple, layer.slices, layer.rings, layer.num_packets, strict=True
+        ):
             time_s += play_product(
                 target,
                 product,
@@ -52,6 +56,9 @@ def play_plan(
                 mesh_shape=plan.mesh_shape,
                 num_slices=num_slices,
                 memory_contention=memory_contention,
+                ring=ring,
+                both_ways=layer.both_ways,
+                num_packets=packets,
             ).time_s
     time_s *= problem.num_blocks
     peak = target.compute.peak_flops_per_s * plan.mesh_shape[0] * plan.mesh_shape[1]

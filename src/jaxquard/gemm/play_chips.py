@@ -1,100 +1,105 @@
 """Plays every chip of a small mesh, hop by hop, to check that one chip may stand for all.
 
-A collective is its steps: in each a chip sends what it got in the step before from its neighbour, so a step waits for
-the chip's own last step and for the neighbour's. A chip goes on when it has sent and received all.
+The loop is that of `play.py`, on every chip; `play_chip_moves.py` makes the moves. What comes of it, against one chip:
+
+    meshslice, collective, wang, 1D   all chips do the same at the same time: equal
+    cannon                            chips of row and column 0 have no skew and wait for others: equal in the end
+    summa                             a chip goes on to the next broadcast when it is done with one, and need not wait
+                                      for the end of the ring: never slower, and equal on rings of two chips
 """
 
-from dataclasses import dataclass, field
+import math
+from typing import Unpack
 
-from jaxquard.cluster import Axis, Cluster
-from jaxquard.errors import GemmError
-from jaxquard.ir.timeline import Timeline, Track
-from jaxquard.simulate import Job, play_jobs
+from jaxquard.cluster import Cluster
+from jaxquard.cluster.collective_time import ring_size
+from jaxquard.ir.timeline import Timeline
+from jaxquard.simulate import play_jobs
 
-from .cost_algorithms import product_steps
+from .cost_algorithms import How, product_steps
 from .cost_moves import Move
 from .cost_product import SizedProduct
 from .cost_steps import Steps
-
-Marks = list[tuple[int, ...]]
-_RINGS = ("meshslice", "collective", "wang", "1d_tp", "fsdp")
+from .play_chip_moves import ChipMoves, Marks, join
 
 
 def play_every_chip(
-    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: tuple[int, int], num_slices: int = 1
+    cluster: Cluster,
+    product: SizedProduct,
+    *,
+    algorithm: str,
+    mesh_shape: tuple[int, int],
+    num_slices: int = 1,
+    **how: Unpack[How],
 ) -> Timeline:
-    """The timeline of all chips during one product, memory contention off.
+    """The timeline of all chips during one product, memory contention off."""
+    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices, **how)
+    moves = {"cannon": _CannonMoves, "summa": _SummaMoves}.get(algorithm, _RingMoves)
+    chips = ChipMoves(shape=mesh_shape)
+    _add_steps(chips, steps, moves(chips, steps, how))
+    return play_jobs(chips.jobs)
 
-    Raises:
-        GemmError: the chips of the algorithm do not all do the same (SUMMA, Cannon).
-    """
-    if algorithm not in _RINGS:
-        raise GemmError(
-            f"every chip is played for {', '.join(_RINGS)}, whose moves are rings; {algorithm} has others. "
-            "Use `play_product`."
+
+class _RingMoves:
+    """How the moves of an algorithm go from chip to chip: all of them around rings."""
+
+    def __init__(self, chips: ChipMoves, steps: Steps, how: How) -> None:
+        self.chips, self.steps, self.num_packets = chips, steps, how.get("num_packets", 1)
+
+    def before(self, move: Move, after: Marks) -> Marks:
+        return self.chips.add_ring(move, after)
+
+    def load(self, move: Move, after: Marks, iteration: int) -> Marks:
+        return self.chips.add_ring(move, after)
+
+    def store(self, move: Move, after: Marks, iteration: int) -> Marks:
+        return self.chips.add_ring(move, after)
+
+    def after(self, move: Move, after: Marks) -> Marks:
+        return self.chips.add_ring(move, after)
+
+
+class _CannonMoves(_RingMoves):
+    """Inputs are skewed before the loop; outputs, which it leaves one place further, are brought back after it."""
+
+    def before(self, move: Move, after: Marks) -> Marks:
+        return self.chips.add_skew(move, after, lambda row: row)
+
+    def after(self, move: Move, after: Marks) -> Marks:
+        return self.chips.add_skew(move, after, lambda row: 1 - row)
+
+
+class _SummaMoves(_RingMoves):
+    """An iteration broadcasts or reduces the parts of its group, each from or to the chip that holds it."""
+
+    def load(self, move: Move, after: Marks, iteration: int) -> Marks:
+        return self._broadcasts(move, after, iteration, is_reduction=False)
+
+    def store(self, move: Move, after: Marks, iteration: int) -> Marks:
+        return self._broadcasts(move, after, iteration, is_reduction=True)
+
+    def _broadcasts(self, move: Move, after: Marks, iteration: int, *, is_reduction: bool) -> Marks:
+        num_parts = math.lcm(*self.chips.shape)
+        group = num_parts // self.steps.num_iterations
+        per_chip = num_parts // ring_size(move.axis, self.chips.shape)
+        roots = [part // per_chip for part in range(iteration * group, (iteration + 1) * group)]
+        return self.chips.add_broadcasts(
+            move, after, roots=roots, num_packets=self.num_packets, is_reduction=is_reduction
         )
-    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices)
-    mesh = _Mesh(shape=mesh_shape)
-    mesh.add_steps(steps)
-    return play_jobs(mesh.jobs)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Mesh:
-    """The jobs of all chips; marks are, for each chip, the jobs that something of it waits for."""
-
-    shape: tuple[int, int]
-    jobs: list[Job] = field(default_factory=list)
-
-    @property
-    def num_chips(self) -> int:
-        return self.shape[0] * self.shape[1]
-
-    def add_steps(self, steps: Steps) -> None:
-        marks: Marks = [()] * self.num_chips
-        for phase in steps.before:
-            marks = _join(*(self.add_move(move, marks) for move in phase))
-        start, products, stored = marks, [], []
-        for iteration in range(steps.num_iterations):
-            buffer = products[iteration - 2] if iteration >= 2 else start
-            loaded = [self.add_move(move, buffer) for move in steps.loads_of(iteration)]
-            room = stored[iteration - 2] if iteration >= 2 else start
-            products.append(self.add_product(steps.compute_s, _join(*loaded, room, *products[-1:])))
-            sent = [self.add_move(move, products[-1]) for move in steps.stores_of(iteration)]
-            stored.append(_join(products[-1], *sent))
-        marks = _join(*stored[-2:])
-        for phase in steps.after:
-            marks = _join(*(self.add_move(move, marks) for move in phase))
-
-    def add_product(self, time_s: float, after: Marks) -> Marks:
-        marks: Marks = []
-        for chip in range(self.num_chips):
-            self.jobs.append(Job(name="product", resource="compute", chip=chip, time_s=time_s, after=after[chip]))
-            marks.append((len(self.jobs) - 1,))
-        return marks
-
-    def add_move(self, move: Move, after: Marks) -> Marks:
-        """A launch and then the steps of a ring."""
-        marks: Marks = [(self.add_send(move, chip, move.time.launch_s, after[chip]),) for chip in range(self.num_chips)]
-        count = round(move.num_steps)
-        step_s = (move.time.sync_s + move.time.transfer_s) / count
-        for _ in range(count):
-            sent = [self.add_send(move, chip, step_s, marks[chip]) for chip in range(self.num_chips)]
-            marks = [(sent[chip], sent[self.neighbour(chip, move.axis)]) for chip in range(self.num_chips)]
-        return marks
-
-    def add_send(self, move: Move, chip: int, time_s: float, after: tuple[int, ...]) -> int:
-        name, resource = f"{move.kind.value} {move.name}", move.axis.value
-        self.jobs.append(Job(name=name, resource=resource, chip=chip, time_s=time_s, after=after, track=Track.TRANSFER))
-        return len(self.jobs) - 1
-
-    def neighbour(self, chip: int, axis: Axis) -> int:
-        """From whom a chip receives."""
-        row, column = divmod(chip, self.shape[1])
-        if axis is Axis.ROWS:
-            return (row - 1) % self.shape[0] * self.shape[1] + column
-        return row * self.shape[1] + (column - 1) % self.shape[1]
-
-
-def _join(*marks: Marks) -> Marks:
-    return [tuple(job for mark in chip_marks for job in mark) for chip_marks in zip(*marks, strict=True)]
+def _add_steps(chips: ChipMoves, steps: Steps, moves: _RingMoves) -> None:
+    marks: Marks = [()] * len(chips.chips)
+    for phase in steps.before:
+        marks = join(*(moves.before(move, marks) for move in phase))
+    start, products, stored = marks, [], []
+    for iteration in range(steps.num_iterations):
+        buffer = products[iteration - 2] if iteration >= 2 else start
+        loaded = [moves.load(move, buffer, iteration) for move in steps.loads_of(iteration)]
+        room = stored[iteration - 2] if iteration >= 2 else start
+        products.append(chips.add_products(steps.compute_s, join(*loaded, room, *products[-1:])))
+        sent = [moves.store(move, products[-1], iteration) for move in steps.stores_of(iteration)]
+        stored.append(join(products[-1], *sent))
+    marks = join(*stored[-2:])
+    for phase in steps.after:
+        marks = join(*(moves.after(move, marks) for move in phase))

@@ -15,6 +15,9 @@ one of its three matrices that stays put in all of them.
 import enum
 from dataclasses import dataclass, field
 
+from jaxquard.cluster import Axis
+from jaxquard.errors import GemmError
+
 
 class Dataflow(enum.Enum):
     """Which of A, B and C = A B stays where it is."""
@@ -54,11 +57,17 @@ class Pass(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FcLayer:
-    """A fully connected layer: W has `in_features` rows and `out_features` columns."""
+    """A fully connected layer: W has `in_features` rows and `out_features` columns.
+
+    Attributes:
+        ends_residual: whether its output is added to the input of a layer before it, as after the attention and the
+            MLP of a transformer, so that both must lie alike. The last layer's does in any case.
+    """
 
     name: str
     in_features: int
     out_features: int
+    ends_residual: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +87,16 @@ class GemmProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
-    """How one layer is multiplied.
+    """How one layer is multiplied; where there are three of something, for forward, backward for X, backward for W.
 
     Attributes:
         is_transposed: all matrices transposed, and the two that move along the other directions.
-        slices: the number of slices of the products forward, backward for X, backward for W.
+        slices: the number of slices, or of iterations.
         block: how many neighbouring columns or rows a slice takes at a time.
+        in_parts: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
+        rings: Wang: along which direction of the mesh the ring runs; None: where more bytes move.
+        both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
+        num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring.
     """
 
     name: str
@@ -91,6 +104,10 @@ class LayerPlan:
     is_transposed: bool = False
     slices: tuple[int, int, int] = (1, 1, 1)
     block: int = 8
+    in_parts: bool = False
+    rings: tuple[Axis | None, Axis | None, Axis | None] = (None, None, None)
+    both_ways: bool = False
+    num_packets: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +124,13 @@ class GemmPlan:
     layers: tuple[LayerPlan, ...] = field(default=())
 
     def layer(self, name: str) -> LayerPlan:
-        """The plan of the layer with this name."""
+        """The plan of the layer with this name.
+
+        Raises:
+            GemmError: if there is none; it lists the names.
+        """
         for found in self.layers:
             if found.name == name:
                 return found
-        raise KeyError(f"the plan has no layer {name!r}; it has {', '.join(layer.name for layer in self.layers)}.")
+        names = ", ".join(layer.name for layer in self.layers)
+        raise GemmError(f"the plan has no layer {name!r}; it has {names or 'none'}. Name one of them.")

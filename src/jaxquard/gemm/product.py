@@ -33,9 +33,10 @@ class Product:
         columns: likewise for its column number.
         slices: MeshSlice: S. Wang and SUMMA: the number of iterations. None: the algorithm's own.
         block: MeshSlice: how many neighbouring columns or rows a slice takes at a time.
-        is_halved: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler hides
+        in_parts: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler hides
             all of them: two halves in OS (`meshslice_halves`), a piece for each chip in LS, RS (`meshslice_pieces`).
         ring: Wang: along which axes the ring runs. None: those along which more bytes move.
+        both_ways: Wang and the 1D ones: one half of each shard goes round the ring one way, the other the other way.
         num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring (section 2.3.3).
     """
 
@@ -45,8 +46,9 @@ class Product:
     layout: Layout = field(default=Layout())
     slices: int | None = None
     block: int = 8
-    is_halved: bool = False
+    in_parts: bool = False
     ring: Axes | None = None
+    both_ways: bool = False
     num_packets: int = 1
 
     @property

@@ -41,6 +41,7 @@ class Algorithm:
         has_slices: whether there is anything to choose: slices, or iterations.
         has_ring_iterations: whether the slices are iterations that divide the chips of its ring.
         has_packets: whether it streams packets over its rings.
+        options: the words besides `slices` that it takes; another is refused, not ignored.
     """
 
     name: str
@@ -51,18 +52,24 @@ class Algorithm:
     has_slices: bool = True
     has_ring_iterations: bool = False
     has_packets: bool = False
+    options: frozenset[str] = frozenset()
 
+
+_MESHSLICE = frozenset({"block", "in_parts"})
+_RING = frozenset({"both_ways"})
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
-        Algorithm(name="meshslice", multiply=meshslice, num_pieces=_meshslice_pieces),
+        Algorithm(name="meshslice", multiply=meshslice, num_pieces=_meshslice_pieces, options=_MESHSLICE),
         Algorithm(name="collective", multiply=collective, has_slices=False),
-        Algorithm(name="wang", multiply=wang, has_ring_iterations=True),
-        Algorithm(name="summa", multiply=summa, num_pieces=num_parts, has_packets=True),
+        Algorithm(name="wang", multiply=wang, has_ring_iterations=True, options=_RING | {"ring"}),
+        Algorithm(
+            name="summa", multiply=summa, num_pieces=num_parts, has_packets=True, options=frozenset({"num_packets"})
+        ),
         Algorithm(name="cannon", multiply=cannon, is_square=True, has_slices=False),
-        Algorithm(name="1d_tp", multiply=wang, view=one_row, has_ring_iterations=True),
-        Algorithm(name="fsdp", multiply=wang, view=one_column, has_ring_iterations=True),
+        Algorithm(name="1d_tp", multiply=wang, view=one_row, has_ring_iterations=True, options=_RING),
+        Algorithm(name="fsdp", multiply=wang, view=one_column, has_ring_iterations=True, options=_RING),
     )
 }
 
@@ -73,6 +80,6 @@ def find_algorithm(name: str) -> Algorithm:
     Raises:
         GemmError: if there is no such name; it lists those that there are.
     """
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise GemmError(f"no GeMM algorithm is called {name!r}. Use one of: {', '.join(ALGORITHMS)}.")
     return ALGORITHMS[name]

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from dataclasses import fields
+from typing import Any, Literal, TypedDict
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm.autotune_table import Tuning
-from jaxquard.gemm.check_product import check_product, check_size
-from jaxquard.gemm.choices import find_choice
+from jaxquard.gemm.check_product import check_option, check_options, check_product, check_size
+from jaxquard.gemm.choices import find_choice, find_count, find_flag
 from jaxquard.gemm.layer_products import LayerProducts, Slices, layer_products
 from jaxquard.gemm.multiply import find_ring
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
@@ -25,9 +26,10 @@ class Choices(TypedDict, total=False):
     is_transposed: bool | None
     slices: int | tuple[int, int, int] | None
     block: int | None
-    is_halved: bool
+    in_parts: bool | None
     ring: Literal["rows", "columns"] | None
-    num_packets: int
+    both_ways: bool | None
+    num_packets: int | None
 
 
 def resolve_plan(
@@ -42,45 +44,64 @@ def resolve_plan(
     is_transposed: bool | None = None,
     slices: int | tuple[int, int, int] | None = None,
     block: int | None = None,
-    is_halved: bool = False,
+    in_parts: bool | None = None,
     ring: Literal["rows", "columns"] | None = None,
-    num_packets: int = 1,
+    both_ways: bool | None = None,
+    num_packets: int | None = None,
 ) -> LayerProducts:
     """The products of a layer on the given axes of a mesh of the given shape.
 
     Raises:
         GemmError: if plan and words contradict each other, or the plan is for another mesh or has no such layer.
     """
-    words = {"stationary": stationary, "is_transposed": is_transposed, "slices": slices, "block": block}
+    words: dict[str, Any] = {
+        "stationary": stationary,
+        "is_transposed": is_transposed,
+        "slices": slices,
+        "block": block,
+        "in_parts": in_parts,
+        "ring": ring,
+        "both_ways": both_ways,
+        "num_packets": num_packets,
+    }
     if isinstance(plan, Tuning):
         plan = plan.plan
     if not isinstance(plan, GemmPlan | LayerPlan | None):
         raise GemmError(f"plan must be what `autotune` returns, a GemmPlan or a LayerPlan; found {plan!r}.")
+    if layer is not None and (plan is None or (isinstance(plan, LayerPlan) and plan.name != layer)):
+        found = "no plan is given" if plan is None else f"the plan is that of layer {plan.name!r}"
+        raise GemmError(f"layer={layer!r} names a layer of a plan, but {found}. Leave it out, or give its plan.")
     if isinstance(plan, GemmPlan):
         plan, algorithm = _layer_of(plan, layer, (num_chips(rows, shape), num_chips(columns, shape)), algorithm)
-    chosen = find_algorithm(algorithm or "meshslice")
-    if plan is None:
-        counts: Slices = (slices, slices, slices) if slices is None or isinstance(slices, int) else slices
-        kept = find_choice(Stationary, stationary or Stationary.Y, "stationary")
-        is_flipped, width = bool(is_transposed), 8 if block is None else block
-    else:
+    chosen = find_algorithm("meshslice" if algorithm is None else algorithm)
+    if block is not None:
+        check_option(chosen, "block")
+    if plan is not None:
         given = [name for name, value in words.items() if value is not None]
         if given:
             raise GemmError(f"the plan says {', '.join(given)} already. Leave {'them' if given[1:] else 'it'} out.")
-        counts, kept, is_flipped, width = plan.slices, plan.stationary, plan.is_transposed, plan.block
+        words = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    else:
+        packets = 1 if num_packets is None else num_packets
+        words |= {"rings": (ring, ring, ring), "num_packets": (packets, packets, packets)}
+    first_ring, second_ring, third_ring = (find_ring(word, rows=rows, columns=columns) for word in words["rings"])
     seen_rows, seen_columns = chosen.view(rows, columns)
-    return layer_products(
+    products = layer_products(
         algorithm=chosen.name,
-        stationary=kept,
+        stationary=find_choice(Stationary, _or(words["stationary"], Stationary.Y), "stationary"),
         rows=seen_rows,
         columns=seen_columns,
-        is_transposed=is_flipped,
-        slices=counts,
-        block=width,
-        is_halved=is_halved,
-        ring=find_ring(ring, rows=rows, columns=columns),
-        num_packets=num_packets,
+        is_transposed=find_flag(words["is_transposed"], "is_transposed"),
+        slices=_find_slices(words["slices"]),
+        block=_or(words["block"], 8),
+        in_parts=find_flag(words["in_parts"], "in_parts"),
+        rings=(first_ring, second_ring, third_ring),
+        both_ways=find_flag(words["both_ways"], "both_ways"),
+        num_packets=words["num_packets"],
     )
+    for product in (products.forward, products.backward_data, products.backward_weight):
+        check_options(chosen, product)
+    return products
 
 
 def check_layer(
@@ -118,6 +139,26 @@ def check_layer(
     for spec in (products.x_spec(2), products.y_spec(2)):
         chips = num_chips(axes_of(spec[0]), shape)
         check_size("the first dim of x", x_shape[0], chips, why=f"{chips} rows or columns of chips share it")
+
+
+def _or(word: Any, default: Any) -> Any:
+    return default if word is None else word
+
+
+def _find_slices(slices: Any) -> Slices:
+    """Those of the three products, from one number for all or one for each."""
+    if slices is None:
+        return None, None, None
+    if not isinstance(slices, tuple | list):
+        count = find_count(slices, "slices")
+        return count, count, count
+    if len(slices) != 3:
+        raise GemmError(
+            "slices must be one number, or three: for the product forward, backward of x and backward of w, but is "
+            f"{slices!r}."
+        )
+    forward, data, weight = (find_count(count, "each of slices", found=f" in {slices!r}") for count in slices)
+    return forward, data, weight
 
 
 def _layer_of(

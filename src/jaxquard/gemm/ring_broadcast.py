@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxquard.gemm.num_stages import num_stages
 from jaxquard.gemm.product import Axes
 from jaxquard.gemm.rings import permute, ring_index, ring_size
 
@@ -18,7 +19,7 @@ def broadcast(matrix: jax.Array, axes: Axes, *, root: int, num_packets: int) -> 
     chips = ring_size(axes)
     distance = (ring_index(axes) - root) % chips
     packets = matrix.reshape(num_packets, -1)
-    for stage in range(chips + num_packets - 2 if chips > 1 else 0):
+    for stage in range(num_stages(chips, num_packets)):
         sent = lax.dynamic_index_in_dim(packets, _packet(stage - distance, num_packets), keepdims=False)
         received = permute(sent, axes, _chain(stage, first=root, chips=chips, num_packets=num_packets))
         slot = stage - distance + 1
@@ -33,7 +34,7 @@ def reduce(partial: jax.Array, axes: Axes, *, root: int, num_packets: int, dtype
     chips = ring_size(axes)
     distance = (ring_index(axes) - root - 1) % chips
     packets = partial.reshape(num_packets, -1)
-    for stage in range(chips + num_packets - 2 if chips > 1 else 0):
+    for stage in range(num_stages(chips, num_packets)):
         sent = lax.dynamic_index_in_dim(packets, _packet(stage - distance, num_packets), keepdims=False)
         chain = _chain(stage, first=root + 1, chips=chips, num_packets=num_packets)
         received = permute(sent.astype(dtype), axes, chain)

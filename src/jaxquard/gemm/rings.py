@@ -39,10 +39,10 @@ def reduce_scatter(partial: jax.Array, axes: Axes, *, dim: int, dtype: jax.typin
     return lax.psum_scatter(partial, axes, scatter_dimension=dim, tiled=True) if ring_size(axes) > 1 else partial
 
 
-def shift(shard: jax.Array, axes: Axes) -> jax.Array:
-    """Each chip gets what the next one in the ring has."""
+def shift(shard: jax.Array, axes: Axes, *, step: int = 1) -> jax.Array:
+    """Each chip gets what the next one in the ring has; with step -1, what the one before has."""
     size = ring_size(axes)
-    return permute(shard, axes, [((i + 1) % size, i) for i in range(size)]) if size > 1 else shard
+    return permute(shard, axes, [((i + step) % size, i) for i in range(size)]) if size > 1 else shard
 
 
 def permute(shard: jax.Array, axes: Axes, moves: Sequence[tuple[int, int]]) -> jax.Array:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from jaxquard.errors import GemmError
@@ -16,7 +17,8 @@ def two_axes(mesh: AnyMesh, axis_names: tuple[str, str] | None) -> tuple[Axes, A
     """The axes of the mesh's rows and of its columns.
 
     Raises:
-        GemmError: if they are not named and the mesh has not just two, or if it has none of that name.
+        GemmError: if they are not named and the mesh has not just two, if it has none of that name, or if they are
+            manual: inside of a `shard_map` there are shards, not whole matrices.
     """
     if axis_names is None:
         if len(mesh.axis_names) != 2:
@@ -25,10 +27,17 @@ def two_axes(mesh: AnyMesh, axis_names: tuple[str, str] | None) -> tuple[Axes, A
                 f'{len(mesh.axis_names)}: {", ".join(mesh.axis_names)}. Name them: axis_names=("x", "y").'
             )
         axis_names = (mesh.axis_names[0], mesh.axis_names[1])
-    if len(set(axis_names)) != 2 or not set(axis_names) <= set(mesh.axis_names):
+    is_pair = isinstance(axis_names, tuple | list) and len(axis_names) == 2 and axis_names[0] != axis_names[1]
+    if not is_pair or not all(axis in mesh.axis_names for axis in axis_names):
         raise GemmError(
-            f"axis_names must be two axes of the mesh, its rows and columns, but are {axis_names}. The mesh has "
+            f"axis_names must be two axes of the mesh, its rows and columns, but are {axis_names!r}. The mesh has "
             f"{', '.join(mesh.axis_names)}."
+        )
+    manual = [axis for axis in axis_names if axis in jax.sharding.get_abstract_mesh().manual_axes]
+    if manual:
+        raise GemmError(
+            f"inside of a `shard_map` over {', '.join(manual)} each chip has shards, not whole matrices. Use "
+            "`matmul_local` or `multiply_local`, or name only other axes in the `axis_names` of the shard_map."
         )
     return (axis_names[0],), (axis_names[1],)
 

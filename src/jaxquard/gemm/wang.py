@@ -8,6 +8,8 @@ chips has P products, or fewer and larger ones when it is unrolled to a number o
     LS  along rows, B's shards pass by and give parts of C; along columns, C's sums pass by and take up products
     RS  as LS, mirrored
 
+With `both_ways`, one half of each shard or sum goes round the other way (see `passing`).
+
 Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one iteration.
 """
 
@@ -15,11 +17,12 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
+from jaxquard.gemm.passing import Stream, interleave, streams
 from jaxquard.gemm.problem import Dataflow
-from jaxquard.gemm.product import Axes, Product
-from jaxquard.gemm.rings import all_gather, reduce_scatter, ring_index, ring_size, shift
+from jaxquard.gemm.product import Product
+from jaxquard.gemm.rings import all_gather, reduce_scatter, ring_size
 from jaxquard.gemm.sizes import choose_ring, global_sizes
 
 
@@ -44,14 +47,12 @@ def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
     layout, chips = product.layout, ring_size(product.columns)
     lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
     rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
-    out_MN = None
+    ways = streams(product.columns, lhs.shape[lhs_dim], both_ways=product.both_ways)
+    passing, out_MN = [way.own(lhs, dim=lhs_dim) for way in ways], None
     for turns in _groups(chips, product.slices):
-        passing = []
-        for turn in turns:
-            passing.append(lhs)
-            lhs = shift(lhs, product.columns) if turn + 1 < chips else lhs
-        lhs_Mk = jnp.concatenate(passing, axis=lhs_dim)
-        rhs_kN = _parts(rhs_KN, turns, product.columns, dim=rhs_dim)
+        seen_Mk, passing = _gather_group(passing, ways, turns, chips)
+        lhs_Mk = jnp.concatenate(seen_Mk, axis=lhs_dim)
+        rhs_kN = jnp.concatenate([way.piece(rhs_KN, turn, dim=rhs_dim) for turn in turns for way in ways], axis=rhs_dim)
         partial_MN = layout.dot(lhs_Mk, rhs_kN)
         out_MN = partial_MN if out_MN is None else out_MN + partial_MN
     assert out_MN is not None
@@ -62,18 +63,14 @@ def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
     """LS: the ring is the rows; the sums are scattered when all of them are there."""
     layout, chips = product.layout, ring_size(product.rows)
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    partials = []
+    ways = streams(product.rows, rhs.shape[rhs_dim], both_ways=product.both_ways)
+    passing, partials = [way.own(rhs, dim=rhs_dim) for way in ways], []
     for turns in _groups(chips, product.slices):
-        passing = []
-        for turn in turns:
-            passing.append(rhs)
-            rhs = shift(rhs, product.rows) if turn + 1 < chips else rhs
-        partials.append(layout.dot(lhs, jnp.concatenate(passing, axis=rhs_dim)))
-    partial_MN = jnp.concatenate(partials, axis=out_dim)
-    if chips > 1:
-        width = partial_MN.shape[out_dim] // chips
-        partial_MN = jnp.roll(partial_MN, ring_index(product.rows) * width, axis=out_dim)
-    return reduce_scatter(partial_MN, product.columns, dim=out_dim, dtype=lhs.dtype)
+        seen_Kn, passing = _gather_group(passing, ways, turns, chips)
+        partial_Mn = layout.dot(lhs, jnp.concatenate(seen_Kn, axis=rhs_dim)).astype(lhs.dtype)
+        partials += _split(partial_Mn, ways, turns, dim=out_dim)
+    by_way = [way.in_order(partials[number :: len(ways)], dim=out_dim) for number, way in enumerate(ways)]
+    return reduce_scatter(interleave(by_way, chips, dim=out_dim), product.columns, dim=out_dim, dtype=lhs.dtype)
 
 
 def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
@@ -81,30 +78,40 @@ def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
     layout, chips = product.layout, ring_size(product.columns)
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
     rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
-    total = None
+    ways = streams(product.columns, rhs_KN.shape[rhs_dim] // chips, both_ways=product.both_ways)
+    totals: list[jax.Array] = []
     for turns in _groups(chips, product.slices):
-        rhs_Kn = _parts(rhs_KN, [turn + 1 for turn in turns], product.columns, dim=rhs_dim)
-        for part in jnp.split(layout.dot(lhs, rhs_Kn), len(turns), axis=out_dim):
-            if total is not None:
-                part = shift(total.astype(lhs.dtype), product.columns).astype(part.dtype) + part
-            total = part
-    assert total is not None
-    return total.astype(lhs.dtype)
+        pieces = [way.piece(rhs_KN, turn + 1, dim=rhs_dim) for turn in turns for way in ways]
+        partial_Mn = layout.dot(lhs, jnp.concatenate(pieces, axis=rhs_dim))
+        parts = _split(partial_Mn, ways, turns, dim=out_dim)
+        for first in range(0, len(parts), len(ways)):
+            added = parts[first : first + len(ways)]
+            if totals:
+                passed = [way.shift(total.astype(lhs.dtype)) for way, total in zip(ways, totals, strict=True)]
+                added = [total.astype(part.dtype) + part for total, part in zip(passed, added, strict=True)]
+            totals = added
+    return jnp.concatenate(totals, axis=out_dim).astype(lhs.dtype)
+
+
+def _gather_group(
+    passing: list[jax.Array], ways: tuple[Stream, ...], turns: range, chips: int
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """What passes by in the turns of an iteration, and what comes after them; the last turn sends nothing on."""
+    seen = []
+    for turn in turns:
+        seen += passing
+        if turn + 1 < chips:
+            passing = [way.shift(piece) for way, piece in zip(ways, passing, strict=True)]
+    return seen, passing
+
+
+def _split(partial: jax.Array, ways: tuple[Stream, ...], turns: range, *, dim: int) -> list[jax.Array]:
+    """The parts of a product, turn by turn and stream by stream."""
+    ends = np.cumsum([way.width for _ in turns for way in ways])
+    return jnp.split(partial, ends[:-1], axis=dim)
 
 
 def _groups(chips: int, iterations: int | None) -> list[range]:
     """The turns of a ring, iteration by iteration."""
     size = chips // (iterations or chips)
     return [range(start, start + size) for start in range(0, chips, size)]
-
-
-def _parts(matrix: jax.Array, turns: list[int] | range, axes: Axes, *, dim: int) -> jax.Array:
-    """Of a matrix cut over a ring, the parts of the chips that are so many places after this one."""
-    chips = ring_size(axes)
-    if chips == 1:
-        return matrix
-    width = matrix.shape[dim] // chips
-    first = ring_index(axes)
-    return jnp.concatenate(
-        [lax.dynamic_slice_in_dim(matrix, (first + turn) % chips * width, width, axis=dim) for turn in turns], axis=dim
-    )
