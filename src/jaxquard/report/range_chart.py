@@ -53,6 +53,7 @@ def _draw_legend(names: Sequence[str]) -> list[str]:
         draw_text(x + 350, 38, ours, size=11.5),
         draw_diamond(x + 406, 34),
         draw_text(x + 416, 38, paper, size=11.5),
+        draw_text(_RIGHT + 10, 38, paper, size=11.5, fill=GREY),
     ]
 
 

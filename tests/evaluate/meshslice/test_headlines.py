@@ -40,6 +40,34 @@ def test_headlines(results):
         assert headline.verdict.value == verdict, key
 
 
+def test_the_ends_of_a_band_are_those_of_its_sets(results):
+    """A set is named without its ways where they make no difference."""
+    for headline in results.headlines:
+        for end, words in zip(headline.band, headline.band_sets, strict=True):
+            for name, *ways in (part.split(", ") for part in words.split(" and ")):
+                labels = [f"{name}, SendRecv {way}" for way in ways or ("one way", "both ways")]
+                assert [headline.by_set[label] for label in labels] == pytest.approx([end] * len(labels), rel=1e-9)
+    ends = {headline.paper.key: headline.band_sets for headline in results.headlines}
+    assert ends["over_wang_gpt3"] == ("simulation, both ways", "simulation, one way")
+    assert ends["over_wang_shapes"] == ("simulation, both ways", "main, one way")
+    assert ends["loss_megatron"] == ("simulation", "main")
+
+
+def test_readings(results):
+    """data/tpu_v4.md has losses of 11.8 and 4.2 %, and 15.8 and 5.8 % with the fitted set."""
+    found = {reading.text: tuple(reading.percents.values()) for reading in results.readings}
+    assert found["both"] == pytest.approx((11.8, 4.2), abs=0.05)
+    assert found["both, with the fitted constants"] == pytest.approx((15.8, 5.8), abs=0.05)
+    ours = {headline.paper.key: headline.ours for headline in results.headlines}
+    first = {reading.headline: reading for reading in reversed(results.readings)}
+    for kind, reading in first.items():
+        assert reading.text.startswith("ours: ")
+        for model, percent in reading.percents.items():
+            assert percent == pytest.approx(ours[f"{kind}_{model}"], rel=1e-9)
+    one_way = {headline.paper.key: headline.by_set["simulation, SendRecv one way"] for headline in results.headlines}
+    assert found["SendRecv one way"] == pytest.approx((one_way["over_wang_gpt3"], one_way["over_wang_megatron"]))
+
+
 def test_the_papers_numbers():
     values = [headline.value for headline in load_paper().headlines]
     assert values == [

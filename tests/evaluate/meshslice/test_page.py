@@ -9,6 +9,7 @@ import pytest
 
 from jaxquard.evaluate.meshslice import meshslice_page, results_text
 from jaxquard.evaluate.meshslice.labels import in_unit, span_in_unit
+from jaxquard.evaluate.meshslice.page_tables import band_words
 
 VOID = {"meta", "br"}
 
@@ -52,10 +53,27 @@ def test_every_headline_is_on_the_page(results, text):
             headline.paper.why,
             in_unit(headline.paper.value, unit),
             in_unit(headline.ours, unit),
-            span_in_unit(headline.band, unit),
+            band_words(headline),
             headline.verdict.value,
         ):
             assert words in text
+
+
+def test_a_band_names_its_sets(results, text):
+    first, *_ = results.headlines
+    assert band_words(first) == "10.8 % (simulation, both ways) to 42.0 % (simulation, one way)"
+    assert "63.8 % (simulation)" in text
+
+
+def test_the_reasons_are_on_the_page(results, text):
+    for reading in results.readings:
+        row = " ".join([reading.text, *(f"{percent:.1f} %" for percent in reading.percents.values())])
+        assert row.replace(" ", "") in text.replace(" ", "")
+    assert "87.3 % on 16 chips for Megatron-NLG, where ours is 86.7 %" in text
+    assert (
+        "Of 6 readings, 0 for GPT-3 and 4 for Megatron-NLG come within 10 % of the paper's gain, none for both." in text
+    )
+    assert "It lies below both for GPT-3 and below both for Megatron-NLG: the model is too kind" in text
 
 
 def test_every_figure_and_table_is_on_the_page(text):
@@ -98,10 +116,11 @@ def test_json(results):
         "table_3",
         "section_7",
         "beyond_the_paper",
+        "readings",
     ]
     first = content["headlines"][0]
     assert set(first) == {
-        "key", "title", "section", "unit", "paper", "ours", "band", "fitted", "by_set", "verdict", "why",
+        "key", "title", "section", "unit", "paper", "ours", "band", "band_sets", "fitted", "by_set", "verdict", "why",
     }  # fmt: skip
     assert first["band"] == [min(list(first["by_set"].values())[:4]), max(list(first["by_set"].values())[:4])]
     assert len(first["by_set"]) == 6

@@ -27,8 +27,13 @@ class ConstantSet:
         return self.name == FITTED
 
     @property
+    def ways(self) -> str:
+        """How a SendRecv uses the links of a ring."""
+        return "both ways" if self.is_bidirectional else "one way"
+
+    @property
     def label(self) -> str:
-        return f"{self.name}, SendRecv {'both ways' if self.is_bidirectional else 'one way'}"
+        return f"{self.name}, SendRecv {self.ways}"
 
 
 def constant_set(name: str, *, is_bidirectional: bool) -> ConstantSet:

@@ -11,6 +11,7 @@ and both. Verdicts:
 """
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class Headline:
     Attributes:
         by_set: ours, for each set of constants by its label.
         band: the least and the most over the measured sets.
+        band_sets: in words, the sets that give the least and those that give the most.
         fitted: the least and the most with the constants that are fitted to the headlines.
     """
 
@@ -51,11 +53,12 @@ class Headline:
     ours: float
     by_set: dict[str, float]
     band: tuple[float, float]
+    band_sets: tuple[str, str]
     fitted: tuple[float, float]
 
     @property
     def verdict(self) -> Verdict:
-        if abs(self.ours - self.paper.value) <= TOLERANCE * self.paper.value:
+        if is_near(self.ours, self.paper.value):
             return Verdict.REPRODUCES
         low, high = self.band
         return Verdict.WITHIN_BAND if low <= self.paper.value <= high else Verdict.DOES_NOT
@@ -111,6 +114,11 @@ def _scaling_values(tuner: Tuner, one: ConstantSet) -> dict[str, float]:
     return found
 
 
+def is_near(ours: float, paper: float) -> bool:
+    """Within the tolerance of the paper's number."""
+    return abs(ours - paper) <= TOLERANCE * paper
+
+
 def is_nominal(one: ConstantSet, section: str) -> bool:
     """Whether a section's results are the authors' with this set."""
     if section.startswith(_REAL_MESH_SECTION):
@@ -121,12 +129,23 @@ def is_nominal(one: ConstantSet, section: str) -> bool:
 def _headline(claim: PaperHeadline, sets: Sequence[ConstantSet], values: Sequence[dict[str, float]]) -> Headline:
     by_set = {one.label: found[claim.key] for one, found in zip(sets, values, strict=True)}
     (ours,) = (by_set[one.label] for one in sets if is_nominal(one, claim.section))
-    measured = [by_set[one.label] for one in sets if not one.is_fitted]
+    measured = [one for one in sets if not one.is_fitted]
     fitted = [by_set[one.label] for one in sets if one.is_fitted]
+    low, high = (end(by_set[one.label] for one in measured) for end in (min, max))
     return Headline(
         paper=claim,
         ours=ours,
         by_set=by_set,
-        band=(min(measured), max(measured)),
+        band=(low, high),
+        band_sets=(_sets_at(low, measured, by_set), _sets_at(high, measured, by_set)),
         fitted=(min(fitted), max(fitted)),
     )
+
+
+def _sets_at(value: float, sets: Sequence[ConstantSet], by_set: dict[str, float]) -> str:
+    """The sets that give a value: `main, one way`, or `main` where SendRecv's ways make no difference to it."""
+    ways: dict[str, list[str]] = {}
+    for one in sets:
+        if math.isclose(by_set[one.label], value, rel_tol=1e-9):
+            ways.setdefault(one.name, []).append(one.ways)
+    return " and ".join(name if len(found) > 1 else f"{name}, {found[0]}" for name, found in ways.items())

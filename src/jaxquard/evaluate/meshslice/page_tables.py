@@ -11,6 +11,7 @@ from .constant_sets import ConstantSet
 from .headlines import Headline, Verdict
 from .labels import ALGORITHM_LABELS, MODEL_LABELS, in_unit, mesh, percent, span_in_unit
 from .paper import Paper
+from .readings import Reading
 from .real_mesh import RealMeshRow
 from .reproduce import Reproduction
 from .scaling import ScalingPoint
@@ -47,7 +48,7 @@ def headline_table(headlines: Sequence[Headline]) -> str:
             headline.paper.section,
             in_unit(headline.paper.value, headline.paper.unit),
             in_unit(headline.ours, headline.paper.unit),
-            span_in_unit(headline.band, headline.paper.unit),
+            band_words(headline),
             span_in_unit(headline.fitted, headline.paper.unit),
             Badge(text=headline.verdict.value, kind=_BADGES[headline.verdict]),
             headline.paper.why,
@@ -55,7 +56,24 @@ def headline_table(headlines: Sequence[Headline]) -> str:
         for headline in headlines
     ]
     header = ["headline", "section", "paper", "ours", "band", "fitted", "verdict", "what it depends on"]
-    return html_table(header, rows, words=(0, 1, 7))
+    return html_table(header, rows, words=(0, 1, 4, 7))
+
+
+def band_words(headline: Headline) -> str:
+    """The band's ends, each with the set of constants that gives it."""
+    ends = zip(headline.band, headline.band_sets, strict=True)
+    return " to ".join(f"{in_unit(end, headline.paper.unit)} ({sets})" for end, sets in ends)
+
+
+def reading_table(headline: str, found: Sequence[Reading], paper: Paper) -> str:
+    """What other readings of the text give for the two models' headlines of one kind."""
+    said = ["the paper", *(f"{paper.value(f'{headline}_{model}'):.1f} %" for model in MODEL_LABELS)]
+    rows = [
+        [reading.text, *(f"{reading.percents[model]:.1f} %" for model in MODEL_LABELS)]
+        for reading in found
+        if reading.headline == headline
+    ]
+    return html_table(["reading", *MODEL_LABELS.values()], [said, *rows])
 
 
 def set_table(headlines: Sequence[Headline]) -> str:

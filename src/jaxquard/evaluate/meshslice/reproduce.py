@@ -11,6 +11,7 @@ from .layer_communication import LayerCommunication, layer_communication
 from .mesh_shapes import MeshPoint, mesh_shapes
 from .paper import Paper, load_paper
 from .product_shapes import ProductPoint, product_shapes
+from .readings import Reading, readings
 from .real_mesh import RealMeshRow, real_mesh
 from .scaling import BEYOND_CHIPS, ScalingPoint, strong_scaling, weak_scaling
 from .slice_counts import SlicePoint, slice_counts
@@ -37,6 +38,7 @@ class Reproduction:
     layer_communication: tuple[LayerCommunication, ...]
     three_dimensions: tuple[Traffic, ...]
     beyond: tuple[ScalingPoint, ...]
+    readings: tuple[Reading, ...]
 
 
 def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: None) -> Reproduction:
@@ -63,6 +65,8 @@ def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: N
     layers = layer_communication(tuner, real)
     progress.next("1,024 and 4,096 chips")
     beyond = weak_scaling(tuner, simulated, chips=BEYOND_CHIPS)
+    progress.next("other readings")
+    other_readings = readings(tuner)
     claims = headlines(tuner, paper, on_progress=lambda done, total, name: progress.next(f"bands: {name}"))
     return Reproduction(
         paper=paper,
@@ -78,13 +82,14 @@ def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: N
         layer_communication=layers,
         three_dimensions=three_dimensions(),
         beyond=beyond,
+        readings=other_readings,
     )
 
 
 class _Progress:
-    """Counts the parts: nine of the paper, six sets of constants, and the end."""
+    """Counts the parts: nine of the paper, its other readings, six sets of constants, and the end."""
 
-    total = 15
+    total = 16
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress

@@ -32,6 +32,7 @@ def results_text(results: Reproduction) -> str:
         "table_3": _rows(results.real_mesh),
         "section_7": _rows(results.three_dimensions),
         "beyond_the_paper": _rows(results.beyond),
+        "readings": _rows(results.readings),
     }
     return json.dumps(content, indent=2) + "\n"
 
@@ -45,6 +46,7 @@ def _headline(headline: Headline) -> dict[str, Any]:
         "paper": headline.paper.value,
         "ours": headline.ours,
         "band": list(headline.band),
+        "band_sets": list(headline.band_sets),
         "fitted": list(headline.fitted),
         "by_set": headline.by_set,
         "verdict": headline.verdict.value,

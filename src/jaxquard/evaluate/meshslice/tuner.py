@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune import autotune
+from jaxquard.gemm.autotune import UNROLLED, autotune
 from jaxquard.gemm.autotune_table import Tuning
 from jaxquard.gemm.problem import GemmProblem, Stationary
 
@@ -31,6 +31,9 @@ class Tuner:
         """All meshes of an algorithm, the best first; see `autotune`."""
         question = (problem, cluster, num_chips, algorithm, stationary, mesh_shape, num_slices)
         if question not in self.answers:
+            unroll_as = None
+            if algorithm in UNROLLED:
+                unroll_as = self.tune(problem, cluster, num_chips, stationary=stationary, num_slices=num_slices)
             self.answers[question] = autotune(
                 problem,
                 cluster,
@@ -41,5 +44,6 @@ class Tuner:
                 stationary=stationary,
                 mesh_shape=mesh_shape,
                 num_slices=num_slices,
+                unroll_as=unroll_as,
             )
         return self.answers[question]
