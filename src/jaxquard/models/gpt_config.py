@@ -3,13 +3,17 @@
 Sources: GPT-2 (Radford et al. 2019, table 2, with the head counts of the released weights) and
 GPT-3 (Brown et al. 2020, table 2.1). Two rows of the latter do not multiply out as printed (XL:
 24 heads of 128 in 2048; 13B: 5140 wide); they are given as others train them, 16 heads and 5120.
-`gpt-1b` is ours: about 1B parameters in layers that divide among 2, 4, 8 or 16 stages.
+`gpt-2.6b` is the GPT that CFP names, in the shape of Alpa's benchmark of that name
+(alpa-projects/alpa, benchmark/alpa/suite_manual_gpt.py). `gpt-1b` is ours: about 1B parameters in
+layers that divide among 2, 4, 8 or 16 stages; so is `gpt-tiny`, for tests.
 """
 
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
+
+from .config_checks import check_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +36,7 @@ class GptConfig:
     dropout_rate: float = 0.0
 
     def __post_init__(self):
-        if self.model_dim % self.num_heads:
-            raise ValueError(
-                f"model_dim={self.model_dim} is not a multiple of num_heads={self.num_heads}. "
-                "Choose a model_dim that the heads can share evenly."
-            )
+        check_config(self)
 
     @property
     def head_dim(self) -> int:
@@ -92,11 +92,17 @@ def _gpt3(num_layers: int, num_heads: int, model_dim: int, tied_embeddings: bool
 
 
 SIZES = {
+    "gpt-tiny": GptConfig(
+        vocab_size=256, num_layers=2, num_heads=8, model_dim=64, sequence_length=32, dtype=jnp.float32
+    ),
     "gpt2-small": _gpt2(12, 12, 768),
     "gpt2-medium": _gpt2(24, 16, 1024),
     "gpt2-large": _gpt2(36, 20, 1280),
     "gpt2-xl": _gpt2(48, 25, 1600),
     "gpt-1b": _gpt3(16, 16, 2048, tied_embeddings=False),
+    "gpt-2.6b": GptConfig(
+        vocab_size=51200, num_layers=32, num_heads=32, model_dim=2560, sequence_length=1024, tied_embeddings=True
+    ),
     "gpt3-125m": _gpt3(12, 12, 768),
     "gpt3-350m": _gpt3(24, 16, 1024),
     "gpt3-760m": _gpt3(24, 16, 1536),

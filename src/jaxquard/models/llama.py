@@ -1,0 +1,147 @@
+"""A LLAMA-2 in plain JAX: RMS norms, rotary positions, SwiGLU, no biases, a head of its own.
+
+Queries, keys and values have a product each, and so have the gate and the up projection. With
+fewer key heads than query heads (70B), each key and value head is repeated for its group of
+queries. Rotary positions turn the two halves of a head against each other, as in Transformers'
+weights; Meta's pair neighbours, which is the same model with the columns in another order.
+
+Every layer makes its own rotary table, so that all layers are alike and no stage waits for
+another's. Parameters, dtypes and marks are as in `gpt`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .attention import Heads, attend
+from .language import counting_batch, logits_of, token_losses
+from .llama_config import SIZES as SIZES
+from .llama_config import LlamaConfig as LlamaConfig
+from .llama_config import flops_per_token as flops_per_token
+from .llama_config import num_parameters as num_parameters
+from .parts import Hidden, Microbatch, Params, dropout, fold, init_linear, linear, normal, rms_norm
+from .stages import Mark, Remat, no_mark, run_layers
+
+
+def init(key: PRNGKeyArray, config: LlamaConfig) -> Params:
+    """Makes parameters: normal(0.02), residual outputs smaller with depth, as GPT-2's."""
+    embedding_key, head_key, layers_key = jax.random.split(key, 3)
+    table_shape = (config.vocab_size, config.model_dim)
+    return {
+        "embedding": normal(embedding_key, table_shape),
+        "layers": [_init_layer(jax.random.fold_in(layers_key, layer), config) for layer in range(config.num_layers)],
+        "final_norm": _init_norm(config),
+        "head": normal(head_key, table_shape),
+    }
+
+
+def loss(
+    params: Params,
+    microbatch: Microbatch,
+    config: LlamaConfig,
+    *,
+    mark: Mark = no_mark,
+    num_stages: int = 1,
+    remat: Remat = False,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, ""]:
+    """The mean cross entropy of `microbatch["targets"]`, given `microbatch["tokens"]`.
+
+    Args:
+        params: what `init` makes.
+        microbatch: `tokens` and `targets`, both integers of shape (batch, sequence).
+        config: the shape of the model.
+        mark: called on the hidden state at the end of each stage but the last.
+        num_stages: into how many stages to cut; at most one per layer.
+        remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
+        key: for dropout; without one nothing is dropped.
+    """
+    hidden = params["embedding"][microbatch["tokens"]].astype(config.dtype)
+    hidden = run_layers(
+        _layer_of(config), params["layers"], hidden, mark=mark, num_stages=num_stages, remat=remat, key=key
+    )
+    logits = logits_of(rms_norm(params["final_norm"], hidden), params["head"])
+    return jnp.mean(token_losses(logits, microbatch["targets"]))
+
+
+def synthetic_batch(
+    key: PRNGKeyArray, config: LlamaConfig, *, num_microbatches: int, microbatch_size: int
+) -> Microbatch:
+    """Makes sequences that a model can learn: each counts up from a random token in steps of 1 to 4.
+
+    Returns:
+        `tokens` and `targets` of shape (num_microbatches, microbatch_size, sequence_length).
+    """
+    return counting_batch(key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)
+
+
+def _init_norm(config: LlamaConfig) -> Params:
+    return {"scale": jnp.ones(config.model_dim)}
+
+
+def _init_layer(key: PRNGKeyArray, config: LlamaConfig) -> Params:
+    query_key, key_key, value_key, out_key, gate_key, up_key, down_key = jax.random.split(key, 7)
+    dim, mlp_dim = config.model_dim, config.mlp_dim
+    heads, kv_heads = (config.num_heads, config.head_dim), (config.num_kv_heads, config.head_dim)
+    residual_scale = 0.02 * (2 * config.num_layers) ** -0.5
+    return {
+        "attention_norm": _init_norm(config),
+        "attention": {
+            "query": init_linear(query_key, (dim,), heads, bias=False),
+            "key": init_linear(key_key, (dim,), kv_heads, bias=False),
+            "value": init_linear(value_key, (dim,), kv_heads, bias=False),
+            "out": init_linear(out_key, heads, (dim,), scale=residual_scale, bias=False),
+        },
+        "mlp_norm": _init_norm(config),
+        "mlp": {
+            "gate": init_linear(gate_key, (dim,), (mlp_dim,), bias=False),
+            "up": init_linear(up_key, (dim,), (mlp_dim,), bias=False),
+            "down": init_linear(down_key, (mlp_dim,), (dim,), scale=residual_scale, bias=False),
+        },
+    }
+
+
+def _layer_of(config: LlamaConfig) -> Callable[..., Hidden]:
+    def apply_layer(params, hidden, key):
+        attended = _attention(params["attention"], rms_norm(params["attention_norm"], hidden), config)
+        hidden = hidden + dropout(attended, config.dropout_rate, fold(key, 0))
+        mixed = _gated_mlp(params["mlp"], rms_norm(params["mlp_norm"], hidden))
+        return hidden + dropout(mixed, config.dropout_rate, fold(key, 1))
+
+    return apply_layer
+
+
+def _attention(params: Params, hidden: Hidden, config: LlamaConfig) -> Hidden:
+    query, key, value = (linear(params[name], hidden, "bsd,dhk->bshk") for name in ("query", "key", "value"))
+    cosines, sines = _rotary_table(hidden.shape[1], config)
+    query, key = _rotate(query, cosines, sines), _rotate(key, cosines, sines)
+    group_size = config.num_heads // config.num_kv_heads
+    if group_size > 1:
+        key, value = jnp.repeat(key, group_size, axis=2), jnp.repeat(value, group_size, axis=2)
+    return linear(params["out"], attend(query, key, value, causal=True), "bqhk,hkd->bqd")
+
+
+def _rotary_table(
+    length: int, config: LlamaConfig
+) -> tuple[Float[Array, "sequence 1 half_head"], Float[Array, "sequence 1 half_head"]]:
+    """Cosine and sine of the angle of each position and each pair of a head's numbers."""
+    shape = (length, 1, config.head_dim // 2)
+    positions = lax.broadcasted_iota(jnp.float32, shape, 0)
+    pairs = lax.broadcasted_iota(jnp.float32, shape, 2)
+    angles = positions * config.rotary_base ** (-2 * pairs / config.head_dim)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def _rotate(heads: Heads, cosines: Array, sines: Array) -> Heads:
+    first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
+    return rotated.astype(heads.dtype)
+
+
+def _gated_mlp(params: Params, hidden: Hidden) -> Hidden:
+    gate = jax.nn.silu(linear(params["gate"], hidden, "bsd,dm->bsm"))
+    up = linear(params["up"], hidden, "bsd,dm->bsm")
+    return linear(params["down"], gate * up, "bsm,md->bsd")

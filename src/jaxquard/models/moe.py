@@ -1,0 +1,144 @@
+"""A GShard mixture of experts in plain JAX: a GPT in which every other MLP is one of many experts.
+
+Layers 0, 2, 4, ... have experts. Tokens reach them as GShard's do: an einsum with a one-hot mask
+dispatches them into (experts, batch, capacity, model), two products with the experts as batch dim
+work on them, and another einsum brings them back with their weights. Each row of the batch is a
+group of its own, so the batch stays a dim of every tensor.
+
+Departures from Lepikhin et al. 2020: a decoder that predicts the next token, as in CFP and Alpa,
+not a translator; pre-norm layers; GELU in the dense MLPs, ReLU in the experts. Alpa's groups have
+2048 tokens, two rows. The embedding is the head. Parameters, dtypes and marks are as in `gpt`, but
+what layers hand on, and what is marked, is the hidden state with the load-balancing loss so far.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .attention import fused_causal_attention, init_fused_attention
+from .language import counting_batch, embed, init_embedding, logits_of, token_losses
+from .moe_config import SIZES as SIZES
+from .moe_config import MoeConfig as MoeConfig
+from .moe_config import flops_per_token as flops_per_token
+from .moe_config import num_parameters as num_parameters
+from .parts import (
+    Hidden,
+    Microbatch,
+    Params,
+    dropout,
+    fold,
+    init_layer_norm,
+    init_linear,
+    init_mlp,
+    layer_norm,
+    linear,
+    mlp,
+    normal,
+)
+from .stages import Mark, Remat, no_mark, run_layers
+from .top2_gating import top2_gating
+
+HiddenAndBalance = tuple[Hidden, Float[Array, ""]]
+
+
+def init(key: PRNGKeyArray, config: MoeConfig) -> Params:
+    """Makes parameters as GPT-2 does: normal(0.02), residual outputs smaller with depth."""
+    tokens_key, positions_key, layers_key = jax.random.split(key, 3)
+    dim = config.model_dim
+    return {
+        "embedding": init_embedding(tokens_key, positions_key, config.vocab_size, config.sequence_length, dim),
+        "layers": [
+            _init_layer(jax.random.fold_in(layers_key, layer), config, layer) for layer in range(config.num_layers)
+        ],
+        "final_norm": init_layer_norm(dim),
+    }
+
+
+def loss(
+    params: Params,
+    microbatch: Microbatch,
+    config: MoeConfig,
+    *,
+    mark: Mark = no_mark,
+    num_stages: int = 1,
+    remat: Remat = False,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, ""]:
+    """The mean cross entropy of `microbatch["targets"]`, plus the weighted load-balancing losses.
+
+    Args:
+        params: what `init` makes.
+        microbatch: `tokens` and `targets`, both integers of shape (batch, sequence).
+        config: the shape of the model.
+        mark: called on the pair of hidden state and load-balancing loss at the end of each stage but the last.
+        num_stages: into how many stages to cut; at most one per layer.
+        remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
+        key: for dropout and the random second expert; without one nothing is random.
+    """
+    hidden = embed(params["embedding"], microbatch["tokens"]).astype(config.dtype)
+    hidden = dropout(hidden, config.dropout_rate, fold(key, config.num_layers))
+    values = (hidden, jnp.zeros((), jnp.float32))
+    hidden, balance_loss = run_layers(
+        _layer_of(config), params["layers"], values, mark=mark, num_stages=num_stages, remat=remat, key=key
+    )
+    logits = logits_of(layer_norm(params["final_norm"], hidden), params["embedding"]["tokens"])
+    return jnp.mean(token_losses(logits, microbatch["targets"])) + config.balance_weight * balance_loss
+
+
+def synthetic_batch(key: PRNGKeyArray, config: MoeConfig, *, num_microbatches: int, microbatch_size: int) -> Microbatch:
+    """Makes sequences that a model can learn: each counts up from a random token in steps of 1 to 4.
+
+    Returns:
+        `tokens` and `targets` of shape (num_microbatches, microbatch_size, sequence_length).
+    """
+    return counting_batch(key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)
+
+
+def _init_layer(key: PRNGKeyArray, config: MoeConfig, layer: int) -> Params:
+    qkv_key, out_key, router_key, up_key, down_key = jax.random.split(key, 5)
+    dim, mlp_dim, experts = config.model_dim, config.mlp_dim, config.num_experts
+    residual_scale = 0.02 * (2 * config.num_layers) ** -0.5
+    params: Params = {
+        "norm_1": init_layer_norm(dim),
+        "attention": init_fused_attention(qkv_key, out_key, dim, config.num_heads, out_scale=residual_scale),
+        "norm_2": init_layer_norm(dim),
+    }
+    if not config.has_experts(layer):
+        return params | {"mlp": init_mlp(up_key, down_key, dim, mlp_dim, down_scale=residual_scale)}
+    return params | {
+        "experts": {
+            "router": init_linear(router_key, (dim,), (experts,), bias=False),
+            "up": {"kernel": normal(up_key, (experts, dim, mlp_dim))},
+            "down": {"kernel": normal(down_key, (experts, mlp_dim, dim), residual_scale)},
+        }
+    }
+
+
+def _layer_of(config: MoeConfig) -> Callable[..., HiddenAndBalance]:
+    def apply_layer(params, values, key):
+        hidden, balance_loss = values
+        attended = fused_causal_attention(params["attention"], layer_norm(params["norm_1"], hidden))
+        hidden = hidden + dropout(attended, config.dropout_rate, fold(key, 0))
+        normed = layer_norm(params["norm_2"], hidden)
+        if "experts" in params:
+            mixed, layer_balance_loss = _experts(params["experts"], normed, config, fold(key, 2))
+            balance_loss = balance_loss + layer_balance_loss
+        else:
+            mixed = mlp(params["mlp"], normed, activation=jax.nn.gelu)
+        return hidden + dropout(mixed, config.dropout_rate, fold(key, 1)), balance_loss
+
+    return apply_layer
+
+
+def _experts(params: Params, hidden: Hidden, config: MoeConfig, key: PRNGKeyArray | None) -> HiddenAndBalance:
+    logits = linear(params["router"], hidden.astype(jnp.float32), "bsd,de->bse")
+    combine, balance_loss = top2_gating(
+        logits, capacity=config.capacity(hidden.shape[1]), second_key=key if config.random_second_expert else None
+    )
+    dispatch = (combine > 0).astype(hidden.dtype)
+    expert_inputs = jnp.einsum("bsec,bsd->ebcd", dispatch, hidden)
+    up = jax.nn.relu(linear(params["up"], expert_inputs, "ebcd,edm->ebcm"))
+    expert_outputs = linear(params["down"], up, "ebcm,emd->ebcd")
+    return jnp.einsum("bsec,ebcd->bsd", combine.astype(hidden.dtype), expert_outputs), balance_loss

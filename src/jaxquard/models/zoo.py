@@ -1,0 +1,39 @@
+"""Every model and size by its name, for the command line and the benchmarks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import bert, gpt, llama, moe
+from .training import ModelModule
+from .training import TrainingStep as TrainingStep
+from .training import training_step as training_step
+
+MODELS: dict[str, ModelModule] = {"gpt": gpt, "bert": bert, "llama": llama, "moe": moe}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model of one size.
+
+    Attributes:
+        name: such as "llama-2-7b".
+        module: `gpt`, `bert`, `llama` or `moe`.
+        config: its shape; `dataclasses.replace` makes another, say with fewer layers or another dtype.
+    """
+
+    name: str
+    module: ModelModule
+    config: Any
+
+
+def model_names() -> tuple[str, ...]:
+    """All names that `find_model` knows, model by model."""
+    return tuple(name for module in MODELS.values() for name in module.SIZES)
+
+
+def find_model(name: str) -> Model:
+    """Finds a model by the name of its size, such as "bert-base" or "moe-7.1b"."""
+    for module in MODELS.values():
+        if name in module.SIZES:
+            return Model(name=name, module=module, config=module.SIZES[name])
+    raise ValueError(f"there is no model {name!r}. Choose one of {', '.join(model_names())}.")
