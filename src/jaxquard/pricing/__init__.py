@@ -1,0 +1,13 @@
+"""What sharded programs cost: seconds and bytes, with where the numbers come from. Knows nothing of segments."""
+
+from jaxquard.pricing.cache import PriceCache as PriceCache
+from jaxquard.pricing.measure import MeasuredPricer as MeasuredPricer
+from jaxquard.pricing.price import Failure as Failure
+from jaxquard.pricing.price import FailureReason as FailureReason
+from jaxquard.pricing.price import OnProgress as OnProgress
+from jaxquard.pricing.price import Price as Price
+from jaxquard.pricing.price import Pricer as Pricer
+from jaxquard.pricing.price import Progress as Progress
+from jaxquard.pricing.price import Provenance as Provenance
+from jaxquard.pricing.program import ShardedProgram as ShardedProgram
+from jaxquard.pricing.program import reshard_program as reshard_program

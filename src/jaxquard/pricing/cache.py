@@ -1,0 +1,112 @@
+"""Prices on disk, so that a second search is instant and an interrupted one goes on.
+
+One small JSON file a price, named by the hash of the lowered program and of where it was measured. A second kind of
+file leads from the cheap key of a program (`fingerprint`) to that hash. Files are written whole or not at all; one that
+cannot be read counts as absent and is written anew. Nothing is ever deleted: the folder may be removed at any time.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from jaxquard.pricing.price import Price, Provenance
+
+SCHEMA_VERSION = 1
+_log = logging.getLogger(__name__)
+
+
+def default_folder() -> Path:
+    """Where a user's caches are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "jaxquard" / "prices"
+
+
+class PriceCache:
+    """The prices in a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+
+    def find(self, key: str) -> Price | None:
+        """The price under a key of a lowered program."""
+        return _read_price(self._read(f"price-{key}.json"))
+
+    def find_quickly(self, quick_key: str) -> Price | None:
+        """The price under a cheap key."""
+        content = self._read(f"alias-{quick_key}.json")
+        key = None if content is None else content.get("price")
+        return self.find(key) if isinstance(key, str) and key.isalnum() else None
+
+    def store(self, key: str, price: Price, *, name: str) -> None:
+        """Keeps a price; the name is for people who look into the folder."""
+        self._write(f"price-{key}.json", {"name": name, "price": dataclasses.asdict(price)})
+
+    def add_alias(self, quick_key: str, key: str) -> None:
+        """Lets a cheap key lead to a price."""
+        self._write(f"alias-{quick_key}.json", {"price": key})
+
+    def _read(self, file_name: str) -> dict[str, Any] | None:
+        try:
+            content = json.loads((self.folder / file_name).read_text())
+        except (OSError, ValueError):
+            return None
+        is_ours = isinstance(content, dict) and content.get("schema_version") == SCHEMA_VERSION
+        return content if is_ours else None
+
+    def _write(self, file_name: str, content: dict[str, Any]) -> None:
+        try:
+            self._replace(file_name, content)
+        except OSError as error:  # A disk that is full or not ours costs the cache, not the search.
+            _log.warning("a price could not be kept in %s: %s", self.folder, error)
+
+    def _replace(self, file_name: str, content: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump({"schema_version": SCHEMA_VERSION, **content}, file, indent=1)
+            os.replace(temporary, self.folder / file_name)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+_PRICE_TYPES: dict[str, Any] = {
+    "time_s": float,
+    "compute_s": float | None,
+    "communication_s": float | None,
+    "peak_bytes": int,
+    "spread": float | None,
+}
+_PROVENANCE_TYPES: dict[str, Any] = {
+    "pricer": str,
+    "jax_version": str,
+    "platform": str,
+    "device_kind": str,
+    "num_devices": int,
+    "date": str,
+    "num_runs": int,
+    "was_stopped_early": bool,
+}
+
+
+def _read_price(content: dict[str, Any] | None) -> Price | None:
+    """The price in a file; None if it is not exactly one."""
+    price = None if content is None else content.get("price")
+    if not isinstance(price, dict) or price.keys() != _PRICE_TYPES.keys() | {"provenance"}:
+        return None
+    provenance = price["provenance"]
+    if not _has_types(price, _PRICE_TYPES) or not isinstance(provenance, dict):
+        return None
+    if provenance.keys() != _PROVENANCE_TYPES.keys() or not _has_types(provenance, _PROVENANCE_TYPES):
+        return None
+    values = {name: price[name] for name in _PRICE_TYPES}
+    return Price(**values, provenance=Provenance(**provenance))
+
+
+def _has_types(values: dict[str, Any], types: dict[str, Any]) -> bool:
+    return all(isinstance(values[name], type_) for name, type_ in types.items())

@@ -1,0 +1,163 @@
+"""Compiles in processes of their own, which hand over executables through JAX's persistent compilation cache.
+
+A process gets the module and the options that `lowered.compile()` would use, compiles them, and `lowered.compile()`
+then finds the result in the cache (25 ms instead of 0.8 s for a transformer layer). Where nothing is found, for
+whatever reason, it compiles by itself: slower, never wrong.
+"""
+
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxquard import _jax_compat
+from jaxquard.pricing.compilation_folder import use_compilation_folder
+
+_PACKAGES = str(Path(__file__).parents[2])
+_DEVICE_COUNT = "--xla_force_host_platform_device_count"
+
+
+class CompileStalledError(RuntimeError):
+    """A program took the compiler longer than it may."""
+
+
+class CompileProcesses:
+    """Processes that start when they are first needed and then wait for more."""
+
+    may_overlap = False
+
+    def __init__(self, mesh: Mesh, *, num_compilers: int, limit_s: float) -> None:
+        self._devices = tuple(mesh.devices.flat)
+        self._num_compilers, self._limit_s = num_compilers, limit_s
+        self._crew: _Crew | None = None
+
+    def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Any]:
+        """Begins to compile; the result, when called, waits for the end of it."""
+        crew = self._crew = self._crew or _Crew(self._num_compilers, limit_s=self._limit_s)
+        # The folder is among the options.
+        with use_compilation_folder(crew.folder):
+            request = _jax_compat.compile_request(lowered, self._devices, free_outputs)
+        if request is None:
+            return lowered.compile
+        compiled = crew.compile(request)
+
+        def load() -> Any:
+            if message := compiled.result():
+                raise RuntimeError(message)
+            with use_compilation_folder(crew.folder):
+                return lowered.compile()
+
+        return load
+
+    def stop(self) -> None:
+        """Ends the processes."""
+        if self._crew is not None:
+            self._crew.end()
+        self._crew = None
+
+
+class _Crew:
+    """The processes, the threads that talk to them, and the folder of what they have compiled."""
+
+    def __init__(self, num_workers: int, *, limit_s: float) -> None:
+        self.folder = tempfile.mkdtemp(prefix="jaxquard-compiled-")
+        self._limit_s = limit_s
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="compile")
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+        for _ in range(num_workers):
+            self._add_worker()
+        self.end = weakref.finalize(self, _end, self._workers, self._pool, self.folder)
+
+    def compile(self, request: bytes) -> "Future[str]":
+        """Answers with "" or what went wrong."""
+        return self._pool.submit(self._compile, request)
+
+    def _compile(self, request: bytes) -> str:
+        worker = self._idle.get()
+        try:
+            answer = worker.ask(request, limit_s=self._limit_s)
+        except (EOFError, OSError, CompileStalledError):
+            # It is of no more use; the next program gets another.
+            worker.kill()
+            self._workers.remove(worker)
+            if self.end.alive:
+                self._add_worker()
+            raise
+        self._idle.put(worker)
+        return answer
+
+    def _add_worker(self) -> None:
+        worker = _Worker(self.folder)
+        self._workers.append(worker)
+        self._idle.put(worker)
+
+
+def _end(workers: list["_Worker"], pool: ThreadPoolExecutor, folder: str) -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in list(workers):
+        worker.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, folder: str) -> None:
+        self._connection, theirs = Pipe()
+        descriptor = theirs.fileno()
+        module = "jaxquard.pricing.compile_worker"
+        # A session of its own: Ctrl-C is for us, and we end it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(descriptor), folder, str(len(jax.devices("cpu")))],
+            pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def ask(self, request: bytes, *, limit_s: float) -> str:
+        """Compiles one program.
+
+        Raises:
+            EOFError, OSError: if the process has ended.
+            CompileStalledError: if it takes too long.
+        """
+        try:
+            self._connection.send_bytes(request)
+            if not self._connection.poll(limit_s):
+                raise CompileStalledError(f"not compiled within {limit_s:g} s")
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise EOFError(f"the compiler ended its process (exit code {self._process.wait()})") from error
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with our modules, and without the number of devices, which is an argument."""
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGES, os.environ.get("PYTHONPATH"))))
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
+    if flags:
+        variables["XLA_FLAGS"] = " ".join(flags)
+    else:
+        variables.pop("XLA_FLAGS", None)
+    return variables

@@ -1,0 +1,72 @@
+"""One compiled program with its inputs and the times of its runs."""
+
+import time
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from jaxquard.pricing.lower_program import usable_donations
+from jaxquard.pricing.make_inputs import InputMaker
+from jaxquard.pricing.program import ShardedProgram
+
+
+class Contender:
+    """A program that is run again and again.
+
+    What a run takes over, the next one gets back: the output that took it over, or a new array.
+
+    Attributes:
+        times_s: of all runs so far, the first one first.
+        was_stopped_early: whether it is out of the race.
+    """
+
+    def __init__(self, program: ShardedProgram, compiled: Any, *, mesh: Mesh, maker: InputMaker) -> None:
+        self._compiled, self._maker = compiled, maker
+        closed: Any = program.jaxpr
+        self._types = tuple(zip(closed.in_avals, program.in_specs, strict=True))
+        self._donated = usable_donations(program)
+        self._inputs = [
+            maker.make(*type_) if position in self._donated else maker.share(*type_)
+            for position, type_ in enumerate(self._types)
+        ]
+        self._successors = self._find_successors(closed.out_avals, mesh)
+        self.times_s: list[float] = []
+        self.was_stopped_early = False
+
+    def run(self) -> float:
+        """The seconds of one run."""
+        jax.block_until_ready(self._inputs)
+        start_s = time.perf_counter()
+        outputs = self._compiled(*self._inputs)
+        jax.block_until_ready(outputs)
+        time_s = time.perf_counter() - start_s
+        self._renew(outputs)
+        return time_s
+
+    @property
+    def warm_s(self) -> float:
+        """The least time so far; the first run counts only as long as it is the only one."""
+        return min(self.times_s[1:] or self.times_s)
+
+    def _find_successors(self, out_avals: Any, mesh: Mesh) -> dict[int, int]:
+        """For each donated input, the output that can follow it."""
+        free = list(enumerate(zip(out_avals, self._compiled.output_shardings, strict=True)))
+        found = {}
+        for position in self._donated:
+            aval, spec = self._types[position]
+            sharding = NamedSharding(mesh, spec)
+            for entry in free:
+                output, (out_aval, out_sharding) = entry
+                is_alike = (out_aval.shape, out_aval.dtype) == (aval.shape, aval.dtype)
+                if is_alike and out_sharding.is_equivalent_to(sharding, len(aval.shape)):
+                    found[position] = output
+                    free.remove(entry)
+                    break
+        return found
+
+    def _renew(self, outputs: Any) -> None:
+        for position in self._donated:
+            if self._inputs[position].is_deleted():
+                output = self._successors.get(position)
+                self._inputs[position] = self._maker.make(*self._types[position]) if output is None else outputs[output]

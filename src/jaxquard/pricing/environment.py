@@ -1,0 +1,69 @@
+"""What else than the program decides a price: the mesh, the devices, JAX and its settings."""
+
+import functools
+import hashlib
+import os
+import platform
+from typing import Any
+
+import jax
+import jaxlib
+from jax.sharding import Mesh
+
+# Settings of JAX that change what a jaxpr lowers or compiles to.
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_use_shardy_partitioner",
+    "jax_disable_most_optimizations",
+    "jax_optimization_level",
+    "jax_memory_fitting_level",
+    "jax_exec_time_optimization_effort",
+)
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+# How many virtual devices there are is the mesh's to say.
+_NO_MATTER = ("--xla_force_host_platform_device_count", "--xla_dump_")
+
+
+def device_kind(mesh: Mesh) -> str:
+    """As JAX names it; all processors are "cpu" to it, so there the model and the cores follow."""
+    device = mesh.devices.flat[0]
+    if device.platform != "cpu":
+        return device.device_kind
+    return f"{device.device_kind}: {_processor()}, {os.cpu_count()} cores"
+
+
+@functools.cache
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        return lines[0]
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
+
+
+def environment_key(mesh: Mesh, **measured: Any) -> str:
+    """A hash of all of it, and of how the measurement is made."""
+    device = mesh.devices.flat[0]
+    parts = {
+        "mesh": (tuple(mesh.shape.items()), tuple(map(str, mesh.axis_types)), _order(mesh)),
+        "jax": (jax.__version__, jaxlib.__version__),
+        "device": (device.platform, device_kind(mesh), getattr(device.client, "platform_version", "")),
+        "settings": [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS],
+        "flags": [_flags(name) for name in _FLAGS],
+        "measured": sorted(measured.items()),
+    }
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _order(mesh: Mesh) -> list[int]:
+    """Which device stands where: it decides the links, and the least id does not."""
+    ids = [device.id for device in mesh.devices.flat]
+    return [number - min(ids) for number in ids]
+
+
+def _flags(name: str) -> list[str]:
+    return sorted(flag for flag in os.environ.get(name, "").split() if not flag.startswith(_NO_MATTER))

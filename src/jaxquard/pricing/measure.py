@@ -1,0 +1,155 @@
+"""Prices by measurement: each program is compiled as a real SPMD program and run on the mesh (section 4.2 of CFP).
+
+Programs are taken in batches: a batch is compiled, then run in rounds (`run_rounds`), then its prices are kept on disk,
+so that an interrupted search goes on where it was. Where compilers leave the devices alone, the next batch is compiled
+meanwhile. A program that does not compile, fit or run is set aside by name.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Literal
+
+from jax.sharding import Mesh
+
+from jaxquard.errors import PricingError
+from jaxquard.pricing.cache import PriceCache
+from jaxquard.pricing.compilers import CompileHere, choose_compilers, num_cores
+from jaxquard.pricing.environment import environment_key
+from jaxquard.pricing.fingerprint import Fingerprints, combine_keys
+from jaxquard.pricing.ledger import Ledger
+from jaxquard.pricing.measure_batches import Job, Measurement
+from jaxquard.pricing.price import Failure, OnProgress, Price
+from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.run_rounds import BestTimes, Effort
+from jaxquard.pricing.watched_run import WatchedRun
+
+# With fewer programs, starting processes takes longer than they save.
+_FEWEST_FOR_COMPILERS = 8
+
+
+class MeasuredPricer:
+    """Prices programs by running them on a mesh.
+
+    It keeps its compiler processes for further calls; `close`, or leaving it as a context, ends them.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        *,
+        num_warmups: int = 5,
+        num_runs: int = 10,
+        cache: PriceCache | Literal["default"] | None = "default",
+        num_compilers: int | None = None,
+        slow_factor: float = 5.0,
+        limit_s: float = 120.0,
+        compile_limit_s: float = 600.0,
+        round_size: int = 8,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
+        """A pricer for a mesh.
+
+        Args:
+            mesh: devices of this process.
+            num_warmups: runs before those that count.
+            num_runs: runs that count.
+            cache: where prices are kept: the user's own folder, another, or nowhere.
+            num_compilers: how many programs are compiled at a time; None for as many as there are cores.
+            slow_factor: a program that takes so many times as long as the best of its group is stopped early.
+            limit_s: seconds that all runs of a program may take; one that takes so long alone is set aside.
+            compile_limit_s: the same for compiling it, where processes of their own compile.
+            round_size: how many programs are run in turns.
+            memory_limit_bytes: what a program may take on each device; None for what is free.
+        """
+        assert num_warmups >= 0
+        assert num_runs >= 1
+        self._mesh = mesh
+        self._effort = Effort(num_warmups=num_warmups, num_runs=num_runs, slow_factor=slow_factor, limit_s=limit_s)
+        self._cache = PriceCache() if cache == "default" else cache
+        num_compilers = num_cores() if num_compilers is None else num_compilers
+        self._compilers = choose_compilers(mesh, num_compilers=num_compilers, limit_s=compile_limit_s)
+        self._batch_size = max(round_size, num_compilers)
+        self._round_size = round_size
+        self._memory_limit_bytes = memory_limit_bytes
+
+    def __enter__(self) -> "MeasuredPricer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the compiler processes; another call starts new ones."""
+        self._compilers.stop()
+
+    def price(self, program: ShardedProgram) -> Price:
+        """The price of one program.
+
+        Raises:
+            PricingError: if it does not compile, fit or run.
+        """
+        (result,) = self.price_all([program])
+        if isinstance(result, Failure):
+            raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
+        return result
+
+    def price_all(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Price | Failure]:
+        """The prices of many, in their order; see `Pricer`."""
+        ledger = Ledger([program.name for program in programs], on_progress)
+        best, watch = BestTimes(), WatchedRun()
+        environment = environment_key(self._mesh, num_warmups=self._effort.num_warmups, num_runs=self._effort.num_runs)
+        jobs = self._find_missing(programs, groups or [None] * len(programs), environment, ledger, best)
+        measurement = Measurement(
+            mesh=self._mesh,
+            effort=self._effort,
+            cache=self._cache,
+            compilers=self._compilers if len(jobs) >= _FEWEST_FOR_COMPILERS else CompileHere(),
+            environment=environment,
+            round_size=self._round_size,
+            memory_limit_bytes=self._memory_limit_bytes,
+            ledger=ledger,
+            best=best,
+            watch=watch,
+        )
+        try:
+            measurement.measure(jobs, batch_size=self._batch_size)
+        except BaseException:
+            self._compilers.stop()
+            raise
+        finally:
+            watch.end(wait_s=1.0)
+        return ledger.results()
+
+    def _find_missing(
+        self,
+        programs: Sequence[ShardedProgram],
+        groups: Sequence[Hashable],
+        environment: str,
+        ledger: Ledger,
+        best: BestTimes,
+    ) -> list[Job]:
+        """Settles what has a price on disk, and joins what is equal."""
+        fingerprints = Fingerprints()
+        missing: dict[Hashable, Job] = {}
+        for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
+            fingerprint = fingerprints.key(program)
+            quick_key = None if fingerprint is None else combine_keys(environment, fingerprint)
+            known = None if quick_key is None or self._cache is None else self._cache.find_quickly(quick_key)
+            if known is not None:
+                best.note(group, known.time_s)
+                ledger.settle(number, known, is_cached=True)
+                continue
+            equal = missing.get(quick_key or number)
+            numbers = (number,) if equal is None else (*equal.numbers, number)
+            missing[quick_key or number] = Job(
+                numbers=numbers,
+                program=program if equal is None else equal.program,
+                group=group if equal is None else equal.group,
+                quick_key=quick_key,
+            )
+        return list(missing.values())

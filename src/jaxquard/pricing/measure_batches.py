@@ -1,0 +1,209 @@
+"""The work of one call of `MeasuredPricer`: look up, compile, run, keep, batch by batch."""
+
+import datetime
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxquard.pricing.cache import PriceCache
+from jaxquard.pricing.compilers import Compilers
+from jaxquard.pricing.contender import Contender
+from jaxquard.pricing.environment import device_kind
+from jaxquard.pricing.failures import failure_of, misfit
+from jaxquard.pricing.fingerprint import combine_keys
+from jaxquard.pricing.ledger import Ledger
+from jaxquard.pricing.lower_program import lower_program, lowered_key
+from jaxquard.pricing.make_inputs import InputMaker
+from jaxquard.pricing.memory import available_bytes, peak_bytes
+from jaxquard.pricing.price import FailureReason, Price, Provenance
+from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds, spread_of
+from jaxquard.pricing.watched_run import WatchedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One program to measure.
+
+    Attributes:
+        numbers: its places in the call; equal programs are measured once.
+        quick_key: the cheap key of its price; None if there is none.
+    """
+
+    numbers: tuple[int, ...]
+    program: ShardedProgram
+    group: Hashable
+    quick_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A job whose compilation has begun; `finish` waits for it."""
+
+    job: Job
+    key: str
+    finish: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A job that can run."""
+
+    job: Job
+    key: str
+    executable: Any
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a call measures with, and where its results go."""
+
+    mesh: Mesh
+    effort: Effort
+    cache: PriceCache | None
+    compilers: Compilers
+    environment: str
+    round_size: int
+    memory_limit_bytes: int | None
+    ledger: Ledger
+    best: BestTimes
+    watch: WatchedRun
+
+    def measure(self, jobs: Sequence[Job], *, batch_size: int) -> None:
+        """Measures all; each batch is compiled, then run."""
+        batches = (self._begin(batch) for batch in _split(jobs, batch_size))
+        if self.compilers.may_overlap:
+            batches = _one_ahead(batches)
+        for begun in batches:
+            ready = list(self._finish(begun))
+            for together in self._rounds(ready):
+                self._run(together)
+
+    def _begin(self, jobs: Iterable[Job]) -> list[_Begun]:
+        """Lowers jobs, looks whether what they lower to has a price, and lets the others be compiled."""
+        begun = []
+        for job in jobs:
+            try:
+                lowered = lower_program(job.program, mesh=self.mesh)
+            except Exception as error:  # A candidate that makes no sense to JAX; the others may.
+                self._set_aside(job, FailureReason.NO_LOWERING, error)
+                continue
+            key = combine_keys(self.environment, lowered_key(lowered))
+            known = None if self.cache is None else self.cache.find(key)
+            if known is not None:
+                self._settle(job, key, known, is_cached=True)
+                continue
+            free_outputs = tuple(spec is None for spec in job.program.out_specs)
+            finish = self.compilers.start(lowered, free_outputs=free_outputs)
+            begun.append(_Begun(job=job, key=key, finish=finish))
+        return begun
+
+    def _finish(self, begun: Iterable[_Begun]) -> Iterator[_Ready]:
+        """Those that compiled and fit."""
+        available = self.memory_limit_bytes or available_bytes(self.mesh)
+        for item in begun:
+            try:
+                executable = item.finish()
+                needed = peak_bytes(executable)
+            except Exception as error:  # The compiler refuses this candidate.
+                self._set_aside(item.job, FailureReason.NO_COMPILATION, error)
+                continue
+            if available is not None and needed > available:
+                for number in item.job.numbers:
+                    name = item.job.program.name
+                    self.ledger.settle(number, misfit(name, needed_bytes=needed, available_bytes=available))
+                continue
+            yield _Ready(job=item.job, key=item.key, executable=executable, peak_bytes=needed)
+
+    def _rounds(self, ready: Sequence[_Ready]) -> Iterator[list[_Ready]]:
+        """Splits them into rounds whose programs fit into memory beside each other."""
+        available = self.memory_limit_bytes or available_bytes(self.mesh)
+        together: list[_Ready] = []
+        for item in ready:
+            total = sum(other.peak_bytes for other in together) + item.peak_bytes
+            if together and (len(together) == self.round_size or (available is not None and total > available)):
+                yield together
+                together = []
+            together.append(item)
+        if together:
+            yield together
+
+    def _run(self, together: Sequence[_Ready]) -> None:
+        """Times them in turns; what finds no memory beside the others is tried again alone."""
+        maker = InputMaker(self.mesh)
+        contenders: dict[int, Contender] = {}
+        crowded: list[_Ready] = []
+
+        def set_aside(position: int, error: Exception) -> None:
+            contenders.pop(position, None)
+            failure = failure_of("", FailureReason.NO_RUN, error)
+            if failure.reason is FailureReason.OUT_OF_MEMORY and len(together) > 1:
+                crowded.append(together[position])
+            else:
+                self._set_aside(together[position].job, FailureReason.NO_RUN, error)
+
+        for position, item in enumerate(together):
+            try:
+                contenders[position] = Contender(item.job.program, item.executable, mesh=self.mesh, maker=maker)
+            except Exception as error:  # Most likely no memory for its inputs.
+                set_aside(position, error)
+        groups = {position: item.job.group for position, item in enumerate(together)}
+        run_rounds(
+            contenders, groups=groups, best=self.best, effort=self.effort, watch=self.watch, on_error=set_aside
+        )  # fmt: skip
+        for position, contender in contenders.items():
+            item = together[position]
+            self._settle(item.job, item.key, self._price(item, contender))
+        contenders.clear()
+        del maker
+        for item in crowded:
+            self._run([item])
+
+    def _price(self, ready: _Ready, contender: Contender) -> Price:
+        counted = contender.times_s[self.effort.num_warmups :]
+        device = self.mesh.devices.flat[0]
+        return Price(
+            time_s=min(counted) if counted else contender.warm_s,
+            peak_bytes=ready.peak_bytes,
+            spread=None if contender.was_stopped_early else spread_of(counted),
+            provenance=Provenance(
+                pricer="measured",
+                jax_version=jax.__version__,
+                platform=device.platform,
+                device_kind=device_kind(self.mesh),
+                num_devices=self.mesh.size,
+                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                num_runs=len(counted),
+                was_stopped_early=contender.was_stopped_early,
+            ),
+        )
+
+    def _settle(self, job: Job, key: str, price: Price, *, is_cached: bool = False) -> None:
+        if self.cache is not None:
+            if not is_cached:
+                self.cache.store(key, price, name=job.program.name)
+            if job.quick_key is not None:
+                self.cache.add_alias(job.quick_key, key)
+        self.best.note(job.group, price.time_s)
+        for number in job.numbers:
+            self.ledger.settle(number, price, is_cached=is_cached)
+
+    def _set_aside(self, job: Job, reason: FailureReason, error: Exception) -> None:
+        for number in job.numbers:
+            self.ledger.settle(number, failure_of(job.program.name, reason, error))
+
+
+def _split(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
+    for start in range(0, len(jobs), size):
+        yield jobs[start : start + size]
+
+
+def _one_ahead(batches: Iterator[list[_Begun]]) -> Iterator[list[_Begun]]:
+    """Begins the next batch before it gives one."""
+    for one, _ in itertools.pairwise(itertools.chain(batches, [[]])):
+        yield one

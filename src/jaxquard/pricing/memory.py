@@ -1,0 +1,41 @@
+"""The memory that a compiled program needs on a device, and the memory that there is.
+
+On CPU too much is not refused: the system ends the process. So what cannot fit is never run.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+
+def peak_bytes(compiled: Any) -> int:
+    """Bytes on each device: arguments, temporaries and outputs, less what they share."""
+    sizes = compiled.memory_analysis()
+    return int(
+        sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    )
+
+
+def available_bytes(mesh: Mesh) -> int | None:
+    """Bytes on each device that a program can have; None if nobody says."""
+    devices = list(mesh.devices.flat)
+    if devices[0].platform == "cpu":
+        host = _host_bytes()
+        return None if host is None else host // len(devices)
+    stats = [device.memory_stats() or {} for device in devices]
+    limits = [stat["bytes_limit"] - stat.get("bytes_in_use", 0) for stat in stats if "bytes_limit" in stat]
+    return min(limits, default=None)
+
+
+def _host_bytes() -> int | None:
+    """What the host has free, or what the container may have if that is less; None where Linux does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
+    try:
+        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):
+        return free

@@ -1,0 +1,120 @@
+"""What a program costs, and who says so."""
+
+import enum
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jaxquard.pricing.program import ShardedProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a price comes from.
+
+    Attributes:
+        pricer: "measured".
+        device_kind: as JAX names it; on CPU followed by the processor and its cores, which JAX does not tell.
+        date: of the measurement, ISO 8601 in UTC.
+        num_runs: how many timed runs there were.
+        was_stopped_early: whether it was so much slower than its rivals that the rest of the runs was spared.
+    """
+
+    pricer: str
+    jax_version: str
+    platform: str
+    device_kind: str
+    num_devices: int
+    date: str
+    num_runs: int
+    was_stopped_early: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Seconds and bytes of one program.
+
+    Attributes:
+        time_s: the least of the runs.
+        compute_s: of `time_s`, and `communication_s`; None where the platform cannot tell them apart.
+        peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.
+        spread: how far the upper quartile of the runs lies above the least, as a part of the least; None if there
+            were too few runs to tell.
+    """
+
+    time_s: float
+    compute_s: float | None = None
+    communication_s: float | None = None
+    peak_bytes: int
+    spread: float | None
+    provenance: Provenance
+
+
+class FailureReason(enum.Enum):
+    """Why a candidate was set aside."""
+
+    OUT_OF_MEMORY = "out of memory"
+    TOO_SLOW = "too slow"
+    NO_LOWERING = "does not lower"
+    NO_COMPILATION = "does not compile"
+    NO_RUN = "does not run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A candidate that was set aside: which, why, and the first line of what was said."""
+
+    name: str
+    reason: FailureReason
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason.value} ({self.message})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far pricing is.
+
+    Attributes:
+        done: how many programs have a price or were set aside.
+        name: the program that was last in work.
+        num_cached: how many prices were known before.
+        left_s: how long the rest may take; None as long as nothing is measured.
+    """
+
+    done: int
+    total: int
+    name: str
+    num_cached: int
+    left_s: float | None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Pricer(Protocol):
+    """Gives programs their prices."""
+
+    def price(self, program: ShardedProgram) -> Price:
+        """The price of one program.
+
+        Raises:
+            PricingError: if it does not compile, fit or run.
+        """
+        ...
+
+    def price_all(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Price | Failure]:
+        """The prices of many, in their order; what fails is set aside.
+
+        Args:
+            groups: for each program, a key that it shares with those that compete with it; by default all do.
+            on_progress: called as prices become known.
+        """
+        ...

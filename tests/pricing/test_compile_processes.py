@@ -1,0 +1,111 @@
+"""Compilers in processes of their own."""
+
+import os
+import signal
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from jaxquard.hlo import parse_module
+from jaxquard.pricing import FailureReason, Price
+from jaxquard.pricing.compile_processes import CompileProcesses
+from jaxquard.pricing.lower_program import lower_program
+from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def compilers():
+    found = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def hits():
+    events: list[str] = []
+    jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
+    yield lambda: sum("cache_hits" in name for name in events)
+    jax.monitoring.clear_event_listeners()
+
+
+def start(compilers, program):
+    lowered = lower_program(program, mesh=line_mesh())
+    return compilers.start(lowered, free_outputs=tuple(spec is None for spec in program.out_specs))
+
+
+def opcodes(executable):
+    return [operation.opcode for operation in parse_module(executable.as_text()).main.operations]
+
+
+def programs():
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    yield product(32)
+    yield make(jnp.matmul, array(64, 64), array(64, 64), ins=(P(None, "x"), P("x")))
+    yield make(lambda w, g: w - g, *[array(64, 64)] * 2, ins=(P("x"),) * 2, outs=(P("x"),), donated=(0,))
+    yield make(lambda x, key: jax.random.bernoulli(key, 0.5, x.shape) * x, array(16, 16), key, ins=(P("x"), P()))
+    yield make(lambda x: jnp.sin(x @ x), array(16, 16), constraints=((0, 0, P("x")),))
+
+
+def test_what_a_process_compiles_is_found_here(compilers, hits):
+    before = jax.config.jax_compilation_cache_dir
+    for number, program in enumerate(programs()):
+        loaded = start(compilers, program)()
+        assert hits() == number + 1
+        compiled = lower_program(program, mesh=line_mesh()).compile()
+        assert str(loaded.memory_analysis()) == str(compiled.memory_analysis())
+        assert opcodes(loaded) == opcodes(compiled)
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_what_calls_back_is_compiled_here(compilers, hits):
+    program = make(lambda x: jax.pure_callback(lambda x: x + 1, array(4), x), array(4))
+    (result,) = start(compilers, program)()(jnp.ones(4))
+    assert result.tolist() == [2.0] * 4
+    assert hits() == 0
+
+
+def test_prices_are_the_same_kind_of_thing():
+    many = [product(8 * n, f"p{n}") for n in range(1, 9)]
+    with quick_pricer(num_compilers=2, slow_factor=1e9) as apart:
+        found = apart.price_all(many)
+    expected = quick_pricer(slow_factor=1e9).price_all(many)
+    assert all(isinstance(price, Price) for price in found)
+    assert [price.peak_bytes for price in found] == [price.peak_bytes for price in expected]
+
+
+def test_a_crash_takes_one_program_with_it(compilers):
+    start(compilers, product(8))()
+    (worker,) = compilers._crew._workers
+    os.kill(worker._process.pid, signal.SIGKILL)
+    with pytest.raises(EOFError, match=r"the compiler ended its process \(exit code -9\)"):
+        start(compilers, product(16))()
+    start(compilers, product(24))()
+
+
+def test_a_stalled_compiler_is_given_up():
+    stalled = CompileProcesses(line_mesh(), num_compilers=1, limit_s=0.01)
+    with pytest.raises(RuntimeError, match=r"not compiled within 0\.01 s"):
+        start(stalled, product(8))()
+    stalled.stop()
+
+
+def test_a_stalled_compiler_is_a_failure_of_its_program():
+    with quick_pricer(num_compilers=2, compile_limit_s=0.01) as pricer:
+        found = pricer.price_all([product(8 * n) for n in range(1, 9)])
+    assert {failure.reason for failure in found} == {FailureReason.TOO_SLOW}
+
+
+def test_stopping_ends_the_processes(compilers):
+    start(compilers, product(8))()
+    (worker,) = compilers._crew._workers
+    folder, process = compilers._crew.folder, worker._process
+    start_s = time.monotonic()
+    compilers.stop()
+    assert process.poll() is not None
+    assert not os.path.exists(folder)
+    assert time.monotonic() - start_s < 10

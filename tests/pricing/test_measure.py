@@ -1,0 +1,286 @@
+import _thread
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from jaxquard.errors import PricingError
+from jaxquard.pricing import Failure, FailureReason, Price, PriceCache, measure, measure_batches, reshard_program
+from jaxquard.pricing.compilers import CompileInThreads
+from jaxquard.pricing.contender import Contender
+from tests.pricing.programs import array, make, product, quick_pricer
+
+
+def test_prices_are_ordered_as_the_work_is():
+    tiny, big = quick_pricer(slow_factor=1e9).price_all([product(16), product(1024)])
+    assert tiny.time_s < big.time_s
+    assert tiny.peak_bytes == 16 * 16 * 4 * (1 + 2 / 8)
+    assert big.provenance.num_runs == 4
+    assert big.provenance.num_devices == 8
+    assert big.spread >= 0
+    assert big.compute_s is None
+    assert big.communication_s is None
+
+
+def test_a_resharding_costs():
+    avals = [array(2048, 1024)]
+    stays = make(lambda x: x + 1, array(8), ins=(P("x"),), outs=(P("x"),))
+    moves = reshard_program("moves", avals, [P("x")], [P(None, "x")])
+    stay, move = quick_pricer(slow_factor=1e9).price_all([stays, moves])
+    assert stay.time_s < move.time_s
+
+
+def test_a_cached_price_is_not_measured_again(tmp_path, monkeypatch):
+    cache = PriceCache(tmp_path)
+    first = quick_pricer(cache).price_all([product(16), product(24)])
+    monkeypatch.setattr(measure_batches, "lower_program", None)
+    seen = []
+    second = quick_pricer(cache).price_all([product(24), product(16)], on_progress=seen.append)
+    assert second == first[::-1]
+    assert [(p.done, p.total, p.num_cached, p.left_s) for p in seen] == [(1, 2, 1, None), (2, 2, 2, 0.0)]
+
+
+def test_a_price_is_found_by_what_a_program_lowers_to(tmp_path, monkeypatch):
+    """Here a donation that is of no use."""
+    cache = PriceCache(tmp_path)
+    plain = make(lambda x: x.sum(), array(8))
+    price = quick_pricer(cache).price(make(lambda x: x.sum(), array(8), donated=(0,)))
+    monkeypatch.setattr(Contender, "run", None)
+    assert quick_pricer(cache).price(plain) == price
+
+
+def test_the_environment_is_part_of_the_key(tmp_path):
+    cache = PriceCache(tmp_path)
+    quick_pricer(cache).price(product(16))
+    seen = []
+    quick_pricer(cache, num_runs=5).price_all([product(16)], on_progress=seen.append)
+    assert seen[-1].num_cached == 0
+
+
+def test_equal_programs_are_measured_once(monkeypatch):
+    runs = []
+    original = Contender.run
+    monkeypatch.setattr(Contender, "run", lambda self: runs.append(self) or original(self))
+    one, other = quick_pricer().price_all([product(16, "one"), product(16, "other")])
+    assert one == other
+    assert len(runs) == 5
+
+
+def test_an_interrupted_search_goes_on(tmp_path):
+    cache, programs = PriceCache(tmp_path), [product(8 * n) for n in range(1, 6)]
+
+    def interrupt(progress):
+        if progress.done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quick_pricer(cache, round_size=1).price_all(programs, on_progress=interrupt)
+    seen = []
+    assert len(quick_pricer(cache).price_all(programs, on_progress=seen.append)) == 5
+    assert seen[-1].num_cached == 3
+
+
+def test_an_interrupt_during_a_run_stops_at_once(monkeypatch):
+    monkeypatch.setattr(Contender, "run", lambda self: time.sleep(30))
+    pricer = quick_pricer()
+    start_s = time.monotonic()
+    timer = threading.Timer(3.0, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pricer.price(product(8))
+    timer.join()
+    assert time.monotonic() - start_s < 25
+
+
+def test_a_corrupt_price_is_measured_again(tmp_path):
+    cache = PriceCache(tmp_path)
+    quick_pricer(cache).price(product(16))
+    for path in tmp_path.iterdir():
+        path.write_text("{")
+    price = quick_pricer(cache).price(product(16))
+    assert quick_pricer(cache).price(product(16)) == price
+
+
+def test_what_does_not_fit_is_set_aside_and_the_rest_goes_on():
+    huge = make(lambda x: x + jnp.ones((1 << 43,), jnp.float32), array(1 << 43), name="huge")
+    failure, price = quick_pricer().price_all([huge, product(16)])
+    assert isinstance(price, Price)
+    assert isinstance(failure, Failure)
+    assert failure.name == "huge"
+    assert failure.reason is FailureReason.OUT_OF_MEMORY
+    assert "GB on each device" in failure.message
+
+
+def test_a_memory_limit_sets_aside():
+    (failure,) = quick_pricer(memory_limit_bytes=1000).price_all([product(64)])
+    assert failure.message == "it needs 2.05e-05 GB on each device, which has 1e-06 GB"
+
+
+def test_out_of_memory_beside_others_is_tried_again_alone(monkeypatch):
+    original, crowd = Contender.run, []
+
+    def run(self):
+        crowd.append(self)
+        if len(crowd) == 1:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore")
+        return original(self)
+
+    monkeypatch.setattr(Contender, "run", run)
+    assert all(isinstance(price, Price) for price in quick_pricer().price_all([product(16), product(24)]))
+
+
+def test_what_does_not_run_is_set_aside(monkeypatch):
+    def run(self):
+        raise RuntimeError("INTERNAL: broken\nmore")
+
+    monkeypatch.setattr(Contender, "run", run)
+    with pytest.raises(PricingError, match=r"^mine: does not run \(INTERNAL: broken\)\. Take another"):
+        quick_pricer().price(product(16, "mine"))
+
+
+def test_a_sharding_that_divides_nothing_is_set_aside():
+    odd = make(lambda x: x + 1, array(7), ins=(P("x"),), name="odd")
+    failure, price = quick_pricer().price_all([odd, product(16)])
+    assert failure.reason is FailureReason.NO_LOWERING
+    assert "\n" not in failure.message
+    assert isinstance(price, Price)
+
+
+def test_what_stalls_is_set_aside(monkeypatch):
+    monkeypatch.setattr(Contender, "run", lambda self: time.sleep(3))
+    (failure,) = quick_pricer(limit_s=0.5).price_all([product(16)])
+    assert failure.reason is FailureReason.TOO_SLOW
+    assert failure.message == "no result within 0.5 s"
+
+
+def times_of(monkeypatch, *series):
+    """Lets the contenders of a call take given times, one series each."""
+    given: dict[Contender, list[float]] = {}
+
+    def run(self):
+        if self not in given:
+            given[self] = list(series[len(given)])
+        return given[self].pop(0)
+
+    monkeypatch.setattr(Contender, "run", run)
+
+
+def test_a_slow_one_is_stopped_early(monkeypatch):
+    times_of(monkeypatch, [9, 1.0, 1.2, 1.1, 1.3], [20, 6.0, 7.0, 5.9, 5.8], [9, 4.0, 4.5, 4.2, 4.1])
+    best, slow, fair = quick_pricer().price_all([product(8), product(16), product(24)])
+    assert (best.time_s, best.spread) == (1.0, pytest.approx(0.3))
+    assert (slow.time_s, slow.spread, slow.provenance.num_runs) == (6.0, None, 2)
+    assert slow.provenance.was_stopped_early
+    assert (fair.time_s, fair.provenance.was_stopped_early) == (4.0, False)
+
+
+def test_only_rivals_stop_each_other(monkeypatch):
+    times_of(monkeypatch, [9, 1.0, 1.2, 1.1, 1.3], [20, 6.0, 7.0, 5.9, 5.8])
+    _, slow = quick_pricer().price_all([product(8), product(16)], groups=["a", "b"])
+    assert (slow.time_s, slow.provenance.was_stopped_early) == (5.8, False)
+
+
+def test_cached_prices_stop_slow_ones_too(monkeypatch, tmp_path):
+    times_of(monkeypatch, [9, 1.0, 1.2, 1.1, 1.3], [20, 6.0, 7.0, 5.9, 5.8])
+    quick_pricer(PriceCache(tmp_path)).price(product(8))
+    _, slow = quick_pricer(PriceCache(tmp_path)).price_all([product(8), product(16)])
+    assert slow.provenance.was_stopped_early
+
+
+def test_all_runs_together_have_a_limit(monkeypatch):
+    times_of(monkeypatch, [9, 9, 9, 9, 9])
+    (price,) = quick_pricer(limit_s=25).price_all([product(8)])
+    assert (price.time_s, price.provenance.num_runs) == (9, 2)
+
+
+def test_runs_are_interleaved(monkeypatch):
+    order = []
+    original = Contender.run
+    monkeypatch.setattr(Contender, "run", lambda self: order.append(id(self)) or original(self))
+    quick_pricer(slow_factor=1e9).price_all([product(8), product(16)])
+    assert order == order[:2] * 5
+    assert len(set(order)) == 2
+
+
+def test_threads_compile_the_next_batch_meanwhile(monkeypatch):
+    events = []
+    original = Contender.run
+
+    def run(self):
+        events.append("run")
+        return original(self)
+
+    class Threads(CompileInThreads):
+        def start(self, lowered, *, free_outputs):
+            events.append("compile")
+            return super().start(lowered, free_outputs=free_outputs)
+
+    monkeypatch.setattr(Contender, "run", run)
+    monkeypatch.setattr(measure, "choose_compilers", lambda *_, **__: Threads(2))
+    with quick_pricer(round_size=4, slow_factor=1e9) as pricer:
+        found = pricer.price_all([product(8 * n) for n in range(1, 9)])
+    assert all(isinstance(price, Price) for price in found)
+    assert events == ["compile"] * 8 + ["run"] * 40
+
+
+def test_donated_inputs_are_renewed():
+    program = make(
+        lambda w, g, old: (w - 0.01 * g, old.sum() + w),
+        array(64, 8), array(64, 8), array(64, 8),
+        ins=(P("x"),) * 3, outs=(P("x"), None), donated=(0, 2),
+    )  # fmt: skip
+    kept = make(
+        lambda w, g, old: (w - 0.01 * g, old.sum() + w), *[array(64, 8)] * 3, ins=(P("x"),) * 3, outs=(P("x"), None)
+    )
+    donated, whole = quick_pricer().price_all([program, kept])
+    assert donated.peak_bytes < whole.peak_bytes
+
+
+def test_keys_and_loops_and_constraints_have_prices():
+    def dropout(x, key):
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0.0)
+
+    def loop(x, w):
+        return lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, w)[0]
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    programs = [
+        make(dropout, array(16, 16), key, ins=(P("x"), P())),
+        make(loop, array(16, 16), array(3, 16, 16), ins=(P("x"), P())),
+        make(lambda x: jnp.sin(x @ x), array(16, 16), constraints=((0, 0, P("x")),)),
+        make(lambda i, table: table[i], array(16, dtype=jnp.int32), array(128, 8), ins=(P("x"), P())),
+    ]
+    assert all(isinstance(price, Price) for price in quick_pricer().price_all(programs))
+
+
+def test_progress_tells_what_is_left():
+    seen = []
+    quick_pricer(round_size=1).price_all([product(8, "a"), product(16, "b")], on_progress=seen.append)
+    assert [(p.done, p.total, p.name, p.num_cached) for p in seen] == [(1, 2, "a", 0), (2, 2, "b", 0)]
+    assert seen[0].left_s > 0
+    assert seen[1].left_s == 0
+
+
+@pytest.mark.ray
+def test_another_process_finds_the_prices(tmp_path):
+    code = (
+        "import jax, sys; jax.config.update('jax_num_cpu_devices', 8); jax.config.update('jax_platforms', 'cpu')\n"
+        "from tests.pricing.programs import product, quick_pricer\n"
+        "from jaxquard.pricing import PriceCache\n"
+        "seen = []\n"
+        "print(quick_pricer(PriceCache(sys.argv[1])).price_all([product(16)], on_progress=seen.append)[0])\n"
+        "print(seen[-1].num_cached)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(("src", "."))}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = [subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    (first, num_first), (second, num_second) = (text.split("\n")[:2] for text in done)
+    assert first == second
+    assert (num_first, num_second) == ("0", "1")
