@@ -1,0 +1,1 @@
+"""Sharding inside an actor: parallel blocks, segments, strategies and their search (CFP)."""

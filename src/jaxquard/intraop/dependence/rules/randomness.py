@@ -1,0 +1,38 @@
+"""Keys and random bits.
+
+One key gives nothing to cut: the bits that follow from it need it whole, which costs nothing. The dims
+of an array of keys are a batch.
+"""
+
+from jaxquard.intraop.dependence.link import Links, links_of
+from jaxquard.intraop.dependence.relation import Relation
+from jaxquard.intraop.dependence.rule import Rule, for_each, in_shapes, out_shapes
+from jaxquard.intraop.dependence.rules.elementwise import elementwise
+from jaxquard.ir.jaxpr_tools import Equation
+
+
+def leading_dims(rank: int, out_shape: tuple[int, ...], in_shape: tuple[int, ...]) -> Links:
+    """The first `rank` dims, each with itself."""
+    sizes = zip(out_shape[:rank], in_shape[:rank], strict=True)
+    return links_of((dim, dim, size) for dim, (size, in_size) in enumerate(sizes) if size == in_size)
+
+
+def _batch_of_keys(equation: Equation) -> Relation:
+    """The side with fewer dims has the keys, or what takes a key's place; the other has more for each."""
+    out_shape, shape = out_shapes(equation)[0], in_shapes(equation)[0]
+    return ((leading_dims(min(len(shape), len(out_shape)), out_shape, shape),),)
+
+
+def _read_whole(equation: Equation) -> Relation:
+    return (((),) * len(equation.invars),) * len(equation.outvars)
+
+
+_ONE_FOR_ONE = "random_clone random_fold_in random_gamma random_seed threefry2x32"
+_MANY_FOR_ONE = "random_bits random_split random_unwrap random_wrap"
+_NOTHING_TO_CUT = "empty empty2 iota iota_2x32_shape platform_index rng_bit_generator rng_uniform"
+
+RULES: dict[str, Rule] = (
+    for_each(_ONE_FOR_ONE, elementwise)
+    | for_each(_MANY_FOR_ONE, _batch_of_keys)
+    | for_each(_NOTHING_TO_CUT, _read_whole)
+)

@@ -1,0 +1,195 @@
+"""Groups the forward of a step into parallel blocks (CFP, algorithm 1 and section 3.3).
+
+Contractions are taken in the order of the program. One that an earlier block took is passed over; the others begin
+blocks. Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V
+apart; gate and up), begin one block together. Where several dims can stand for the rows or the columns, the cut takes
+the one with which the block grows largest.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.block import Block, Choice
+from jaxquard.intraop.contraction import Contraction, Cut, Kind
+from jaxquard.intraop.graph import StepGraph
+from jaxquard.intraop.grow_block import Growth, grow_block
+from jaxquard.intraop.source_lines import source_line
+from jaxquard.ir.jaxpr_tools import is_var
+
+# How many equations a block may have while dims are compared: a cut along the batch goes through the whole model.
+_LOOK_AHEAD = 256
+
+
+def find_blocks(graph: StepGraph, *, num_parts: int) -> tuple[Block, ...]:
+    """The blocks of a step, in the order of the program.
+
+    Args:
+        num_parts: the size of the mesh axis over which blocks are cut.
+
+    Raises:
+        ShardingError: if a contraction has no dim that so many devices can share.
+    """
+    finder = _Finder(graph, num_parts)
+    return tuple(finder.find())
+
+
+class _Finder:
+    def __init__(self, graph: StepGraph, num_parts: int):
+        self.graph = graph
+        self.num_parts = num_parts
+        self.grouped_bits = 0
+        self.grouped: set[int] = set()
+        self.by_input: dict[object, list[Contraction]] = {}
+        self.best_cuts: dict[Hashable, int] = {}
+        for contraction in graph.contractions.values():
+            self.by_input.setdefault(self._data(contraction), []).append(contraction)
+
+    def find(self) -> Iterable[Block]:
+        number = 0
+        for position, contraction in self.graph.contractions.items():
+            if position not in self.grouped:
+                block = self._block(number, contraction)
+                self.grouped.update(block.equations)
+                for inner in block.contractions:
+                    self.grouped_bits |= self.graph.bit(inner)
+                number += 1
+                yield block
+
+    def _data(self, contraction: Contraction) -> object:
+        atom = contraction.equation.invars[contraction.data]
+        return self.graph.first(atom) if is_var(atom) else id(contraction)
+
+    def _block(self, number: int, seed: Contraction) -> Block:
+        seeds = [seed, *self._siblings(seed)]
+        if len(seeds) > 1:
+            met = self._grow(seeds, self._cuts(seeds)).component(0)
+            seeds = [sibling for place, sibling in enumerate(seeds) if met >> place & 1]
+        cuts = self._cuts(seeds)
+        return _make_block(self.graph, number, seeds, cuts, self._grow(seeds, cuts))
+
+    def _siblings(self, seed: Contraction) -> list[Contraction]:
+        """Later contractions of the same input, cut in the same ways, that wait for no other."""
+        return [
+            other
+            for other in self.by_input[self._data(seed)]
+            if other.position > seed.position
+            and other.position not in self.grouped
+            and _kinds(other) == _kinds(seed)
+            and not self.graph.ancestors[other.position] & ~(self.grouped_bits | self.graph.bit(other.position))
+        ]
+
+    def _cuts(self, seeds: Sequence[Contraction]) -> list[tuple[Cut, ...]]:
+        """The ways to cut contractions together, one for each kind that divides."""
+        found = []
+        for groups in zip(*(seed.groups for seed in seeds), strict=True):
+            fitting = [[cut for cut in group if cut.size % self.num_parts == 0] for group in groups]
+            if all(fitting):
+                found.append(self._best(seeds, fitting))
+        if not found:
+            raise ShardingError(_nothing_divides(self.graph, seeds[0], self.num_parts))
+        return found
+
+    def _best(self, seeds: Sequence[Contraction], fitting: list[list[Cut]]) -> tuple[Cut, ...]:
+        """The dims, one per contraction, with which the block grows largest; the first ones if it is the same.
+
+        Contractions of the same form from the same line of code are asked once: layers are alike.
+        """
+        longest = max(map(len, fitting))
+        candidates = [tuple(group[min(place, len(group) - 1)] for group in fitting) for place in range(longest)]
+        if len(candidates) == 1 or candidates[0][0].kind is Kind.CONTRACTED:
+            return candidates[0]
+        key = tuple(_form(seed) for seed in seeds), tuple(candidates)
+        if key not in self.best_cuts:
+            sizes = [len(self._grow(seeds, [cuts], limit=_LOOK_AHEAD).positions) for cuts in candidates]
+            self.best_cuts[key] = sizes.index(max(sizes))
+        return candidates[self.best_cuts[key]]
+
+    def _grow(self, seeds: Sequence[Contraction], cuts: Sequence[Sequence[Cut]], *, limit: int | None = None) -> Growth:
+        return grow_block(
+            self.graph,
+            seeds,
+            cuts,
+            num_parts=self.num_parts,
+            grouped=self.grouped_bits,
+            is_grouped=self.grouped.__contains__,
+            limit=limit,
+        )
+
+
+def _form(contraction: Contraction) -> Hashable:
+    equation = contraction.equation
+    shapes = tuple(atom.aval.shape for atom in equation.invars)
+    return source_line(equation), equation.primitive.name, shapes, str(equation.params["dimension_numbers"])
+
+
+def _kinds(contraction: Contraction) -> list[str]:
+    return [group[0].name for group in contraction.groups]
+
+
+def _make_block(
+    graph: StepGraph, number: int, seeds: Sequence[Contraction], cuts: Sequence[tuple[Cut, ...]], growth: Growth
+) -> Block:
+    choices = [
+        Choice(
+            name=cuts_of[0].name,
+            cuts=cuts_of,
+            num_chunks=chunks,
+            dims=dims,
+            needs=_needs(graph, growth.positions, seeds, cuts_of, dims),
+        )
+        for cuts_of, chunks, dims in zip(cuts, growth.num_chunks, growth.dims, strict=True)
+    ]
+    return Block(
+        number=number,
+        seeds=tuple(seeds),
+        contractions=tuple(position for position in growth.positions if position in graph.contractions),
+        equations=tuple(growth.positions),
+        choices=tuple(choices),
+        more_choices=_scattered(seeds, choices),
+    )
+
+
+def _scattered(seeds: Sequence[Contraction], choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Cut what is contracted, and leave the sum cut by rows: sequence parallelism, if there are both."""
+    found = {choice.kind: choice for choice in choices}
+    rows, contracted = found.get(Kind.ROWS), found.get(Kind.CONTRACTED)
+    if rows is None or contracted is None:
+        return ()
+    first = {seed.position for seed in seeds}
+    needs = {key: (contracted if key[0] in first else rows).needs[key] for key in rows.needs}
+    return (Choice(name="scattered", cuts=contracted.cuts, num_chunks=rows.num_chunks, dims=rows.dims, needs=needs),)
+
+
+def _needs(
+    graph: StepGraph, positions: Sequence[int], seeds: Sequence[Contraction], cuts: Sequence[Cut], dims: dict
+) -> dict[tuple[int, int], int | None]:
+    """How the equations of a block want what comes from outside (section 3.3: input branches)."""
+    needs: dict[tuple[int, int], int | None] = {}
+    in_dims = {seed.position: cut.in_dims for seed, cut in zip(seeds, cuts, strict=True)}
+    for position in positions:
+        equation = graph.equations[position]
+        for place, atom in enumerate(equation.invars):
+            if not is_var(atom) or atom in dims:
+                continue
+            if position in in_dims:
+                needs[position, place] = in_dims[position][place]
+                continue
+            wanted = {
+                link.in_dim
+                for var, of_output in zip(equation.outvars, graph.links(position).links, strict=True)
+                for link in of_output[place]
+                if link.out_dim == dims[var]
+            }
+            needs[position, place] = min(wanted) if wanted else None
+    return needs
+
+
+def _nothing_divides(graph: StepGraph, seed: Contraction, num_parts: int) -> str:
+    sizes = ", ".join(
+        f"{kind} {' x '.join(str(cut.size) for cut in group)}"
+        for kind, group in ((group[0].name, group) for group in seed.groups)
+    )
+    return (
+        f"the contraction at {source_line(seed.equation)} has no dim that {num_parts} devices can share evenly: "
+        f"{sizes}. Use a mesh axis whose size divides one of them, or pad the dim."
+    )

@@ -1,0 +1,192 @@
+"""How every value of a segment is cut, given a choice for every block (CFP, section 3.3, figure 5).
+
+Values in a block follow from its choice. What a block needs from outside is carried back through the equations that
+stand in no block, up to the inputs of the step or the values of other blocks; where blocks want the same value in
+different ways, the first one has it, and the compiler reshards for the others. Gradients are cut as the values that
+they belong to, and new state as the old. What is left follows its inputs where they agree, and is left to the compiler
+where they do not.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec
+
+from jaxquard.intraop.analyse import Analysis
+from jaxquard.intraop.block import Block, Choice
+from jaxquard.intraop.cross_borders import Crossing
+from jaxquard.intraop.graph import StepGraph
+from jaxquard.intraop.phases import Phase
+from jaxquard.intraop.segments import Segment
+from jaxquard.ir.jaxpr_tools import Var, is_var
+
+# For each block, the name of its choice on every mesh axis, the outer one first.
+Assignment = Mapping[int, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """The dims along which values are cut, by mesh axis.
+
+    Attributes:
+        dims: per axis, for each value that is laid out, the dim that is cut; None: whole along this axis.
+        entries: the same for values that come from other segments, as this one wants them.
+    """
+
+    axes: Mapping[str, int]
+    dims: Mapping[str, Mapping[Var, int | None]]
+    entries: Mapping[str, Mapping[Var, int | None]]
+
+    def spec(self, var: Var) -> PartitionSpec | None:
+        """How a value is cut; None if it is left to the compiler."""
+        return self._spec(var, self.dims)
+
+    def entry_spec(self, var: Var) -> PartitionSpec | None:
+        """How a value from outside is wanted."""
+        return self._spec(var, self.entries)
+
+    def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
+        if all(var not in of_axis for of_axis in dims.values()):
+            return None
+        return make_spec(var.aval.shape, {axis: of_axis.get(var) for axis, of_axis in dims.items()}, self.axes)
+
+
+def make_spec(shape: Sequence[int], dims: Mapping[str, int | None], axes: Mapping[str, int]) -> PartitionSpec:
+    """The sharding of an array that axes cut along dims; an axis that does not divide what is left is dropped."""
+    names: list[tuple[str, ...]] = [() for _ in shape]
+    parts = [1 for _ in shape]
+    for axis, dim in dims.items():
+        if dim is not None and shape[dim] % (parts[dim] * axes[axis]) == 0:
+            names[dim] += (axis,)
+            parts[dim] *= axes[axis]
+    entries = [None if not of_dim else of_dim[0] if len(of_dim) == 1 else of_dim for of_dim in names]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
+
+
+def lay_out(analysis: Analysis, assignment: Assignment, *, crossing: Crossing, segment: Segment) -> Layouts:
+    """Lays out the values of a segment, and those that it takes from others."""
+    chosen = [analysis.blocks[number] for number in segment.blocks]
+    dims, entries = {}, {}
+    for place, (axis, size) in enumerate(analysis.axes.items()):
+        on_axis = {block.number: block.choice(assignment[block.number][place]) for block in chosen}
+        layout = _AxisLayout(analysis.graph, num_parts=size, positions=crossing.positions)
+        layout.lay_out_blocks(chosen, on_axis)
+        layout.lay_out_gradients(analysis, on_axis)
+        layout.lay_out_state()
+        layout.lay_out_rest(crossing)
+        dims[axis], entries[axis] = layout.dims, layout.entries
+    return Layouts(axes=analysis.axes, dims=dims, entries=entries)
+
+
+class _AxisLayout:
+    """The layouts along one axis while they are made."""
+
+    def __init__(self, graph: StepGraph, *, num_parts: int, positions: Sequence[int]):
+        self.graph = graph
+        self.num_parts = num_parts
+        self.positions = positions
+        self.inside = set(positions)
+        self.dims: dict[Var, int | None] = {}
+        self.entries: dict[Var, int | None] = {}
+
+    def lay_out_blocks(self, blocks: Sequence[Block], choices: Mapping[int, Choice]) -> None:
+        for block in blocks:
+            self.dims.update(choices[block.number].dims)
+        for block in blocks:
+            for (position, place), dim in choices[block.number].needs.items():
+                self._want(self.graph.equations[position].invars[place], dim)
+
+    def lay_out_gradients(self, analysis: Analysis, choices: Mapping[int, Choice]) -> None:
+        for var, cotangent in analysis.matches.cotangents.items():
+            owner = analysis.owners[cotangent.position]
+            if owner not in choices or var in self.dims:
+                continue
+            choice = choices[owner]
+            equation = self.graph.equations[cotangent.position]
+            if cotangent.place is None:
+                dim = choice.dims[equation.outvars[0]]
+            else:
+                value = equation.invars[cotangent.place]
+                inside = choice.dims.get(value)
+                dim = choice.needs.get((cotangent.position, cotangent.place), inside)
+            self.dims[var] = None if dim is None else cotangent.dims.index(dim)
+
+    def lay_out_state(self) -> None:
+        """New state is cut as the old, and what the update computes on the way to it."""
+        step = self.graph.step
+        for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
+            if result is not None and var in self.dims:
+                out = step.jaxpr.outvars[result]
+                if is_var(out) and self._is_inside(out):
+                    self._want(out, self.dims[var])
+
+    def lay_out_rest(self, crossing: Crossing) -> None:
+        """Carries on through the other equations, in order: most of the backward, and the ends of the forward."""
+        if crossing.exit_gradient is not None and crossing.exit is not None:
+            self.entries[crossing.exit_gradient] = self.dims.get(crossing.exit)
+        for position in self.positions:
+            equation = self.graph.equations[position]
+            for output, var in enumerate(equation.outvars):
+                first = self.graph.first(var)
+                if var in self.dims or not var.aval.shape:
+                    continue
+                if first in self.dims:
+                    self.dims[var] = self.dims[first]
+                    continue
+                found = self._carry(position, output)
+                if found is not None:
+                    self.dims[var] = found[0]
+
+    def _carry(self, position: int, output: int) -> tuple[int | None] | None:
+        """The dim of an output that the cuts of the inputs lead to; None if they do not agree, or none is known."""
+        equation = self.graph.equations[position]
+        links = self.graph.links(position)
+        wanted: set[int] = set()
+        is_known = False
+        for atom, of_input, is_read in zip(equation.invars, links.links[output], links.reads[output], strict=True):
+            if not is_var(atom) or not is_read or not (atom in self.dims or atom in self.entries):
+                continue
+            is_known = True
+            dim = self.dims[atom] if atom in self.dims else self.entries[atom]
+            wanted.update(
+                link.out_dim for link in of_input if link.in_dim == dim and link.num_chunks % self.num_parts == 0
+            )
+        if not is_known or len(wanted) > 1:
+            return None
+        return (wanted.pop() if wanted else None,)
+
+    def _want(self, var: Var, dim: int | None) -> None:
+        """Cuts a value, unless it is cut already, and what it is made of if that stands in no block."""
+        waiting = [(var, dim)]
+        while waiting:
+            var, dim = waiting.pop()
+            if not is_var(var) or var in self.dims or not var.aval.shape:
+                continue
+            if dim is not None and var.aval.shape[dim] % self.num_parts:
+                dim = None
+            position = self.graph.definitions.get(var)
+            if position is not None and position not in self.inside:
+                self.entries.setdefault(var, dim)
+                continue
+            self.dims[var] = dim
+            if position is not None and self.graph.phases[position] is not Phase.BACKWARD:
+                waiting.extend(self._inputs(position, var, dim))
+
+    def _inputs(self, position: int, var: Var, dim: int | None) -> Iterable[tuple[Var, int | None]]:
+        """How the inputs of an equation are wanted if one of its outputs is."""
+        equation = self.graph.equations[position]
+        output = equation.outvars.index(var)
+        found_links = self.graph.links(position)
+        for atom, links, is_read in zip(
+            equation.invars, found_links.links[output], found_links.reads[output], strict=True
+        ):
+            if not is_read:
+                continue
+            found = [link.in_dim for link in links if link.out_dim == dim and link.num_chunks % self.num_parts == 0]
+            yield atom, (found[0] if found else None)
+
+    def _is_inside(self, var: Var) -> bool:
+        position = self.graph.definitions.get(var)
+        return position is None or position in self.inside

@@ -1,0 +1,58 @@
+"""Which equations are forward, which backward, which update the state; and which compute the same value.
+
+JAX notes in every equation how it came to be: those made by transposing are the backward. What depends on them but
+is not made so is the update. A checkpoint's backward computes parts of the forward again; they stand for the same
+values, and so do copies behind barriers (`same_values`).
+"""
+
+import enum
+from collections.abc import Sequence
+
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, operation_key, variables
+from jaxquard.pipeline.open_checkpoints import is_transposed
+
+# Outputs are the inputs, one for one.
+COPIES = ("optimization_barrier", "name", "copy", "stop_gradient")
+
+
+class Phase(enum.Enum):
+    """When in a step an equation runs."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+def find_phases(equations: Sequence[Equation]) -> list[Phase]:
+    """The phase of every equation."""
+    late: set[Var] = set()
+    phases = []
+    for equation in equations:
+        is_late = not late.isdisjoint(variables(equation.invars))
+        if is_transposed(equation) or (is_late and equation.primitive.name in COPIES):
+            phase = Phase.BACKWARD
+        elif not is_late:
+            phase = Phase.FORWARD
+        else:
+            phase = Phase.UPDATE
+        if phase is not Phase.FORWARD:
+            late.update(equation.outvars)
+        phases.append(phase)
+    return phases
+
+
+def same_values(equations: Sequence[Equation]) -> dict[Var, Var]:
+    """For each variable that another one before it equals, that first one."""
+    first: dict[Var, Var] = {}
+    known: dict[object, Sequence[Var]] = {}
+    for equation in equations:
+        inputs = [first.get(atom, atom) if is_var(atom) else atom for atom in equation.invars]
+        if equation.primitive.name in COPIES and len(inputs) == len(equation.outvars) and all(map(is_var, inputs)):
+            first.update(zip(equation.outvars, inputs, strict=True))
+            continue
+        if equation.effects:
+            continue
+        seen = known.setdefault(operation_key(equation.replace(invars=inputs)), equation.outvars)
+        if seen is not equation.outvars:
+            first.update((var, other) for var, other in zip(equation.outvars, seen, strict=True) if var is not other)
+    return first

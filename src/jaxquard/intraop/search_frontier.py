@@ -1,0 +1,78 @@
+"""The frontier of time against memory: plans of which none is both slower and larger than another."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class FrontierPoint:
+    """A plan for the whole chain.
+
+    Attributes:
+        time_s: of all segments and the reshards between them, added up from the first to the last.
+        size_bytes: of all segments.
+        choices: the strategy of each segment.
+    """
+
+    time_s: float
+    size_bytes: int
+    choices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The plans worth having, from the fastest to the smallest.
+
+    No plan at all is both faster and smaller than one of these, thinned or not (but for `best` if `gap_s` is not 0).
+
+    Attributes:
+        points: each slower than the one before, and smaller.
+        is_thinned: whether the true frontier may have points between these.
+        gap_s: by how much a faster plan within the limit might beat `best`: 0.0, as `best` is proven, unless the
+            prices are so degenerate that the proof was given up.
+    """
+
+    points: tuple[FrontierPoint, ...]
+    is_thinned: bool = False
+    gap_s: float = 0.0
+
+    @property
+    def best(self) -> FrontierPoint:
+        """The fastest plan within the limit; the smallest of these if there are several."""
+        return self.points[0]
+
+    @property
+    def smallest(self) -> FrontierPoint:
+        """The plan of least memory."""
+        return self.points[-1]
+
+
+def pareto_order(
+    times_s: Float[np.ndarray, " points"], sizes_bytes: Int[np.ndarray, " points"]
+) -> Int[np.ndarray, " kept"]:
+    """Indices of the points that no other beats, by rising size and falling time; of equal points the first stays."""
+    order = np.lexsort((times_s, sizes_bytes))
+    sorted_s = times_s[order]
+    is_kept = np.ones(len(order), dtype=bool)
+    is_kept[1:] = sorted_s[1:] < np.minimum.accumulate(sorted_s)[:-1]
+    return order[is_kept]
+
+
+def merge_points(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """The points that no other beats, from the fastest to the smallest."""
+    merged: list[FrontierPoint] = []
+    for point in sorted(points):
+        if not merged or point.size_bytes < merged[-1].size_bytes:
+            merged.append(point)
+    return tuple(merged)
+
+
+def thin_points(points: tuple[FrontierPoint, ...], max_points: int) -> tuple[FrontierPoint, ...]:
+    """At most so many of the points, evenly spread, with both ends (the fastest alone for one)."""
+    if len(points) <= max_points:
+        return points
+    kept = np.linspace(0, len(points) - 1, max_points).round().astype(int)
+    return tuple(points[index] for index in kept)

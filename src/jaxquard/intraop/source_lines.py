@@ -1,0 +1,28 @@
+"""Where in the user's code an equation comes from."""
+
+import os
+from typing import Any
+
+from jaxquard.ir.jaxpr_tools import Equation
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MODELS = os.path.join(_OURS, "models") + os.sep
+_LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("jax", "jaxlib", "flax", "equinox", "optax"))
+
+
+def source_line(equation: Equation) -> str:
+    """`train.py:41`: the innermost frame outside JAX, its frameworks and jaxquard, whose models count as the user's."""
+    traceback: Any = equation.source_info.traceback
+    frames = traceback.frames if traceback is not None else ()
+    for frame in frames:
+        if _is_users(frame.file_name):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+    return "unknown line"
+
+
+def _is_users(path: str) -> bool:
+    absolute = os.path.abspath(path)
+    if absolute.startswith(_OURS):
+        return absolute.startswith(_MODELS)
+    is_library = any(name in absolute for name in _LIBRARIES) and "site-packages" in absolute
+    return not is_library and not path.startswith("<")

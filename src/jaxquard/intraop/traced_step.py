@@ -1,0 +1,107 @@
+"""The user's step as one flat jaxpr: calls opened, checkpoints opened, arguments named.
+
+The analysis reads equations one by one, so everything that can stand in one list does. Scans, conds and whiles stay
+as they are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+
+from jaxquard.ir.jaxpr_tools import Jaxpr, with_constants_as_inputs
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.inline_calls import inline_calls
+from jaxquard.pipeline.open_checkpoints import open_in
+
+_CHECKPOINTS = ("remat2", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """A step with the names of its arguments.
+
+    Attributes:
+        jaxpr: its inputs are the flat arguments, then what the step closed over.
+        constants: values of those last inputs.
+        input_names: of every input, as a user would write it: `state['params']['w']`.
+        result_of_input: for each input, the result that replaces it in the next step; None for data.
+        in_tree, out_tree: how the flat arguments and results are put together.
+    """
+
+    jaxpr: Jaxpr
+    constants: tuple[Any, ...] = field(repr=False, compare=False)
+    input_names: tuple[str, ...]
+    result_of_input: tuple[int | None, ...]
+    in_tree: Any = field(repr=False, compare=False)
+    out_tree: Any = field(repr=False, compare=False)
+
+    @property
+    def num_args(self) -> int:
+        """Inputs that are arguments."""
+        return len(self.jaxpr.invars) - len(self.constants)
+
+
+def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
+    """Traces a step for arguments of these types; what the step itself raises goes to the user as it is."""
+    closed, results = jax.make_jaxpr(step, return_shape=True)(*args)
+    jaxpr, constants = with_constants_as_inputs(closed)
+    paths, in_tree = jax.tree.flatten_with_path(tuple(args))
+    leaves, out_tree = jax.tree.flatten(results)
+    opened = _open_all(jaxpr, constants)
+    names = [_argument_name(path) for path, _ in paths]
+    num_constants = len(opened.constants)
+    pairs = _pair_state(args, results, num_leaves=len(leaves))
+    return TracedStep(
+        jaxpr=opened.jaxpr,
+        constants=opened.constants,
+        input_names=(*names, *(f"constant {position}" for position in range(num_constants))),
+        result_of_input=(*pairs, *(None,) * num_constants),
+        in_tree=in_tree,
+        out_tree=out_tree,
+    )
+
+
+def _open_all(jaxpr: Jaxpr, constants: tuple[Any, ...]) -> Step:
+    num_args = len(jaxpr.invars) - len(constants)
+    step = Step(jaxpr=jaxpr, constants=constants, arg_parts=((),) * num_args, result_parts=((),) * len(jaxpr.outvars))
+    step = inline_calls(step)
+    while any(equation.primitive.name in _CHECKPOINTS for equation in step.jaxpr.eqns):
+        opened = open_in(step.jaxpr, is_wanted=lambda _: True, with_barrier=True)
+        step = inline_calls(replace(step, jaxpr=opened))
+    return step
+
+
+def _argument_name(path: Sequence[Any]) -> str:
+    return f"argument {path[0].idx}{jax.tree_util.keystr(tuple(path[1:]))}"
+
+
+def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[int | None]:
+    """For each flat argument, the flat result of the same place in the state that the step returns.
+
+    An argument is state if the step returns a tree of the same structure and types: alone, or as one item of a tuple.
+    """
+    items = list(results) if type(results) in (tuple, list) else [results]
+    starts, start = [], 0
+    for item in items:
+        starts.append(start)
+        start += len(jax.tree.leaves(item))
+    assert start == num_leaves
+    taken: set[int] = set()
+    pairs: list[int | None] = []
+    for arg in args:
+        found = next((i for i, item in enumerate(items) if i not in taken and _types(item) == _types(arg)), None)
+        count = len(jax.tree.leaves(arg))
+        if found is None or count == 0:
+            pairs.extend([None] * count)
+        else:
+            taken.add(found)
+            pairs.extend(range(starts[found], starts[found] + count))
+    return pairs
+
+
+def _types(tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    shapes = [jax.typeof(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
+    return structure, [(tuple(leaf.shape), str(leaf.dtype)) for leaf in shapes]
