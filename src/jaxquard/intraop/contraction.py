@@ -13,8 +13,9 @@ takes one of them. Looking embeddings up is a product with one-hot rows, and is 
 import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from math import prod
 
-from jaxquard.ir.jaxpr_tools import Equation, Var
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 
 class Kind(enum.Enum):
@@ -57,12 +58,20 @@ class Contraction:
         position: of the equation in the step.
         groups: for each kind of cut, and each batch dim, the dims that can stand for it, in order.
         data: the position of the input that data flows through.
+        has_state: whether the other input comes from the state alone: a weight or a table.
+        weight: its multiplications; for a look-up the elements of its table.
     """
 
     position: int
     equation: Equation = field(repr=False)
     groups: tuple[tuple[Cut, ...], ...]
     data: int
+    has_state: bool
+    weight: int
+
+    @property
+    def is_lookup(self) -> bool:
+        return self.equation.primitive.name == "gather"
 
 
 def find_contraction(equation: Equation, position: int, *, data_vars: Collection[Var]) -> Contraction | None:
@@ -104,7 +113,9 @@ def _dot_general(equation: Equation, position: int, data_vars: Collection[Var]) 
             for pair in zip(*contracted, strict=True)
         )
     )
-    return _contraction(equation, position, groups, data)
+    summed = prod(shapes[0][dim] for dim in contracted[0])
+    weight = prod(equation.outvars[0].aval.shape) * summed
+    return _contraction(equation, position, groups, data=data, weight=weight, data_vars=data_vars)
 
 
 def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:
@@ -117,7 +128,10 @@ def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) 
     rows = Cut(kind=Kind.ROWS, out_dim=out[0], in_dims=(lhs[0], None), size=shapes[0][lhs[0]])
     columns = Cut(kind=Kind.COLUMNS, out_dim=out[1], in_dims=(None, rhs[0]), size=shapes[1][rhs[0]])
     contracted = Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=(lhs[1], rhs[1]), size=shapes[0][lhs[1]])
-    return _contraction(equation, position, [(rows,), (columns,), (contracted,)], 0)
+    window = prod(shapes[1]) // shapes[1][rhs[0]]
+    weight = prod(equation.outvars[0].aval.shape) * window
+    groups = [(rows,), (columns,), (contracted,)]
+    return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
 
 
 def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:
@@ -142,12 +156,26 @@ def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Co
     ]
     columns = [Cut(kind=Kind.COLUMNS, out_dim=out, in_dims=(dim, None), size=shape[dim]) for out, dim in whole]
     contracted = Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=(looked_up[0], None), size=shape[looked_up[0]])
-    return _contraction(equation, position, [tuple(rows), tuple(columns), (contracted,)], 1)
+    groups = [tuple(rows), tuple(columns), (contracted,)]
+    return _contraction(equation, position, groups, data=1, weight=prod(shape), data_vars=data_vars)
 
 
-def _contraction(equation: Equation, position: int, groups: list[tuple[Cut, ...]], data: int) -> Contraction:
+def _contraction(
+    equation: Equation,
+    position: int,
+    groups: list[tuple[Cut, ...]],
+    *,
+    data: int,
+    weight: int,
+    data_vars: Collection[Var],
+) -> Contraction:
     return Contraction(
-        position=position, equation=equation, groups=tuple(group for group in groups if group), data=data
+        position=position,
+        equation=equation,
+        groups=tuple(group for group in groups if group),
+        data=data,
+        has_state=is_var(equation.invars[1 - data]) and equation.invars[1 - data] not in data_vars,
+        weight=weight,
     )
 
 

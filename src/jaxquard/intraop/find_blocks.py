@@ -1,9 +1,12 @@
 """Groups the forward of a step into parallel blocks (CFP, algorithm 1 and section 3.3).
 
 Contractions are taken in the order of the program. One that an earlier block took is passed over; the others begin
-blocks. Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V
-apart; gate and up), begin one block together. Where several dims can stand for the rows or the columns, the cut takes
-the one with which the block grows largest.
+blocks, if they are worth it: they multiply data by state, and do not count next to nothing beside the largest of the
+step (a router). What is not worth a block is an input branch of the next one.
+
+Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V apart;
+gate and up), begin one block together. Where several dims can stand for the rows or the columns, the cut takes the one
+with which the block grows largest.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -14,8 +17,11 @@ from jaxquard.intraop.contraction import Contraction, Cut, Kind
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.grow_block import Growth, grow_block
 from jaxquard.intraop.source_lines import source_line
+from jaxquard.intraop.trim_block import trim_block
 from jaxquard.ir.jaxpr_tools import is_var
 
+# A contraction with fewer multiplications than this part of the largest begins no block.
+_LEAST_SHARE = 32
 # How many equations a block may have while dims are compared: a cut along the batch goes through the whole model.
 _LOOK_AHEAD = 256
 
@@ -41,12 +47,18 @@ class _Finder:
         self.grouped: set[int] = set()
         self.by_input: dict[object, list[Contraction]] = {}
         self.best_cuts: dict[Hashable, int] = {}
-        for contraction in graph.contractions.values():
-            self.by_input.setdefault(self._data(contraction), []).append(contraction)
+        self.seeds = _worthy(graph)
+        self.others = 0
+        for position, contraction in graph.contractions.items():
+            if position in self.seeds:
+                self.by_input.setdefault(self._data(contraction), []).append(contraction)
+            else:
+                self.others |= graph.bit(position)
 
     def find(self) -> Iterable[Block]:
         number = 0
-        for position, contraction in self.graph.contractions.items():
+        for position in self.seeds:
+            contraction = self.graph.contractions[position]
             if position not in self.grouped:
                 block = self._block(number, contraction)
                 self.grouped.update(block.equations)
@@ -65,17 +77,20 @@ class _Finder:
             met = self._grow(seeds, self._cuts(seeds)).component(0)
             seeds = [sibling for place, sibling in enumerate(seeds) if met >> place & 1]
         cuts = self._cuts(seeds)
-        return _make_block(self.graph, number, seeds, cuts, self._grow(seeds, cuts))
+        growth = self._grow(seeds, cuts)
+        trim_block(self.graph, growth, keep={seed.position for seed in seeds})
+        return _make_block(self.graph, number, seeds, cuts, growth)
 
     def _siblings(self, seed: Contraction) -> list[Contraction]:
         """Later contractions of the same input, cut in the same ways, that wait for no other."""
+        ready = self.grouped_bits | self.others
         return [
             other
             for other in self.by_input[self._data(seed)]
             if other.position > seed.position
             and other.position not in self.grouped
             and _kinds(other) == _kinds(seed)
-            and not self.graph.ancestors[other.position] & ~(self.grouped_bits | self.graph.bit(other.position))
+            and not self.graph.ancestors[other.position] & ~(ready | self.graph.bit(other.position))
         ]
 
     def _cuts(self, seeds: Sequence[Contraction]) -> list[tuple[Cut, ...]]:
@@ -110,10 +125,25 @@ class _Finder:
             seeds,
             cuts,
             num_parts=self.num_parts,
-            grouped=self.grouped_bits,
+            grouped=self.grouped_bits | self.others,
             is_grouped=self.grouped.__contains__,
             limit=limit,
         )
+
+
+def _worthy(graph: StepGraph) -> dict[int, None]:
+    """The contractions that may begin blocks, in order."""
+    contractions = graph.contractions
+    largest = {
+        is_lookup: max((found.weight for found in contractions.values() if found.is_lookup is is_lookup), default=0)
+        for is_lookup in (False, True)
+    }
+    has_state = any(found.has_state and not found.is_lookup for found in contractions.values())
+    return dict.fromkeys(
+        position
+        for position, found in contractions.items()
+        if (found.has_state or not has_state) and found.weight * _LEAST_SHARE >= largest[found.is_lookup]
+    )
 
 
 def _form(contraction: Contraction) -> Hashable:

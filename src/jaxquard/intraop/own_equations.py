@@ -47,7 +47,7 @@ def _own_forward(graph: StepGraph, owners: list[int | None]) -> None:
     for position, equation in enumerate(graph.equations):
         if owners[position] is None and graph.phases[position] is Phase.FORWARD:
             sources = [graph.definitions.get(var) for var in variables(equation.invars)]
-            known = [owners[source] for source in sources if source is not None]
+            known = [_first_use(graph, owners, source) for source in sources if source is not None]
             owners[position] = max((owner for owner in known if owner is not None), default=None)
 
 

@@ -39,7 +39,7 @@ def find_segments(graph: StepGraph, blocks: Sequence[Block], *, max_strategies: 
     numbers: dict[Hashable, int] = {}
     words = [numbers.setdefault(fingerprint, len(numbers)) for fingerprint in prints]
     counts = [len(block.choices) for block in blocks]
-    runs = cover(words, counts, max_strategies=max_strategies)
+    runs = cover(words, counts, max_strategies=max_strategies, crossing=_crossing(graph, blocks))
     kinds: dict[tuple[int, ...], int] = {}
     return [
         Segment(
@@ -51,24 +51,28 @@ def find_segments(graph: StepGraph, blocks: Sequence[Block], *, max_strategies: 
     ]
 
 
-def cover(words: Sequence[int], counts: Sequence[int], *, max_strategies: int) -> list[tuple[int, int]]:
+def cover(
+    words: Sequence[int], counts: Sequence[int], *, max_strategies: int, crossing: Sequence[int] | None = None
+) -> list[tuple[int, int]]:
     """Cuts a sequence into runs, so that few of them are unique.
 
     Args:
         words: what stands where; equal numbers are alike.
         counts: the strategies of each.
         max_strategies: what the product of the counts in a run may be, unless the run is one word.
+        crossing: for each word, how much crosses the border before it; by default the same everywhere.
     """
+    crossing = [0] * len(words) if crossing is None else crossing
     runs: list[tuple[int, int]] = []
     gaps = [(0, len(words))]
     while gaps:
-        found = _best_repetition(words, counts, gaps, max_strategies)
+        found = _best_repetition(words, counts, gaps, max_strategies, crossing)
         if found is None:
             break
         runs.extend(found)
         gaps = _left(gaps, found)
     for start, stop in gaps:
-        runs.extend(_cut(counts, start, stop, max_strategies))
+        runs.extend(_cut(counts, start, stop, max_strategies, crossing))
     return sorted(runs)
 
 
@@ -109,27 +113,35 @@ def _shape_of(equation: Equation) -> Hashable:
 
 def _origin(graph: StepGraph, atom: Var, made_by: dict[Var, int]) -> Var | None:
     """The nearest value of another block that an input comes from, through what stands in no block."""
+    return max(_origins(graph, atom, made_by), key=made_by.__getitem__, default=None)
+
+
+def _origins(graph: StepGraph, atom: Var, made_by: dict[Var, int]) -> list[Var]:
+    """All values of other blocks that an input comes from, through what stands in no block."""
     seen: set[Var] = set()
     waiting = [atom]
-    best: Var | None = None
+    found = []
     while waiting:
         var = waiting.pop()
         if not is_var(var) or var in seen:
             continue
         seen.add(var)
         if var in made_by:
-            if best is None or made_by[var] > made_by[best]:
-                best = var
+            found.append(var)
         elif var in graph.definitions:
             waiting.extend(variables(graph.equations[graph.definitions[var]].invars))
-    return best
+    return found
 
 
 def _best_repetition(
-    words: Sequence[int], counts: Sequence[int], gaps: list[tuple[int, int]], max_strategies: int
+    words: Sequence[int],
+    counts: Sequence[int],
+    gaps: list[tuple[int, int]],
+    max_strategies: int,
+    crossing: Sequence[int],
 ) -> list[tuple[int, int]] | None:
-    """The places of the run that covers most; of those that cover as much the longest, then the first."""
-    best: tuple[tuple[int, int, int], list[tuple[int, int]]] | None = None
+    """The places of the run that covers most; of those that cover as much one with little to cross, then the first."""
+    best: tuple[tuple[int, int, int, int], list[tuple[int, int]]] | None = None
     longest = max(stop - start for start, stop in gaps)
     for length in range(1, longest + 1):
         places = _repetitions(words, counts, gaps, length, max_strategies)
@@ -138,7 +150,7 @@ def _best_repetition(
         for starts in places.values():
             if len(starts) < 2:
                 continue
-            key = (len(starts) * length, length, -starts[0])
+            key = (len(starts) * length, -crossing[starts[0]], length, -starts[0])
             if best is None or key > best[0]:
                 best = key, [(start, start + length) for start in starts]
     return None if best is None else best[1]
@@ -173,13 +185,43 @@ def _left(gaps: list[tuple[int, int]], runs: list[tuple[int, int]]) -> list[tupl
     return left
 
 
-def _cut(counts: Sequence[int], start: int, stop: int, max_strategies: int) -> list[tuple[int, int]]:
-    """Cuts what does not repeat into runs as long as the bound allows."""
+def _cut(
+    counts: Sequence[int], start: int, stop: int, max_strategies: int, crossing: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Cuts what does not repeat into few runs, where little crosses."""
+    # For each place, the least sum of what crosses on the way there, the number of runs, and where the last begins.
+    best: dict[int, tuple[int, int, int]] = {start: (0, 0, start)}
+    for end in range(start + 1, stop + 1):
+        found = [
+            (best[first][0] + (crossing[first] if first > start else 0), best[first][1] + 1, first)
+            for first in range(start, end)
+            if end - first == 1 or math.prod(counts[first:end]) <= max_strategies
+        ]
+        best[end] = min(found, key=lambda way: (way[0] + way[1], way[1], way[2]))
     runs = []
-    while start < stop:
-        end = start + 1
-        while end < stop and math.prod(counts[start : end + 1]) <= max_strategies:
-            end += 1
-        runs.append((start, end))
-        start = end
-    return runs
+    end = stop
+    while end > start:
+        first = best[end][2]
+        runs.append((first, end))
+        end = first
+    return runs[::-1]
+
+
+def _crossing(graph: StepGraph, blocks: Sequence[Block]) -> list[int]:
+    """For each block, how many arrays the blocks before it hand to it and to those after it."""
+    made_by = {
+        var: block.number
+        for block in blocks
+        for position in block.equations
+        for var in graph.equations[position].outvars
+    }
+    last_use = dict.fromkeys(made_by, -1)
+    for block in blocks:
+        for position, place in block.choices[0].needs:
+            for var in _origins(graph, graph.equations[position].invars[place], made_by):
+                last_use[var] = max(last_use[var], block.number)
+    counts = [0] * len(blocks)
+    for var, number in made_by.items():
+        for border in range(number + 1, last_use[var] + 1):
+            counts[border] += 1
+    return counts
