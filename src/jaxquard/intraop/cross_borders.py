@@ -19,6 +19,9 @@ from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.segments import Segment
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, make_jaxpr, rename, size_bytes, splice, variables
 
+# A segment in one of its phases.
+Side = tuple[int, Phase]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
@@ -74,24 +77,24 @@ def find_crossing(analysis: Analysis, segment: Segment) -> Crossing:
 
 
 def reshard_at_borders(
-    jaxpr: Jaxpr, *, segments: Sequence[int], wanted: Mapping[tuple[int, Var], PartitionSpec]
+    jaxpr: Jaxpr, *, sides: Sequence[Side], wanted: Mapping[tuple[Side, Var], PartitionSpec]
 ) -> tuple[Jaxpr, dict[Var, PartitionSpec]]:
-    """Gives segments their own copies of values.
+    """Gives segments their own copies of values, forward and backward apart.
 
     Args:
-        segments: for each equation, its segment.
-        wanted: for a segment and a value, how the segment wants it.
+        sides: for each equation, its segment and phase.
+        wanted: for a segment in a phase and a value, how it is wanted there.
 
     Returns:
         The jaxpr, and how the copies are to be held.
     """
-    copies: dict[tuple[int, Var], Var] = {}
+    copies: dict[tuple[Side, Var], Var] = {}
     held: dict[Var, PartitionSpec] = {}
     equations: list[Equation] = []
-    for equation, segment in zip(jaxpr.eqns, segments, strict=True):
+    for equation, side in zip(jaxpr.eqns, sides, strict=True):
         renamed = {}
         for var in variables(equation.invars):
-            key = (segment, var)
+            key = (side, var)
             if key in wanted and key not in copies:
                 made, (copies[key],) = splice(lambda value: [jnp.copy(value)], [var])
                 equations.extend(made)

@@ -107,6 +107,12 @@ class StepGraph:
         """The first variable with the same value."""
         return self.first_values.get(var, var)
 
+    @cached_property
+    def state(self) -> set[Var]:
+        """The inputs that a result replaces in the next step."""
+        pairs = zip(self.step.jaxpr.invars, self.step.result_of_input, strict=True)
+        return {var for var, result in pairs if result is not None}
+
     @property
     def outputs(self) -> list[Var]:
         return variables(self.step.jaxpr.outvars)

@@ -7,6 +7,8 @@ they belong to, and new state as the old. What is left follows its inputs where 
 where they do not.
 """
 
+import enum
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,15 @@ from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.segments import Segment
 from jaxquard.ir.jaxpr_tools import Var, is_var
 
+
+class Storage(enum.Enum):
+    """How state is kept between steps."""
+
+    AS_USED = "as used"
+    ZERO_1 = "zero 1"
+    ZERO_3 = "zero 3"
+
+
 # For each block, the name of its choice on every mesh axis, the outer one first.
 Assignment = Mapping[int, Sequence[str]]
 
@@ -31,11 +42,13 @@ class Layouts:
     Attributes:
         dims: per axis, for each value that is laid out, the dim that is cut; None: whole along this axis.
         entries: the same for values that come from other segments, as this one wants them.
+        stored: the same for state that is kept otherwise than the forward uses it.
     """
 
     axes: Mapping[str, int]
     dims: Mapping[str, Mapping[Var, int | None]]
     entries: Mapping[str, Mapping[Var, int | None]]
+    stored: Mapping[str, Mapping[Var, int | None]]
 
     def spec(self, var: Var) -> PartitionSpec | None:
         """How a value is cut; None if it is left to the compiler."""
@@ -44,6 +57,10 @@ class Layouts:
     def entry_spec(self, var: Var) -> PartitionSpec | None:
         """How a value from outside is wanted."""
         return self._spec(var, self.entries)
+
+    def stored_spec(self, var: Var) -> PartitionSpec | None:
+        """How state is kept, if that is not how it is used."""
+        return self._spec(var, self.stored)
 
     def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
         if all(var not in of_axis for of_axis in dims.values()):
@@ -65,19 +82,27 @@ def make_spec(shape: Sequence[int], dims: Mapping[str, int | None], axes: Mappin
     return PartitionSpec(*entries)
 
 
-def lay_out(analysis: Analysis, assignment: Assignment, *, crossing: Crossing, segment: Segment) -> Layouts:
+def lay_out(
+    analysis: Analysis,
+    assignment: Assignment,
+    *,
+    crossing: Crossing,
+    segment: Segment,
+    storage: Storage = Storage.AS_USED,
+) -> Layouts:
     """Lays out the values of a segment, and those that it takes from others."""
     chosen = [analysis.blocks[number] for number in segment.blocks]
-    dims, entries = {}, {}
+    dims, entries, stored = {}, {}, {}
+    num_devices = math.prod(analysis.axes.values())
     for place, (axis, size) in enumerate(analysis.axes.items()):
         on_axis = {block.number: block.choice(assignment[block.number][place]) for block in chosen}
         layout = _AxisLayout(analysis.graph, num_parts=size, positions=crossing.positions)
         layout.lay_out_blocks(chosen, on_axis)
         layout.lay_out_gradients(analysis, on_axis)
-        layout.lay_out_state()
+        layout.lay_out_state(storage, num_devices=num_devices)
         layout.lay_out_rest(crossing)
-        dims[axis], entries[axis] = layout.dims, layout.entries
-    return Layouts(axes=analysis.axes, dims=dims, entries=entries)
+        dims[axis], entries[axis], stored[axis] = layout.dims, layout.entries, layout.stored
+    return Layouts(axes=analysis.axes, dims=dims, entries=entries, stored=stored)
 
 
 class _AxisLayout:
@@ -90,6 +115,7 @@ class _AxisLayout:
         self.inside = set(positions)
         self.dims: dict[Var, int | None] = {}
         self.entries: dict[Var, int | None] = {}
+        self.stored: dict[Var, int | None] = {}
 
     def lay_out_blocks(self, blocks: Sequence[Block], choices: Mapping[int, Choice]) -> None:
         for block in blocks:
@@ -113,14 +139,27 @@ class _AxisLayout:
                 dim = choice.needs.get((cotangent.position, cotangent.place), inside)
             self.dims[var] = None if dim is None else cotangent.dims.index(dim)
 
-    def lay_out_state(self) -> None:
-        """New state is cut as the old, and what the update computes on the way to it."""
+    def lay_out_state(self, storage: Storage, *, num_devices: int) -> None:
+        """New state is cut as the old, and what the update computes on the way to it as it is kept."""
         step = self.graph.step
         for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
-            if result is not None and var in self.dims:
-                out = step.jaxpr.outvars[result]
-                if is_var(out) and self._is_inside(out):
-                    self._want(out, self.dims[var])
+            if result is None or var not in self.dims:
+                continue
+            out = step.jaxpr.outvars[result]
+            if not is_var(out) or not self._is_inside(out):
+                continue
+            used = self.dims[var]
+            kept = _largest_dim(var, num_devices) if storage is not Storage.AS_USED and used is None else used
+            position = self.graph.definitions.get(out)
+            if kept == used or position is None:
+                self._want(out, used)
+            elif storage is Storage.ZERO_3:
+                self.stored[var] = kept
+                self._want(out, kept)
+            else:
+                self.dims[out] = used
+                for source, dim in list(self._inputs(position, out, kept)):
+                    self._want(source, dim)
 
     def lay_out_rest(self, crossing: Crossing) -> None:
         """Carries on through the other equations, in order: most of the backward, and the ends of the forward."""
@@ -190,3 +229,10 @@ class _AxisLayout:
     def _is_inside(self, var: Var) -> bool:
         position = self.graph.definitions.get(var)
         return position is None or position in self.inside
+
+
+def _largest_dim(var: Var, num_parts: int) -> int | None:
+    """The largest dim that so many devices can share."""
+    shape = var.aval.shape
+    fitting = [dim for dim, size in enumerate(shape) if size % num_parts == 0]
+    return max(fitting, key=lambda dim: shape[dim], default=None)

@@ -45,12 +45,12 @@ class TracedStep:
 
 def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
     """Traces a step for arguments of these types; what the step itself raises goes to the user as it is."""
-    closed, results = jax.make_jaxpr(step, return_shape=True)(*args)
+    closed, results = jax.make_jaxpr(step, return_shape=True)(*jax.tree.map(_type_of, tuple(args)))
     jaxpr, constants = with_constants_as_inputs(closed)
-    paths, in_tree = jax.tree.flatten_with_path(tuple(args))
+    in_tree = jax.tree.structure(tuple(args))
     leaves, out_tree = jax.tree.flatten(results)
     opened = _open_all(jaxpr, constants)
-    names = [_argument_name(path) for path, _ in paths]
+    names = argument_names(args)
     num_constants = len(opened.constants)
     pairs = _pair_state(args, results, num_leaves=len(leaves))
     return TracedStep(
@@ -73,8 +73,16 @@ def _open_all(jaxpr: Jaxpr, constants: tuple[Any, ...]) -> Step:
     return step
 
 
-def _argument_name(path: Sequence[Any]) -> str:
-    return f"argument {path[0].idx}{jax.tree_util.keystr(tuple(path[1:]))}"
+def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype alone: whether an array is placed, or weakly typed, must not change the step."""
+    found = leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(found.shape, found.dtype)
+
+
+def argument_names(args: Sequence[Any]) -> list[str]:
+    """The names of the leaves of arguments: `argument 0['params']['w']`."""
+    paths, _ = jax.tree.flatten_with_path(tuple(args))
+    return [f"argument {path[0].idx}{jax.tree_util.keystr(tuple(path[1:]))}" for path, _ in paths]
 
 
 def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[int | None]:
@@ -103,5 +111,4 @@ def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[i
 
 def _types(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
-    shapes = [jax.typeof(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
-    return structure, [(tuple(leaf.shape), str(leaf.dtype)) for leaf in shapes]
+    return structure, [(found.shape, str(found.dtype)) for found in map(_type_of, leaves)]

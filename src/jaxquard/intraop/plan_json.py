@@ -1,0 +1,103 @@
+"""A plan as JSON, and back."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.sharding_plan import SCHEMA, PlannedSegment, Rival, ShardingPlan
+from jaxquard.intraop.step_fingerprint import StepFingerprint
+
+
+def write_plan(plan: ShardingPlan, path: str | Path) -> None:
+    """Writes a plan."""
+    content = {
+        "schema": SCHEMA,
+        "step": asdict(plan.fingerprint),
+        "axes": dict(plan.axes),
+        "segments": [asdict(segment) for segment in plan.segments],
+        "specs": {
+            name: [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
+            for name, spec in plan.specs.items()
+        },
+        "time_s": plan.time_s,
+        "size_bytes": plan.size_bytes,
+        "num_programs": plan.num_programs,
+        "rivals": [asdict(rival) | {"time_s": _finite(rival.time_s)} for rival in plan.rivals],
+        "frontier": [list(point) for point in plan.frontier],
+        "notes": list(plan.notes),
+        "provenance": plan.provenance,
+    }
+    Path(path).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan:
+    """Reads a plan that `ShardingPlan.save` wrote.
+
+    Args:
+        path: of the file.
+        mesh: devices to use it on; by default the first ones there are.
+
+    Raises:
+        ShardingError: if the file is no such plan.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ShardingError(f"{path} cannot be read as a plan: {error}") from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        found = content.get("schema") if isinstance(content, dict) else type(content).__name__
+        raise ShardingError(f"{path} is no sharding plan of schema {SCHEMA} (found {found!r}). Search again.")
+    try:
+        return _plan(content, mesh)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ShardingError(f"{path} is no whole plan: {error!r}. Search again.") from error
+
+
+def _plan(content: dict[str, Any], mesh: Mesh | None) -> ShardingPlan:
+    step = content["step"]
+    return ShardingPlan(
+        fingerprint=StepFingerprint(
+            types=tuple((name, type_) for name, type_ in step["types"]),
+            num_equations=step["num_equations"],
+            key=step["key"],
+        ),
+        axes={axis: int(size) for axis, size in content["axes"].items()},
+        segments=tuple(_segment(segment) for segment in content["segments"]),
+        specs={name: _spec(entries) for name, entries in content["specs"].items()},
+        time_s=float(content["time_s"]),
+        size_bytes=int(content["size_bytes"]),
+        num_programs=int(content["num_programs"]),
+        rivals=tuple(_rival(rival) for rival in content["rivals"]),
+        frontier=tuple((float(time_s), int(size)) for time_s, size in content["frontier"]),
+        notes=tuple(content["notes"]),
+        provenance=content["provenance"],
+        mesh=mesh,
+    )
+
+
+def _segment(content: dict[str, Any]) -> PlannedSegment:
+    return PlannedSegment(
+        kind=int(content["kind"]),
+        lines=tuple(content["lines"]),
+        strategy=tuple(tuple(names) for names in content["strategy"]),
+        time_s=float(content["time_s"]),
+        reshard_s=float(content["reshard_s"]),
+        size_bytes=int(content["size_bytes"]),
+    )
+
+
+def _rival(content: dict[str, Any]) -> Rival:
+    time_s = float("inf") if content["time_s"] is None else float(content["time_s"])
+    return Rival(name=content["name"], time_s=time_s, size_bytes=int(content["size_bytes"]))
+
+
+def _spec(entries: list[Any]) -> PartitionSpec:
+    return PartitionSpec(*(tuple(entry) if isinstance(entry, list) else entry for entry in entries))
+
+
+def _finite(time_s: float) -> float | None:
+    return None if time_s == float("inf") else time_s

@@ -1,0 +1,146 @@
+"""Finds how to shard a step over a mesh: blocks, segments, prices, search (CFP, figure 3)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from jax.sharding import Mesh
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.analyse import Analysis, analyse_step
+from jaxquard.intraop.name_baselines import name_baselines
+from jaxquard.intraop.predict import predict_all
+from jaxquard.intraop.price_segments import StepPrices, make_chain, price_segments
+from jaxquard.intraop.search_chain import search_chain
+from jaxquard.intraop.search_frontier import Frontier
+from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan
+from jaxquard.intraop.source_lines import source_line
+from jaxquard.intraop.step_fingerprint import fingerprint_step
+from jaxquard.intraop.traced_step import trace_step
+from jaxquard.intraop.write_program import write_step
+from jaxquard.pricing import MeasuredPricer, OnProgress, Price, PriceCache, Pricer
+
+
+def search_sharding(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    mesh: Mesh,
+    memory_limit_bytes: int | None = None,
+    batch_axis: str | None = "outer",
+    pricer: Pricer | None = None,
+    cache: PriceCache | Literal["default"] | None = "default",
+    on_progress: OnProgress | None = None,
+) -> ShardingPlan:
+    """Finds the fastest sharding of a step, by pricing the parts that recur in it.
+
+    Args:
+        step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form; an argument that
+            the step returns again, with the same leaves, is state.
+        args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
+        mesh: one or two axes of devices of this process.
+        memory_limit_bytes: what the step may take on each device.
+        batch_axis: on a mesh with two axes, the one that always cuts the batch: the outer one, as in the paper; None
+            to look at every combination.
+        pricer: prices programs; by default by running them on the mesh.
+        cache: where measured prices are kept: the user's folder, another, or None for nowhere.
+        on_progress: told how far pricing is.
+
+    Raises:
+        ShardingError: if the step has nothing to cut, the mesh divides nothing, or no plan fits in memory.
+    """
+    axes = {str(axis): size for axis, size in mesh.shape.items()}
+    outer = _check(axes, batch_axis)
+    traced = trace_step(step, args)
+    analysis = analyse_step(traced, axes=axes)
+    own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
+    try:
+        used = pricer or own
+        assert used is not None
+        prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
+        frontier = search_chain(make_chain(analysis, prices), memory_limit_bytes=memory_limit_bytes)
+        rivals = predict_all(analysis, prices, name_baselines(analysis), pricer=used)
+    finally:
+        if own is not None:
+            own.close()
+    return _make_plan(analysis, prices, frontier, tuple(Rival(**_fields(rival)) for rival in rivals), mesh)
+
+
+def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
+    if not 1 <= len(axes) <= 2:
+        raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
+    if batch_axis == "outer":
+        return next(iter(axes)) if len(axes) == 2 else None
+    if batch_axis is not None and batch_axis not in axes:
+        raise ShardingError(f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}.")
+    return batch_axis
+
+
+def _make_plan(
+    analysis: Analysis, prices: StepPrices, frontier: Frontier, rivals: tuple[Rival, ...], mesh: Mesh
+) -> ShardingPlan:
+    step = analysis.graph.step
+    best = frontier.best
+    kinds = [prices.kinds[segment.kind] for segment in analysis.segments]
+    strategies = [kind.strategies[choice] for kind, choice in zip(kinds, best.choices, strict=True)]
+    assignment = {
+        block: names
+        for segment, strategy in zip(analysis.segments, strategies, strict=True)
+        for block, names in zip(segment.blocks, strategy, strict=True)
+    }
+    program = write_step(analysis, assignment)
+    chain = make_chain(analysis, prices)
+    segments = []
+    before: int | None = None
+    for place, (segment, strategy) in enumerate(zip(analysis.segments, strategies, strict=True)):
+        choice = best.choices[place]
+        priced = chain[place]
+        reshard_s = 0.0
+        if priced.reshards_s is not None and before is not None:
+            reshard_s = float(priced.reshards_s[before, priced.entries[choice]])
+        seeds = [analysis.blocks[number].seeds[0] for number in segment.blocks]
+        segments.append(
+            PlannedSegment(
+                kind=segment.kind,
+                lines=tuple(source_line(seed.equation) for seed in seeds),
+                strategy=strategy,
+                time_s=priced.times_s[choice],
+                reshard_s=reshard_s,
+                size_bytes=priced.sizes_bytes[choice],
+            )
+        )
+        before = priced.exits[choice]
+    names = step.input_names[: step.num_args]
+    return ShardingPlan(
+        fingerprint=fingerprint_step(step),
+        axes=dict(analysis.axes),
+        segments=tuple(segments),
+        specs=dict(zip(names, program.in_specs, strict=False)),
+        time_s=best.time_s,
+        size_bytes=best.size_bytes,
+        num_programs=prices.num_programs,
+        rivals=rivals,
+        frontier=tuple((point.time_s, point.size_bytes) for point in frontier.points),
+        notes=_notes(analysis, prices),
+        provenance=_provenance(prices),
+        mesh=mesh,
+    )
+
+
+def _notes(analysis: Analysis, prices: StepPrices) -> tuple[str, ...]:
+    notes = [f"set aside: {failure}" for failure in prices.failures]
+    unknown = analysis.graph.unknown_primitives()
+    if unknown:
+        notes.append(f"operations without a rule, not partitioned: {', '.join(unknown)}")
+    return tuple(notes)
+
+
+def _provenance(prices: StepPrices) -> str:
+    found = [price for kind in prices.kinds.values() for price in kind.prices if isinstance(price, Price)]
+    if not found:
+        return ""
+    source = found[0].provenance
+    return f"{source.pricer} on {source.num_devices} x {source.device_kind}, JAX {source.jax_version}"
+
+
+def _fields(rival: Any) -> dict[str, Any]:
+    return {"name": rival.name, "time_s": rival.time_s, "size_bytes": rival.size_bytes}

@@ -1,0 +1,158 @@
+"""The answer of a search: a choice for every block of a step, with what it costs, as data that can be saved.
+
+A plan knows the step that it was made for by its fingerprint, and the mesh by the names and sizes of its axes. It is
+refused for any other, with what differs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.analyse import analyse_step
+from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
+from jaxquard.intraop.step_fingerprint import StepFingerprint, differences, fingerprint_step
+from jaxquard.intraop.traced_step import argument_names, trace_step
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSegment:
+    """One segment of a plan.
+
+    Attributes:
+        lines: where in the user's code its first contractions stand.
+        strategy: for each of its blocks, the choice on every axis.
+        reshard_s: what the value that enters it costs to reshard, forward and back.
+    """
+
+    kind: int
+    lines: tuple[str, ...]
+    strategy: tuple[tuple[str, ...], ...]
+    time_s: float
+    reshard_s: float
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A named plan beside the one that was chosen, by the same prices."""
+
+    name: str
+    time_s: float
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingPlan:
+    """How to shard a step.
+
+    Attributes:
+        axes: the mesh axes and their sizes.
+        segments: in the order of the step.
+        specs: for every argument of the step, by name, how it is cut.
+        time_s: of a step, as predicted.
+        size_bytes: on each device, as predicted.
+        rivals: baselines by the same prices.
+        frontier: the least time for less and less memory: seconds and bytes.
+        notes: what a user should know: candidates set aside, operations without a rule.
+        provenance: where the prices come from.
+    """
+
+    fingerprint: StepFingerprint = field(repr=False)
+    axes: Mapping[str, int]
+    segments: tuple[PlannedSegment, ...]
+    specs: Mapping[str, PartitionSpec] = field(repr=False)
+    time_s: float
+    size_bytes: int
+    num_programs: int
+    rivals: tuple[Rival, ...] = ()
+    frontier: tuple[tuple[float, int], ...] = field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
+    provenance: str = ""
+    mesh: Mesh | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """For each block of the step, its choice on every axis."""
+        return tuple(names for segment in self.segments for names in segment.strategy)
+
+    def apply(self, step: Callable[..., Any], *, mesh: Mesh | None = None, donate: bool = True) -> ShardedStep:
+        """The step as a jitted function with the plan's shardings, to be called as the step is.
+
+        Args:
+            step: the step that the plan was made for.
+            mesh: devices with the plan's axes; by default those of the search, or the first ones there are.
+            donate: the state's buffers may be taken.
+
+        Raises:
+            ShardingError: at the first call, if the step or its arguments are not those of the plan.
+        """
+        found = self._mesh(mesh)
+
+        def make(args: Sequence[Any]) -> CompiledStep:
+            traced = trace_step(step, args)
+            different = differences(self.fingerprint, fingerprint_step(traced))
+            if different:
+                raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
+            analysis = analyse_step(traced, axes=self.axes)
+            assignment = dict(enumerate(self.choices))
+            return CompiledStep(analysis, assignment, mesh=found, storage=Storage.AS_USED, donate=donate)
+
+        return ShardedStep(make)
+
+    def shard(self, state: Any, *, mesh: Mesh | None = None) -> Any:
+        """Places the step's first argument as planned.
+
+        Raises:
+            ShardingError: if it has other leaves than the plan.
+        """
+        found = self._mesh(mesh)
+        names = argument_names((state,))
+        missing = [name for name in names if name not in self.specs]
+        if missing:
+            raise ShardingError(f"the plan knows no {missing[0]}. Pass the state as the step takes it.")
+        leaves, tree = jax.tree.flatten(state)
+        shardings = [NamedSharding(found, self.specs[name]) for name in names]
+        return jax.tree.unflatten(tree, [jax.device_put(*pair) for pair in zip(leaves, shardings, strict=True)])
+
+    def save(self, path: str) -> None:
+        """Writes the plan as JSON."""
+        from jaxquard.intraop.plan_json import write_plan
+
+        write_plan(self, path)
+
+    def _mesh(self, mesh: Mesh | None) -> Mesh:
+        mesh = mesh or self.mesh
+        if mesh is None:
+            return make_mesh(self.axes)
+        if dict(mesh.shape) != dict(self.axes):
+            raise ShardingError(f"the plan is for a mesh of {dict(self.axes)}, but found {dict(mesh.shape)}.")
+        return mesh
+
+    def __str__(self) -> str:
+        from jaxquard.intraop.plan_text import plan_text
+
+        return plan_text(self)
+
+
+def make_mesh(axes: Mapping[str, int]) -> Mesh:
+    """A mesh of the first devices.
+
+    Raises:
+        ShardingError: if there are too few.
+    """
+    sizes = tuple(axes.values())
+    wanted = 1
+    for size in sizes:
+        wanted *= size
+    devices = jax.devices()
+    if len(devices) < wanted:
+        raise ShardingError(f"the plan needs {wanted} devices, but there are {len(devices)}.")
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(sizes, tuple(axes), axis_types=types, devices=devices[:wanted])

@@ -1,0 +1,54 @@
+"""Tells one step from another, across processes."""
+
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec
+
+from jaxquard.intraop.traced_step import TracedStep
+from jaxquard.ir.jaxpr_tools import close
+from jaxquard.pricing.fingerprint import Fingerprints
+from jaxquard.pricing.program import ShardedProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFingerprint:
+    """What a plan remembers of its step.
+
+    Attributes:
+        types: of every argument, by name: shape and dtype.
+        key: a hash of all that the step computes; empty where it calls back into Python and has none.
+    """
+
+    types: tuple[tuple[str, str], ...]
+    num_equations: int
+    key: str
+
+
+def fingerprint_step(step: TracedStep) -> StepFingerprint:
+    """The fingerprint of a traced step."""
+    jaxpr = step.jaxpr
+    program = ShardedProgram(
+        name="",
+        jaxpr=close(jaxpr),
+        in_specs=(PartitionSpec(),) * len(jaxpr.invars),
+        out_specs=(None,) * len(jaxpr.outvars),
+    )
+    types = [var.aval.str_short() for var in jaxpr.invars[: step.num_args]]
+    return StepFingerprint(
+        types=tuple(zip(step.input_names, types, strict=False)),
+        num_equations=len(jaxpr.eqns),
+        key=Fingerprints().key(program) or "",
+    )
+
+
+def differences(planned: StepFingerprint, found: StepFingerprint) -> str:
+    """What differs, in a sentence; nothing if the steps are the same."""
+    before, now = dict(planned.types), dict(found.types)
+    for name in [*before, *now]:
+        if before.get(name) != now.get(name):
+            return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}."
+    if planned.num_equations != found.num_equations:
+        return f"it had {planned.num_equations} operations and has {found.num_equations}."
+    if planned.key != found.key:
+        return "its arguments are the same, but it computes something else."
+    return ""

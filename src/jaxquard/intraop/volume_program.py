@@ -1,0 +1,106 @@
+"""The integer program that Alpa solves: one choice for every node, least cost of nodes and edges (section 4.2 there).
+
+Each node has one 0-1 variable per choice, and one of them is 1. Each edge has a variable per pair of choices; its rows
+and columns add up to the variables of its ends, so that it is 1 for the pair that is chosen and 0 for the others:
+
+    minimise    sum of costs[n] . x[n]  +  sum of edges[m, n] . y[m, n]
+    such that   sum over j of x[n][j] = 1
+                sum over k of y[m, n][j, k] = x[m][j]        sum over j of y[m, n][j, k] = x[n][k]
+
+HiGHS solves it exactly. Edge variables need not be integers: the sums make them so. Among assignments of equal cost,
+one with early choices is preferred.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+# How much of the smallest cost all preferences for early choices may add up to.
+_PREFERENCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceProblem:
+    """Costs of choices.
+
+    Attributes:
+        costs: for each node, the cost of each of its choices.
+        edges: for pairs of different nodes, the cost of each pair of their choices.
+    """
+
+    costs: tuple[np.ndarray, ...] = field(repr=False)
+    edges: Mapping[tuple[int, int], np.ndarray] = field(repr=False)
+
+    def total(self, chosen: Sequence[int]) -> float:
+        """The cost of an assignment."""
+        nodes = sum(float(costs[choice]) for costs, choice in zip(self.costs, chosen, strict=True))
+        return nodes + sum(float(costs[chosen[a], chosen[b]]) for (a, b), costs in self.edges.items())
+
+
+def solve_choices(problem: ChoiceProblem) -> tuple[int, ...]:
+    """The choice of every node such that the total is least.
+
+    The program is solved twice, with and without the preference for early choices, as that could cost a little more.
+    """
+    if not problem.costs:
+        return ()
+    plain = _solve(problem, preference=0.0)
+    preferred = _solve(problem, preference=_preference(problem))
+    least = problem.total(plain)
+    return preferred if problem.total(preferred) <= least + 1e-12 * abs(least) else plain
+
+
+def _preference(problem: ChoiceProblem) -> float:
+    """What one place further in the choices costs."""
+    tables = [np.asarray(costs, dtype=float) for costs in (*problem.costs, *problem.edges.values())]
+    smallest = min((float(np.abs(table[table != 0]).min()) for table in tables if table.any()), default=1.0)
+    return _PREFERENCE * smallest / sum(len(costs) for costs in problem.costs)
+
+
+def _solve(problem: ChoiceProblem, *, preference: float) -> tuple[int, ...]:
+    counts = [len(costs) for costs in problem.costs]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    num_nodes, num_choices = len(counts), int(starts[-1])
+    costs = [np.asarray(table, dtype=float) + preference * np.arange(len(table)) for table in problem.costs]
+    costs += [np.asarray(table, dtype=float).ravel() for table in problem.edges.values()]
+    objective = np.concatenate(costs)
+    matrix = _sums(counts, starts, list(problem.edges))
+    right = np.zeros(matrix.shape[0])
+    right[:num_nodes] = 1
+    is_integer = np.zeros(len(objective))
+    is_integer[:num_choices] = 1
+    result = milp(
+        objective / (np.abs(objective).max() or 1.0),
+        constraints=LinearConstraint(matrix, right, right),
+        bounds=Bounds(0, 1),
+        integrality=is_integer,
+        options={"mip_rel_gap": 0.0},
+    )
+    assert result.x is not None, f"every node has a choice, so there is an answer: {result.message}"
+    return tuple(int(np.argmax(result.x[start:stop])) for start, stop in zip(starts[:-1], starts[1:], strict=True))
+
+
+def _sums(counts: Sequence[int], starts: np.ndarray, pairs: Sequence[tuple[int, int]]) -> sparse.csr_array:
+    """The rows of the program: one per node, then for each edge one per choice of its first end and of its second."""
+    rows, columns, values = [], [], []
+
+    def put(row: int, places: np.ndarray, value: float) -> None:
+        rows.extend([row] * len(places))
+        columns.extend(places.tolist())
+        values.extend([value] * len(places))
+
+    for node, count in enumerate(counts):
+        put(node, starts[node] + np.arange(count), 1.0)
+    row, start = len(counts), int(starts[-1])
+    for first, second in pairs:
+        places = start + np.arange(counts[first] * counts[second]).reshape(counts[first], counts[second])
+        for node, of_node in ((first, places), (second, places.T)):
+            for choice, of_choice in enumerate(of_node):
+                put(row, of_choice, 1.0)
+                put(row, starts[node : node + 1] + choice, -1.0)
+                row += 1
+        start += places.size
+    return sparse.csr_array((values, (rows, columns)), shape=(row, start))
