@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jaxquard.errors import ShardingError
 from jaxquard.intraop.block import Block
 from jaxquard.intraop.find_blocks import find_blocks
 from jaxquard.intraop.graph import StepGraph
@@ -37,10 +38,12 @@ def analyse_step(step: TracedStep, *, axes: Mapping[str, int]) -> Analysis:
     """Finds the blocks and segments of a step.
 
     Raises:
-        ShardingError: if a contraction has no dim that the largest axis divides.
+        ShardingError: if there is no contraction, or one has no dim that the largest axis divides.
     """
     graph = StepGraph(step=step)
     blocks = find_blocks(graph, num_parts=max(axes.values()))
+    if not blocks:
+        raise ShardingError(_nothing_to_cut(graph))
     matches = match_backward(graph)
     return Analysis(
         graph=graph,
@@ -49,4 +52,13 @@ def analyse_step(step: TracedStep, *, axes: Mapping[str, int]) -> Analysis:
         segments=tuple(find_segments(graph, blocks)),
         matches=matches,
         owners=tuple(own_equations(graph, blocks, matches)),
+    )
+
+
+def _nothing_to_cut(graph: StepGraph) -> str:
+    names = sorted({equation.primitive.name for equation in graph.equations})
+    found = f"only {', '.join(names)}" if names else "nothing"
+    return (
+        "a step is cut along its matrix products, convolutions and look-ups in tables, but this one has none outside "
+        f"of loops: it computes {found}. Pass the whole training step, with the layers outside of the loop."
     )

@@ -19,6 +19,9 @@ from jaxquard.intraop.moves import Move, all_choices, find_communication
 from jaxquard.intraop.strategies import block_choices
 from jaxquard.intraop.volume import solve_volume
 
+# What data parallelism cuts: rows, or else the first batch dim.
+_ROWS = ("rows", "batch 0")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
@@ -44,7 +47,7 @@ def baselines(analysis: Analysis) -> dict[str, Baseline]:
         Baseline(name="megatron", assignment=_on_last_axis(analysis, tensor)),
         Baseline(
             name="megatron, sequence parallel",
-            assignment=_on_last_axis(analysis, _scattered(analysis, tensor)),
+            assignment=_on_last_axis(analysis, tensor, is_scattered=True),
         ),
         Baseline(name="volume", assignment=solve_volume(analysis)),
     ]
@@ -52,33 +55,35 @@ def baselines(analysis: Analysis) -> dict[str, Baseline]:
 
 
 def _data_parallel(block: Block, axes: Mapping[str, int]) -> tuple[str, ...]:
-    return _nearest(block, axes, [("rows", "batch 0")] * len(axes))
+    return _nearest(block, axes, [_ROWS] * len(axes))
 
 
-def _on_last_axis(analysis: Analysis, names: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
-    others = [("rows", "batch 0")] * (len(analysis.axes) - 1)
-    return {
-        block.number: _nearest(block, analysis.axes, [*others, (names[block.number],)]) for block in analysis.blocks
-    }
+def _on_last_axis(
+    analysis: Analysis, names: Mapping[int, str], *, is_scattered: bool = False
+) -> dict[int, tuple[str, ...]]:
+    """Takes the names for the last axis, and rows for the others; if scattered, sums end cut by rows where they can."""
+    found = {}
+    for block in analysis.blocks:
+        name = names[block.number]
+        last = ("scattered", name) if is_scattered and name == "contracted" else (name,)
+        found[block.number] = _nearest(block, analysis.axes, [*[_ROWS] * (len(analysis.axes) - 1), last])
+    return found
 
 
 def _nearest(block: Block, axes: Mapping[str, int], wanted: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The choice on all axes that has most of the wanted names, the last axis first; earlier names are better.
-
-    Choices that only baselines have are taken where they are wanted; they divide as rows do.
-    """
+    """The choice on all axes that is nearest to the wanted names, of which earlier ones are better."""
     extra = {choice.name for choice in block.more_choices}
-    stand_ins = [[("rows" if name in extra else name) for name in names] for names in wanted]
-
-    def misses(found: tuple[str, ...]) -> list[int]:
-        pairs = zip(found, stand_ins, strict=True)
-        return [names.index(name) if name in names else len(names) for name, names in pairs][::-1]
-
     fitting = block_choices(block, axes, batch_axis=None)
-    best = min(fitting, key=misses, default=(block.choices[0].name,) * len(axes))
-    return tuple(
-        names[0] if names[0] in extra and name == "rows" else name for name, names in zip(best, wanted, strict=True)
-    )
+    if "scattered" in extra and any("scattered" in names for names in wanted):
+        # It divides as rows do.
+        fitting += [(*names[:-1], "scattered") for names in fitting if names[-1] == "rows"]
+
+    def misses(found: tuple[str, ...]) -> tuple[int, list[int]]:
+        pairs = zip(found, wanted, strict=True)
+        places = [names.index(name) if name in names else 1 + len(names) for name, names in pairs]
+        return sum(places), places[::-1]
+
+    return min(fitting, key=misses, default=(block.choices[0].name,) * len(axes))
 
 
 def _megatron(analysis: Analysis) -> dict[int, str]:
@@ -108,12 +113,3 @@ def _is_cut_so(analysis: Analysis, move: Move, chosen: Mapping[int, str]) -> boo
     held = move.held[of_holder.index(chosen[move.holder])]
     is_data = move.value in analysis.graph.data_vars
     return is_data and held is not None and held == move.wanted[names.index("contracted")]
-
-
-def _scattered(analysis: Analysis, names: Mapping[int, str]) -> dict[int, str]:
-    """Sums of contracted parts end cut by rows, where a block can do so."""
-    found = {}
-    for number, name in names.items():
-        more = [choice.name for choice in analysis.blocks[number].more_choices]
-        found[number] = "scattered" if name == "contracted" and "scattered" in more else name
-    return found

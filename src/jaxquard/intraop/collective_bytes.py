@@ -23,11 +23,3 @@ def all_gather_bytes(size_bytes: float, num_devices: int) -> float:
 def all_to_all_bytes(size_bytes: float, num_devices: int) -> float:
     """Of an array that is cut along one dim, and then along another."""
     return size_bytes * (num_devices - 1) / num_devices**2
-
-
-def reshard_bytes(size_bytes: float, held: int | None, wanted: int | None, num_devices: int) -> float:
-    """Of an array that is cut along `held` and wanted along `wanted`; None: whole. To cut a whole one is free."""
-    if held == wanted or held is None:
-        return 0.0
-    rule = all_gather_bytes if wanted is None else all_to_all_bytes
-    return rule(size_bytes, num_devices)

@@ -131,12 +131,15 @@ class _AxisLayout:
                 continue
             choice = choices[owner]
             equation = self.graph.equations[cotangent.position]
-            if cotangent.place is None:
-                dim = choice.dims[equation.outvars[0]]
+            value = equation.outvars[0] if cotangent.place is None else equation.invars[cotangent.place]
+            key = (cotangent.position, cotangent.place)
+            if key in choice.needs:
+                dim = choice.needs[key]
+            elif value in self.dims:
+                dim = self.dims[value]
             else:
-                value = equation.invars[cotangent.place]
-                inside = choice.dims.get(value)
-                dim = choice.needs.get((cotangent.position, cotangent.place), inside)
+                # A contraction of an input branch that nothing is wanted of.
+                continue
             self.dims[var] = None if dim is None else cotangent.dims.index(dim)
 
     def lay_out_state(self, storage: Storage, *, num_devices: int) -> None:

@@ -191,10 +191,8 @@ class _Finder:
 
 def _trace_inputs(graph: StepGraph) -> tuple[set[Var], set[Var]]:
     """What depends on the step's inputs, and of this what has a gradient: floating-point values made from state."""
-    step = graph.step
-    from_inputs = set(step.jaxpr.invars)
-    pairs = zip(step.jaxpr.invars, step.result_of_input, strict=True)
-    with_gradient = {var for var, result in pairs if result is not None and _is_floating(var)}
+    from_inputs = set(graph.step.jaxpr.invars)
+    with_gradient = set(filter(_is_floating, graph.state))
     for equation in graph.equations:
         inputs = {atom for atom in equation.invars if is_var(atom)}
         if not from_inputs.isdisjoint(inputs):

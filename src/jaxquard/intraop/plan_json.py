@@ -24,6 +24,7 @@ def write_plan(plan: ShardingPlan, path: str | Path) -> None:
             for name, spec in plan.specs.items()
         },
         "time_s": plan.time_s,
+        "sum_s": plan.sum_s,
         "size_bytes": plan.size_bytes,
         "num_programs": plan.num_programs,
         "rivals": [asdict(rival) | {"time_s": _finite(rival.time_s)} for rival in plan.rivals],
@@ -69,6 +70,7 @@ def _plan(content: dict[str, Any], mesh: Mesh | None) -> ShardingPlan:
         segments=tuple(_segment(segment) for segment in content["segments"]),
         specs={name: _spec(entries) for name, entries in content["specs"].items()},
         time_s=float(content["time_s"]),
+        sum_s=float(content["sum_s"]),
         size_bytes=int(content["size_bytes"]),
         num_programs=int(content["num_programs"]),
         rivals=tuple(_rival(rival) for rival in content["rivals"]),

@@ -17,7 +17,7 @@ from jaxquard.intraop.layouts import lay_out
 from jaxquard.intraop.search_segments import PricedSegment
 from jaxquard.intraop.segments import Segment
 from jaxquard.intraop.strategies import Strategy, segment_strategies
-from jaxquard.intraop.write_program import entry_spec, exit_spec, write_segment
+from jaxquard.intraop.write_program import entry_spec, exit_spec, write_segments
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram, reshard_program
 
 
@@ -126,7 +126,7 @@ def _candidates(analysis: Analysis, segment: Segment, batch_axis: str | None) ->
     for strategy in strategies:
         assignment = dict(zip(segment.blocks, strategy, strict=True))
         layouts = lay_out(analysis, assignment, crossing=crossing, segment=segment)
-        found.programs.append(write_segment(analysis, segment, assignment, crossing=crossing))
+        found.programs.append(write_segments(analysis, [segment], assignment))
         found.entries.append(entry_spec(layouts, crossing))
         found.exits.append(exit_spec(layouts, crossing))
     return found

@@ -1,14 +1,16 @@
 """Finds how to shard a step over a mesh: blocks, segments, prices, search (CFP, figure 3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from jax.sharding import Mesh
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import Analysis, analyse_step
-from jaxquard.intraop.name_baselines import name_baselines
-from jaxquard.intraop.predict import predict_all
+from jaxquard.intraop.baselines import Baseline, baselines
+from jaxquard.intraop.choose_finalists import choose_finalists
+from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.predict import Prediction, predict_all
 from jaxquard.intraop.price_segments import StepPrices, make_chain, price_segments
 from jaxquard.intraop.search_chain import search_chain
 from jaxquard.intraop.search_frontier import Frontier
@@ -29,6 +31,7 @@ def search_sharding(
     batch_axis: str | None = "outer",
     pricer: Pricer | None = None,
     cache: PriceCache | Literal["default"] | None = "default",
+    num_finalists: int = 8,
     on_progress: OnProgress | None = None,
 ) -> ShardingPlan:
     """Finds the fastest sharding of a step, by pricing the parts that recur in it.
@@ -43,6 +46,7 @@ def search_sharding(
             to look at every combination.
         pricer: prices programs; by default by running them on the mesh.
         cache: where measured prices are kept: the user's folder, another, or None for nowhere.
+        num_finalists: how many plans are compared with neighbouring segments priced together, before one is chosen.
         on_progress: told how far pricing is.
 
     Raises:
@@ -57,12 +61,37 @@ def search_sharding(
         used = pricer or own
         assert used is not None
         prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
-        frontier = search_chain(make_chain(analysis, prices), memory_limit_bytes=memory_limit_bytes)
-        rivals = predict_all(analysis, prices, name_baselines(analysis), pricer=used)
+        chain = make_chain(analysis, prices)
+        frontier = search_chain(chain, memory_limit_bytes=memory_limit_bytes)
+        finalists = choose_finalists(
+            analysis, prices, chain, frontier.best, memory_limit_bytes=memory_limit_bytes, count=num_finalists
+        )
+        plans = [*finalists, *baselines(analysis).values()]
+        predicted = predict_all(analysis, prices, plans, pricer=used, on_progress=on_progress)
     finally:
         if own is not None:
             own.close()
-    return _make_plan(analysis, prices, frontier, tuple(Rival(**_fields(rival)) for rival in rivals), mesh)
+    chosen = _fastest(analysis, plans, predicted, memory_limit_bytes)
+    return _make_plan(analysis, prices, frontier, plans[chosen], predicted[chosen], predicted[len(finalists) :], mesh)
+
+
+def _fastest(
+    analysis: Analysis, plans: Sequence[Baseline], predicted: Sequence[Prediction], memory_limit_bytes: int | None
+) -> int:
+    """The plan with the least time in pairs, of those that fit and that the search could have found."""
+    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
+    fitting = [
+        place
+        for place, (plan, found) in enumerate(zip(plans, predicted, strict=True))
+        if found.size_bytes <= limit and is_searched(analysis, plan)
+    ]
+    return min(fitting, key=lambda place: predicted[place].time_s)
+
+
+def is_searched(analysis: Analysis, plan: Baseline) -> bool:
+    """Whether a plan is made of the choices that the search looks at."""
+    names = ((analysis.blocks[block].names, chosen) for block, chosen in plan.assignment.items())
+    return plan.storage is Storage.AS_USED and all(set(chosen) <= set(known) for known, chosen in names)
 
 
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
@@ -76,54 +105,53 @@ def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
 
 
 def _make_plan(
-    analysis: Analysis, prices: StepPrices, frontier: Frontier, rivals: tuple[Rival, ...], mesh: Mesh
+    analysis: Analysis,
+    prices: StepPrices,
+    frontier: Frontier,
+    plan: Baseline,
+    prediction: Prediction,
+    rivals: Sequence[Prediction],
+    mesh: Mesh,
 ) -> ShardingPlan:
     step = analysis.graph.step
-    best = frontier.best
-    kinds = [prices.kinds[segment.kind] for segment in analysis.segments]
-    strategies = [kind.strategies[choice] for kind, choice in zip(kinds, best.choices, strict=True)]
-    assignment = {
-        block: names
-        for segment, strategy in zip(analysis.segments, strategies, strict=True)
-        for block, names in zip(segment.blocks, strategy, strict=True)
-    }
-    program = write_step(analysis, assignment)
-    chain = make_chain(analysis, prices)
-    segments = []
-    before: int | None = None
-    for place, (segment, strategy) in enumerate(zip(analysis.segments, strategies, strict=True)):
-        choice = best.choices[place]
-        priced = chain[place]
-        reshard_s = 0.0
-        if priced.reshards_s is not None and before is not None:
-            reshard_s = float(priced.reshards_s[before, priced.entries[choice]])
-        seeds = [analysis.blocks[number].seeds[0] for number in segment.blocks]
-        segments.append(
-            PlannedSegment(
-                kind=segment.kind,
-                lines=tuple(source_line(seed.equation) for seed in seeds),
-                strategy=strategy,
-                time_s=priced.times_s[choice],
-                reshard_s=reshard_s,
-                size_bytes=priced.sizes_bytes[choice],
-            )
-        )
-        before = priced.exits[choice]
+    program = write_step(analysis, plan.assignment)
     names = step.input_names[: step.num_args]
     return ShardingPlan(
         fingerprint=fingerprint_step(step),
         axes=dict(analysis.axes),
-        segments=tuple(segments),
+        segments=tuple(_planned_segments(analysis, prices, plan)),
         specs=dict(zip(names, program.in_specs, strict=False)),
-        time_s=best.time_s,
-        size_bytes=best.size_bytes,
+        time_s=prediction.time_s,
+        sum_s=prediction.sum_s,
+        size_bytes=prediction.size_bytes,
         num_programs=prices.num_programs,
-        rivals=rivals,
+        rivals=tuple(Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in rivals),
         frontier=tuple((point.time_s, point.size_bytes) for point in frontier.points),
         notes=_notes(analysis, prices),
         provenance=_provenance(prices),
         mesh=mesh,
     )
+
+
+def _planned_segments(analysis: Analysis, prices: StepPrices, plan: Baseline) -> Iterator[PlannedSegment]:
+    """The rows of the plan's table."""
+    chain = make_chain(analysis, prices)
+    before: int | None = None
+    for segment, priced in zip(analysis.segments, chain, strict=True):
+        strategy = tuple(tuple(plan.assignment[block]) for block in segment.blocks)
+        choice = prices.kinds[segment.kind].strategies.index(strategy)
+        reshard_s = 0.0
+        if priced.reshards_s is not None and before is not None:
+            reshard_s = float(priced.reshards_s[before, priced.entries[choice]])
+        yield PlannedSegment(
+            kind=segment.kind,
+            lines=tuple(source_line(analysis.blocks[number].seeds[0].equation) for number in segment.blocks),
+            strategy=strategy,
+            time_s=priced.times_s[choice],
+            reshard_s=reshard_s,
+            size_bytes=priced.sizes_bytes[choice],
+        )
+        before = priced.exits[choice]
 
 
 def _notes(analysis: Analysis, prices: StepPrices) -> tuple[str, ...]:
@@ -140,7 +168,3 @@ def _provenance(prices: StepPrices) -> str:
         return ""
     source = found[0].provenance
     return f"{source.pricer} on {source.num_devices} x {source.device_kind}, JAX {source.jax_version}"
-
-
-def _fields(rival: Any) -> dict[str, Any]:
-    return {"name": rival.name, "time_s": rival.time_s, "size_bytes": rival.size_bytes}

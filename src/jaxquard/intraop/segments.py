@@ -91,7 +91,10 @@ def fingerprints(graph: StepGraph, blocks: Sequence[Block]) -> list[Hashable]:
 def _fingerprint(graph: StepGraph, block: Block, made_by: dict[Var, int], blocks: dict[int, Block]) -> Hashable:
     places = {position: place for place, position in enumerate(block.contractions)}
     contractions = tuple(_shape_of(graph.equations[position]) for position in block.contractions)
-    cuts = tuple((choice.name, tuple((cut.out_dim, cut.in_dims) for cut in choice.cuts)) for choice in block.choices)
+    cuts = tuple(
+        (choice.name, choice.num_chunks, tuple((cut.out_dim, cut.in_dims) for cut in choice.cuts))
+        for choice in block.choices
+    )
     sources = []
     for position in block.equations:
         for place, atom in enumerate(graph.equations[position].invars):

@@ -56,7 +56,8 @@ class ShardingPlan:
         axes: the mesh axes and their sizes.
         segments: in the order of the step.
         specs: for every argument of the step, by name, how it is cut.
-        time_s: of a step, as predicted.
+        time_s: of a step, as predicted, neighbouring segments priced together.
+        sum_s: the same with every segment by itself, as in equation (8).
         size_bytes: on each device, as predicted.
         rivals: baselines by the same prices.
         frontier: the least time for less and less memory: seconds and bytes.
@@ -69,6 +70,7 @@ class ShardingPlan:
     segments: tuple[PlannedSegment, ...]
     specs: Mapping[str, PartitionSpec] = field(repr=False)
     time_s: float
+    sum_s: float
     size_bytes: int
     num_programs: int
     rivals: tuple[Rival, ...] = ()

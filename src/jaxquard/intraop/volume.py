@@ -1,17 +1,19 @@
 """The bytes that communication moves under an assignment, by symbolic rules, and the assignment that moves the fewest.
 
 This is what Alpa minimises (CFP, section 2.2), over the blocks instead of single operators. Bytes are those that each
-device sends in one step. On meshes of several axes every axis is counted by itself, and arrays that other axes cut are
-counted by their parts: an approximation, since a change of layout on two axes at once can take fewer steps.
+device sends in one step. On meshes of several axes those that sum or gather a value do it as one, and what other axes
+cut is counted by its parts; how a value moves inside the mesh is not looked at. Where an axis changes from one dim to
+another and another axis gathers, they are counted one after the other.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.collective_bytes import all_reduce_bytes, reshard_bytes
+from jaxquard.intraop.collective_bytes import all_gather_bytes, all_reduce_bytes, all_to_all_bytes
 from jaxquard.intraop.layouts import Assignment
 from jaxquard.intraop.moves import Communication, Move, Sum, all_choices, find_communication
 from jaxquard.intraop.strategies import block_choices
@@ -106,12 +108,11 @@ class _Pricer:
         return self.known[key]
 
     def _sum_bytes(self, found: Sum, places: _Places) -> float:
-        is_cut = [found.dims[place] is not None for place in places]
-        return sum(
-            all_reduce_bytes(self._part(found.size_bytes, is_cut, axis), size)
-            for axis, (place, size) in enumerate(zip(places, self.axes, strict=True))
-            if found.is_summed[place]
-        )
+        summing = [found.is_summed[place] for place in places]
+        cutting = [
+            found.dims[place] is not None and not is_summed for place, is_summed in zip(places, summing, strict=True)
+        ]
+        return all_reduce_bytes(found.size_bytes / self._devices(cutting), self._devices(summing))
 
     def _move_table(self, move: Move) -> np.ndarray:
         held, wanted = self.places[move.holder], self.places[move.taker]
@@ -123,24 +124,29 @@ class _Pricer:
 
     def _move_bytes(self, move: Move, left: _Places, right: _Places) -> float:
         """Forward from the holder's layout to the taker's, and the gradient back."""
-        pairs = [(move.held[a], move.wanted[b]) for a, b in zip(left, right, strict=True)]
-        is_cut = [held is not None and held == wanted for held, wanted in pairs]
-        total = 0.0
-        for axis, (size, (held, wanted)) in enumerate(zip(self.axes, pairs, strict=True)):
-            part = self._part(move.size_bytes, is_cut, axis)
-            total += reshard_bytes(part, held, wanted, size)
-            if not move.has_gradient:
-                continue
-            total += reshard_bytes(part, wanted, held, size)
-            is_added_before = held == wanted and move.is_summed_by_holder[left[axis]]
-            if move.is_summed[right[axis]] and not is_added_before:
-                total += all_reduce_bytes(part, size)
-        return total
+        held = [move.held[place] for place in left]
+        wanted = [move.wanted[place] for place in right]
+        total = self._reshard_bytes(move.size_bytes, held, wanted)
+        if not move.has_gradient:
+            return total
+        total += self._reshard_bytes(move.size_bytes, wanted, held)
+        summing = [
+            move.is_summed[b] and not (held[axis] == wanted[axis] and move.is_summed_by_holder[a])
+            for axis, (a, b) in enumerate(zip(left, right, strict=True))
+        ]
+        cutting = [dim is not None for dim in wanted]
+        return total + all_reduce_bytes(move.size_bytes / self._devices(cutting), self._devices(summing))
 
-    def _part(self, size_bytes: int, is_cut: Sequence[bool], axis: int) -> float:
-        """The part of an array that is left for an axis when the others have cut it."""
-        parts = 1
-        for other, size in enumerate(self.axes):
-            if other != axis and is_cut[other]:
-                parts *= size
-        return size_bytes / parts
+    def _reshard_bytes(self, size_bytes: int, held: Sequence[int | None], wanted: Sequence[int | None]) -> float:
+        """Axes that exchange dims do so first, while the others still cut; axes that gather do so together."""
+        pairs = list(zip(held, wanted, strict=True))
+        gathering = [a is not None and b is None for a, b in pairs]
+        exchanging = [a is not None and b is not None and a != b for a, b in pairs]
+        kept = self._devices([a is not None and a == b for a, b in pairs])
+        gathered, exchanged = self._devices(gathering), self._devices(exchanging)
+        total = all_to_all_bytes(size_bytes / (kept * gathered), exchanged)
+        return total + all_gather_bytes(size_bytes / (kept * exchanged), gathered)
+
+    def _devices(self, is_part: Sequence[bool]) -> int:
+        """The devices of some axes together."""
+        return math.prod(size for size, is_in in zip(self.axes, is_part, strict=True) if is_in)

@@ -11,6 +11,7 @@ HiGHS solves it exactly. Edge variables need not be integers: the sums make them
 one with early choices is preferred.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 # How much of the smallest cost all preferences for early choices may add up to.
 _PREFERENCE = 1e-3
+# HiGHS looks at differences down to about 1e-6, so the largest cost is scaled to this.
+_LARGEST = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ def solve_choices(problem: ChoiceProblem) -> tuple[int, ...]:
 
 def _preference(problem: ChoiceProblem) -> float:
     """What one place further in the choices costs."""
-    tables = [np.asarray(costs, dtype=float) for costs in (*problem.costs, *problem.edges.values())]
+    tables = [*problem.costs, *problem.edges.values()]
     smallest = min((float(np.abs(table[table != 0]).min()) for table in tables if table.any()), default=1.0)
     return _PREFERENCE * smallest / sum(len(costs) for costs in problem.costs)
 
@@ -63,28 +66,30 @@ def _preference(problem: ChoiceProblem) -> float:
 def _solve(problem: ChoiceProblem, *, preference: float) -> tuple[int, ...]:
     counts = [len(costs) for costs in problem.costs]
     starts = np.concatenate([[0], np.cumsum(counts)])
-    num_nodes, num_choices = len(counts), int(starts[-1])
-    costs = [np.asarray(table, dtype=float) + preference * np.arange(len(table)) for table in problem.costs]
-    costs += [np.asarray(table, dtype=float).ravel() for table in problem.edges.values()]
-    objective = np.concatenate(costs)
-    matrix = _sums(counts, starts, list(problem.edges))
-    right = np.zeros(matrix.shape[0])
-    right[:num_nodes] = 1
+    tables = [table + preference * np.arange(len(table)) for table in problem.costs]
+    tables += [table.ravel() for table in problem.edges.values()]
+    objective = np.concatenate([table - table.min() for table in tables])
+    matrix, right = _sums(counts, starts, list(problem.edges))
     is_integer = np.zeros(len(objective))
-    is_integer[:num_choices] = 1
+    is_integer[: starts[-1]] = 1
     result = milp(
-        objective / (np.abs(objective).max() or 1.0),
+        objective * (_LARGEST / (objective.max() or 1.0)),
         constraints=LinearConstraint(matrix, right, right),
         bounds=Bounds(0, 1),
         integrality=is_integer,
         options={"mip_rel_gap": 0.0},
     )
     assert result.x is not None, f"every node has a choice, so there is an answer: {result.message}"
-    return tuple(int(np.argmax(result.x[start:stop])) for start, stop in zip(starts[:-1], starts[1:], strict=True))
+    return tuple(int(np.argmax(result.x[start:stop])) for start, stop in itertools.pairwise(starts))
 
 
-def _sums(counts: Sequence[int], starts: np.ndarray, pairs: Sequence[tuple[int, int]]) -> sparse.csr_array:
-    """The rows of the program: one per node, then for each edge one per choice of its first end and of its second."""
+def _sums(
+    counts: Sequence[int], starts: np.ndarray, pairs: Sequence[tuple[int, int]]
+) -> tuple[sparse.csr_array, np.ndarray]:
+    """The rows of the program, and what they add up to.
+
+    There is one row for each node, then for each edge one per choice of its first end, and of its second.
+    """
     rows, columns, values = [], [], []
 
     def put(row: int, places: np.ndarray, value: float) -> None:
@@ -103,4 +108,6 @@ def _sums(counts: Sequence[int], starts: np.ndarray, pairs: Sequence[tuple[int, 
                 put(row, starts[node : node + 1] + choice, -1.0)
                 row += 1
         start += places.size
-    return sparse.csr_array((values, (rows, columns)), shape=(row, start))
+    right = np.zeros(row)
+    right[: len(counts)] = 1
+    return sparse.csr_array((values, (rows, columns)), shape=(row, start)), right

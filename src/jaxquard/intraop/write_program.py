@@ -5,7 +5,7 @@ of its state. It takes its state, the values that come from segments before it a
 after it, and returns what others need.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jax.sharding import PartitionSpec
 
@@ -20,59 +20,35 @@ from jaxquard.pricing.program import ShardedProgram
 Held = Mapping[Var, PartitionSpec]
 
 
-def write_segment(
-    analysis: Analysis,
-    segment: Segment,
-    assignment: Assignment,
-    *,
-    crossing: Crossing,
-    storage: Storage = Storage.AS_USED,
+def write_segments(
+    analysis: Analysis, segments: Sequence[Segment], assignment: Assignment, *, storage: Storage = Storage.AS_USED
 ) -> ShardedProgram:
-    """The program of one segment; `assignment` has a choice for each of its blocks."""
-    layouts = lay_out(analysis, assignment, crossing=crossing, segment=segment, storage=storage)
+    """The program of one segment, or of neighbours; `assignment` has a choice for each of their blocks."""
     graph = analysis.graph
-    gradients = _gradient_specs(layouts, crossing)
-    whole = make_jaxpr(
+    parts = _Parts(analysis, segments, assignment, storage)
+    crossing = parts.whole
+    jaxpr = make_jaxpr(
         crossing.inputs, [graph.equations[position] for position in crossing.positions], crossing.outputs
     )
-    jaxpr, copies = reshard_at_borders(
-        whole,
-        sides=[(segment.number, graph.phases[position]) for position in crossing.positions],
-        wanted=_gathered(layouts, crossing, segment),
-    )
-    state = analysis.graph.state
-    names = " ".join("/".join(assignment[block]) for block in segment.blocks)
+    jaxpr, copies = reshard_at_borders(jaxpr, sides=parts.sides(crossing.positions), wanted=parts.wanted)
+    names = ", ".join(" ".join("/".join(assignment[block]) for block in segment.blocks) for segment in segments)
     kept = "" if storage is Storage.AS_USED else f", {storage.value}"
     return ShardedProgram(
-        name=f"segment {segment.number}, {names}{kept}",
+        name=f"segment {' and '.join(str(segment.number) for segment in segments)}: {names}{kept}",
         jaxpr=close(jaxpr),
-        in_specs=tuple(_in_spec(layouts, var) or PartitionSpec() for var in crossing.inputs),
-        out_specs=tuple(gradients.get(var) or layouts.spec(var) for var in crossing.outputs),
-        constraints=_positions(jaxpr, _held(analysis, layouts, crossing) | gradients | copies),
-        donated=tuple(place for place, var in enumerate(crossing.inputs) if var in state),
+        in_specs=tuple(parts.in_spec(var) for var in crossing.inputs),
+        out_specs=tuple(parts.out_spec(var) for var in crossing.outputs),
+        constraints=_positions(jaxpr, parts.held | copies),
+        donated=tuple(place for place, var in enumerate(crossing.inputs) if var in graph.state),
     )
 
 
 def write_step(analysis: Analysis, assignment: Assignment, *, storage: Storage = Storage.AS_USED) -> ShardedProgram:
     """The program of the whole step: that of its segments, with what crosses their borders resharded there."""
-    graph = analysis.graph
-    step = graph.step
-    inputs: dict[Var, PartitionSpec] = {}
-    held: dict[Var, PartitionSpec] = {}
-    wanted: dict[tuple[Side, Var], PartitionSpec] = {}
-    for segment in analysis.segments:
-        crossing = find_crossing(analysis, segment)
-        layouts = lay_out(analysis, assignment, crossing=crossing, segment=segment, storage=storage)
-        held |= _held(analysis, layouts, crossing) | _gradient_specs(layouts, crossing)
-        wanted |= _borders(layouts, crossing, segment) | _gathered(layouts, crossing, segment)
-        for var in crossing.inputs:
-            spec = layouts.stored_spec(var) or layouts.spec(var)
-            if spec is not None:
-                inputs.setdefault(var, spec)
-    of_block = analysis.segment_of_block()
-    sides = [(of_block[owner], phase) for owner, phase in zip(analysis.owners, graph.phases, strict=True)]
-    jaxpr, copies = reshard_at_borders(step.jaxpr, sides=sides, wanted=wanted)
-    in_specs = [inputs.get(var, PartitionSpec()) for var in jaxpr.invars]
+    step = analysis.graph.step
+    parts = _Parts(analysis, analysis.segments, assignment, storage)
+    jaxpr, copies = reshard_at_borders(step.jaxpr, sides=parts.sides(range(len(step.jaxpr.eqns))), wanted=parts.wanted)
+    in_specs = [parts.in_spec(var) for var in jaxpr.invars]
     out_specs: list[PartitionSpec | None] = [None] * len(jaxpr.outvars)
     for place, result in enumerate(step.result_of_input):
         if result is not None:
@@ -82,9 +58,50 @@ def write_step(analysis: Analysis, assignment: Assignment, *, storage: Storage =
         jaxpr=close(jaxpr),
         in_specs=tuple(in_specs),
         out_specs=tuple(out_specs),
-        constraints=_positions(jaxpr, held | copies),
+        constraints=_positions(jaxpr, parts.held | copies),
         donated=tuple(place for place, result in enumerate(step.result_of_input) if result is not None),
     )
+
+
+class _Parts:
+    """The layouts of some segments, put together.
+
+    Attributes:
+        whole: what crosses the borders of all of them together.
+        held: how values are held.
+        wanted: how each segment wants what comes from its neighbours, and state that is kept otherwise.
+    """
+
+    def __init__(self, analysis: Analysis, segments: Sequence[Segment], assignment: Assignment, storage: Storage):
+        self.analysis = analysis
+        blocks = tuple(block for segment in segments for block in segment.blocks)
+        self.whole = find_crossing(analysis, Segment(number=segments[0].number, kind=segments[0].kind, blocks=blocks))
+        self.held: dict[Var, PartitionSpec] = {}
+        self.wanted: dict[tuple[Side, Var], PartitionSpec] = {}
+        self._inputs: dict[Var, PartitionSpec] = {}
+        for segment in segments:
+            crossing = self.whole if len(segments) == 1 else find_crossing(analysis, segment)
+            layouts = lay_out(analysis, assignment, crossing=crossing, segment=segment, storage=storage)
+            self.held |= _held(analysis, layouts, crossing) | _gradient_specs(layouts, crossing)
+            self.wanted |= _borders(layouts, crossing, segment) | _gathered(layouts, crossing, segment)
+            for var in crossing.inputs:
+                spec = layouts.stored_spec(var) or layouts.spec(var) or layouts.entry_spec(var)
+                if spec is not None:
+                    self._inputs.setdefault(var, spec)
+
+    def sides(self, positions: Sequence[int]) -> list[Side]:
+        """The segment and the phase of equations."""
+        of_block = self.analysis.segment_of_block()
+        owners, phases = self.analysis.owners, self.analysis.graph.phases
+        return [(of_block[owners[position]], phases[position]) for position in positions]
+
+    def in_spec(self, var: Var) -> PartitionSpec:
+        """How an input comes."""
+        return self._inputs.get(var, PartitionSpec())
+
+    def out_spec(self, var: Var) -> PartitionSpec | None:
+        """How an output leaves; None: as the compiler likes."""
+        return self.held.get(var)
 
 
 def entry_spec(layouts: Layouts, crossing: Crossing) -> PartitionSpec:
@@ -97,10 +114,6 @@ def exit_spec(layouts: Layouts, crossing: Crossing) -> PartitionSpec:
     """How a segment leaves the value that goes out."""
     found = None if crossing.exit is None else layouts.spec(crossing.exit)
     return PartitionSpec() if found is None else found
-
-
-def _in_spec(layouts: Layouts, var: Var) -> PartitionSpec | None:
-    return layouts.stored_spec(var) or layouts.spec(var) or layouts.entry_spec(var)
 
 
 def _borders(layouts: Layouts, crossing: Crossing, segment: Segment) -> dict[tuple[Side, Var], PartitionSpec]:

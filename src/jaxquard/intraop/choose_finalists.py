@@ -1,0 +1,67 @@
+"""The plans that are worth a closer look after the search: its answer, and the best of each strategy of a layer.
+
+The search is exact for the prices that it has, but those of segments alone leave out what neighbours share. So the
+fastest plan for each strategy of the kind of segment that there is most of (the layers) is found as well, and the best
+few are compared in pairs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.analyse import Analysis
+from jaxquard.intraop.baselines import Baseline
+from jaxquard.intraop.price_segments import StepPrices
+from jaxquard.intraop.search_chain import search_chain
+from jaxquard.intraop.search_frontier import FrontierPoint
+from jaxquard.intraop.search_segments import PricedSegment
+
+
+def choose_finalists(
+    analysis: Analysis,
+    prices: StepPrices,
+    chain: Sequence[PricedSegment],
+    best: FrontierPoint,
+    *,
+    memory_limit_bytes: int | None,
+    count: int,
+) -> list[Baseline]:
+    """At most `count` plans, the search's own answer first."""
+    kind = max(prices.kinds, key=lambda kind: len(prices.kinds[kind].strategies))
+    places = [place for place, segment in enumerate(analysis.segments) if segment.kind == kind]
+    times = chain[places[0]].times_s
+    promising = sorted(range(len(times)), key=times.__getitem__)[: 3 * count]
+    points = [best]
+    for strategy in promising:
+        try:
+            forced = _force(chain, places, strategy)
+            points.append(search_chain(forced, memory_limit_bytes=memory_limit_bytes, max_points=1).best)
+        except ShardingError:
+            continue
+    points = [best, *sorted(points[1:], key=lambda point: point.time_s)]
+    unique = list({point.choices: point for point in points}.values())[:count]
+    return [
+        Baseline(name=f"finalist {number}", assignment=assignment_of(analysis, prices, point))
+        for number, point in enumerate(unique)
+    ]
+
+
+def assignment_of(analysis: Analysis, prices: StepPrices, point: FrontierPoint) -> dict[int, tuple[str, ...]]:
+    """The choice of every block in an answer of the search."""
+    found: dict[int, tuple[str, ...]] = {}
+    for segment, choice in zip(analysis.segments, point.choices, strict=True):
+        found.update(zip(segment.blocks, prices.kinds[segment.kind].strategies[choice], strict=True))
+    return found
+
+
+def _force(chain: Sequence[PricedSegment], places: Sequence[int], strategy: int) -> list[PricedSegment]:
+    """The chain in which some segments have one strategy."""
+    made: dict[int, PricedSegment] = {}
+    forced = list(chain)
+    for place in places:
+        segment = chain[place]
+        if id(segment) not in made:
+            times = tuple(time if other == strategy else float("inf") for other, time in enumerate(segment.times_s))
+            made[id(segment)] = replace(segment, times_s=times)
+        forced[place] = made[id(segment)]
+    return forced
