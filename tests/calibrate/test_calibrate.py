@@ -9,12 +9,21 @@ import pytest
 
 from jaxquard.calibrate import calibrate, calibration_text
 from jaxquard.calibrate.base_cluster import base_cluster
-from jaxquard.calibrate.calibrate import _fit_links, _fit_products, _poor_notes
+from jaxquard.calibrate.calibrate import _fit_links, _fit_products, _poor_notes, _with_links
 from jaxquard.calibrate.effort import Effort, choose_effort
 from jaxquard.calibrate.fit_one_ring import fit_one_ring
 from jaxquard.calibrate.measure_links import measure_links, ring_sizes
 from jaxquard.calibrate.measure_products import measure_products, sliced_product
-from jaxquard.cluster import Collective, LinkSample, ProductSample, load_cluster, parse_cluster
+from jaxquard.cluster import (
+    Axis,
+    Collective,
+    LinkSample,
+    ProductSample,
+    cluster_text,
+    load_cluster,
+    parse_cluster,
+    ring_time,
+)
 from jaxquard.errors import ClusterError
 
 _EFFORT = Effort(
@@ -89,6 +98,12 @@ def test_slices_sum_to_the_product():
     assert [sample.num_slices for sample in measure_products(jax.devices()[0], _EFFORT)][:2] == [1, 2]
 
 
+@pytest.mark.parametrize("devices", [[], "cpu", [3]])
+def test_devices_that_are_none(devices):
+    with pytest.raises(ClusterError, match=r"devices must be one device of JAX or more, such as jax.devices"):
+        calibrate(devices=devices)
+
+
 def test_efforts():
     assert choose_effort("gpu", is_quick=False).shard_sizes_bytes[::8] == (8 * 1024, 512 * 1024**2)
     for platform in ("cpu", "tpu"):
@@ -119,6 +134,19 @@ def test_two_devices_take_the_sync_time_of_the_base():
     assert notes[0] == (
         "all_gather is that of h200: bandwidth and launch need samples of two shard sizes, found 1. Measure another"
     )
+
+
+def test_a_chain_of_permutes_has_the_price_that_was_measured():
+    """Chains are what is measured, so a chain has one launch; without permutes the base's way of counting stays."""
+    base, samples = load_cluster("h200"), _link_samples((1, 2, 4))
+    fits, _ = _fit_links(samples, base)
+    cluster = _with_links(base, fits)
+    for sample in samples:
+        how = {"mesh_shape": (4, 1), "shard_bytes": sample.shard_bytes, "num_steps": sample.num_steps}
+        found = ring_time(cluster, sample.kind, axis=Axis.ROWS, **how)
+        assert found.time_s == pytest.approx(sample.time_s, rel=1e-6)
+    assert parse_cluster(cluster_text(cluster)) == cluster
+    assert _with_links(base, [fit for fit in fits if fit.kind is not Collective.PERMUTE]).network == base.network
 
 
 def test_a_kind_that_cannot_be_fitted_is_that_of_the_base():

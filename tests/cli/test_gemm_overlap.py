@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from jaxquard.cli import gemm_overlap
 from jaxquard.cli.main import app
+from jaxquard.gemm import TPU_COMPILER_OPTIONS
 from jaxquard.gemm.overlap import Overlap
-from jaxquard.gemm.overlap_compile import COMPILER_OPTIONS
 
 
 def run(*words):
@@ -40,7 +40,7 @@ def test_json(asked):
         "slices": 4,
         "sizes": None,
         "in_parts": True,
-        "compiler_options": COMPILER_OPTIONS,
+        "compiler_options": TPU_COMPILER_OPTIONS,
     }
 
 

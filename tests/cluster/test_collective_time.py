@@ -17,6 +17,19 @@ def test_formula():
     assert (time.launch_s, time.sync_s, time.transfer_s) == pytest.approx((100e-6, 31 * 6e-6, 31 * 1e-4))
 
 
+def test_launches_of_a_chain():
+    """Each permute has one, unless the constants are of chains; an all-gather has one for all its steps."""
+    of_chains = replace(_TPU, network=replace(_TPU.network, launches_each_permute=False))
+    how = {"axis": Axis.ROWS, "mesh_shape": (8, 4), "shard_bytes": 38.8e3, "num_steps": 5}
+    for cluster, kind, launches in (
+        (_TPU, Collective.PERMUTE, 5),
+        (of_chains, Collective.PERMUTE, 1),
+        (_TPU, Collective.ALL_GATHER, 1),
+    ):
+        time = ring_time(cluster, kind, **how)
+        assert (time.launch_s, time.sync_s) == pytest.approx((launches * 100e-6, 5 * 6e-6))
+
+
 def test_rows_and_columns_differ():
     main = load_cluster("tpu-v4-main")
     row, column = (

@@ -9,8 +9,9 @@ with R C = P, moves two matrices, one along the columns (h, on rings of C chips)
     rs    A[K,M] gathered  C[M,N] reduced
 
 An operation on a ring of p chips whose shards have x bytes takes launch + (p - 1) (sync + x / bandwidth), and nothing
-if p = 1 (section 3.2.2). Operations that run at once over a switch, where h and v share a port (section 6), each take
-as long as the transfers of both.
+if p = 1 (section 3.2.2). A SendRecv to the neighbour is an operation with p = 2: n of them, one after another, take
+n (launch + sync + x / bandwidth), or launch + n (sync + x / bandwidth) if that is what was measured. Operations that
+run at once over a switch, where h and v share a port (section 6), each take as long as the transfers of both.
 """
 
 import math
@@ -103,11 +104,21 @@ class Case:
         return Op(launch_s + steps * sync_s, steps * shard / bandwidth) if steps else Op()
 
     def shift(self, side, steps, both_ways=False):
-        """Shards go on by so many places, with one launch."""
-        bandwidth, sync_s, launch_s = self.link(side, "permute", both_ways)
-        if self.ring(side) == 1 or steps == 0:
+        """Shards go on by so many places."""
+        if self.ring(side) == 1:
             return Op()
-        return Op(launch_s + steps * sync_s, steps * self.shard_bytes(side) / bandwidth)
+        return self.sends(side, steps, self.shard_bytes(side), both_ways)
+
+    def sends(self, side, count, size_bytes, both_ways=False):
+        """So many SendRecvs of so many bytes each, one after another."""
+        bandwidth, sync_s, launch_s = self.link(side, "permute", both_ways)
+        latency_s = transfer_s = 0.0
+        for number in range(count):
+            if number == 0 or self.cluster.network.launches_each_permute:
+                latency_s += launch_s
+            latency_s += sync_s
+            transfer_s += size_bytes / bandwidth
+        return Op(latency_s, transfer_s)
 
     def at_once_s(self, **ops):
         """How long each of some operations takes when all run at once, by side."""
@@ -211,7 +222,7 @@ def summa_s(case, num_slices, num_packets):
     """Broadcasts and reductions of parts over rings, unrolled (2.3.3, 4.2).
 
     Of a ring of p chips the last one has nothing to send, so D packets have passed after p + D - 2 stages. The paper
-    counts one more.
+    counts one more. A stage is a SendRecv; or a broadcast is one operation, with the constants of an AllGather.
     """
     num_parts = math.lcm(case.rows, case.columns)
     iterations = largest_divisor(num_parts, num_slices)
@@ -220,10 +231,12 @@ def summa_s(case, num_slices, num_packets):
         chips = case.ring(side)
         if chips == 1:
             return Op()
-        bandwidth, sync_s, launch_s = case.link(side, "reduce_scatter" if case.is_output(side) else "all_gather")
         packet_bytes = case.shard_bytes(side) * chips / num_parts / num_packets
-        stages = (chips + num_packets - 2) * num_parts // iterations
-        return Op(launch_s + stages * sync_s, stages * packet_bytes / bandwidth)
+        broadcasts, stages = num_parts // iterations, chips + num_packets - 2
+        if not case.cluster.network.has_broadcast:
+            return case.sends(side, broadcasts * stages, packet_bytes)
+        bandwidth, sync_s, launch_s = case.link(side, "reduce_scatter" if case.is_output(side) else "all_gather")
+        return Op(broadcasts * (launch_s + stages * sync_s), broadcasts * stages * packet_bytes / bandwidth)
 
     return _pipeline_s(case, iterations, streamed("h"), streamed("v"), case.compute_s(iterations))
 

@@ -6,7 +6,7 @@
 import re
 from pathlib import Path
 
-from jaxquard.gemm import Dataflow, Product
+from jaxquard.gemm import TPU_COMPILER_OPTIONS, Dataflow, Product
 
 FOLDER = Path(__file__).parent / "compiled"
 
@@ -39,7 +39,7 @@ def trim(text: str) -> str:
 
 
 def write_all() -> None:
-    from jaxquard.gemm.overlap_compile import COMPILER_OPTIONS, compile_product, topology_mesh
+    from jaxquard.gemm.overlap_compile import compile_product, topology_mesh
     from jaxquard.gemm.overlap_report import default_sizes
 
     FOLDER.mkdir(exist_ok=True)
@@ -57,7 +57,7 @@ def write_all() -> None:
             default_sizes(mesh, slices=2, block=8),
             algorithm=algorithm,
             product=product,
-            compiler_options=COMPILER_OPTIONS if has_options else {},
+            compiler_options=TPU_COMPILER_OPTIONS if has_options else {},
         )
         (FOLDER / f"{name}.txt").write_text(trim(text))
 

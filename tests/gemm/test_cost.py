@@ -1,5 +1,6 @@
 """Closed forms: the formulas of data/tpu_v4.md written out again, breakdowns, sanity, memory."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -18,8 +19,15 @@ from jaxquard.gemm.cost_memory import kept_bytes
 from jaxquard.gemm.cost_product import SizedProduct, sized_products, transpose
 from jaxquard.gemm.cost_steps import wang_steps
 from jaxquard.gemm.problem import Dataflow, FcLayer, Stationary
+from tests.gemm.collectives import expected_traffic
+from tests.gemm.meshes import MESHES
+from tests.gemm.variants import VARIANTS
 
 _TPU = load_cluster("tpu-v4")
+# A launch takes 1 s, so that seconds of launches are their number.
+_LAUNCHES = replace(
+    _TPU, **{kind: replace(getattr(_TPU, kind), launch_s=1.0) for kind in ("all_gather", "reduce_scatter", "permute")}
+)
 
 
 def _product(dataflow, m=65536, k=12288, n=36864):
@@ -57,26 +65,33 @@ def test_meshslice_by_hand(dataflow, mesh, slices):
 
 
 def test_wang_by_hand():
-    """8 columns in 4 iterations of 2 shards, or 32 rows in 4 of 8; the other all-gather before; one way or both."""
+    """8 columns in 4 iterations of 2 shards, or 32 rows in 4 of 8; the other all-gather before; one way or both.
+
+    Every shard is launched, or, where constants are of chains, every iteration.
+    """
     product = _product(Dataflow.OS)
     shard_h, shard_v = 2 * product.m * product.k / 256, 2 * product.k * product.n / 256
     c = product.flops / 256 / 4 / 249e12
 
-    def ring(chips, shard, bandwidth, other_chips, other_shard):
+    def ring(chips, shard, bandwidth, other_chips, other_shard, *, launches_each):
         exposed = 100e-6 + (other_chips - 1) * (6e-6 + other_shard / 60e9)
-        first, group = (100e-6 + count * (6e-6 + shard / bandwidth) for count in (chips // 4 - 1, chips // 4))
+        first, group = (
+            100e-6 * (count if launches_each else 1) + count * (6e-6 + shard / bandwidth)
+            for count in (chips // 4 - 1, chips // 4)
+        )
         return exposed + first + 3 * max(group, c) + c
 
-    for ways in (1, 2):
+    for ways, each in itertools.product((1, 2), (True, False)):
+        cluster = replace(_TPU, network=replace(_TPU.network, launches_each_permute=each))
         along = {
-            "columns": ring(8, shard_h, ways * 35.2e9, 32, shard_v),
-            "rows": ring(32, shard_v, ways * 38.8e9, 8, shard_h),
+            "columns": ring(8, shard_h, ways * 35.2e9, 32, shard_v, launches_each=each),
+            "rows": ring(32, shard_v, ways * 38.8e9, 8, shard_h, launches_each=each),
         }
         for axis, time_s in along.items():
-            steps = wang_steps(_TPU, product, (32, 8), 5, ring=Axis(axis), both_ways=ways == 2)
+            steps = wang_steps(cluster, product, (32, 8), 5, ring=Axis(axis), both_ways=ways == 2)
             assert steps_time_s(steps) == pytest.approx(time_s, rel=1e-12)
         # Not told, the ring runs where more bytes move: 31 shards of B along the rows against 7 of A.
-        cost = price_product(_TPU, product, algorithm="wang", mesh_shape=(32, 8), num_slices=5, both_ways=ways == 2)
+        cost = price_product(cluster, product, algorithm="wang", mesh_shape=(32, 8), num_slices=5, both_ways=ways == 2)
         assert 31 * shard_v > 7 * shard_h
         assert cost.time_s == pytest.approx(along["rows"], rel=1e-12)
 
@@ -85,7 +100,7 @@ def test_cannon_by_hand():
     """A skew of 8 steps, the shorter way round a ring of 16, and 15 shifts; all of them one way."""
     product = _product(Dataflow.OS)
     shard_h, shard_v = 2 * product.m * product.k / 256, 2 * product.k * product.n / 256
-    skew = max(100e-6 + 8 * (6e-6 + shard / b) for shard, b in ((shard_h, 35.2e9), (shard_v, 38.8e9)))
+    skew = max(8 * (100e-6 + 6e-6 + shard / b) for shard, b in ((shard_h, 35.2e9), (shard_v, 38.8e9)))
     roll = max(100e-6 + 6e-6 + shard / b for shard, b in ((shard_h, 35.2e9), (shard_v, 38.8e9)))
     c = product.flops / 256 / 16 / 249e12
     cost = price_product(_TPU, product, algorithm="cannon", mesh_shape=(16, 16))
@@ -93,16 +108,48 @@ def test_cannon_by_hand():
 
 
 def test_summa_by_hand():
-    """16 parts in 4 iterations, each streaming in 16 + D - 2 stages."""
+    """16 parts in 4 iterations, each streaming in 16 + D - 2 stages, which are permutes or stages of a broadcast."""
     product = _product(Dataflow.OS)
     c = product.flops / 256 / 4 / 249e12
+    part_h, part_v = 2 * product.m * product.k / 256, 2 * product.k * product.n / 256
     for packets in (1, 8, 96):
-        h, v = (
-            100e-6 + 4 * (16 + packets - 2) * (6e-6 + part / packets / 60e9)
-            for part in (2 * product.m * product.k / 256, 2 * product.k * product.n / 256)
+        stages = 16 + packets - 2
+        permutes = [
+            4 * stages * (100e-6 + 6e-6 + part / packets / bandwidth)
+            for part, bandwidth in ((part_h, 35.2e9), (part_v, 38.8e9))
+        ]
+        broadcasts = [4 * (100e-6 + stages * (6e-6 + part / packets / 60e9)) for part in (part_h, part_v)]
+        for has_broadcast, (h, v) in ((False, permutes), (True, broadcasts)):
+            cluster = replace(_TPU, network=replace(_TPU.network, has_broadcast=has_broadcast))
+            how = {"algorithm": "summa", "mesh_shape": (16, 16), "num_slices": 4, "num_packets": packets}
+            cost = price_product(cluster, product, **how)
+            assert cost.time_s == pytest.approx(max(h, v) + 3 * max(h, v, c) + c, rel=1e-12)
+
+
+@pytest.mark.parametrize("mesh_shape", MESHES)
+@pytest.mark.parametrize("dataflow", Dataflow)
+def test_every_operation_that_runs_is_launched(dataflow, mesh_shape):
+    """As many launches as compiled programs have collectives; halves that go both ways are launched at once.
+
+    Products in parts are left out: they are priced as the paper's, whose scatter is one operation.
+    """
+    sizes = {"M": 64, "K": 128, "N": 192}
+    product = SizedProduct(dataflow=dataflow, **{name.lower(): size for name, size in sizes.items()})
+    for variant in VARIANTS.values():
+        if not variant.fits(mesh_shape) or variant.options.get("in_parts"):
+            continue
+        chips = math.prod(mesh_shape)
+        seen = {"1d_tp": (1, chips), "fsdp": (chips, 1)}.get(variant.algorithm, mesh_shape)
+        ring = Axis(variant.options["ring"]) if "ring" in variant.options else None
+        how = {name: value for name, value in variant.options.items() if name in ("both_ways", "num_packets")}
+        slices = variant.options.get("slices", 1 if variant.algorithm == "meshslice" else chips)
+        cost = price_product(
+            _LAUNCHES, product, algorithm=variant.algorithm, mesh_shape=seen, num_slices=slices, ring=ring, **how
         )
-        cost = price_product(_TPU, product, algorithm="summa", mesh_shape=(16, 16), num_slices=4, num_packets=packets)
-        assert cost.time_s == pytest.approx(max(h, v) + 3 * max(h, v, c) + c, rel=1e-12)
+        expected = expected_traffic(variant, dataflow.value, sizes=sizes, mesh_shape=mesh_shape)
+        at_once = {"collective-permute": 1 + variant.options.get("both_ways", False)}
+        launches = sum(count // at_once.get(kind, 1) for (kind, _), (count, _) in expected.items())
+        assert cost.launch_s == pytest.approx(launches), variant.name
 
 
 _LONG = st.integers(1, 12).map(lambda size: 1024 * size)
@@ -110,11 +157,12 @@ _LONG = st.integers(1, 12).map(lambda size: 1024 * size)
 
 @given(
     dataflow=st.sampled_from(Dataflow), m=_LONG, k=_LONG, n=_LONG, mesh=st.sampled_from([(4, 4), (8, 2), (1, 16)]),
-    slices=st.sampled_from([1, 2, 4]), name=st.sampled_from(["tpu-v4", "h200"]),
+    slices=st.sampled_from([1, 2, 4]), name=st.sampled_from(["tpu-v4", "h200"]), each=st.booleans(), has=st.booleans(),
 )  # fmt: skip
-def test_summas_packets_by_brute_force(dataflow, m, k, n, mesh, slices, name):
+def test_summas_packets_by_brute_force(dataflow, m, k, n, mesh, slices, name, each, has):
     """Of all packet counts up to 4,096 that divide both parts, the one that is chosen is the fastest."""
-    cluster, product = load_cluster(name), SizedProduct(dataflow=dataflow, m=m, k=k, n=n)
+    preset, product = load_cluster(name), SizedProduct(dataflow=dataflow, m=m, k=k, n=n)
+    cluster = replace(preset, network=replace(preset.network, launches_each_permute=each, has_broadcast=has))
     best = price_slices(cluster, product, algorithm="summa", mesh_shape=mesh, counts=(slices,))[0]
     extents = {Dataflow.OS: (m, n, k), Dataflow.LS: (m, k, n), Dataflow.RS: (k, n, m)}[dataflow]
     rows, columns, sliced = extents

@@ -306,3 +306,48 @@ def test_dims_of_shardings():
 def test_dense_answers_wrong_plans_when_it_is_made():
     with pytest.raises(GemmError, match="no GeMM algorithm is called 'sum'"):
         dense(8, mesh=make_mesh((4, 2)), algorithm="sum")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"slicse": 2}, "dense takes no 'slicse'; besides mesh and plan it takes layer, algorithm, stationary,"),
+        ({"use_bias": "yes"}, "use_bias must be True or False, but is 'yes'."),
+    ],
+)
+def test_dense_answers_wrong_words_when_it_is_made(how, message):
+    with pytest.raises(GemmError) as error:
+        dense(8, mesh=make_mesh((4, 2)), **how)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "how", "message"),
+    [
+        (3, {}, "key must be one key, such as jax.random.key(0), but is 3."),
+        (None, {}, "key must be one key, such as jax.random.key(0), but is None."),
+        (ones(3), {}, "but is float32[3]."),
+        (jax.random.split(jax.random.key(0), 3), {}, "but is key<fry>[3]."),
+        (jax.random.key(0), {"dtype": "floot32"}, "dtype of parameters must be a floating one, but is 'floot32'."),
+        (jax.random.key(0), {"dtype": "int32"}, "dtype of parameters must be a floating one, but is 'int32'."),
+        (jax.random.key(0), {"dtype": None}, "dtype of parameters must be a floating one, but is None."),
+    ],
+)
+def test_keys_and_dtypes_that_are_none(key, how, message):
+    with pytest.raises(GemmError) as error:
+        dense(8, mesh=make_mesh((4, 2))).init(key, 8, **how)
+    assert message in str(error.value)
+
+
+def test_old_keys_and_names_of_dtypes_will_do():
+    layer = dense(8, mesh=make_mesh((4, 2)))
+    params = layer.init(jax.random.PRNGKey(0), 8, dtype="bfloat16")
+    assert params["w"].dtype == "bfloat16"
+    assert jax.eval_shape(lambda key: layer.init(key, 8), jax.random.key(0))["w"].shape == (8, 8)
+
+
+@pytest.mark.parametrize("w", [None, [[1.0]], 3.0])
+def test_parameters_that_are_no_arrays(w):
+    layer = dense(8, mesh=make_mesh((4, 2)))
+    with pytest.raises(GemmError, match=rf"params\['w'\] must be an array, but is {type(w).__name__}"):
+        layer.apply({"w": w}, ones(8, 8))

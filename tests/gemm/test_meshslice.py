@@ -56,7 +56,8 @@ def test_transfers_of_os_run_beside_products(in_parts):
         assert not any(waits(body, gather, last_of_slice) for gather in gathers[2 * s + 2 : 2 * s + 4])
 
 
-@pytest.mark.parametrize(("dataflow", "in_parts"), [("os", False), ("os", True), ("ls", False), ("rs", False)])
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_a_chip_holds_two_gathered_slices_at_most(dataflow, in_parts):
     """The gathers of slice s + 2 wait for the product of slice s."""
     body = trace(dataflow, slices=SLICES, block=2, in_parts=in_parts)

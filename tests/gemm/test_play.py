@@ -1,6 +1,7 @@
 """The simulation: equal to closed forms written by hand without memory contention, chip by chip too; slower with it."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,8 @@ def _any_clusters():
         Network,
         topology=st.sampled_from(Topology),
         is_bidirectional=st.booleans(),
+        launches_each_permute=st.booleans(),
+        has_broadcast=st.booleans(),
         chips_per_node=st.sampled_from([0, 2, 4, 8]),
         between_nodes_bandwidth_bytes_per_s=st.one_of(st.just(0.0), _number(1e9, 1e12)),
         between_nodes_sync_s=_number(0, 1e-4),
@@ -176,19 +179,27 @@ def test_summas_chips_are_never_slower_than_one(mesh_shape, data):
         assert everyone.time_s == pytest.approx(alone.time_s, rel=1e-9)
 
 
-def test_a_broadcast_hop_by_hop():
-    """One iteration on a row of 4 chips: the d-th chip sends packet q of the first part in stage d + q."""
+@pytest.mark.parametrize("has_broadcast", [False, True])
+def test_a_broadcast_hop_by_hop(has_broadcast):
+    """One iteration on a row of 4 chips: the d-th chip sends packet q of the first part in stage d + q.
+
+    As permutes every stage has its launch; as a broadcast the whole has one.
+    """
     product = SizedProduct(dataflow=Dataflow.OS, m=4096, k=4096, n=4096)
-    case = {"algorithm": "summa", "mesh_shape": (1, 4), "num_packets": 3}
-    timeline = play_every_chip(_CLUSTERS["tpu-v4"], product, **case)
-    launch_s, stage_s = 100e-6, 6e-6 + 2 * 4096 * 1024 / 3 / 60e9
-    sends = [span for span in timeline.spans if span.track is Track.TRANSFER and span.start_s > launch_s / 2]
-    stages = {chip: [(span.end_s - launch_s) / stage_s for span in sends if span.actor == chip] for chip in range(4)}
+    preset, packet = _CLUSTERS["tpu-v4"], 2 * 4096 * 1024 / 3
+    cluster = replace(preset, network=replace(preset.network, has_broadcast=has_broadcast))
+    timeline = play_every_chip(cluster, product, algorithm="summa", mesh_shape=(1, 4), num_packets=3)
+    launch_s = 100e-6
+    start_s, stage_s = (launch_s, 6e-6 + packet / 60e9) if has_broadcast else (0.0, launch_s + 6e-6 + packet / 35.2e9)
+    sends = [span for span in timeline.spans if span.track is Track.TRANSFER and span.time_s < 0.99 * launch_s]
+    stages = {chip: [(span.end_s - start_s) / stage_s for span in sends if span.actor == chip] for chip in range(4)}
     # Every part goes over three of the four links.
     assert sum(map(len, stages.values())) == 4 * 3 * 3
     assert [stages[chip][:3] for chip in range(3)] == [
         pytest.approx([chip + 1, chip + 2, chip + 3]) for chip in range(3)
     ]
+    launches = [span for span in timeline.spans if span.track is Track.TRANSFER and span not in sends]
+    assert len(launches) == (4 * 4 if has_broadcast else 4 * 3 * 3)
 
 
 @given(case=_cases())

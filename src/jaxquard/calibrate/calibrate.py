@@ -72,9 +72,11 @@ def calibrate(
         on_links: called as `(done, total, name)` while links are measured; `on_products` likewise.
 
     Raises:
-        ClusterError: the base is unknown, or nothing could be fitted to an unknown kind of device.
+        ClusterError: the base is unknown, there is no device, or nothing could be fitted to an unknown kind of device.
     """
     chosen = tuple(jax.devices() if devices is None else devices)
+    if not chosen or not all(isinstance(device, jax.Device) for device in chosen):
+        raise ClusterError(f"devices must be one device of JAX or more, such as jax.devices(), but are {devices!r}.")
     start, notes = base_cluster(chosen) if base is None else (load_cluster(base), ())
     effort = effort or choose_effort(chosen[0].platform, is_quick=is_quick)
     link_samples: tuple[LinkSample, ...] = ()
@@ -129,6 +131,7 @@ def _fit_products(samples: Sequence[ProductSample], start: Cluster) -> tuple[Pro
 
 
 def _with_links(cluster: Cluster, fits: Sequence[LinkFit]) -> Cluster:
+    """The cluster with what was fitted. Permutes were measured in chains, so their launch is one of a chain."""
     links: dict[str, Any] = {
         fit.kind.value: Links(
             row_bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s,
@@ -138,6 +141,8 @@ def _with_links(cluster: Cluster, fits: Sequence[LinkFit]) -> Cluster:
         )
         for fit in fits
     }
+    if Collective.PERMUTE.value in links:
+        links["network"] = replace(cluster.network, launches_each_permute=False)
     return replace(cluster, **links)
 
 

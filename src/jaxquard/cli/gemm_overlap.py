@@ -9,10 +9,11 @@ from rich.table import Table
 
 from jaxquard.cli.console import make_console, print_line
 from jaxquard.errors import GemmError
-from jaxquard.gemm.overlap_compile import COMPILER_OPTIONS, topology_mesh
+from jaxquard.gemm.overlap_compile import topology_mesh
 from jaxquard.gemm.overlap_report import OverlapReport, overlap_report
 from jaxquard.gemm.problem import Dataflow
 from jaxquard.gemm.registry import ALGORITHMS, find_algorithm
+from jaxquard.gemm.tpu_options import TPU_COMPILER_OPTIONS
 
 
 def overlap(
@@ -50,7 +51,7 @@ def overlap(
             slices=slices,
             sizes=None if product_sizes is None else (product_sizes[0], product_sizes[1], product_sizes[2]),
             in_parts=not plain,
-            compiler_options={} if default_options else COMPILER_OPTIONS,
+            compiler_options={} if default_options else TPU_COMPILER_OPTIONS,
             on_progress=lambda name, dataflow: status.update(f"compiling {name}, {dataflow.value}"),
         )
     console = make_console()
@@ -60,7 +61,7 @@ def overlap(
     print_line(console, f"transfers that hide behind products, of those that could, on {topology}", style="bold")
     console.print(_table(report))
     options = (
-        "no options" if default_options else ", ".join(f"{key}={value}" for key, value in COMPILER_OPTIONS.items())
+        "no options" if default_options else ", ".join(f"{key}={value}" for key, value in TPU_COMPILER_OPTIONS.items())
     )
     print_line(console, f"compiled with {options}")
 

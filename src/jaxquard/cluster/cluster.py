@@ -86,6 +86,12 @@ class Network:
     Attributes:
         is_bidirectional: whether a link carries both ways at once, so that a permute that sends one half of a shard
             each way round a ring has twice the bandwidth.
+        launches_each_permute: whether every permute of a chain costs the permutes' `launch_s`. False where the
+            constants were measured on chains, as `calibrate` does: then a chain costs one, and `sync_s` has all that a
+            further permute takes.
+        has_broadcast: whether a ring has a broadcast and a reduction of its own, each one operation with the launch,
+            bandwidth and steps of an all-gather or reduce-scatter, as MeshSlice's simulator has. JAX has none, so
+            `gemm` makes them of permutes.
         chips_per_node: chips behind one switch; 0: all of them.
         between_nodes_bandwidth_bytes_per_s: of a chip to another node; 0 where there is one node.
         between_nodes_sync_s: what a step between nodes takes longer.
@@ -93,6 +99,8 @@ class Network:
 
     topology: Topology
     is_bidirectional: bool
+    launches_each_permute: bool = True
+    has_broadcast: bool = False
     chips_per_node: int = 0
     between_nodes_bandwidth_bytes_per_s: float = 0.0
     between_nodes_sync_s: float = 0.0

@@ -22,6 +22,7 @@ from typing import Any
 
 from jaxquard.errors import ClusterError
 
+from .check_arguments import check_cluster
 from .cluster import Cluster, Compute, Links, Memory, Network
 
 _TABLES = {
@@ -36,7 +37,13 @@ _POSITIVE = ("num_chips", "peak_flops_per_s", "effective_flops_per_s", "size_byt
 
 
 def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
-    """The cluster that a TOML text describes; `source` names the text in errors."""
+    """The cluster that a TOML text describes; `source` names the text in errors.
+
+    Raises:
+        ClusterError: it is no text, no TOML, or lacks something.
+    """
+    if not isinstance(text, str):
+        raise ClusterError(f"{source} must be a text, but is {text!r:.80}. To read a file, use load_cluster(path).")
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -63,7 +70,12 @@ def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """The TOML text of a cluster; `parse_cluster` gives the same cluster back."""
+    """The TOML text of a cluster; `parse_cluster` gives the same cluster back.
+
+    Raises:
+        ClusterError: it is no cluster.
+    """
+    check_cluster(cluster)
     lines = [f"name = {_value_text(cluster.name)}", f"num_chips = {cluster.num_chips}"]
     for name in _TABLES:
         table = getattr(cluster, name)

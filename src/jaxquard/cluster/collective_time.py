@@ -2,13 +2,17 @@
 
     time = launch + (num_chips - 1) * (sync + shard / bandwidth)
 
-A ring of one chip moves nothing and costs nothing. Over a switch a mesh is only imagined (section 6): a ring that
-leaves a node is as slow as the network between nodes, and the rows and the columns of a mesh share a chip's port
-(`shares_port`) when both go the same way.
+A permute is one step; of a chain of them each has its launch, unless the constants are of chains
+(`Network.launches_each_permute`). Halves that go both ways at once are launched at once, as are collectives along rows
+and columns. A ring of one chip moves nothing and costs nothing.
+
+Over a switch a mesh is only imagined (section 6): a ring that leaves a node is as slow as the network between nodes,
+and the rows and the columns of a mesh share a chip's port (`shares_port`) when both go the same way.
 """
 
 from dataclasses import dataclass
 
+from .check_arguments import check_ring
 from .cluster import Axis, Cluster, Collective, Topology
 
 
@@ -35,15 +39,19 @@ def ring_time(
     num_steps: float | None = None,
     both_ways: bool = False,
 ) -> RingTime:
-    """Of one collective, alone on its ring.
+    """Of one collective, or of a chain of permutes, alone on its ring.
 
     Args:
         mesh_shape: rows and columns of chips; chips are numbered along the rows, so that a node is filled by a row
             before the next one begins.
         shard_bytes: what a chip sends in one step.
-        num_steps: how often; one less than the chips of the ring unless said.
+        num_steps: how often, and of permutes how many; one less than the chips of the ring unless said.
         both_ways: a permute sends one half of the shard each way round; it counts where links carry both at once.
+
+    Raises:
+        ClusterError: an argument is none that a ring can have.
     """
+    check_ring(cluster, kind, axis=axis, mesh_shape=mesh_shape, shard_bytes=shard_bytes, num_steps=num_steps)
     ring = ring_size(axis, mesh_shape)
     if ring == 1 or num_steps == 0:
         return RingTime()
@@ -51,7 +59,16 @@ def ring_time(
     steps = ring - 1 if num_steps is None else num_steps
     sync_s = ring_sync_s(cluster, kind, axis=axis, mesh_shape=mesh_shape)
     bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape, both_ways=both_ways)
-    return RingTime(launch_s=links.launch_s, sync_s=steps * sync_s, transfer_s=steps * shard_bytes / bandwidth)
+    return RingTime(
+        launch_s=num_launches(cluster, kind, num_steps=steps) * links.launch_s,
+        sync_s=steps * sync_s,
+        transfer_s=steps * shard_bytes / bandwidth,
+    )
+
+
+def num_launches(cluster: Cluster, kind: Collective, *, num_steps: float) -> float:
+    """How many launches so many steps of a ring have."""
+    return num_steps if kind is Collective.PERMUTE and cluster.network.launches_each_permute else 1
 
 
 def ring_size(axis: Axis, mesh_shape: tuple[int, int]) -> int:

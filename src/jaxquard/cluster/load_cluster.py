@@ -49,9 +49,11 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     """Writes a cluster as a TOML file that `load_cluster` reads.
 
     Raises:
-        ClusterError: the file cannot be written.
+        ClusterError: it is no cluster, or the file cannot be written.
     """
     text = cluster_text(cluster)
+    if not isinstance(path, str | os.PathLike):
+        raise ClusterError(f"path must be that of the file to write, but is {path!r}.")
     try:
         Path(path).write_text(text)
     except OSError as error:

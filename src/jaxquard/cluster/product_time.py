@@ -17,6 +17,7 @@ How far this holds on an H200 is told in docs/benchmarks.md.
 
 import math
 
+from .check_arguments import check_number
 from .cluster import Compute, Memory
 
 ACCUMULATOR_BYTES = 4
@@ -26,7 +27,13 @@ _SMALL_TILE_SLOWDOWN = 1.15
 
 
 def product_time_s(compute: Compute, memory: Memory, *, m: float, k: float, n: float, item_bytes: int = 2) -> float:
-    """Of [m, k] times [k, n], written once."""
+    """Of [m, k] times [k, n], written once.
+
+    Raises:
+        ClusterError: a dim is none that a matrix can have.
+    """
+    for name, dim in (("m", m), ("k", k), ("n", n)):
+        check_number(dim, name)
     arithmetic_s = arithmetic_time_s(compute, m=m, k=k, n=n)
     if item_bytes == ACCUMULATOR_BYTES:
         arithmetic_s *= sum_slowdown(compute, m=m, n=n)
@@ -37,7 +44,13 @@ def product_time_s(compute: Compute, memory: Memory, *, m: float, k: float, n: f
 def sliced_product_time_s(
     compute: Compute, memory: Memory, *, m: int, k: int, n: int, num_slices: int, item_bytes: int = 2
 ) -> float:
-    """Of [m, k] times [k, n], cut into slices along k that are summed in fp32; an output of 4 bytes is that sum."""
+    """Of [m, k] times [k, n], cut into slices along k that are summed in fp32; an output of 4 bytes is that sum.
+
+    Raises:
+        ClusterError: a dim is none that a matrix can have, or there is no slice.
+    """
+    for name, number in (("m", m), ("k", k), ("n", n), ("num_slices", num_slices)):
+        check_number(number, name)
     if num_slices == 1:
         return product_time_s(compute, memory, m=m, k=k, n=n, item_bytes=item_bytes)
     arithmetic_s = num_slices * arithmetic_time_s(compute, m=m, k=k / num_slices, n=n)

@@ -25,3 +25,4 @@ from jaxquard.gemm.problem import LayerPlan as LayerPlan
 from jaxquard.gemm.problem import Stationary as Stationary
 from jaxquard.gemm.product import Product as Product
 from jaxquard.gemm.registry import ALGORITHMS as ALGORITHMS
+from jaxquard.gemm.tpu_options import TPU_COMPILER_OPTIONS as TPU_COMPILER_OPTIONS

@@ -74,8 +74,10 @@ def autotune(
         memory_limit_bytes=memory_limit_bytes,
         keep=keep,
         block=block,
+        recompute=recompute,
         stationary=stationary,
         num_slices=num_slices,
+        unroll_as=unroll_as,
     )
     layers = choose_dataflows(problem, algorithm=algorithm, stationary=kept)
     products = plan_products(problem, layers)

@@ -6,7 +6,8 @@ from typing import Any
 from jaxquard.cluster import Cluster
 from jaxquard.errors import GemmError
 
-from .choices import find_choice, find_count
+from .autotune_table import Tuning
+from .choices import find_choice, find_count, find_flag
 from .problem import FcLayer, GemmProblem, Stationary
 from .registry import find_algorithm
 
@@ -50,11 +51,22 @@ def check_chips(cluster: Cluster, num_chips: int, mesh_shape: Any) -> tuple[int,
 
 
 def check_tuning_options(
-    algorithm: str, *, memory_limit_bytes: Any, keep: Any, block: Any, stationary: Any, num_slices: Any
+    algorithm: str,
+    *,
+    memory_limit_bytes: Any,
+    keep: Any,
+    block: Any,
+    recompute: Any,
+    stationary: Any,
+    num_slices: Any,
+    unroll_as: Any,
 ) -> Stationary | None:
     """What every layer should keep, if that was said; raises a GemmError if an option is none, or would be ignored."""
     find_count(keep, "keep")
     find_count(block, "block")
+    find_flag(recompute, "recompute")
+    if unroll_as is not None and not isinstance(unroll_as, Tuning):
+        raise GemmError(f"unroll_as must be what `autotune` returned for MeshSlice, but is {unroll_as!r:.80}.")
     if num_slices is not None and find_count(num_slices, "num_slices") > 1 and not find_algorithm(algorithm).has_slices:
         raise GemmError(f"{algorithm} does not slice, but num_slices is {num_slices}. Leave it out.")
     if memory_limit_bytes is not None and not _is_above_0(memory_limit_bytes):

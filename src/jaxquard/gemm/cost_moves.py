@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Axis, Cluster, Collective, RingTime, ring_time
-from jaxquard.cluster.collective_time import ring_bandwidth_bytes_per_s, ring_size, ring_sync_s, shares_port
+from jaxquard.cluster.collective_time import (
+    num_launches,
+    ring_bandwidth_bytes_per_s,
+    ring_size,
+    ring_sync_s,
+    shares_port,
+)
 
 from .cost_product import MovingMatrix, SizedProduct
 from .num_stages import num_stages
@@ -16,13 +22,15 @@ class Move:
 
     Attributes:
         num_steps: from neighbour to neighbour.
+        num_launches: of operations, one after another.
         size_bytes: what a chip sends in all of them.
     """
 
     name: str
     axis: Axis
     kind: Collective
-    num_steps: float
+    num_steps: int
+    num_launches: int
     size_bytes: float
     time: RingTime
 
@@ -43,7 +51,7 @@ def collective_move(
     ring = ring_size(moving.axis, mesh_shape)
     shard = product.shard_bytes(moving, mesh_shape) / num_slices
     time = ring_time(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape, shard_bytes=shard)
-    return _moves(moving, moving.collective, steps=ring - 1, size_bytes=(ring - 1) * shard, time=time)
+    return _moves(moving, moving.collective, steps=ring - 1, launches=1, size_bytes=(ring - 1) * shard, time=time)
 
 
 def shift_move(
@@ -55,7 +63,7 @@ def shift_move(
     num_steps: int,
     both_ways: bool = False,
 ) -> tuple[Move, ...]:
-    """Sends whole shards round the ring, one launch for `num_steps` steps; nothing for 0 steps or one chip.
+    """Sends whole shards round the ring by a chain of `num_steps` permutes; nothing for 0 steps or one chip.
 
     With `both_ways` a step sends one half of a shard each way.
     """
@@ -71,7 +79,15 @@ def shift_move(
     )
     if ring_size(moving.axis, mesh_shape) == 1:
         num_steps = 0
-    return _moves(moving, Collective.PERMUTE, steps=num_steps, size_bytes=num_steps * shard, time=time)
+    launches = round(num_launches(cluster, Collective.PERMUTE, num_steps=num_steps))
+    return _moves(
+        moving,
+        Collective.PERMUTE,
+        steps=num_steps,
+        launches=launches,
+        size_bytes=num_steps * shard,
+        time=time,
+    )
 
 
 def broadcast_move(
@@ -86,18 +102,29 @@ def broadcast_move(
 ) -> tuple[Move, ...]:
     """SUMMA's broadcasts or reductions of `group` of a matrix's `num_parts` parts (section 2.3.3).
 
-    A part streams over a ring of P chips as D packets in P + D - 2 stages (`num_stages`), each synchronised.
+    A part streams over a ring of P chips as D packets in P + D - 2 stages (`num_stages`), each synchronised and each a
+    permute, as `ring_broadcast` makes them; or, where the network has broadcasts, each part is one operation.
     """
     ring = ring_size(moving.axis, mesh_shape)
     if ring == 1:
         return ()
-    links = cluster.links(moving.collective)
+    kind = broadcast_kind(cluster, moving)
     part = product.gathered_bytes(moving, mesh_shape) / num_parts
-    bandwidth = ring_bandwidth_bytes_per_s(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape)
-    sync_s = ring_sync_s(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape)
+    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=moving.axis, mesh_shape=mesh_shape)
+    sync_s = ring_sync_s(cluster, kind, axis=moving.axis, mesh_shape=mesh_shape)
     steps = group * num_stages(ring, num_packets)
-    time = RingTime(launch_s=links.launch_s, sync_s=steps * sync_s, transfer_s=steps * part / num_packets / bandwidth)
-    return _moves(moving, moving.collective, steps=steps, size_bytes=group * part, time=time)
+    launches = group if cluster.network.has_broadcast else round(num_launches(cluster, kind, num_steps=steps))
+    time = RingTime(
+        launch_s=launches * cluster.links(kind).launch_s,
+        sync_s=steps * sync_s,
+        transfer_s=steps * part / num_packets / bandwidth,
+    )
+    return _moves(moving, moving.collective, steps=steps, launches=launches, size_bytes=group * part, time=time)
+
+
+def broadcast_kind(cluster: Cluster, moving: MovingMatrix) -> Collective:
+    """Which links' numbers a broadcast or reduction of a matrix has."""
+    return moving.collective if cluster.network.has_broadcast else Collective.PERMUTE
 
 
 def share_port(cluster: Cluster, moves: Sequence[Move], mesh_shape: tuple[int, int]) -> tuple[Move, ...]:
@@ -113,8 +140,18 @@ def share_port(cluster: Cluster, moves: Sequence[Move], mesh_shape: tuple[int, i
 
 
 def _moves(
-    moving: MovingMatrix, kind: Collective, *, steps: float, size_bytes: float, time: RingTime
+    moving: MovingMatrix, kind: Collective, *, steps: int, launches: int, size_bytes: float, time: RingTime
 ) -> tuple[Move, ...]:
     if steps == 0:
         return ()
-    return (Move(name=moving.name, axis=moving.axis, kind=kind, num_steps=steps, size_bytes=size_bytes, time=time),)
+    return (
+        Move(
+            name=moving.name,
+            axis=moving.axis,
+            kind=kind,
+            num_steps=steps,
+            num_launches=launches,
+            size_bytes=size_bytes,
+            time=time,
+        ),
+    )

@@ -18,7 +18,7 @@ from jaxquard._jax_compat import ambient_mesh
 from jaxquard.errors import GemmError
 from jaxquard.gemm.autotune_table import Tuning
 from jaxquard.gemm.check_product import check_size
-from jaxquard.gemm.choices import find_count
+from jaxquard.gemm.choices import find_count, find_flag
 from jaxquard.gemm.find_mesh import find_mesh
 from jaxquard.gemm.layer_products import LayerProducts
 from jaxquard.gemm.matmul import matmul_by
@@ -45,10 +45,14 @@ class Dense:
     use_bias: bool
 
     def init(self, key: Key[Array, ""], in_features: int, *, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-        """Parameters, placed as the plan wants them: `w` normal with variance 1 / in_features, `b` zero."""
+        """Parameters, placed as the plan wants them: `w` normal with variance 1 / in_features, `b` zero.
+
+        Raises:
+            GemmError: if the key or the dtype is none, or sizes, mesh and plan do not fit.
+        """
         in_features = find_count(in_features, "in_features")
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise GemmError(f"dtype of parameters must be a floating one, but is {dtype!r}.")
+        _check_key(key)
+        _check_dtype(dtype)
         self._check_sizes(in_features)
 
         def draw(key: jax.Array) -> dict[str, jax.Array]:
@@ -80,7 +84,10 @@ class Dense:
             raise GemmError(
                 f"params must have what `init` gives, but lacks {missing[0]!r}; it has {', '.join(params)}."
             )
-        if params["w"].shape[-1] != self.features:
+        for name in ("w", "b")[: 1 + self.use_bias]:
+            if not hasattr(params[name], "shape"):
+                raise GemmError(f"params[{name!r}] must be an array, but is {type(params[name]).__name__}.")
+        if params["w"].shape[-1:] != (self.features,):
             raise GemmError(f"the layer has {self.features} features, but params['w'] is {params['w'].shape}.")
         y = matmul_by(products, x, params["w"], mesh=mesh, axes=axes)
         return y + params["b"] if self.use_bias else y
@@ -130,8 +137,13 @@ def dense(
         plan=plan.plan if isinstance(plan, Tuning) else plan,
         axis_names=axis_names,
         choices=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in choices.items()),
-        use_bias=use_bias,
+        use_bias=find_flag(use_bias, "use_bias"),
     )
+    unknown = [name for name in choices if name not in Choices.__annotations__]
+    if unknown:
+        raise GemmError(
+            f"dense takes no {unknown[0]!r}; besides mesh and plan it takes {', '.join(Choices.__annotations__)}."
+        )
     if mesh is not None or ambient_mesh() is not None:
         layer.resolve()
     else:
@@ -139,3 +151,23 @@ def dense(
         shape = {"rows": num_rows, "columns": num_columns}
         resolve_plan(layer.plan, rows=("rows",), columns=("columns",), shape=shape, **choices)
     return layer
+
+
+def _check_key(key: Any) -> None:
+    """Raises a GemmError unless it is one key, new style or old."""
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    is_new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
+    is_old = dtype == jnp.uint32 and shape is not None and len(shape) == 1
+    if not (is_new or is_old):
+        what = f"{dtype}{list(shape)}" if dtype is not None and shape is not None else repr(key)
+        raise GemmError(f"key must be one key, such as jax.random.key(0), but is {what:.80}.")
+
+
+def _check_dtype(dtype: Any) -> None:
+    """Raises a GemmError unless it is a floating dtype."""
+    try:
+        is_floating = dtype is not None and jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        is_floating = False
+    if not is_floating:
+        raise GemmError(f"dtype of parameters must be a floating one, but is {dtype!r}.")

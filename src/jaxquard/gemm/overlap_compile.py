@@ -7,7 +7,6 @@ import importlib.util
 import math
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,20 +19,10 @@ from jaxquard.gemm.multiply import multiply
 from jaxquard.gemm.product import Product
 from jaxquard.gemm.registry import find_algorithm
 from jaxquard.gemm.shardings import lhs_spec, rhs_spec
+from jaxquard.gemm.tpu_options import TPU_COMPILER_OPTIONS
 
 TOPOLOGIES = ("v4:2x2x1", "v4:4x4x2", "v5e:2x4", "v5e:4x8", "v5e:8x16", "v5p:4x4x2", "v5p:4x4x4", "v6e:4x8", "v6e:8x8")
 """Some that the compiler knows."""
-
-COMPILER_OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "xla_enable_async_all_gather": "true",
-        "xla_tpu_enable_async_collective_fusion": "true",
-        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
-        "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
-        "xla_tpu_overlap_compute_collective_tc": "true",
-    }
-)
-"""With these, all-gathers become asynchronous on every generation; only v5e has them by default."""
 
 # libtpu reads them when it is loaded: ask no metadata service, share the library between processes, keep quiet.
 _ENVIRONMENT = {
@@ -70,7 +59,7 @@ def compile_product(
     algorithm: str,
     product: Product,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
-    compiler_options: Mapping[str, str] = COMPILER_OPTIONS,
+    compiler_options: Mapping[str, str] = TPU_COMPILER_OPTIONS,
 ) -> str:
     """The scheduled HLO of one product of sizes M, K and N on a mesh from `topology_mesh`."""
     num_rows, num_summed, num_columns = sizes

@@ -8,13 +8,14 @@ from jax.sharding import Mesh
 
 from jaxquard.gemm.check_product import check_product
 from jaxquard.gemm.overlap import Overlap, count_hidden
-from jaxquard.gemm.overlap_compile import COMPILER_OPTIONS, compile_product
+from jaxquard.gemm.overlap_compile import compile_product
 from jaxquard.gemm.overlap_hideable import Rings, num_hideable
 from jaxquard.gemm.problem import Dataflow
 from jaxquard.gemm.product import Product
 from jaxquard.gemm.registry import find_algorithm
 from jaxquard.gemm.shardings import num_chips
 from jaxquard.gemm.sizes import choose_ring
+from jaxquard.gemm.tpu_options import TPU_COMPILER_OPTIONS
 
 OverlapReport = Mapping[str, Mapping[str, Overlap]]
 
@@ -29,7 +30,7 @@ def overlap_report(
     block: int = 8,
     sizes: tuple[int, int, int] | None = None,
     in_parts: bool = True,
-    compiler_options: Mapping[str, str] = COMPILER_OPTIONS,
+    compiler_options: Mapping[str, str] = TPU_COMPILER_OPTIONS,
     on_progress: Callable[[str, Dataflow], None] = lambda algorithm, dataflow: None,
 ) -> OverlapReport:
     """For each algorithm and dataflow, how many transfers could hide and how many do.

@@ -92,6 +92,7 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(plan, GemmPlan):
         raise GemmError(f"plan must be a GemmPlan, such as the `plan` of what `autotune` returns; found {plan!r:.80}.")
+    _check_path(path)
     try:
         Path(path).write_text(plan_text(plan))
     except OSError as error:
@@ -106,6 +107,7 @@ def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
     Raises:
         GemmError: the file cannot be read, or is no plan.
     """
+    _check_path(path)
     name = os.fspath(path)
     try:
         text = Path(path).read_text()
@@ -115,6 +117,11 @@ def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
             f"cannot read a plan from {name} ({reason}). Give a file that `save_plan` or `gemm tune --save` wrote."
         ) from None
     return parse_plan(text, source=name)
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise GemmError(f"path must be that of a plan's file, but is {path!r}.")
 
 
 def _parse_layer(content: Any, where: str) -> LayerPlan:

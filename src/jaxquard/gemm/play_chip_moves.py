@@ -1,7 +1,8 @@
 """The moves of a mesh as hops from neighbour to neighbour, chip by chip.
 
 Each chip has its links along the rows and its links along the columns; a hop keeps those of the sender busy. Of the
-moves along either a chip makes one after another: it has sent and received all of one before it launches the next.
+moves along either a chip makes one after another: it has sent and received all of one before it launches the next. A
+move is launched once, or anew before every hop where each is an operation of its own.
 Marks are, for each chip, the jobs that something of it waits for. There are three kinds of move:
 
 - Around a ring: a chip hands on what it got in the hop before, so a hop waits for the chip's own last one and for the
@@ -45,7 +46,7 @@ class ChipMoves:
 
     def add_ring(self, move: Move, after: Marks) -> Marks:
         """Every chip hands on, as often as the move has steps."""
-        return self.add_hops(move, after, [round(move.num_steps)] * len(self.chips))
+        return self.add_hops(move, after, [move.num_steps] * len(self.chips))
 
     def add_skew(self, move: Move, after: Marks, places: Callable[[int], int]) -> Marks:
         """The rows, or the columns, go so many places along the move's axis; `places` is of the number of the row."""
@@ -55,17 +56,17 @@ class ChipMoves:
             row, column = divmod(chip, self.shape[1])
             there = places(row if move.axis is Axis.COLUMNS else column) % size
             hops.append(min(there, size - there))
-        assert max(hops) <= round(move.num_steps), "the price has the farthest shard"
+        assert max(hops) <= move.num_steps, "the price has the farthest shard"
         return self.add_hops(move, after, hops)
 
     def add_hops(self, move: Move, after: Marks, hops: Sequence[int]) -> Marks:
-        """A launch and then `hops` of each chip; all chips of a ring have as many."""
+        """The `hops` of each chip, with their launches; all chips of a ring have as many."""
         marks = self._after_last(move, after)
-        for chip in self.chips:
-            if hops[chip]:
-                marks[chip] = (self._send(move, chip, move.time.launch_s, marks[chip]),)
         for step in range(max(hops)):
             sending = [chip for chip in self.chips if step < hops[chip]]
+            if step < move.num_launches:
+                for chip in sending:
+                    marks[chip] = self._launch(move, chip, marks[chip])
             sent = {chip: self._send(move, chip, _step_s(move), marks[chip]) for chip in sending}
             for chip in sending:
                 marks[chip] = (sent[chip], sent[self._source(chip, move.axis)])
@@ -75,17 +76,21 @@ class ChipMoves:
     def add_broadcasts(
         self, move: Move, after: Marks, *, roots: Sequence[int], num_packets: int, is_reduction: bool
     ) -> Marks:
-        """A launch and then a broadcast from each of the roots, which are numbers of chips in their ring."""
-        marks: Marks = [
-            (self._send(move, chip, move.time.launch_s, mark),)
-            for chip, mark in enumerate(self._after_last(move, after))
-        ]
-        for root in roots:
-            marks = self._add_broadcast(move, marks, root + is_reduction, num_packets)
+        """A broadcast from each of the roots, which are numbers of chips in their ring.
+
+        Launched is all of them, each of them, or each hop.
+        """
+        marks = self._after_last(move, after)
+        for number, root in enumerate(roots):
+            if number < move.num_launches <= len(roots):
+                marks = [self._launch(move, chip, mark) for chip, mark in enumerate(marks)]
+            marks = self._add_broadcast(
+                move, marks, root + is_reduction, num_packets, launches_hops=move.num_launches > len(roots)
+            )
         self.made[move.axis] = marks
         return marks
 
-    def _add_broadcast(self, move: Move, after: Marks, first: int, num_packets: int) -> Marks:
+    def _add_broadcast(self, move: Move, after: Marks, first: int, num_packets: int, *, launches_hops: bool) -> Marks:
         """Packets go from the first chip of each ring past all others; the last one sends nothing."""
         size = ring_size(move.axis, self.shape)
         sent: Marks = [()] * len(self.chips)
@@ -94,16 +99,20 @@ class ChipMoves:
         for chip in sorted(self.chips, key=lambda chip: distances[chip]):
             got = sent[self._source(chip, move.axis)] if distances[chip] else ()
             if distances[chip] < size - 1:
-                sent[chip] = tuple(
-                    self._send(move, chip, _step_s(move), (*after[chip], *got[packet : packet + 1]))
-                    for packet in range(num_packets)
-                )
+                for packet in range(num_packets):
+                    ready = (*after[chip], *got[packet : packet + 1])
+                    if launches_hops:
+                        ready = self._launch(move, chip, ready)
+                    sent[chip] += (self._send(move, chip, _step_s(move), ready),)
             marks[chip] = (*after[chip], *got, *sent[chip])
         return marks
 
     def _after_last(self, move: Move, after: Marks) -> Marks:
         """What a move waits for: what it needs, and the last move along its axis."""
         return join(after, self.made[move.axis]) if move.axis in self.made else list(after)
+
+    def _launch(self, move: Move, chip: int, after: tuple[int, ...]) -> tuple[int, ...]:
+        return (self._send(move, chip, move.time.launch_s / move.num_launches, after),)
 
     def _send(self, move: Move, chip: int, time_s: float, after: tuple[int, ...]) -> int:
         name, resource = f"{move.kind.value} {move.name}", move.axis.value
@@ -131,4 +140,4 @@ def join(*marks: Marks) -> Marks:
 
 
 def _step_s(move: Move) -> float:
-    return (move.time.sync_s + move.time.transfer_s) / round(move.num_steps)
+    return (move.time.sync_s + move.time.transfer_s) / move.num_steps

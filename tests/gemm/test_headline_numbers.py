@@ -6,9 +6,9 @@ import pytest
 
 from jaxquard.cluster import load_cluster
 from jaxquard.gemm.autotune import autotune, problem_flops
-from jaxquard.gemm.autotune_headlines import headline_numbers
 from jaxquard.gemm.autotune_models import gpt3, megatron_nlg
 from jaxquard.gemm.problem import Stationary
+from tests.gemm.headline_numbers import headline_numbers
 
 
 def _utilisations(cluster, algorithms=("meshslice",), chips=(256,)):
@@ -40,11 +40,15 @@ def test_fitted_set():
 
 
 def test_gain_over_wang_is_a_band():
-    """It swings with the permutes: the paper's 13.8 and 26.0 % lie between both ways and one way."""
-    both_ways = load_cluster("tpu-v4")
+    """It swings with the permutes: the paper's 13.8 and 26.0 % lie between both ways and one way.
+
+    With one launch for all shards of an iteration, as data/tpu_v4.md has it; with one for each, Wang is slower.
+    """
+    each = load_cluster("tpu-v4")
+    both_ways = replace(each, network=replace(each.network, launches_each_permute=False))
     one_way = replace(both_ways, network=replace(both_ways.network, is_bidirectional=False))
     gains = {}
-    for name, cluster in (("both", both_ways), ("one", one_way)):
+    for name, cluster in (("both", both_ways), ("one", one_way), ("each", each)):
         found = _utilisations(cluster, algorithms=("meshslice", "wang"))
         for model in ("gpt3", "megatron_nlg"):
             gains[model, name] = 100 * (found[model, "meshslice", 256] / found[model, "wang", 256] - 1)
@@ -56,6 +60,8 @@ def test_gain_over_wang_is_a_band():
         ("gpt3", "one"): 39.9,
         ("megatron_nlg", "one"): 31.9,
     }
+    for model in ("gpt3", "megatron_nlg"):
+        assert gains.pop((model, "each")) > gains[model, "both"]
     assert gains == pytest.approx(expected, abs=4)
 
 

@@ -1,4 +1,4 @@
-"""The utilisations of MeshSlice's Figure 9: every algorithm at its best mesh, weak scaling, both models."""
+"""The utilisations of MeshSlice's Figure 9 by the autotuner alone, without what `evaluate` does with them."""
 
 import itertools
 import math
@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-
-from .autotune import autotune
-from .autotune_models import gpt3, megatron_nlg
-from .autotune_table import TuningRow
-from .cost_algorithms import ALGORITHMS, mesh_shapes
-from .problem import GemmProblem
+from jaxquard.gemm.autotune import autotune
+from jaxquard.gemm.autotune_models import gpt3, megatron_nlg
+from jaxquard.gemm.autotune_table import TuningRow
+from jaxquard.gemm.cost_algorithms import ALGORITHMS, mesh_shapes
+from jaxquard.gemm.problem import GemmProblem
 
 _MODELS: dict[str, Callable[..., GemmProblem]] = {"gpt3": gpt3, "megatron_nlg": megatron_nlg}
 
