@@ -51,7 +51,6 @@ def run_cell(name: str, batch_size: int, *, num_layers: int, model_dim: int, all
     from jaxquard.intraop.predict import predict_all
     from jaxquard.intraop.price_segments import make_chain, price_segments
     from jaxquard.intraop.search_chain import search_chain
-    from jaxquard.intraop.search_sharding import is_searched
     from jaxquard.intraop.sharding_plan import make_mesh
     from jaxquard.intraop.traced_step import trace_step
     from jaxquard.intraop.write_program import write_step
@@ -73,10 +72,10 @@ def run_cell(name: str, batch_size: int, *, num_layers: int, model_dim: int, all
         known = list(baselines(analysis).values())
         predictions = predict_all(analysis, prices, [*finalists, *known], pricer=pricer)
         searched_s = time.perf_counter() - start_s
-        inside = [place for place, plan in enumerate([*finalists, *known]) if is_searched(analysis, plan)]
-        winner = min(inside, key=lambda place: predictions[place].time_s)
-        chosen = dict([*finalists, *known][winner].assignment)
-        plans = [Baseline(name="chosen", assignment=chosen), *known]
+        everyone = [*finalists, *known]
+        winner = everyone[min(range(len(everyone)), key=lambda place: predictions[place].time_s)]
+        chosen = dict(winner.assignment)
+        plans = [Baseline(name="chosen", assignment=chosen, storage=winner.storage), *known]
         others = _layer_strategies(analysis, prices, chosen) if all_strategies else []
         predictions = predict_all(analysis, prices, [*plans, *others], pricer=pricer)
         programs = {

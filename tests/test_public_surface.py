@@ -27,7 +27,9 @@ def documented(module: str) -> list[str]:
     return [name for owner, name in DIRECTIVE.findall(page) if owner == module]
 
 
-@pytest.mark.parametrize("module", ["jaxquard", "jaxquard.schedules", "jaxquard.gemm", "jaxquard.cluster"])
+@pytest.mark.parametrize(
+    "module", ["jaxquard", "jaxquard.schedules", "jaxquard.gemm", "jaxquard.cluster", "jaxquard.pricing"]
+)
 def test_the_api_page_lists_what_is_exported(module):
     names = documented(module)
     assert sorted(names) == sorted(set(names)), "listed twice"

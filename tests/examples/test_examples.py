@@ -20,8 +20,9 @@ def command(name, *words):
     return [sys.executable, "-W", "error", str(ROOT / "examples" / name), *map(str, words)]
 
 
-def run(name, *words):
-    done = subprocess.run(command(name, *words), capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+def run(name, *words, **variables):
+    environment = {**ENVIRONMENT, **{variable: str(value) for variable, value in variables.items()}}
+    done = subprocess.run(command(name, *words), capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -69,6 +70,17 @@ def test_gemm_flax_nnx():
 def test_gemm_equinox():
     mesh, one = numbers(run("gemm_equinox.py"), r": (\d+\.\d+)")
     assert mesh == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_shard_mlp(tmp_path):
+    text = run("shard_mlp.py", XDG_CACHE_HOME=tmp_path)
+    assert text.startswith("sharding over devices=8: ")
+    assert "up: (128, 1024) cut as " in text
+    sharded, plain = (line.partition(":")[2].split() for line in text.splitlines()[-2:])
+    assert len(sharded) == 5
+    assert list(map(float, sharded)) == pytest.approx(list(map(float, plain)), rel=1e-4)
+    assert list((tmp_path / "jaxquard" / "prices").glob("price-*.json"))
 
 
 def test_custom_schedule():

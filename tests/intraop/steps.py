@@ -8,13 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AxisType, Mesh
 
 from jaxquard.intraop.analyse import Analysis, analyse_step
 from jaxquard.intraop.strategies import block_choices
 from jaxquard.intraop.traced_step import trace_step
-from jaxquard.models.training import training_step
+from jaxquard.models.training import TrainingStep, training_step
 from jaxquard.models.zoo import find_model
 
 ZOO = ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
@@ -26,6 +27,19 @@ HEAD_DIM = DIM // HEADS
 
 def zoo_step(name: str, *, remat: bool = False, optimizer: str = "sgd", batch_size: int = 8, **changes: Any):
     """A step of a model, and its arguments."""
+    made = _training_step(name, remat=remat, optimizer=optimizer, batch_size=batch_size, **changes)
+    return made.train_step, (made.init_state(jax.random.key(0)), made.batch)
+
+
+def zoo_types(name: str, **options: Any):
+    """The same with shapes in place of the state's arrays, for the analysis alone."""
+    made = _training_step(name, **options)
+    return made.train_step, (jax.eval_shape(made.init_state, jax.random.key(0)), made.batch)
+
+
+def _training_step(
+    name: str, *, remat: bool = False, optimizer: str = "sgd", batch_size: int = 8, **changes: Any
+) -> TrainingStep:
     model = find_model(name)
     module: Any = model.module
 
@@ -34,14 +48,10 @@ def zoo_step(name: str, *, remat: bool = False, optimizer: str = "sgd", batch_si
             found = getattr(module, attribute)
             return partial(found, remat=True) if remat and attribute == "loss" else found
 
-    made: Any = training_step(
-        Rematted(),  # pyrefly: ignore
-        replace(model.config, **changes),
-        optimizer=optimizer,
-        batch_size=batch_size,
-        learning_rate=0.1,
+    rematted: Any = Rematted()
+    return training_step(
+        rematted, replace(model.config, **changes), optimizer=optimizer, batch_size=batch_size, learning_rate=0.1
     )
-    return made.train_step, (made.init_state(jax.random.key(0)), made.batch)
 
 
 def analyse(step: Callable[..., Any], args: Any, axes: dict[str, int] | None = None) -> Analysis:
@@ -76,17 +86,16 @@ def sgd(loss: Callable[..., jax.Array], rate: float = 0.1) -> Callable[..., Any]
     return step
 
 
-def weights(**shapes: tuple[int, ...]) -> dict[str, jax.Array]:
+def weights(**shapes: tuple[int, ...]) -> dict[str, Any]:
     """Random arrays, so large that values keep their size through a product."""
-    keys = jax.random.split(jax.random.key(1), len(shapes))
     return {
-        name: jax.random.normal(key, shape) * (shape[0] ** -0.5 if len(shape) > 1 else 0.1)
-        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+        name: inputs(*shape, seed=10 + number) * np.float32(shape[-2] ** -0.5 if len(shape) > 1 else 0.1)
+        for number, (name, shape) in enumerate(shapes.items())
     }
 
 
-def inputs(*shape: int, seed: int = 2) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape)
+def inputs(*shape: int, seed: int = 2) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
 def norm(x: jax.Array) -> jax.Array:
@@ -291,7 +300,7 @@ def several_outputs() -> tuple[Any, Any]:
 
 
 def accumulated() -> tuple[Any, Any]:
-    """Gradients of microbatches are added up in a scan."""
+    """Gradients of microbatches are added up in a scan: no product stands outside of it."""
 
     def loss(params, batch):
         x, targets = batch
@@ -307,6 +316,52 @@ def accumulated() -> tuple[Any, Any]:
 
     params = weights(w1=(32, 64), w2=(64, 16))
     return step, (params, (inputs(4, 16, 32), inputs(4, 16, 16, seed=3)))
+
+
+def scanned_layers() -> tuple[Any, Any]:
+    """Products before and after a scan."""
+
+    def loss(params, batch):
+        x, targets = batch
+        x, _ = lax.scan(lambda x, w: (jnp.tanh(x @ w), None), jnp.tanh(x @ params["first"]), params["stack"])
+        return _square_loss(x @ params["last"], targets)
+
+    params = weights(first=(32, 64), stack=(3, 64, 64), last=(64, 16))
+    return sgd(loss), (params, (inputs(16, 32), inputs(16, 16, seed=3)))
+
+
+def penalised() -> tuple[Any, Any]:
+    """The loss has a gradient in it, so the backward has one of its own."""
+
+    def plain(params, batch):
+        x, targets = batch
+        return _square_loss(jnp.tanh(x @ params["w1"]) @ params["w2"], targets)
+
+    def loss(params, batch):
+        grads = jax.grad(plain)(params, batch)
+        return plain(params, batch) + sum(jnp.sum(jnp.square(grad)) for grad in jax.tree.leaves(grads))
+
+    return sgd(loss), (weights(w1=(32, 64), w2=(64, 16)), (inputs(16, 32), inputs(16, 16, seed=3)))
+
+
+def typed_key() -> tuple[Any, Any]:
+    """A PRNG key is part of the state, and the step is skipped where the loss is not finite."""
+
+    def loss(params, batch, key):
+        x, targets = batch
+        hidden = jax.nn.relu(x @ params["w1"])
+        return _square_loss(jnp.where(jax.random.bernoulli(key, 0.9, hidden.shape), hidden, 0) @ params["w2"], targets)
+
+    def step(state, batch, rate):
+        params, key_data = state
+        key, dropout_key = jax.random.split(jax.random.wrap_key_data(key_data))
+        value, grads = jax.value_and_grad(loss)(params, batch, dropout_key)
+        updated = jax.tree.map(lambda param, grad: param - rate * grad, params, grads)
+        kept = lax.cond(jnp.isfinite(value), lambda: updated, lambda: params)
+        return (kept, jax.random.key_data(key)), value
+
+    state = weights(w1=(32, 64), w2=(64, 16)), np.array([0, 5], np.uint32)
+    return step, (state, (inputs(16, 32), inputs(16, 16, seed=3)), np.float32(0.1))
 
 
 def frozen_weights() -> tuple[Any, Any]:
@@ -379,7 +434,9 @@ PATTERNS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "attention dropout": attention_dropout,
     "cross attention": encoder_decoder,
     "several outputs": several_outputs,
-    "gradients in a scan": accumulated,
+    "scanned layers": scanned_layers,
+    "gradient penalty": penalised,
+    "key in the state": typed_key,
     "frozen weights": frozen_weights,
     "clipped": clipped,
     "mixed precision": mixed_precision,

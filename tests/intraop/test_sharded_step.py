@@ -42,7 +42,9 @@ class TestZoo:
         for remat in (False, True):
             step, args = zoo_step(name, dropout_rate=0.1, remat=remat)
             analysis = analyse(step, args)
-            check_step(step, args, analysis, [random_assignment(analysis, seed) for seed in range(6)], mesh=mesh_of(x=8))
+            check_step(
+                step, args, analysis, [random_assignment(analysis, seed) for seed in range(6)], mesh=mesh_of(x=8)
+            )
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ZOO)
@@ -114,7 +116,13 @@ class TestStorage:
 
 class TestWhatElseUsersWrite:
     # Each of these once went wrong, or has a form that no model of the zoo has.
-    FAST = ("queries, keys, values in thirds", "convolutions", "swapped operands", "weights used twice", "frozen weights")
+    FAST = (
+        "queries, keys, values in thirds",
+        "convolutions",
+        "swapped operands",
+        "weights used twice",
+        "frozen weights",
+    )
 
     @pytest.mark.parametrize("name", FAST)
     def test_a_mixed_strategy_gives_the_same_numbers(self, name):

@@ -15,6 +15,7 @@ from jaxquard.cli.demo import demo
 from jaxquard.cli.gemm import gemm_app
 from jaxquard.cli.reproduce import reproduce
 from jaxquard.cli.schedule import schedule
+from jaxquard.cli.shard import shard_app
 from jaxquard.errors import JaxquardError
 
 # Click's UsageError, wherever this version of typer keeps it.
@@ -56,6 +57,7 @@ app.command()(reproduce)
 app.command()(schedule)
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(gemm_app, name="gemm")
+app.add_typer(shard_app, name="shard")
 
 
 def main() -> None:

@@ -3,18 +3,21 @@
     17 equations: 2 blocks in 1 segment of 1 kind, over x=8
 
     segment 0, kind 0
-      block 0: 2 contractions, 14 equations
-        train.py:12     dot_general float32[8,32,64] float32[64,256] -> float32[8,32,256]
+      block 0: 2 contractions, 14 equations forward, 51 with what belongs to it
+        train.py:12  dot_general float32[8,32,64] float32[64,256] -> float32[8,32,256]
         rows 8, columns 256, contracted 64
 
 A block is shown by the contractions that it begins with and by its choices, each with the size of the dim that it
-cuts, and where it differs, the number of parts that the block can be cut into.
+cuts, and where it differs, the number of parts that the block can be cut into. Where all blocks begin in one helper,
+the line that calls it stands before its own.
 """
+
+from itertools import islice
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.block import Block, Choice
 from jaxquard.intraop.contraction import Contraction
-from jaxquard.intraop.source_lines import source_line
+from jaxquard.intraop.source_lines import source_line, source_lines
 
 
 def analysis_text(analysis: Analysis) -> str:
@@ -31,22 +34,30 @@ def analysis_text(analysis: Analysis) -> str:
         first = shown.setdefault(segment.kind, segment.number)
         as_first = "" if first == segment.number else f", as segment {first}"
         lines += ["", f"segment {segment.number}, kind {segment.kind}{as_first}"]
-        for number in segment.blocks:
-            lines += [f"  {line}" for line in _block_lines(analysis.blocks[number], owned[number])]
+        blocks = [analysis.blocks[number] for number in segment.blocks]
+        begins = [source_line(block.seeds[0].equation) for block in blocks]
+        for block, begin in zip(blocks, begins, strict=True):
+            depth = 2 if begins.count(begin) > 1 else 1
+            lines += [f"  {line}" for line in _block_lines(block, owned[block.number], depth)]
     return "\n".join(lines)
 
 
-def _block_lines(block: Block, num_owned: int) -> list[str]:
+def _block_lines(block: Block, num_owned: int, depth: int) -> list[str]:
     lines = [
         f"block {block.number}: {_count(len(block.contractions), 'contraction')}, "
         f"{_count(len(block.equations), 'equation')} forward, {num_owned} with what belongs to it"
     ]
-    places = [source_line(seed.equation) for seed in block.seeds]
+    places = [_place(seed, depth) for seed in block.seeds]
     width = max(map(len, places))
     for seed, place in zip(block.seeds, places, strict=True):
         lines.append(f"  {place.ljust(width)}  {_seed_text(seed)}")
     lines.append(f"  {', '.join(map(_choice_text, block.choices))}")
     return lines
+
+
+def _place(seed: Contraction, depth: int) -> str:
+    """The innermost lines, the outer ones first."""
+    return " > ".join([*islice(source_lines(seed.equation), depth)][::-1]) or source_line(seed.equation)
 
 
 def _seed_text(seed: Contraction) -> str:

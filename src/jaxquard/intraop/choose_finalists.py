@@ -2,7 +2,7 @@
 
 The search is exact for the prices that it has, but those of segments alone leave out what neighbours share. So the
 fastest plan for each strategy of the kind of segment that there is most of (the layers) is found as well, and the best
-few are compared in pairs.
+few are priced again, together with their neighbours (`predict`).
 """
 
 from collections.abc import Sequence

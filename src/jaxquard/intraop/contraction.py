@@ -130,7 +130,7 @@ def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) 
     contracted = Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=(lhs[1], rhs[1]), size=shapes[0][lhs[1]])
     window = prod(shapes[1]) // shapes[1][rhs[0]]
     weight = prod(equation.outvars[0].aval.shape) * window
-    groups = [(rows,), (columns,), (contracted,)]
+    groups: list[tuple[Cut, ...]] = [(rows,), (columns,), (contracted,)]
     return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
 
 

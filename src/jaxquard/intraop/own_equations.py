@@ -10,6 +10,7 @@ backward   a contraction       the block of the contraction that it makes a grad
 update                         the block of the state
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from jaxquard.intraop.block import Block
@@ -85,7 +86,9 @@ def _own_backward(graph: StepGraph, owners: list[int | None], matches: Matches) 
             owners[position] = min(backward)
     for position in reversed(range(len(owners))):
         if owners[position] is None and graph.phases[position] is Phase.BACKWARD:
-            owners[position] = max(_owners_of_users(graph, owners, position), default=None)
+            takers = Counter(_owners_of_users(graph, owners, position))
+            # Most of them: a checkpoint's barrier has all weights of a layer, and what the next layer computes again.
+            owners[position] = max(takers, key=lambda owner: (takers[owner], owner), default=None)
     return anchored
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxquard.errors import ShardingError
+from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.sharding_plan import SCHEMA, PlannedSegment, Rival, ShardingPlan
 from jaxquard.intraop.step_fingerprint import StepFingerprint
 
@@ -18,6 +19,7 @@ def write_plan(plan: ShardingPlan, path: str | Path) -> None:
         "schema": SCHEMA,
         "step": asdict(plan.fingerprint),
         "axes": dict(plan.axes),
+        "storage": plan.storage.value,
         "segments": [asdict(segment) for segment in plan.segments],
         "specs": {
             name: [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
@@ -66,6 +68,7 @@ def _plan(content: dict[str, Any], mesh: Mesh | None) -> ShardingPlan:
             num_equations=step["num_equations"],
             key=step["key"],
         ),
+        storage=Storage(content["storage"]),
         axes={axis: int(size) for axis, size in content["axes"].items()},
         segments=tuple(_segment(segment) for segment in content["segments"]),
         specs={name: _spec(entries) for name, entries in content["specs"].items()},

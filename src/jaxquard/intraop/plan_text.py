@@ -2,6 +2,7 @@
 
 from itertools import groupby
 
+from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.sharding_plan import PlannedSegment, ShardingPlan
 
 
@@ -9,7 +10,9 @@ def plan_text(plan: ShardingPlan) -> str:
     """Segments with their strategies, then the plan beside its rivals."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.axes.items())
     lines = [f"sharding over {mesh}: {_time(plan.time_s)} a step, {_size(plan.size_bytes)} a device (predicted)", ""]
-    rows = [("segment", "strategy of its blocks", "time", "reshard", "memory", "where")]
+    if plan.storage is not Storage.AS_USED:
+        lines[0] += f", state kept as {plan.storage.value} does"
+    rows: list[tuple[str, ...]] = [("segment", "strategy of its blocks", "time", "reshard", "memory", "where")]
     number = 0
     for _, group in groupby(plan.segments, key=lambda segment: (segment.kind, segment.strategy, segment.reshard_s)):
         same = list(group)
@@ -17,10 +20,14 @@ def plan_text(plan: ShardingPlan) -> str:
         number += len(same)
     lines += _align(rows)
     lines.append("")
-    rivals = [("plan", "time", "of ours", "memory"), ("this one", _time(plan.time_s), "1.00", _size(plan.size_bytes))]
+    rivals: list[tuple[str, ...]] = [
+        ("plan", "time", "of ours", "memory"),
+        ("this one", _time(plan.time_s), "1.00", _size(plan.size_bytes)),
+    ]
     for rival in sorted(plan.rivals, key=lambda rival: rival.time_s):
-        ratio = f"{rival.time_s / plan.time_s:.2f}"
-        rivals.append((rival.name, _time(rival.time_s), ratio, _size(rival.size_bytes)))
+        has_price = rival.time_s != float("inf")
+        ratio, size = (f"{rival.time_s / plan.time_s:.2f}", _size(rival.size_bytes)) if has_price else ("-", "-")
+        rivals.append((rival.name, _time(rival.time_s), ratio, size))
     lines += _align(rivals)
     lines += ["", f"{plan.num_programs} programs priced ({plan.provenance})"] if plan.provenance else []
     lines += [f"note: {note}" for note in plan.notes]

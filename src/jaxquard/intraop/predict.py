@@ -1,8 +1,9 @@
 """The price of a whole plan, out of the prices of its parts.
 
 The sum of equation (8) takes every segment by itself. Neighbours that run in one program cost less: sums of gradients
-are merged, communication hides behind the neighbour's work, and there is one call. So neighbours are priced in pairs,
-and a chain of segments costs the sum of its pairs less the segments that two pairs share:
+are merged, communication hides behind the neighbour's work, and there is one call. A step of few segments is therefore
+priced whole. In a deeper one neighbours are priced in pairs, and a chain of segments costs the sum of its pairs less
+the segments that two pairs share:
 
     a b c d    =    (a b) + (b c) + (c d) - (b) - (c)
 
@@ -10,6 +11,7 @@ A pair is priced once for the kinds and strategies of its two segments, so the n
 depth. Only a few plans are worth it: those that the sum likes best, and the baselines.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,9 @@ from jaxquard.intraop.strategies import Strategy
 from jaxquard.intraop.write_program import entry_spec, exit_spec, write_segments
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
 
-# One segment or two neighbours: the kind and the strategy of each, and how state is kept.
+# Up to so many segments, a whole step is no larger than all its pairs.
+MOST_PRICED_WHOLE = 6
+# One segment or several neighbours: the kind and the strategy of each, and how state is kept.
 Key = tuple[tuple[tuple[int, Strategy], ...], Storage]
 
 
@@ -31,15 +35,17 @@ class Prediction:
     """What a plan costs, by the prices of its parts; infinite if one of them has no price.
 
     Attributes:
-        time_s: with neighbours in pairs.
+        time_s: whole, or with neighbours in pairs.
         sum_s: by equation (8), segment by segment.
         size_bytes: by equation (9).
+        segments: of every segment, what it takes alone, what resharding before it takes, and its memory.
     """
 
     name: str
     time_s: float
     sum_s: float
     size_bytes: int
+    segments: tuple[tuple[float, float, int], ...] = ()
 
 
 def predict_all(
@@ -50,7 +56,7 @@ def predict_all(
     pricer: Pricer,
     on_progress: OnProgress | None = None,
 ) -> list[Prediction]:
-    """Predicts plans; what the search did not price, pairs above all, is priced now."""
+    """Predicts plans; what the search did not price is priced now."""
     found = _known(prices)
     wanted: dict[Key, ShardedProgram] = {}
     for plan in plans:
@@ -73,10 +79,13 @@ def _known(prices: StepPrices) -> dict[Key, Price | Failure]:
 
 
 def _parts(analysis: Analysis) -> Iterator[tuple[Segment, ...]]:
-    """All segments, and all pairs of neighbours."""
+    """All segments, and all pairs of neighbours or all segments together."""
     for segment in analysis.segments:
         yield (segment,)
-    yield from zip(analysis.segments, analysis.segments[1:], strict=False)
+    if len(analysis.segments) > MOST_PRICED_WHOLE:
+        yield from itertools.pairwise(analysis.segments)
+    elif len(analysis.segments) > 1:
+        yield analysis.segments
 
 
 def _key(segments: Sequence[Segment], plan: Baseline) -> Key:
@@ -90,31 +99,44 @@ def _predict(
     parts = {segments: found[_key(segments, plan)] for segments in _parts(analysis)}
     if any(isinstance(price, Failure) for price in parts.values()):
         return Prediction(name=plan.name, time_s=float("inf"), sum_s=float("inf"), size_bytes=0)
-    times = {segments: price.time_s for segments, price in parts.items() if isinstance(price, Price)}
-    alone = [times[segment,] for segment in analysis.segments]
-    # However noisy the measurements are, a pair takes no less than either of its segments.
-    pairs = [
-        max(times[pair], times[pair[0],], times[pair[1],])
-        for pair in zip(analysis.segments, analysis.segments[1:], strict=False)
-    ]
+    known = {segments: price for segments, price in parts.items() if isinstance(price, Price)}
+    alone = [known[segment,] for segment in analysis.segments]
+    reshards_s = _reshards_s(analysis, prices, plan)
     return Prediction(
         name=plan.name,
-        time_s=sum(pairs) - sum(alone[1:-1]) if pairs else alone[0],
-        sum_s=sum(alone) + _reshards_s(analysis, prices, plan),
-        size_bytes=sum(price.peak_bytes for key, price in parts.items() if len(key) == 1 and isinstance(price, Price)),
+        time_s=_together_s(analysis, known),
+        sum_s=sum(price.time_s for price in alone) + sum(reshards_s),
+        size_bytes=sum(price.peak_bytes for price in alone),
+        segments=tuple(
+            (price.time_s, reshard_s, price.peak_bytes) for price, reshard_s in zip(alone, reshards_s, strict=True)
+        ),
     )
 
 
-def _reshards_s(analysis: Analysis, prices: StepPrices, plan: Baseline) -> float:
-    """Of what crosses the borders, segment by segment."""
-    total_s = 0.0
+def _together_s(analysis: Analysis, known: Mapping[tuple[Segment, ...], Price]) -> float:
+    if analysis.segments in known:
+        return known[analysis.segments].time_s
+    # However noisy the measurements are, a pair takes no less than either of its segments.
+    pairs = [
+        max(known[pair].time_s, known[pair[0],].time_s, known[pair[1],].time_s)
+        for pair in itertools.pairwise(analysis.segments)
+    ]
+    return sum(pairs) - sum(known[segment,].time_s for segment in analysis.segments[1:-1])
+
+
+def _reshards_s(analysis: Analysis, prices: StepPrices, plan: Baseline) -> list[float]:
+    """Of what crosses the border before each segment."""
+    found: list[float] = []
     left, before = None, None
     for segment in analysis.segments:
         first = prices.kinds[segment.kind]
         names = [plan.assignment[block] for block in segment.blocks]
         assignment = dict(zip(first.segment.blocks, names, strict=True))
         layouts = lay_out(analysis, assignment, crossing=first.crossing, segment=first.segment)
-        if before is not None and left is not None:
-            total_s += reshard_time_s(prices, before.kind, segment.kind, left, entry_spec(layouts, first.crossing))
+        if before is None or left is None:
+            found.append(0.0)
+        else:
+            entry = entry_spec(layouts, first.crossing)
+            found.append(reshard_time_s(prices, before.kind, segment.kind, left, entry))
         left, before = exit_spec(layouts, first.crossing), segment
-    return total_s
+    return found

@@ -9,11 +9,11 @@ from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import Analysis, analyse_step
 from jaxquard.intraop.baselines import Baseline, baselines
 from jaxquard.intraop.choose_finalists import choose_finalists
-from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.predict import Prediction, predict_all
 from jaxquard.intraop.price_segments import StepPrices, make_chain, price_segments
 from jaxquard.intraop.search_chain import search_chain
-from jaxquard.intraop.search_frontier import Frontier
+from jaxquard.intraop.search_frontier import Frontier, FrontierPoint
+from jaxquard.intraop.search_segments import PricedSegment
 from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.step_fingerprint import fingerprint_step
@@ -46,7 +46,7 @@ def search_sharding(
             to look at every combination.
         pricer: prices programs; by default by running them on the mesh.
         cache: where measured prices are kept: the user's folder, another, or None for nowhere.
-        num_finalists: how many plans are compared with neighbouring segments priced together, before one is chosen.
+        num_finalists: how many plans are priced whole, or in pairs of neighbours, before one is chosen.
         on_progress: told how far pricing is.
 
     Raises:
@@ -62,36 +62,42 @@ def search_sharding(
         assert used is not None
         prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
         chain = make_chain(analysis, prices)
-        frontier = search_chain(chain, memory_limit_bytes=memory_limit_bytes)
-        finalists = choose_finalists(
-            analysis, prices, chain, frontier.best, memory_limit_bytes=memory_limit_bytes, count=num_finalists
-        )
+        frontier = _search(chain, memory_limit_bytes)
+        finalists = []
+        if isinstance(frontier, Frontier):
+            finalists = choose_finalists(
+                analysis, prices, chain, frontier.best, memory_limit_bytes=memory_limit_bytes, count=num_finalists
+            )
         plans = [*finalists, *baselines(analysis).values()]
         predicted = predict_all(analysis, prices, plans, pricer=used, on_progress=on_progress)
     finally:
         if own is not None:
             own.close()
-    chosen = _fastest(analysis, plans, predicted, memory_limit_bytes)
-    return _make_plan(analysis, prices, frontier, plans[chosen], predicted[chosen], predicted[len(finalists) :], mesh)
+    chosen = _fastest(predicted, memory_limit_bytes, frontier)
+    points = frontier.points if isinstance(frontier, Frontier) else ()
+    return _make_plan(analysis, prices, points, plans[chosen], predicted[chosen], predicted[len(finalists) :], mesh)
+
+
+def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> Frontier | ShardingError:
+    """The frontier; or why there is none: a baseline that keeps its state otherwise may still fit."""
+    try:
+        return search_chain(chain, memory_limit_bytes=memory_limit_bytes)
+    except ShardingError as error:
+        return error
 
 
 def _fastest(
-    analysis: Analysis, plans: Sequence[Baseline], predicted: Sequence[Prediction], memory_limit_bytes: int | None
+    predicted: Sequence[Prediction], memory_limit_bytes: int | None, frontier: Frontier | ShardingError
 ) -> int:
-    """The plan with the least time in pairs, of those that fit and that the search could have found."""
+    """The fastest plan of those that fit: finalists of the search and baselines alike."""
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
-    fitting = [
-        place
-        for place, (plan, found) in enumerate(zip(plans, predicted, strict=True))
-        if found.size_bytes <= limit and is_searched(analysis, plan)
-    ]
-    return min(fitting, key=lambda place: predicted[place].time_s)
-
-
-def is_searched(analysis: Analysis, plan: Baseline) -> bool:
-    """Whether a plan is made of the choices that the search looks at."""
-    names = ((analysis.blocks[block].names, chosen) for block, chosen in plan.assignment.items())
-    return plan.storage is Storage.AS_USED and all(set(chosen) <= set(known) for known, chosen in names)
+    priced = [place for place, found in enumerate(predicted) if found.time_s != float("inf")]
+    fitting = [place for place in priced if predicted[place].size_bytes <= limit]
+    if fitting:
+        return min(fitting, key=lambda place: predicted[place].time_s)
+    if isinstance(frontier, ShardingError):
+        raise frontier
+    raise ShardingError("none of the plans that were looked at ran. The notes of a search without a limit say why.")
 
 
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
@@ -107,51 +113,44 @@ def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
 def _make_plan(
     analysis: Analysis,
     prices: StepPrices,
-    frontier: Frontier,
+    points: Sequence[FrontierPoint],
     plan: Baseline,
     prediction: Prediction,
     rivals: Sequence[Prediction],
     mesh: Mesh,
 ) -> ShardingPlan:
     step = analysis.graph.step
-    program = write_step(analysis, plan.assignment)
+    program = write_step(analysis, plan.assignment, storage=plan.storage)
     names = step.input_names[: step.num_args]
     return ShardingPlan(
         fingerprint=fingerprint_step(step),
         axes=dict(analysis.axes),
-        segments=tuple(_planned_segments(analysis, prices, plan)),
+        segments=tuple(_planned_segments(analysis, plan, prediction)),
+        storage=plan.storage,
         specs=dict(zip(names, program.in_specs, strict=False)),
         time_s=prediction.time_s,
         sum_s=prediction.sum_s,
         size_bytes=prediction.size_bytes,
         num_programs=prices.num_programs,
         rivals=tuple(Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in rivals),
-        frontier=tuple((point.time_s, point.size_bytes) for point in frontier.points),
+        frontier=tuple((point.time_s, point.size_bytes) for point in points),
         notes=_notes(analysis, prices),
         provenance=_provenance(prices),
         mesh=mesh,
     )
 
 
-def _planned_segments(analysis: Analysis, prices: StepPrices, plan: Baseline) -> Iterator[PlannedSegment]:
+def _planned_segments(analysis: Analysis, plan: Baseline, prediction: Prediction) -> Iterator[PlannedSegment]:
     """The rows of the plan's table."""
-    chain = make_chain(analysis, prices)
-    before: int | None = None
-    for segment, priced in zip(analysis.segments, chain, strict=True):
-        strategy = tuple(tuple(plan.assignment[block]) for block in segment.blocks)
-        choice = prices.kinds[segment.kind].strategies.index(strategy)
-        reshard_s = 0.0
-        if priced.reshards_s is not None and before is not None:
-            reshard_s = float(priced.reshards_s[before, priced.entries[choice]])
+    for segment, (time_s, reshard_s, size_bytes) in zip(analysis.segments, prediction.segments, strict=True):
         yield PlannedSegment(
             kind=segment.kind,
             lines=tuple(source_line(analysis.blocks[number].seeds[0].equation) for number in segment.blocks),
-            strategy=strategy,
-            time_s=priced.times_s[choice],
+            strategy=tuple(tuple(plan.assignment[block]) for block in segment.blocks),
+            time_s=time_s,
             reshard_s=reshard_s,
-            size_bytes=priced.sizes_bytes[choice],
+            size_bytes=size_bytes,
         )
-        before = priced.exits[choice]
 
 
 def _notes(analysis: Analysis, prices: StepPrices) -> tuple[str, ...]:

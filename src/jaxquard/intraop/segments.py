@@ -14,8 +14,8 @@ from jaxquard.intraop.block import Block
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
 
-# All strategies of a segment are priced: four blocks of three choices, or of four where one has a batch dim.
-MAX_STRATEGIES = 4 * 3**3 * 3
+# All strategies of a segment are priced: four blocks of three choices, or of four in the two products of experts.
+MAX_STRATEGIES = 3 * 3 * 4 * 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

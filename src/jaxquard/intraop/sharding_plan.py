@@ -55,6 +55,7 @@ class ShardingPlan:
     Attributes:
         axes: the mesh axes and their sizes.
         segments: in the order of the step.
+        storage: how state is kept between steps.
         specs: for every argument of the step, by name, how it is cut.
         time_s: of a step, as predicted, neighbouring segments priced together.
         sum_s: the same with every segment by itself, as in equation (8).
@@ -77,6 +78,7 @@ class ShardingPlan:
     frontier: tuple[tuple[float, int], ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     provenance: str = ""
+    storage: Storage = Storage.AS_USED
     mesh: Mesh | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -104,7 +106,7 @@ class ShardingPlan:
                 raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
             analysis = analyse_step(traced, axes=self.axes)
             assignment = dict(enumerate(self.choices))
-            return CompiledStep(analysis, assignment, mesh=found, storage=Storage.AS_USED, donate=donate)
+            return CompiledStep(analysis, assignment, mesh=found, storage=self.storage, donate=donate)
 
         return ShardedStep(make)
 
@@ -119,6 +121,9 @@ class ShardingPlan:
         missing = [name for name in names if name not in self.specs]
         if missing:
             raise ShardingError(f"the plan knows no {missing[0]}. Pass the state as the step takes it.")
+        lost = [name for name in self.specs if name.startswith("argument 0") and name not in names]
+        if lost:
+            raise ShardingError(f"the plan has {lost[0]}, but it is not there. Pass the state as the step takes it.")
         leaves, tree = jax.tree.flatten(state)
         shardings = [NamedSharding(found, self.specs[name]) for name in names]
         return jax.tree.unflatten(tree, [jax.device_put(*pair) for pair in zip(leaves, shardings, strict=True)])

@@ -1,6 +1,7 @@
 """Where in the user's code an equation comes from."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from jaxquard.ir.jaxpr_tools import Equation
@@ -12,12 +13,15 @@ _LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("jax", "jaxlib", "flax
 
 def source_line(equation: Equation) -> str:
     """`train.py:41`: the innermost frame outside JAX, its frameworks and jaxquard, whose models count as the user's."""
+    return next(source_lines(equation), "unknown line")
+
+
+def source_lines(equation: Equation) -> Iterator[str]:
+    """The same, and then the frames that called it."""
     traceback: Any = equation.source_info.traceback
-    frames = traceback.frames if traceback is not None else ()
-    for frame in frames:
+    for frame in traceback.frames if traceback is not None else ():
         if _is_users(frame.file_name):
-            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
-    return "unknown line"
+            yield f"{os.path.basename(frame.file_name)}:{frame.line_num}"
 
 
 def _is_users(path: str) -> bool:

@@ -89,6 +89,7 @@ def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[i
     """For each flat argument, the flat result of the same place in the state that the step returns.
 
     An argument is state if the step returns a tree of the same structure and types: alone, or as one item of a tuple.
+    A single number is not: a learning rate has the type of a loss.
     """
     items = list(results) if type(results) in (tuple, list) else [results]
     starts, start = [], 0
@@ -101,12 +102,16 @@ def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[i
     for arg in args:
         found = next((i for i, item in enumerate(items) if i not in taken and _types(item) == _types(arg)), None)
         count = len(jax.tree.leaves(arg))
-        if found is None or count == 0:
+        if found is None or count == 0 or _is_number(arg):
             pairs.extend([None] * count)
         else:
             taken.add(found)
             pairs.extend(range(starts[found], starts[found] + count))
     return pairs
+
+
+def _is_number(arg: Any) -> bool:
+    return jax.tree.structure(arg) == jax.tree.structure(0) and not _type_of(arg).shape
 
 
 def _types(tree: Any) -> Any:

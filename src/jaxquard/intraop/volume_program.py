@@ -14,10 +14,9 @@ one with early choices is preferred.
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 # How much of the smallest cost all preferences for early choices may add up to.
 _PREFERENCE = 1e-3
@@ -64,6 +63,9 @@ def _preference(problem: ChoiceProblem) -> float:
 
 
 def _solve(problem: ChoiceProblem, *, preference: float) -> tuple[int, ...]:
+    # Loading SciPy's optimizers takes half a second, which `import jaxquard` need not.
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     counts = [len(costs) for costs in problem.costs]
     starts = np.concatenate([[0], np.cumsum(counts)])
     tables = [table + preference * np.arange(len(table)) for table in problem.costs]
@@ -83,13 +85,13 @@ def _solve(problem: ChoiceProblem, *, preference: float) -> tuple[int, ...]:
     return tuple(int(np.argmax(result.x[start:stop])) for start, stop in itertools.pairwise(starts))
 
 
-def _sums(
-    counts: Sequence[int], starts: np.ndarray, pairs: Sequence[tuple[int, int]]
-) -> tuple[sparse.csr_array, np.ndarray]:
+def _sums(counts: Sequence[int], starts: np.ndarray, pairs: Sequence[tuple[int, int]]) -> tuple[Any, np.ndarray]:
     """The rows of the program, and what they add up to.
 
     There is one row for each node, then for each edge one per choice of its first end, and of its second.
     """
+    from scipy import sparse
+
     rows, columns, values = [], [], []
 
     def put(row: int, places: np.ndarray, value: float) -> None:

@@ -1,0 +1,87 @@
+"""The search as commands run it: with a bar, and with a sentence when it is interrupted."""
+
+import contextlib
+from collections.abc import Iterator
+
+import typer
+from jax.sharding import Mesh
+from rich.console import Console
+
+from jaxquard.cli.progress import ProgressBars
+from jaxquard.cli.shard_step import NamedStep
+from jaxquard.intraop.search_sharding import search_sharding
+from jaxquard.intraop.sharding_plan import ShardingPlan
+from jaxquard.pricing import OnProgress, PriceCache, Progress
+
+# What stands before the words beside a bar; with more words, rich would leave out the bar.
+_BAR_WIDTH = 70
+
+
+def run_search(
+    step: NamedStep,
+    *,
+    mesh: Mesh,
+    memory_limit_bytes: int | None,
+    every_combination: bool,
+    cache: PriceCache | None,
+) -> ShardingPlan:
+    """Searches; the bar says what is left."""
+    with interruptible(cache), ProgressBars() as bars:
+        return search_sharding(
+            step.train_step,
+            step.args,
+            mesh=mesh,
+            memory_limit_bytes=memory_limit_bytes,
+            batch_axis=None if every_combination else "outer",
+            cache=cache,
+            on_progress=move_bars(bars, "pricing segments", "pricing finalists"),
+        )
+
+
+def move_bars(bars: ProgressBars, *labels: str, width: int | None = None) -> OnProgress:
+    """A callback for the progress of a pricer: a bar for each of its calls, as they come.
+
+    Args:
+        width: of the terminal; found out by default.
+    """
+    waiting = list(labels)
+    move = bars.add(waiting.pop(0), name="tracing")
+    last = 0
+    room = max((width or Console(stderr=True).width) - _BAR_WIDTH, 10)
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal move, last
+        if progress.done <= last and waiting:
+            move = bars.add(waiting.pop(0))
+        last = progress.done
+        move(progress.done, progress.total, _shorten(_in_words(progress), room))
+
+    return on_progress
+
+
+@contextlib.contextmanager
+def interruptible(cache: PriceCache | None) -> Iterator[None]:
+    """Ctrl-C ends the command with one sentence and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = (
+            "Nothing is kept (--no-cache)"
+            if cache is None
+            else f"What was measured is kept in {cache.folder}, and the same command goes on from there"
+        )
+        Console(stderr=True, highlight=False).print(f"interrupted. {kept}.", markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def _in_words(progress: Progress) -> str:
+    """What is left, then what was known, then what was last in work."""
+    known = f"{progress.num_cached} known; " if progress.num_cached else ""
+    if progress.left_s is None:
+        return f"{known}{progress.name}"
+    time = f"{progress.left_s:.0f} s" if progress.left_s < 90 else f"{progress.left_s / 60:.0f} min"
+    return f"{time} left; {known}{progress.name}"
+
+
+def _shorten(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1].rstrip(" ;,") + "…"

@@ -1,0 +1,70 @@
+"""Runs plans whole on a mesh, in turns, beside what their parts predict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jax.sharding import Mesh
+
+from jaxquard.cli.shard_step import NamedStep
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.analyse import analyse_step
+from jaxquard.intraop.baselines import Baseline, baselines
+from jaxquard.intraop.sharding_plan import ShardingPlan
+from jaxquard.intraop.step_fingerprint import differences, fingerprint_step
+from jaxquard.intraop.traced_step import trace_step
+from jaxquard.intraop.write_program import write_step
+from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price
+
+PLAN = "this one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRun:
+    """A plan run whole.
+
+    Attributes:
+        predicted_s: by the prices of its segments; None if one of them has none.
+        price: as measured; None if it was set aside.
+        failure: why it was.
+    """
+
+    name: str
+    predicted_s: float | None
+    price: Price | None = None
+    failure: Failure | None = None
+
+    @property
+    def error(self) -> float | None:
+        """How far the prediction is off, as a part of what was measured."""
+        if self.predicted_s is None or self.price is None:
+            return None
+        return self.predicted_s / self.price.time_s - 1
+
+
+def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: OnProgress) -> list[WholeRun]:
+    """Runs the plan and the baselines; the plan comes first.
+
+    All stand in one round, so that what disturbs the machine disturbs all alike, and nothing comes from a cache.
+
+    Raises:
+        ShardingError: if the plan is not for this step.
+    """
+    traced = trace_step(step.train_step, step.args)
+    different = differences(plan.fingerprint, fingerprint_step(traced))
+    if different:
+        raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
+    analysis = analyse_step(traced, axes=plan.axes)
+    chosen = Baseline(name=PLAN, assignment=dict(enumerate(plan.choices)))
+    plans: Sequence[Baseline] = [chosen, *baselines(analysis).values()]
+    programs = [replace(write_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans]
+    with MeasuredPricer(mesh, cache=None, round_size=len(programs)) as pricer:
+        results = pricer.price_all(programs, on_progress=on_progress)
+    predicted_s = {PLAN: plan.time_s, **{rival.name: rival.time_s for rival in plan.rivals}}
+    return [_run(one.name, predicted_s.get(one.name), result) for one, result in zip(plans, results, strict=True)]
+
+
+def _run(name: str, predicted_s: float | None, result: Price | Failure) -> WholeRun:
+    known_s = None if predicted_s == float("inf") else predicted_s
+    if isinstance(result, Failure):
+        return WholeRun(name=name, predicted_s=known_s, failure=result)
+    return WholeRun(name=name, predicted_s=known_s, price=result)

@@ -1,0 +1,37 @@
+"""Analysis of deep models: a hundred layers in a few seconds, in time that grows with the depth and no faster."""
+
+import time
+
+import pytest
+
+from jaxquard.intraop.analyse import analyse_step
+from jaxquard.intraop.traced_step import trace_step
+from tests.intraop.steps import LINE, zoo_types
+
+
+def traced(num_layers):
+    step, args = zoo_types("gpt-tiny", num_layers=num_layers, optimizer="adam")
+    return trace_step(step, args)
+
+
+def analysis_s(step):
+    """The least of two runs: process time counts what JAX does beside as well."""
+    times_s = []
+    for _ in range(2):
+        start_s = time.process_time()
+        analysis = analyse_step(step, axes=LINE)
+        times_s.append(time.process_time() - start_s)
+    assert len({segment.kind for segment in analysis.segments}) == 3
+    return min(times_s)
+
+
+@pytest.mark.slow
+def test_analysis_grows_with_depth_and_no_faster():
+    few_s, many_s = (analysis_s(traced(num_layers)) for num_layers in (24, 96))
+    # Aim: 2 s. The bound leaves room for a slower machine.
+    assert many_s < 4
+    assert many_s < 5 * few_s
+
+
+def test_analysis_of_24_layers_is_quick():
+    assert analysis_s(traced(24)) < 1

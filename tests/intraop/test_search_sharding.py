@@ -1,0 +1,191 @@
+"""The whole search under made-up prices, and what it refuses."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.search_sharding import search_sharding
+from tests.intraop.fake_pricer import TIMES_MS, FakePricer
+from tests.intraop.steps import PATTERNS, analyse, inputs, mesh_of, sgd, weights, zoo_types
+
+
+@pytest.fixture
+def mesh():
+    return mesh_of(x=8)
+
+
+def search(step, args, mesh, **more):
+    return search_sharding(step, args, mesh=mesh, **({"pricer": FakePricer()} | more))
+
+
+class TestAnswer:
+    def test_every_block_has_the_cheapest_choice_where_resharding_is_free(self, mesh):
+        found = search(*zoo_types("gpt-tiny"), mesh)
+        assert found.choices == (("columns",),) * 10
+        assert found.time_s == pytest.approx(10 * 2e-3)
+        assert found.size_bytes == 10 * 20
+
+    def test_experts_have_a_choice_of_their_own(self, mesh):
+        found = search(*zoo_types("moe-tiny"), mesh)
+        assert [names for names in found.choices if names != ("columns",)] == [("batch 0",)] * 2
+
+    @pytest.mark.parametrize("limit", [90, 75, 60, 47, 30])
+    def test_a_memory_limit_is_kept_at_the_least_cost(self, mesh, limit):
+        """A step down in memory saves 10 bytes and costs a millisecond, in any block."""
+        prices = FakePricer(
+            times_ms={"rows": 1, "columns": 2, "contracted": 3, "scattered": 9},
+            sizes={"rows": 30, "columns": 20, "contracted": 10, "scattered": 1},
+        )
+        found = search(*PATTERNS["mlp"](), mesh, pricer=prices, memory_limit_bytes=limit)
+        num_steps = -((limit - 3 * 30) // 10)
+        assert found.size_bytes <= limit
+        assert found.time_s == pytest.approx((3 + num_steps) * 1e-3)
+
+    def test_the_frontier_has_every_trade(self, mesh):
+        prices = FakePricer(
+            times_ms={"rows": 1, "columns": 2, "contracted": 3, "scattered": 9},
+            sizes={"rows": 30, "columns": 20, "contracted": 10, "scattered": 1},
+        )
+        found = search(*PATTERNS["mlp"](), mesh, pricer=prices)
+        assert [size for _, size in found.frontier] == [90, 80, 70, 60, 50, 40, 30]
+
+    def test_the_same_prices_give_the_same_plan(self, mesh):
+        step, args = zoo_types("llama-tiny")
+        assert search(step, args, mesh) == search(step, args, mesh)
+
+    def test_rivals_are_priced_alike(self, mesh):
+        found = search(*PATTERNS["mlp"](), mesh)
+        rivals = {rival.name: rival for rival in found.rivals}
+        assert rivals["data parallel"].time_s == pytest.approx(9e-3)
+        assert rivals["data parallel"].size_bytes == 90
+        assert all(rival.time_s >= found.time_s - 1e-12 for rival in found.rivals)
+
+    def test_programs_are_those_of_unique_segments(self, mesh):
+        few, many = FakePricer(), FakePricer()
+        first = search(*zoo_types("gpt-tiny", num_layers=2), mesh, pricer=few)
+        second = search(*zoo_types("gpt-tiny", num_layers=6), mesh, pricer=many)
+        assert first.num_programs == second.num_programs
+        assert len(few.names) == len(many.names)
+        alone = [name for name in few.names if re.match(r"segment \d+:", name)]
+        assert len([name for name in alone if "zero" not in name and "scattered" not in name]) == 3 + 81 + 3
+
+    def test_two_axes_cut_rows_on_the_outer_one(self):
+        found = search(*zoo_types("gpt-tiny"), mesh_of(data=2, model=4))
+        assert set(found.choices) == {("rows", "columns")}
+
+    def test_or_every_combination(self):
+        found = search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis=None)
+        assert set(found.choices) == {("columns", "columns")}
+
+    def test_the_batch_axis_may_be_the_inner_one(self):
+        found = search(*zoo_types("gpt-tiny", num_layers=1), mesh_of(model=4, data=2), batch_axis="data")
+        assert set(found.choices) == {("columns", "rows")}
+
+    def test_a_baseline_that_was_not_searched_among_may_be_chosen(self):
+        """Megatron cuts columns on the last axis, on which the search was told to cut rows."""
+        prices = FakePricer(times_ms=TIMES_MS | {"rows/columns": 0.1, "rows/contracted": 0.1})
+        found = search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis="model", pricer=prices)
+        assert found.choices == (("rows", "columns"), ("rows", "contracted"), ("rows", "columns"))
+        assert {rival.name: rival.time_s for rival in found.rivals}["megatron"] == found.time_s
+
+    def test_progress_is_told(self, mesh):
+        told = []
+        search(*PATTERNS["mlp"](), mesh, on_progress=told.append)
+        assert told
+        assert told[0].total == 27
+
+
+class TestFailures:
+    def test_a_candidate_that_fails_is_set_aside_and_named(self, mesh):
+        prices = FakePricer(fails=lambda name: name == "segment 0: columns columns columns")
+        found = search(*PATTERNS["mlp"](), mesh, pricer=prices)
+        assert found.choices != (("columns",),) * 3
+        assert found.time_s == pytest.approx(7e-3)
+        assert found.notes == (
+            "set aside: segment 0: columns columns columns: out of memory (it is said to be too large)",
+        )
+        assert "columns columns columns: out of memory" in str(found)
+
+    def test_if_all_fail_there_is_no_plan(self, mesh):
+        prices = FakePricer(fails=lambda name: name.startswith("segment 0"))
+        with pytest.raises(ShardingError, match="segment 0 of 1 needs a strategy with a finite time, but all of them"):
+            search(*PATTERNS["mlp"](), mesh, pricer=prices)
+
+    def test_a_baseline_that_fails_has_no_price(self, mesh):
+        prices = FakePricer(fails=lambda name: "zero 3" in name)
+        found = search(*PATTERNS["mlp"](), mesh, pricer=prices)
+        assert "no price" in str(found)
+
+    def test_nothing_fits(self, mesh):
+        with pytest.raises(ShardingError, match=r"memory_limit_bytes=29 .* is too little: .* need 30 bytes"):
+            search(*PATTERNS["mlp"](), mesh, memory_limit_bytes=29)
+
+
+class TestBadInput:
+    def test_three_axes(self):
+        with pytest.raises(
+            ShardingError, match=r"one or two axes to shard over, but found 3: {'a': 2, 'b': 2, 'c': 2}"
+        ):
+            search(*PATTERNS["mlp"](), mesh_of(a=2, b=2, c=2))
+
+    def test_a_batch_axis_that_is_not_there(self):
+        with pytest.raises(ShardingError, match="batch_axis='batch', but the mesh has the axes data, model"):
+            search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis="batch")
+
+    def test_an_axis_that_divides_nothing(self):
+        step = sgd(lambda params, batch: jnp.sum((batch @ params["w"]) ** 2))
+        with pytest.raises(
+            ShardingError, match=r"contraction at test_search_sharding.py:\d+ has no dim that 8 devices"
+        ):
+            search(step, (weights(w=(6, 10)), inputs(3, 6)), mesh_of(x=8))
+
+    def test_the_message_names_the_sizes(self):
+        step = sgd(lambda params, batch: jnp.sum((batch @ params["w"]) ** 2))
+        with pytest.raises(ShardingError, match=r"rows 3, columns 10, contracted 6\. Use a mesh axis whose size"):
+            search(step, (weights(w=(6, 10)), inputs(3, 6)), mesh_of(x=8))
+
+    def test_a_block_that_the_axes_together_do_not_divide(self):
+        """Each axis divides a dim, but they divide the same one, and not together."""
+        step = sgd(lambda params, batch: jnp.sum((batch @ params["w"]) ** 2))
+        with pytest.raises(ShardingError, match="block 0 has no dims that a mesh of 2 x 4 divides"):
+            search(step, (weights(w=(3, 5)), inputs(4, 3)), mesh_of(data=2, model=4))
+
+    def test_a_step_without_contractions(self, mesh):
+        step = sgd(lambda params, batch: jnp.sum((params["w"] - batch) ** 2))
+        with pytest.raises(ShardingError, match="products, convolutions and look-ups in tables, but this one has none"):
+            search(step, (weights(w=(8, 8)), inputs(8, 8)), mesh)
+
+    def test_a_step_that_does_nothing(self, mesh):
+        with pytest.raises(ShardingError, match="it computes nothing"):
+            search(lambda state: state, (inputs(8, 8),), mesh)
+
+    def test_the_users_own_error_is_untouched(self, mesh):
+        error = RuntimeError("mine")
+
+        def step(state, batch):
+            raise error
+
+        with pytest.raises(RuntimeError) as caught:
+            search(step, (inputs(8, 8), inputs(8, 8)), mesh)
+        assert caught.value is error
+        assert str(error) == "mine"
+
+    def test_nor_is_one_of_jax(self, mesh):
+        with pytest.raises(TypeError, match="dot_general requires contracting dimensions to have the same shape"):
+            search(sgd(lambda w, x: jnp.sum(x @ w)), (inputs(8, 8), inputs(8, 4)), mesh)
+
+    def test_an_operation_without_a_rule_is_named(self, mesh):
+        def loss(params, batch):
+            type_ = jax.ShapeDtypeStruct((16, 64), jnp.float32)
+            seen = jax.pure_callback(lambda x: x, type_, jax.lax.stop_gradient(batch @ params["w1"]))
+            return jnp.sum(seen) + jnp.sum(batch @ params["w1"])
+
+        found = search(sgd(loss), (weights(w1=(32, 64)), inputs(16, 32)), mesh)
+        assert "operations without a rule, not partitioned: pure_callback" in str(found)
+
+
+def test_analysis_knows_its_axes():
+    assert dict(analyse(*PATTERNS["mlp"](), {"data": 2, "model": 4}).axes) == {"data": 2, "model": 4}

@@ -1,0 +1,230 @@
+"""A plan is applied, saved and read again, printed, and refused where it does not belong."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.plan_json import load_sharding
+from jaxquard.intraop.search_sharding import search_sharding
+from tests.intraop.fake_pricer import SIZES, FakePricer
+from tests.intraop.same_numbers import check_same
+from tests.intraop.steps import PATTERNS, mesh_of, sgd, zoo_types
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture
+def mesh():
+    return mesh_of(x=8)
+
+
+@pytest.fixture
+def found(mesh):
+    step, args = PATTERNS["mlp"]()
+    return search_sharding(step, args, mesh=mesh, pricer=FakePricer())
+
+
+@pytest.fixture
+def saved(found, tmp_path):
+    path = tmp_path / "plan.json"
+    found.save(str(path))
+    return path
+
+
+class TestRoundTrip:
+    def test_a_plan_that_is_read_again_is_the_same(self, found, saved):
+        assert load_sharding(saved) == found
+        assert str(load_sharding(saved)) == str(found)
+
+    def test_on_two_axes_too(self, tmp_path):
+        step, args = PATTERNS["mlp"]()
+        prices = FakePricer(fails=lambda name: "zero 3" in name)
+        mesh = mesh_of(data=2, model=4)
+        found = search_sharding(step, args, mesh=mesh, pricer=prices, batch_axis=None)
+        found.save(str(tmp_path / "plan.json"))
+        assert load_sharding(tmp_path / "plan.json") == found
+        assert any(isinstance(entry, tuple) for spec in found.specs.values() for entry in spec)
+
+    def test_it_is_plain_json(self, saved):
+        def refuse(name):
+            raise AssertionError(name)
+
+        json.loads(saved.read_text(), parse_constant=refuse)
+
+
+class TestApply:
+    def test_a_plan_that_is_read_again_gives_the_plain_steps_numbers(self, saved):
+        step, (params, batch) = PATTERNS["mlp"]()
+        plan = load_sharding(saved)
+        sharded = plan.apply(step)
+        placed = plan.shard(params)
+        wanted = params
+        for _ in range(2):
+            placed, value = sharded(placed, batch)
+            wanted, wanted_value = jax.jit(step)(wanted, batch)
+            check_same((placed, value), (wanted, wanted_value))
+        # Columns everywhere, so all weights are cut along their last dim.
+        assert placed["w1"].sharding.is_equivalent_to(
+            NamedSharding(mesh_of(x=8), PartitionSpec(None, "x")), placed["w1"].ndim
+        )
+
+    def test_a_plan_that_keeps_its_state_in_parts_does_too(self, mesh, tmp_path):
+        step, (params, batch) = PATTERNS["mlp"]()
+        prices = FakePricer(fails=lambda name: "zero 3" not in name)
+        search_sharding(step, (params, batch), mesh=mesh, pricer=prices).save(str(tmp_path / "plan.json"))
+        plan = load_sharding(tmp_path / "plan.json")
+        assert plan.storage is Storage.ZERO_3
+        placed = plan.shard(params)
+        assert not placed["w1"].sharding.is_fully_replicated
+        check_same(plan.apply(step)(placed, batch), jax.jit(step)(params, batch))
+
+    def test_what_is_donated_is_gone_and_only_that(self, found):
+        step, (params, batch) = PATTERNS["mlp"]()
+        placed = found.shard(params)
+        kept = found.apply(step, donate=False)(placed, batch)
+        assert not placed["w1"].is_deleted()
+        found.apply(step)(placed, batch)
+        assert placed["w1"].is_deleted()
+        assert not kept[0]["w1"].is_deleted()
+
+    def test_other_devices_of_the_same_axes_may_be_given(self, found):
+        step, args = PATTERNS["mlp"]()
+        reverse = jax.sharding.Mesh(np.array(jax.devices()[:8][::-1]), ("x",))
+        params, _ = found.apply(step, mesh=reverse)(*args)
+        assert params["w1"].sharding.mesh.devices[0] == jax.devices()[7]
+
+    def test_a_jitted_step_is_the_same_step(self, found):
+        step, args = PATTERNS["mlp"]()
+        check_same(found.apply(jax.jit(step))(*args), jax.jit(step)(*args))
+
+
+class TestRefused:
+    def test_another_mesh(self, found):
+        step, args = PATTERNS["mlp"]()
+        with pytest.raises(ShardingError, match=r"for a mesh of {'x': 8}, but found {'x': 4}"):
+            found.apply(step, mesh=jax.make_mesh((4,), ("x",), devices=jax.devices()[:4]))
+        with pytest.raises(ShardingError, match=r"for a mesh of {'x': 8}, but found {'y': 8}"):
+            found.shard(args[0], mesh=mesh_of(y=8))
+
+    def test_too_few_devices(self, saved):
+        saved.write_text(saved.read_text().replace('"x": 8', '"x": 16'))
+        with pytest.raises(ShardingError, match="the plan needs 16 devices, but there are 8"):
+            load_sharding(saved).apply(PATTERNS["mlp"]()[0])
+
+    def test_another_batch(self, found):
+        step, (params, (x, targets)) = PATTERNS["mlp"]()
+        message = r"made for another step: argument 1\[0\] was float32\[16,32\] and is float32\[8,32\]"
+        with pytest.raises(ShardingError, match=message):
+            found.apply(step)(params, (x[:8], targets[:8]))
+
+    def test_another_state(self, found):
+        step, (params, batch) = PATTERNS["mlp"]()
+        with pytest.raises(ShardingError, match=r"argument 0\['more'\] was not there and is float32\[3\]"):
+            found.apply(lambda params, batch: step(params, batch))(params | {"more": np.zeros(3, np.float32)}, batch)
+
+    def test_other_operations(self, found):
+        step, args = PATTERNS["mlp"]()
+
+        def other(params, batch):
+            params, value = step(params, batch)
+            return params, 2 * value
+
+        with pytest.raises(ShardingError, match=r"it had \d+ operations and has \d+. Search again for this one."):
+            found.apply(other)(*args)
+
+    def test_the_same_operations_with_another_constant(self, found):
+        step, args = PATTERNS["mlp"]()
+        del step
+
+        def loss(params, batch):
+            x, targets = batch
+            x = jax.nn.relu(x @ params["w1"] + params["b1"])
+            x = jax.nn.relu(x @ params["w2"] + params["b2"])
+            return jnp.mean(jnp.square(x @ params["w3"] - targets))
+
+        check_same(found.apply(sgd(loss))(*args), jax.jit(sgd(loss))(*args))
+        with pytest.raises(ShardingError, match="its arguments are the same, but it computes something else"):
+            found.apply(sgd(loss, rate=0.2))(*args)
+
+    def test_arguments_in_another_tree_after_the_first_call(self, found):
+        step, (params, batch) = PATTERNS["mlp"]()
+        sharded = found.apply(step, donate=False)
+        sharded(params, batch)
+        with pytest.raises(TypeError, match="the step was planned for arguments"):
+            sharded(params, list(batch))
+
+    def test_a_state_with_other_leaves(self, found):
+        _, (params, _) = PATTERNS["mlp"]()
+        with pytest.raises(ShardingError, match=r"the plan knows no argument 0\['w9'\]. Pass the state as the step"):
+            found.shard(params | {"w9": params["w1"]})
+
+    def test_a_state_with_fewer_leaves(self, found):
+        _, (params, _) = PATTERNS["mlp"]()
+        with pytest.raises(ShardingError, match=r"the plan has argument 0\['b1'\], but"):
+            found.shard({name: leaf for name, leaf in params.items() if name != "b1"})
+
+
+class TestFiles:
+    def test_no_file(self, tmp_path):
+        with pytest.raises(ShardingError, match=r"nowhere\.json cannot be read as a plan"):
+            load_sharding(tmp_path / "nowhere.json")
+
+    @pytest.mark.parametrize("text", ["", "{", "\x00"])
+    def test_no_json(self, tmp_path, text):
+        path = tmp_path / "plan.json"
+        path.write_text(text)
+        with pytest.raises(ShardingError, match="cannot be read as a plan"):
+            load_sharding(path)
+
+    @pytest.mark.parametrize(
+        ("text", "found"), [("[]", "'list'"), ("{}", "None"), ('{"schema": 99}', "99"), ("3", "'int'")]
+    )
+    def test_something_else(self, tmp_path, text, found):
+        path = tmp_path / "plan.json"
+        path.write_text(text)
+        with pytest.raises(ShardingError, match=rf"is no sharding plan of schema \d+ \(found {found}\). Search again."):
+            load_sharding(path)
+
+    def test_half_a_plan(self, saved):
+        whole = json.loads(saved.read_text())
+        for field in set(whole) - {"schema"}:
+            saved.write_text(json.dumps({name: value for name, value in whole.items() if name != field}))
+            with pytest.raises(ShardingError, match=f"is no whole plan: KeyError.'{field}'.. Search again."):
+                load_sharding(saved)
+
+    @pytest.mark.parametrize("field", ["step", "axes", "segments", "specs", "time_s", "rivals", "frontier"])
+    @pytest.mark.parametrize("value", ["nonsense", [1]])
+    def test_a_plan_with_nonsense_in_it(self, saved, field, value):
+        whole = json.loads(saved.read_text()) | {field: value}
+        saved.write_text(json.dumps(whole))
+        with pytest.raises(ShardingError, match="is no whole plan"):
+            load_sharding(saved)
+
+
+MANY_BYTES = {name: size * 2**20 for name, size in SIZES.items()}
+
+
+class TestText:
+    def test_of_a_gpt(self, mesh, golden):
+        step, args = zoo_types("gpt-tiny", num_layers=4)
+        fails = "segment 1: columns columns columns columns".__eq__
+        found = search_sharding(step, args, mesh=mesh, pricer=FakePricer(sizes=MANY_BYTES, fails=fails))
+        golden(str(found), "plan-of-a-gpt")
+
+    def test_of_two_axes(self, golden):
+        step, args = zoo_types("llama-tiny", num_layers=1)
+        prices = FakePricer(sizes=MANY_BYTES, fails=lambda name: "zero 3" in name)
+        found = search_sharding(step, args, mesh=mesh_of(data=2, model=4), pricer=prices)
+        golden(str(found), "plan-on-two-axes")
+
+
+def test_golden_texts_have_no_path_of_this_machine():
+    folder = Path(__file__).parent / "golden"
+    assert not [path.name for path in folder.glob("*.txt") if str(Path.home()) in path.read_text()]
