@@ -228,7 +228,7 @@ def test_nothing_fits():
     with pytest.raises(ShardingError) as caught:
         search_chain(chain, memory_limit_bytes=2**29)
     assert str(caught.value) == (
-        "memory_limit_bytes=536870912 (0.50 GiB) is too little: of all strategies of the 1 segments, those of least "
+        "memory_limit_bytes=536870912 (0.50 GiB) is too little: of all strategies of all segments, those of least "
         "memory need 1073741824 bytes (1.00 GiB). Raise the limit to at least that, use more devices, or a smaller "
         "batch."
     )

@@ -56,7 +56,7 @@ def search_chain(chain: Sequence[PricedSegment], *, memory_limit_bytes: int | No
     if memory_limit_bytes is not None and least_bytes > memory_limit_bytes:
         raise ShardingError(
             f"memory_limit_bytes={memory_limit_bytes} ({_gib(memory_limit_bytes)}) is too little: of all strategies of "
-            f"the {len(chain)} segments, those of least memory need {least_bytes} bytes ({_gib(least_bytes)}). Raise "
+            f"all segments, those of least memory need {least_bytes} bytes ({_gib(least_bytes)}). Raise "
             "the limit to at least that, use more devices, or a smaller batch."
         )
     largest_bytes = sum(int(segment.sizes_bytes.max()) for segment in segments)
@@ -145,4 +145,4 @@ def _open_widths(lines: Sequence[Relaxed], points: Sequence[FrontierPoint]) -> n
 
 
 def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.2f} GiB"
+    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**27 else f"{size_bytes / 2**20:.2f} MiB"

@@ -96,7 +96,11 @@ def _fastest(
     if fitting:
         return min(fitting, key=lambda place: predicted[place].time_s)
     if isinstance(frontier, ShardingError):
-        raise frontier
+        smallest = min((predicted[place] for place in priced), key=lambda found: found.size_bytes, default=None)
+        if smallest is None:
+            raise frontier
+        baseline = f"Of the baselines, {smallest.name} needs least: {smallest.size_bytes} bytes."
+        raise ShardingError(f"{frontier} {baseline}") from frontier
     raise ShardingError("none of the plans that were looked at ran. The notes of a search without a limit say why.")
 
 

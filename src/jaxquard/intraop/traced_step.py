@@ -89,7 +89,8 @@ def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[i
     """For each flat argument, the flat result of the same place in the state that the step returns.
 
     An argument is state if the step returns a tree of the same structure and types: alone, or as one item of a tuple.
-    A single number is not: a learning rate has the type of a loss.
+    A single number is not, as a learning rate has the type of a loss; nor a single array, unless it is the first
+    argument, as a batch may have the type of what is made of it.
     """
     items = list(results) if type(results) in (tuple, list) else [results]
     starts, start = [], 0
@@ -99,10 +100,10 @@ def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[i
     assert start == num_leaves
     taken: set[int] = set()
     pairs: list[int | None] = []
-    for arg in args:
+    for place, arg in enumerate(args):
         found = next((i for i, item in enumerate(items) if i not in taken and _types(item) == _types(arg)), None)
         count = len(jax.tree.leaves(arg))
-        if found is None or count == 0 or _is_number(arg):
+        if found is None or count == 0 or _is_data(arg, place):
             pairs.extend([None] * count)
         else:
             taken.add(found)
@@ -110,8 +111,9 @@ def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[i
     return pairs
 
 
-def _is_number(arg: Any) -> bool:
-    return jax.tree.structure(arg) == jax.tree.structure(0) and not _type_of(arg).shape
+def _is_data(arg: Any, place: int) -> bool:
+    is_leaf = jax.tree.structure(arg) == jax.tree.structure(0)
+    return is_leaf and (place > 0 or not _type_of(arg).shape)
 
 
 def _types(tree: Any) -> Any:

@@ -1,8 +1,8 @@
 """Sizes of GShard mixture-of-experts models: what was published, how many parameters and operations.
 
-Source: the MoE rows of Alpa (Zheng et al. 2022, table 4), which CFP evaluates on too, with 7.1B
-and 140B from its benchmarks (alpa-projects/alpa, benchmark/alpa/suite_manual_moe.py): every other
-layer has experts, and every MLP is 8 times as wide as the model. `moe-tiny` is ours, for tests.
+Source: Alpa's benchmarks (alpa-projects/alpa, benchmark/alpa/suite_manual_moe.py), whose models CFP evaluates on too;
+7.1B, which CFP names, stands in later copies of that file only. Every other layer has experts, and every MLP is 8 times
+as wide as the model. `moe-tiny` is ours, for tests.
 """
 
 from dataclasses import dataclass
