@@ -10,7 +10,8 @@ from jaxquard.errors import ShardingError
 from jaxquard.intraop.analysis_text import analysis_text
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.source_lines import source_line
-from tests.intraop.steps import PATTERNS, ZOO, accumulated, analyse, gptj, names_of, zoo_types
+from tests.intraop.patterns import PATTERNS, accumulated, gptj
+from tests.intraop.steps import ZOO, analyse, names_of, zoo_types
 
 THREE = ("rows", "columns", "contracted")
 
@@ -241,5 +242,5 @@ class TestOtherModels:
     def test_blocks_name_the_users_lines(self):
         analysis = analyse(*PATTERNS["mlp"]())
         lines = [source_line(block.seeds[0].equation) for block in analysis.blocks]
-        assert all(line.startswith("steps.py:") for line in lines)
+        assert all(line.startswith("patterns.py:") for line in lines)
         assert len(set(lines)) == 3

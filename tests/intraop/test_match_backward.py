@@ -14,7 +14,8 @@ from jaxquard.intraop.match_backward import match_backward
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import evaluate, make_jaxpr
-from tests.intraop.steps import PATTERNS, ZOO, inputs, sgd, zoo_types
+from tests.intraop.patterns import PATTERNS
+from tests.intraop.steps import ZOO, inputs, sgd, zoo_types
 
 
 def graph_of(step, args):

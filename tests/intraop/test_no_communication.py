@@ -20,7 +20,8 @@ from jaxquard.intraop.layouts import make_spec
 from jaxquard.ir.jaxpr_tools import close, is_var, make_jaxpr, new_var
 from jaxquard.pricing.lower_program import lower_program
 from jaxquard.pricing.program import ShardedProgram
-from tests.intraop.steps import LINE, PATTERNS, ZOO, analyse, mesh_of, zoo_types
+from tests.intraop.patterns import PATTERNS
+from tests.intraop.steps import LINE, ZOO, analyse, mesh_of, zoo_types
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

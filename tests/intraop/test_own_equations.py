@@ -8,7 +8,8 @@ from jaxquard.intraop.cross_borders import find_crossing
 from jaxquard.intraop.match_backward import match_backward
 from jaxquard.intraop.phases import Phase
 from jaxquard.ir.jaxpr_tools import variables
-from tests.intraop.steps import PATTERNS, ZOO, analyse, zoo_types
+from tests.intraop.patterns import PATTERNS
+from tests.intraop.steps import ZOO, analyse, zoo_types
 
 # Those that lay out layers without products between blocks.
 DENSE = ("gpt-tiny", "bert-tiny", "llama-tiny")

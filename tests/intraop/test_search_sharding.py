@@ -9,7 +9,8 @@ import pytest
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.search_sharding import search_sharding
 from tests.intraop.fake_pricer import TIMES_MS, FakePricer
-from tests.intraop.steps import PATTERNS, analyse, inputs, mesh_of, sgd, weights, zoo_types
+from tests.intraop.patterns import PATTERNS
+from tests.intraop.steps import analyse, inputs, mesh_of, sgd, weights, zoo_types
 
 
 @pytest.fixture
@@ -64,11 +65,15 @@ class TestAnswer:
         assert all(rival.time_s >= found.time_s - 1e-12 for rival in found.rivals)
 
     def test_programs_are_those_of_unique_segments(self, mesh):
-        few, many = FakePricer(), FakePricer()
-        first = search(*zoo_types("gpt-tiny", num_layers=2), mesh, pricer=few)
-        second = search(*zoo_types("gpt-tiny", num_layers=6), mesh, pricer=many)
-        assert first.num_programs == second.num_programs
-        assert len(few.names) == len(many.names)
+        whole, few, many = FakePricer(), FakePricer(), FakePricer()
+        plans = [
+            search(*zoo_types("gpt-tiny", num_layers=count), mesh, pricer=pricer)
+            for count, pricer in ((2, whole), (5, few), (10, many))
+        ]
+        assert len({plan.num_programs for plan in plans}) == 1
+        assert len(few.names) == len(many.names), "pairs of neighbours are as many in a deeper model"
+        assert [name for name in whole.names if name.startswith("segment 0 and 1 and 2 and 3:")]
+        assert not [name for name in many.names if " and 2" in name and name.startswith("segment 0")]
         alone = [name for name in few.names if re.match(r"segment \d+:", name)]
         assert len([name for name in alone if "zero" not in name and "scattered" not in name]) == 3 + 81 + 3
 

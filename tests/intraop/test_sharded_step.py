@@ -7,16 +7,9 @@ import pytest
 
 from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.strategies import block_choices, segment_strategies
+from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import TOLERANCE, check_step
-from tests.intraop.steps import (
-    PATTERNS,
-    ZOO,
-    analyse,
-    mesh_of,
-    names_of,
-    random_assignment,
-    zoo_step,
-)
+from tests.intraop.steps import ZOO, analyse, mesh_of, names_of, random_assignment, zoo_step
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -14,8 +14,9 @@ from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.plan_json import load_sharding
 from jaxquard.intraop.search_sharding import search_sharding
 from tests.intraop.fake_pricer import SIZES, FakePricer
+from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import check_same
-from tests.intraop.steps import PATTERNS, mesh_of, sgd, zoo_types
+from tests.intraop.steps import mesh_of, sgd, zoo_types
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
