@@ -195,6 +195,9 @@ def test_several_steps_are_queued(mesh, step, run):
         state, loss = step(state, spinning_step.batch(), rounds)
         results.append(loss)
     first = float(results[0])
+    # The loss is there before the other actor's report is: a step counts as done when all have reported.
+    finished = results[0].parts[0].copies[0].step
+    wait_until(lambda: finished.is_finished, 10)
     wait_for_note(mesh, 1, "waiting")
     wait_for_note(mesh, 0, "0F")
     kill(mesh, 0)
