@@ -2,7 +2,7 @@
 
 from jaxquard import errors as errors
 from jaxquard import schedules as schedules
-from jaxquard.intraop.plan_json import load_sharding as load_sharding
+from jaxquard.intraop.load_plan import load_sharding as load_sharding
 from jaxquard.intraop.search_sharding import search_sharding as search_sharding
 from jaxquard.intraop.sharding_plan import ShardingPlan as ShardingPlan
 from jaxquard.pipeline.loop import accumulate_grads as accumulate_grads

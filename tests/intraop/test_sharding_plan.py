@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.layouts import Storage
-from jaxquard.intraop.plan_json import load_sharding
+from jaxquard.intraop.load_plan import load_sharding
 from jaxquard.intraop.search_sharding import search_sharding
 from tests.intraop.fake_pricer import SIZES, FakePricer
 from tests.intraop.patterns import PATTERNS

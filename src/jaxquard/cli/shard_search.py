@@ -1,9 +1,8 @@
 """`jaxquard shard search`: the fastest sharding of a step, by measured prices."""
 
 import json
-import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -28,7 +27,7 @@ from jaxquard.cli.shard_options import (
 )
 from jaxquard.cli.shard_run import run_search
 from jaxquard.cli.shard_step import find_step
-from jaxquard.intraop.sharding_plan import ShardingPlan
+from jaxquard.intraop.plan_content import plan_content
 from jaxquard.report.plan_chart import plan_chart
 
 
@@ -64,18 +63,10 @@ def search(
         every_combination=every_combination,
         cache=prices,
     )
-    text = json.dumps(_content(plan), indent=2) if as_json else str(plan)
+    text = json.dumps(plan_content(plan), indent=2) if as_json else str(plan)
     make_console().print(text, markup=False, soft_wrap=True)
     if out is not None:
         plan.save(str(out))
         Console(stderr=True, highlight=False).print(f"wrote {out}", markup=False, soft_wrap=True)
     if plot is not None:
         write_file(plot, plan_chart(plan, title=f"{model}: time against memory", limit_bytes=limit_bytes))
-
-
-def _content(plan: ShardingPlan) -> dict[str, Any]:
-    """What the plan's file holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "plan.json"
-        plan.save(str(path))
-        return json.loads(path.read_text())

@@ -1,12 +1,15 @@
 """A plan as a table: what a user reads."""
 
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from jaxquard.intraop.layouts import Storage
-from jaxquard.intraop.sharding_plan import PlannedSegment, ShardingPlan
+
+if TYPE_CHECKING:
+    from jaxquard.intraop.sharding_plan import PlannedSegment, ShardingPlan
 
 
-def plan_text(plan: ShardingPlan) -> str:
+def plan_text(plan: "ShardingPlan") -> str:
     """Segments with their strategies, then the plan beside its rivals."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.axes.items())
     lines = [f"sharding over {mesh}: {_time(plan.time_s)} a step, {_size(plan.size_bytes)} a device (predicted)", ""]
@@ -34,7 +37,7 @@ def plan_text(plan: ShardingPlan) -> str:
     return "\n".join(lines)
 
 
-def _row(number: int, same: list[PlannedSegment]) -> tuple[str, ...]:
+def _row(number: int, same: "list[PlannedSegment]") -> tuple[str, ...]:
     first, count = same[0], len(same)
     name = f"{number}" if count == 1 else f"{number}-{number + count - 1}"
     strategy = ", ".join("/".join(names) for names in first.strategy)

@@ -4,8 +4,10 @@ A plan knows the step that it was made for by its fingerprint, and the mesh by t
 refused for any other, with what differs.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,11 +16,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import analyse_step
 from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.plan_content import plan_content
+from jaxquard.intraop.plan_text import plan_text
 from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.step_fingerprint import StepFingerprint, differences, fingerprint_step
 from jaxquard.intraop.traced_step import argument_names, trace_step
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +132,7 @@ class ShardingPlan:
 
     def save(self, path: str) -> None:
         """Writes the plan as JSON."""
-        from jaxquard.intraop.plan_json import write_plan
-
-        write_plan(self, path)
+        Path(path).write_text(json.dumps(plan_content(self), indent=1) + "\n")
 
     def _mesh(self, mesh: Mesh | None) -> Mesh:
         mesh = mesh or self.mesh
@@ -143,8 +143,6 @@ class ShardingPlan:
         return mesh
 
     def __str__(self) -> str:
-        from jaxquard.intraop.plan_text import plan_text
-
         return plan_text(self)
 
 

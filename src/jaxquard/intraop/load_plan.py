@@ -1,7 +1,6 @@
-"""A plan as JSON, and back."""
+"""Reads a plan that was saved."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,32 +8,9 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.layouts import Storage
-from jaxquard.intraop.sharding_plan import SCHEMA, PlannedSegment, Rival, ShardingPlan
+from jaxquard.intraop.plan_content import SCHEMA
+from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan
 from jaxquard.intraop.step_fingerprint import StepFingerprint
-
-
-def write_plan(plan: ShardingPlan, path: str | Path) -> None:
-    """Writes a plan."""
-    content = {
-        "schema": SCHEMA,
-        "step": asdict(plan.fingerprint),
-        "axes": dict(plan.axes),
-        "storage": plan.storage.value,
-        "segments": [asdict(segment) for segment in plan.segments],
-        "specs": {
-            name: [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
-            for name, spec in plan.specs.items()
-        },
-        "time_s": plan.time_s,
-        "sum_s": plan.sum_s,
-        "size_bytes": plan.size_bytes,
-        "num_programs": plan.num_programs,
-        "rivals": [asdict(rival) | {"time_s": _finite(rival.time_s)} for rival in plan.rivals],
-        "frontier": [list(point) for point in plan.frontier],
-        "notes": list(plan.notes),
-        "provenance": plan.provenance,
-    }
-    Path(path).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan:
@@ -102,7 +78,3 @@ def _rival(content: dict[str, Any]) -> Rival:
 
 def _spec(entries: list[Any]) -> PartitionSpec:
     return PartitionSpec(*(tuple(entry) if isinstance(entry, list) else entry for entry in entries))
-
-
-def _finite(time_s: float) -> float | None:
-    return None if time_s == float("inf") else time_s
