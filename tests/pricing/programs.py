@@ -34,5 +34,5 @@ def product(size: int, name: str = "product") -> ShardedProgram:
 
 def quick_pricer(cache: PriceCache | None = None, **more) -> MeasuredPricer:
     """A pricer that takes few runs and compiles here."""
-    settings = {"num_warmups": 1, "num_runs": 4, "num_compilers": 0, "cache": cache, **more}
+    settings = {"num_warmups": 1, "num_runs": 4, "max_runs": 0, "num_compilers": 0, "cache": cache, **more}
     return MeasuredPricer(line_mesh(), **settings)

@@ -1,6 +1,8 @@
 """What sharded programs cost: seconds and bytes, with where the numbers come from. Knows nothing of segments."""
 
 from jaxquard.pricing.cache import PriceCache as PriceCache
+from jaxquard.pricing.collectives import Collective as Collective
+from jaxquard.pricing.collectives import collectives as collectives
 from jaxquard.pricing.measure import MeasuredPricer as MeasuredPricer
 from jaxquard.pricing.price import Failure as Failure
 from jaxquard.pricing.price import FailureReason as FailureReason
@@ -11,3 +13,4 @@ from jaxquard.pricing.price import Progress as Progress
 from jaxquard.pricing.price import Provenance as Provenance
 from jaxquard.pricing.program import ShardedProgram as ShardedProgram
 from jaxquard.pricing.program import reshard_program as reshard_program
+from jaxquard.pricing.spent import Spent as Spent

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +29,22 @@ _PACKAGES = str(Path(__file__).parents[2])
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 
 
+OnCompiled = Callable[[float], None]
+
+
+def ignore(_: float) -> None:
+    """Nobody asks."""
+
+
+def compile_timed(lowered: Any, on_compiled: OnCompiled) -> Any:
+    """Compiles in this thread and tells the seconds that it took, however it ends."""
+    start_s = time.perf_counter()
+    try:
+        return lowered.compile()
+    finally:
+        on_compiled(time.perf_counter() - start_s)
+
+
 class CompileStalledError(RuntimeError):
     """A program took the compiler longer than it may."""
 
@@ -37,9 +54,9 @@ class CompileProcesses:
 
     may_overlap = False
 
-    def __init__(self, mesh: Mesh, *, num_compilers: int, limit_s: float) -> None:
+    def __init__(self, mesh: Mesh, *, num_compilers: int, limit_s: float, on_compiled: OnCompiled = ignore) -> None:
         self._devices = tuple(mesh.devices.flat)
-        self._num_compilers, self._limit_s = num_compilers, limit_s
+        self._num_compilers, self._limit_s, self._on_compiled = num_compilers, limit_s, on_compiled
         self._crew: _Crew | None = None
 
     def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Any]:
@@ -49,11 +66,13 @@ class CompileProcesses:
         with use_compilation_folder(crew.folder):
             request = _jax_compat.compile_request(lowered, self._devices, free_outputs)
         if request is None:
-            return lowered.compile
+            return lambda: compile_timed(lowered, self._on_compiled)
         compiled = crew.compile(request)
 
         def load() -> Any:
-            if message := compiled.result():
+            message, time_s = compiled.result()
+            self._on_compiled(time_s)
+            if message:
                 raise RuntimeError(message)
             with use_compilation_folder(crew.folder):
                 return lowered.compile()
@@ -80,11 +99,11 @@ class _Crew:
             self._add_worker()
         self.end = weakref.finalize(self, _end, self._workers, self._pool, self.folder)
 
-    def compile(self, request: bytes) -> "Future[str]":
-        """Answers with "" or what went wrong."""
+    def compile(self, request: bytes) -> "Future[tuple[str, float]]":
+        """Answers with "" or what went wrong, and the seconds that it took."""
         return self._pool.submit(self._compile, request)
 
-    def _compile(self, request: bytes) -> str:
+    def _compile(self, request: bytes) -> tuple[str, float]:
         worker = self._idle.get()
         try:
             answer = worker.ask(request, limit_s=self._limit_s)
@@ -130,8 +149,8 @@ class _Worker:
         )
         theirs.close()
 
-    def ask(self, request: bytes, *, limit_s: float) -> str:
-        """Compiles one program.
+    def ask(self, request: bytes, *, limit_s: float) -> tuple[str, float]:
+        """Compiles one program: "" or what went wrong, and the seconds that it took.
 
         Raises:
             EOFError, OSError: if the process has ended.

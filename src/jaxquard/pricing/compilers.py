@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from jax.sharding import Mesh
 
-from jaxquard.pricing.compile_processes import CompileProcesses
+from jaxquard.pricing.compile_processes import CompileProcesses, OnCompiled, compile_timed, ignore
 
 Executable = Any
 
@@ -44,8 +44,11 @@ class CompileHere:
 
     may_overlap = False
 
+    def __init__(self, *, on_compiled: OnCompiled = ignore) -> None:
+        self._on_compiled = on_compiled
+
     def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Executable]:
-        return lowered.compile
+        return lambda: compile_timed(lowered, self._on_compiled)
 
     def stop(self) -> None:
         return
@@ -56,14 +59,14 @@ class CompileInThreads:
 
     may_overlap = True
 
-    def __init__(self, num_compilers: int) -> None:
-        self._num_compilers = num_compilers
+    def __init__(self, num_compilers: int, *, on_compiled: OnCompiled = ignore) -> None:
+        self._num_compilers, self._on_compiled = num_compilers, on_compiled
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Executable]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_compilers, thread_name_prefix="compile")
-        return self._pool.submit(lowered.compile).result
+        return self._pool.submit(compile_timed, lowered, self._on_compiled).result
 
     def stop(self) -> None:
         if self._pool is not None:
@@ -71,13 +74,16 @@ class CompileInThreads:
         self._pool = None
 
 
-def choose_compilers(mesh: Mesh, *, num_compilers: int, limit_s: float) -> Compilers:
-    """So many compilers, of the kind that suits the platform; one is as good as none."""
+def choose_compilers(mesh: Mesh, *, num_compilers: int, limit_s: float, on_compiled: OnCompiled = ignore) -> Compilers:
+    """So many compilers, of the kind that suits the platform; one is as good as none.
+
+    `on_compiled` is told the seconds of each compilation, possibly in another thread.
+    """
     if num_compilers < 2:
-        return CompileHere()
+        return CompileHere(on_compiled=on_compiled)
     if mesh.devices.flat[0].platform != "cpu":
-        return CompileInThreads(num_compilers)
-    return CompileProcesses(mesh, num_compilers=num_compilers, limit_s=limit_s)
+        return CompileInThreads(num_compilers, on_compiled=on_compiled)
+    return CompileProcesses(mesh, num_compilers=num_compilers, limit_s=limit_s, on_compiled=on_compiled)
 
 
 def num_cores() -> int:

@@ -34,15 +34,21 @@ class Contender:
         self.times_s: list[float] = []
         self.was_stopped_early = False
 
-    def run(self) -> float:
-        """The seconds of one run."""
+    def run(self, label: str = "jaxquard run") -> float:
+        """The seconds of one run, which has the label in a trace."""
         jax.block_until_ready(self._inputs)
-        start_s = time.perf_counter()
-        outputs = self._compiled(*self._inputs)
-        jax.block_until_ready(outputs)
-        time_s = time.perf_counter() - start_s
+        with jax.profiler.TraceAnnotation(label):
+            start_s = time.perf_counter()
+            outputs = self._compiled(*self._inputs)
+            jax.block_until_ready(outputs)
+            time_s = time.perf_counter() - start_s
         self._renew(outputs)
         return time_s
+
+    @property
+    def text(self) -> str:
+        """The compiled program's HLO."""
+        return self._compiled.as_text()
 
     @property
     def warm_s(self) -> float:

@@ -7,6 +7,7 @@
 Every use after the equation, and the outputs, take the held value.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxquard.ir.jaxpr_tools import close, make_jaxpr, rename, splice, substitute
+from jaxquard.ir.jaxpr_tools import close, make_jaxpr, rename, splice_traced, substitute
 
 
 def insert_constraints(
@@ -34,7 +35,8 @@ def insert_constraints(
         equations.append(rename(equation, renamed))
         for output, spec in wanted.get(position, ()):
             var = equation.outvars[output]
-            held, (result,) = splice(_hold(NamedSharding(mesh, spec)), [substitute(var, renamed)])
+            traced = _hold(var.aval.shape, var.aval.dtype, NamedSharding(mesh, spec))
+            held, (result,) = splice_traced(traced, [substitute(var, renamed)])
             equations += held
             renamed[var] = result
     outputs = [substitute(atom, renamed) for atom in jaxpr.outvars]
@@ -42,8 +44,11 @@ def insert_constraints(
     return _with_constants(inner, opened.consts)
 
 
-def _hold(sharding: NamedSharding) -> Any:
-    return lambda value: [jax.lax.with_sharding_constraint(value, sharding)]
+@functools.lru_cache(maxsize=4096)
+def _hold(shape: tuple[int, ...], dtype: Any, sharding: NamedSharding) -> Any:
+    """A constraint, traced once: a step holds a thousand values in a few dozen ways."""
+    value = jax.ShapeDtypeStruct(shape, dtype)
+    return jax.make_jaxpr(lambda value: [jax.lax.with_sharding_constraint(value, sharding)])(value)
 
 
 def _with_constants(jaxpr: Any, constants: Sequence[Any]) -> core.ClosedJaxpr:

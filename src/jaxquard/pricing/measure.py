@@ -20,10 +20,12 @@ from jaxquard.pricing.measure_batches import Job, Measurement
 from jaxquard.pricing.price import Failure, OnProgress, Price
 from jaxquard.pricing.program import ShardedProgram
 from jaxquard.pricing.run_rounds import BestTimes, Effort
+from jaxquard.pricing.spent import Meter, Spent
 from jaxquard.pricing.watched_run import WatchedRun
 
 # With fewer programs, starting processes takes longer than they save.
 _FEWEST_FOR_COMPILERS = 8
+DEFAULT_MAX_RUNS = 40
 
 
 class MeasuredPricer:
@@ -38,6 +40,8 @@ class MeasuredPricer:
         *,
         num_warmups: int = 5,
         num_runs: int = 10,
+        max_runs: int = DEFAULT_MAX_RUNS,
+        num_profiled_runs: int = 0,
         cache: PriceCache | Literal["default"] | None = "default",
         num_compilers: int | None = None,
         slow_factor: float = 5.0,
@@ -51,7 +55,11 @@ class MeasuredPricer:
         Args:
             mesh: devices of this process.
             num_warmups: runs before those that count.
-            num_runs: runs that count.
+            num_runs: runs that count, at least.
+            max_runs: runs that count, at most: if the machine is noisy there are more than `num_runs` (see
+                `run_rounds`). No more than `num_runs` if this is less.
+            num_profiled_runs: runs after those, under JAX's profiler, which tell communication from computation (see
+                `Price`); 0 for no such split. 3 do.
             cache: where prices are kept: the user's own folder, another, or nowhere.
             num_compilers: how many programs are compiled at a time; None for as many as there are cores.
             slow_factor: a program that takes so many times as long as the best of its group is stopped early.
@@ -62,11 +70,18 @@ class MeasuredPricer:
         """
         assert num_warmups >= 0
         assert num_runs >= 1
+        assert num_profiled_runs >= 0
+        self._num_profiled_runs = num_profiled_runs
         self._mesh = mesh
-        self._effort = Effort(num_warmups=num_warmups, num_runs=num_runs, slow_factor=slow_factor, limit_s=limit_s)
+        self._effort = Effort(
+            num_warmups=num_warmups, num_runs=num_runs, max_runs=max_runs, slow_factor=slow_factor, limit_s=limit_s
+        )
         self._cache = PriceCache() if cache == "default" else cache
         num_compilers = num_cores() if num_compilers is None else num_compilers
-        self._compilers = choose_compilers(mesh, num_compilers=num_compilers, limit_s=compile_limit_s)
+        self._meter = Meter()
+        self._compilers = choose_compilers(
+            mesh, num_compilers=num_compilers, limit_s=compile_limit_s, on_compiled=self._meter.add_compile_work
+        )
         self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
@@ -80,6 +95,11 @@ class MeasuredPricer:
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
         self._compilers.stop()
+
+    @property
+    def spent(self) -> Spent:
+        """What the time of all calls so far went into."""
+        return self._meter.spent
 
     def price(self, program: ShardedProgram) -> Price:
         """The price of one program.
@@ -102,19 +122,22 @@ class MeasuredPricer:
         """The prices of many, in their order; see `Pricer`."""
         ledger = Ledger([program.name for program in programs], on_progress)
         best, watch = BestTimes(), WatchedRun()
-        environment = environment_key(self._mesh, num_warmups=self._effort.num_warmups, num_runs=self._effort.num_runs)
+        environment = self._environment()
         jobs = self._find_missing(programs, groups or [None] * len(programs), environment, ledger, best)
+        here = CompileHere(on_compiled=self._meter.add_compile_work)
         measurement = Measurement(
             mesh=self._mesh,
             effort=self._effort,
             cache=self._cache,
-            compilers=self._compilers if len(jobs) >= _FEWEST_FOR_COMPILERS else CompileHere(),
+            compilers=self._compilers if len(jobs) >= _FEWEST_FOR_COMPILERS else here,
             environment=environment,
+            num_profiled_runs=self._num_profiled_runs,
             round_size=self._round_size,
             memory_limit_bytes=self._memory_limit_bytes,
             ledger=ledger,
             best=best,
             watch=watch,
+            meter=self._meter,
         )
         try:
             measurement.measure(jobs, batch_size=self._batch_size)
@@ -124,6 +147,16 @@ class MeasuredPricer:
         finally:
             watch.end(wait_s=1.0)
         return ledger.results()
+
+    def _environment(self) -> str:
+        """What else than the program decides a price."""
+        measured = {"num_warmups": self._effort.num_warmups, "num_runs": self._effort.num_runs}
+        # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
+        if self._effort.max_runs != DEFAULT_MAX_RUNS:
+            measured["max_runs"] = self._effort.max_runs
+        if self._num_profiled_runs:
+            measured["num_profiled_runs"] = self._num_profiled_runs
+        return environment_key(self._mesh, **measured)
 
     def _find_missing(
         self,

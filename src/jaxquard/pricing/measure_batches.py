@@ -2,7 +2,7 @@
 
 import datetime
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from jaxquard.pricing.lower_program import lower_program, lowered_key
 from jaxquard.pricing.make_inputs import InputMaker
 from jaxquard.pricing.memory import available_bytes, peak_bytes
 from jaxquard.pricing.price import FailureReason, Price, Provenance
+from jaxquard.pricing.profile_runs import communication_shares
 from jaxquard.pricing.program import ShardedProgram
 from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds, spread_of
+from jaxquard.pricing.spent import Meter
 from jaxquard.pricing.watched_run import WatchedRun
 
 
@@ -68,11 +70,13 @@ class Measurement:
     cache: PriceCache | None
     compilers: Compilers
     environment: str
+    num_profiled_runs: int
     round_size: int
     memory_limit_bytes: int | None
     ledger: Ledger
     best: BestTimes
     watch: WatchedRun
+    meter: Meter
 
     def measure(self, jobs: Sequence[Job], *, batch_size: int) -> None:
         """Measures all; each batch is compiled, then run."""
@@ -82,24 +86,27 @@ class Measurement:
         for begun in batches:
             ready = list(self._finish(begun))
             for together in self._rounds(ready):
-                self._run(together)
+                with self.meter.during("running_s"):
+                    self._run(together)
 
     def _begin(self, jobs: Iterable[Job]) -> list[_Begun]:
         """Lowers jobs, looks whether what they lower to has a price, and lets the others be compiled."""
         begun = []
         for job in jobs:
             try:
-                lowered = lower_program(job.program, mesh=self.mesh)
+                with self.meter.during("lowering_s"):
+                    lowered = lower_program(job.program, mesh=self.mesh)
+                    key = combine_keys(self.environment, lowered_key(lowered))
             except Exception as error:  # A candidate that makes no sense to JAX; the others may.
                 self._set_aside(job, FailureReason.NO_LOWERING, error)
                 continue
-            key = combine_keys(self.environment, lowered_key(lowered))
             known = None if self.cache is None else self.cache.find(key)
             if known is not None:
                 self._settle(job, key, known, is_cached=True)
                 continue
             free_outputs = tuple(spec is None for spec in job.program.out_specs)
-            finish = self.compilers.start(lowered, free_outputs=free_outputs)
+            with self.meter.during("compiling_s"):
+                finish = self.compilers.start(lowered, free_outputs=free_outputs)
             begun.append(_Begun(job=job, key=key, finish=finish))
         return begun
 
@@ -108,7 +115,8 @@ class Measurement:
         available = self.memory_limit_bytes or available_bytes(self.mesh)
         for item in begun:
             try:
-                executable = item.finish()
+                with self.meter.during("compiling_s"):
+                    executable = item.finish()
                 needed = peak_bytes(executable)
             except Exception as error:  # The compiler refuses this candidate.
                 self._set_aside(item.job, FailureReason.NO_COMPILATION, error)
@@ -156,19 +164,30 @@ class Measurement:
         run_rounds(
             contenders, groups=groups, best=self.best, effort=self.effort, watch=self.watch, on_error=set_aside
         )  # fmt: skip
+        shares = self._communication_shares(contenders)
         for position, contender in contenders.items():
             item = together[position]
-            self._settle(item.job, item.key, self._price(item, contender))
+            self._settle(item.job, item.key, self._price(item, contender, shares.get(position)))
         contenders.clear()
         del maker
         for item in crowded:
             self._run([item])
 
-    def _price(self, ready: _Ready, contender: Contender) -> Price:
+    def _communication_shares(self, contenders: Mapping[int, Contender]) -> Mapping[int, float]:
+        if self.num_profiled_runs == 0:
+            return {}
+        return communication_shares(
+            contenders, num_runs=self.num_profiled_runs, limit_s=self.effort.limit_s, watch=self.watch
+        )
+
+    def _price(self, ready: _Ready, contender: Contender, share: float | None) -> Price:
         counted = contender.times_s[self.effort.num_warmups :]
         device = self.mesh.devices.flat[0]
+        time_s = min(counted) if counted else contender.warm_s
         return Price(
-            time_s=min(counted) if counted else contender.warm_s,
+            time_s=time_s,
+            compute_s=None if share is None else (1 - share) * time_s,
+            communication_s=None if share is None else share * time_s,
             peak_bytes=ready.peak_bytes,
             spread=None if contender.was_stopped_early else spread_of(counted),
             provenance=Provenance(
@@ -184,7 +203,9 @@ class Measurement:
         )
 
     def _settle(self, job: Job, key: str, price: Price, *, is_cached: bool = False) -> None:
-        if self.cache is not None:
+        # One without the split that was asked for is used, but not kept.
+        is_whole = self.num_profiled_runs == 0 or price.communication_s is not None
+        if self.cache is not None and is_whole:
             if not is_cached:
                 self.cache.store(key, price, name=job.program.name)
             if job.quick_key is not None:

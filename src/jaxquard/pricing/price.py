@@ -34,9 +34,17 @@ class Provenance:
 class Price:
     """Seconds and bytes of one program.
 
+    Communication is what is not hidden: the time in which a device has a collective under way and computes nothing, in
+    the mean over devices. A collective that waits for other devices is under way. On CPU, virtual devices share the
+    host's cores, and while some wait in a collective others still compute what they will bring to it; so all of them
+    count as one device, and only the time in which no device computes is communication. All else is computation,
+    idle time and the start of the program included. The part of communication is measured in runs under a profiler,
+    which are slower (on CPU some microseconds an instruction), and is applied to the least time without one.
+
     Attributes:
         time_s: the least of the runs.
-        compute_s: of `time_s`, and `communication_s`; None where the platform cannot tell them apart.
+        compute_s: `time_s` less `communication_s`.
+        communication_s: as above; None if nobody asked, or where the platform cannot tell.
         peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.
         spread: how far the upper quartile of the runs lies above the least, as a part of the least; None if there
             were too few runs to tell.

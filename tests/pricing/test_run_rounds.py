@@ -1,0 +1,94 @@
+"""How many runs there are; made-up times."""
+
+import itertools
+import math
+
+import pytest
+
+from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds
+
+
+class Runner:
+    """Takes given times, then the last one for ever."""
+
+    def __init__(self, *times_s):
+        self._given = itertools.chain(times_s, itertools.repeat(times_s[-1]))
+        self.times_s: list[float] = []
+        self.was_stopped_early = False
+
+    def run(self):
+        return next(self._given)
+
+    @property
+    def warm_s(self):
+        return min(self.times_s[1:] or self.times_s)
+
+
+class Direct:
+    def run(self, do, *, limit_s):
+        return do()
+
+
+def race(*runners, on_error=None, **more):
+    usual = {"num_warmups": 2, "num_runs": 4, "max_runs": 10, "slow_factor": math.inf, "limit_s": math.inf}
+    effort = Effort(**{**usual, **more})
+    run_rounds(
+        dict(enumerate(runners)),
+        groups=dict.fromkeys(range(len(runners))),
+        best=BestTimes(),
+        effort=effort,
+        watch=Direct(),
+        on_error=on_error or (lambda number, error: pytest.fail(str(error))),
+    )
+    return [len(runner.times_s) for runner in runners]
+
+
+def noisy(*, after, time_s=0.01):
+    """Every run takes twice the one before it, until it is quiet."""
+    return Runner(*(time_s * 2 ** (after - number) for number in range(after)), time_s)
+
+
+def test_a_quiet_machine_needs_no_more_runs_than_the_least():
+    assert race(Runner(0.01), Runner(0.02)) == [6, 6]
+
+
+def test_runs_go_on_until_three_are_alike():
+    assert race(noisy(after=5), extra_s=math.inf) == [8]
+    assert race(Runner(9, 9, 0.9, 1.2, 0.94, 0.96, 0.91, 5), extra_s=math.inf) == [7]
+
+
+def test_warm_ups_confirm_nothing():
+    assert race(Runner(0.01, 0.01, 0.01, 0.02, 0.03, 0.04, 0.01, 0.01), extra_s=math.inf) == [8]
+
+
+def test_all_of_a_round_get_as_many_runs():
+    assert race(noisy(after=5), Runner(0.01), extra_s=math.inf) == [8, 8]
+
+
+def test_there_is_an_end():
+    assert race(noisy(after=50), extra_s=math.inf) == [12]
+    assert race(noisy(after=50), max_runs=4, extra_s=math.inf) == [6]
+    assert race(noisy(after=50), max_runs=0, extra_s=math.inf) == [6]
+
+
+def test_further_runs_may_not_take_long():
+    restless = Runner(*(1 + 0.1 * (number % 7) for number in range(12)))
+    assert race(restless, max_runs=12, extra_s=2.0) == [8]
+
+
+def test_what_was_stopped_or_failed_is_not_waited_for():
+    class Failing(Runner):
+        def run(self):
+            raise RuntimeError("gone")
+
+    failed = []
+    slow, fine = noisy(after=50, time_s=1.0), Runner(0.01)
+    counts = race(slow, fine, Failing(1), slow_factor=5.0, on_error=lambda number, _: failed.append(number))
+    assert counts == [3, 6, 0]
+    assert slow.was_stopped_early
+    assert not fine.was_stopped_early
+    assert failed == [2]
+
+
+def test_nobody_is_left():
+    assert race(Runner(1.0), limit_s=0.5) == [1]
