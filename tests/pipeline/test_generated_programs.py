@@ -27,7 +27,7 @@ from tests.pipeline.planning import (
 CAST_TOLERANCE = 5e-2
 
 examples = settings.default.max_examples
-MANY = settings(max_examples=3 * examples // 2)
+MANY = settings(max_examples=examples)
 SOME = settings(max_examples=3 * examples // 4)
 FEW = settings(max_examples=3 * examples // 10)
 
