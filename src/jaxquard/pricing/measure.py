@@ -44,7 +44,7 @@ class MeasuredPricer:
         num_profiled_runs: int = 0,
         cache: PriceCache | Literal["default"] | None = "default",
         num_compilers: int | None = None,
-        slow_factor: float = 5.0,
+        slow_factor: float = 2.5,
         limit_s: float = 120.0,
         compile_limit_s: float = 600.0,
         round_size: int = 8,

@@ -41,7 +41,7 @@ class Effort:
     slow_factor: float
     limit_s: float
     max_runs: int = 0
-    extra_s: float = 0.5
+    extra_s: float = 0.3
 
 
 class BestTimes:
