@@ -6,6 +6,7 @@ import pytest
 
 from jaxquard.intraop.analyse import analyse_step
 from jaxquard.intraop.traced_step import trace_step
+from tests.intraop.scanned_zoo import scanned_types
 from tests.intraop.steps import LINE, zoo_types
 
 
@@ -35,3 +36,12 @@ def test_analysis_grows_with_depth_and_no_faster():
 
 def test_analysis_of_24_layers_is_quick():
     assert analysis_s(traced(24)) < 1
+
+
+@pytest.mark.slow
+def test_scanned_layers_are_opened_and_analysed_as_quickly():
+    start_s = time.process_time()
+    scanned = trace_step(*scanned_types("gpt-tiny", changes={"num_layers": 96}, optimizer="adam"))
+    # A second, and room for a slower machine.
+    assert time.process_time() - start_s < 3
+    assert analysis_s(scanned) < 1.5 * analysis_s(traced(96))

@@ -59,7 +59,7 @@ class TestTransformerLayers:
         # The columns are cut between heads.
         assert analysis.blocks[0].choice("columns").num_chunks == 8
 
-    def test_thirds_of_a_fused_product_cannot_be_followed_so_the_attention_stands_in_the_next_block(self):
+    def test_thirds_of_a_fused_product_end_its_block_so_the_attention_only_follows_it(self):
         """All queries, then all keys: an eighth of the columns is no eighth of the heads of each."""
         analysis = analyse(*PATTERNS["queries, keys, values in thirds"]())
         assert names_of(analysis) == [THREE] * 4
@@ -69,7 +69,8 @@ class TestTransformerLayers:
             for position, found in analysis.graph.contractions.items()
             if not found.has_state and analysis.graph.phases[position] is Phase.FORWARD
         ]
-        assert [analysis.owners[position] for position in attention] == [1, 1]
+        assert [analysis.owners[position] for position in attention] == [0, 0]
+        assert set(attention) < set(analysis.blocks[0].followers)
 
     def test_queries_keys_and_values_apart_begin_one_block(self):
         analysis = analyse(*zoo_types("bert-tiny"))
@@ -236,8 +237,15 @@ class TestOtherModels:
         assert analyse(step, args).graph.step.result_of_input == (0, 1, 2, None, None, None)
 
     def test_a_step_whose_products_all_stand_in_a_loop_is_refused(self):
-        with pytest.raises(ShardingError, match=r"this one has none outside of loops: it computes only .*scan"):
+        found = r"none outside of the loop at patterns.py:\d+\. .* a loop over microbatches .* hides the layers"
+        with pytest.raises(ShardingError, match=found):
             analyse(*accumulated())
+
+    def test_a_step_without_products_is_refused_with_what_it_computes(self):
+        with pytest.raises(
+            ShardingError, match=r"this one has none: it computes only mul. Pass the whole training step"
+        ):
+            analyse(lambda state, batch: (state * 2, batch), (jnp.ones(8), jnp.ones(4)))
 
     def test_blocks_name_the_users_lines(self):
         analysis = analyse(*PATTERNS["mlp"]())

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from jaxquard.intraop.contraction import Contraction, find_contraction
 from jaxquard.intraop.dependence import Dependences, Memo, dependences
-from jaxquard.intraop.phases import Phase, find_phases, same_values
+from jaxquard.intraop.phases import Phase, depend_on, find_phases, same_values
 from jaxquard.intraop.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, users, variables
 
@@ -53,11 +53,8 @@ class StepGraph:
         """What depends on the data: on arguments that are not state."""
         pairs = zip(self.step.jaxpr.invars, self.step.result_of_input, strict=True)
         num_args = self.step.num_args
-        found = {var for place, (var, result) in enumerate(pairs) if result is None and place < num_args}
-        for equation in self.equations:
-            if not found.isdisjoint(variables(equation.invars)):
-                found.update(equation.outvars)
-        return found
+        data = {var for place, (var, result) in enumerate(pairs) if result is None and place < num_args}
+        return depend_on(self.equations, data)
 
     @cached_property
     def contractions(self) -> dict[int, Contraction]:

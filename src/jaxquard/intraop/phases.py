@@ -6,13 +6,25 @@ values, and so do copies behind barriers (`same_values`).
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, operation_key, variables
 from jaxquard.pipeline.open_checkpoints import is_transposed
 
 # Outputs are the inputs, one for one.
 COPIES = ("optimization_barrier", "name", "copy", "stop_gradient")
+
+
+def depend_on(equations: Sequence[Equation], sources: Collection[Var]) -> set[Var]:
+    """The sources, and all that is computed from them; copies, each from its own."""
+    found = set(sources)
+    for equation in equations:
+        if equation.primitive.name in COPIES and len(equation.invars) == len(equation.outvars):
+            pairs = zip(equation.invars, equation.outvars, strict=True)
+            found.update(var for atom, var in pairs if is_var(atom) and atom in found)
+        elif not found.isdisjoint(variables(equation.invars)):
+            found.update(equation.outvars)
+    return found
 
 
 class Phase(enum.Enum):

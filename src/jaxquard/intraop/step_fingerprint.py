@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import jax
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.traced_step import TracedStep
@@ -33,12 +34,16 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
         in_specs=(PartitionSpec(),) * len(jaxpr.invars),
         out_specs=(None,) * len(jaxpr.outvars),
     )
-    types = [var.aval.str_short() for var in jaxpr.invars[: step.num_args]]
+    types = [_short(found) for found in step.arg_types]
     return StepFingerprint(
-        types=tuple(zip(step.input_names, types, strict=False)),
+        types=tuple(zip(step.arg_names, types, strict=True)),
         num_equations=len(jaxpr.eqns),
         key=Fingerprints().key(program) or "",
     )
+
+
+def _short(type_: jax.ShapeDtypeStruct) -> str:
+    return f"{type_.dtype.name}[{','.join(map(str, type_.shape))}]"
 
 
 def differences(planned: StepFingerprint, found: StepFingerprint) -> str:

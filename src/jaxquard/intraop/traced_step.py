@@ -1,21 +1,19 @@
-"""The user's step as one flat jaxpr: calls opened, checkpoints opened, arguments named.
+"""The user's step as one flat jaxpr: calls, checkpoints and scans over layers opened, arguments named.
 
-The analysis reads equations one by one, so everything that can stand in one list does. Scans, conds and whiles stay
-as they are.
+The analysis reads equations one by one, so everything that can stand in one list does. Other scans, conds and whiles
+stay as they are.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
+from jaxquard.intraop.open_calls import open_calls
+from jaxquard.intraop.open_scans import FlatStep, open_scans
+from jaxquard.intraop.step_parts import Part, names_of_parts, pair_parts, whole_leaves
 from jaxquard.ir.jaxpr_tools import Jaxpr, with_constants_as_inputs
-from jaxquard.ir.step import Step
-from jaxquard.pipeline.inline_calls import inline_calls
-from jaxquard.pipeline.open_checkpoints import open_in
-
-_CHECKPOINTS = ("remat2", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +21,23 @@ class TracedStep:
     """A step with the names of its arguments.
 
     Attributes:
-        jaxpr: its inputs are the flat arguments, then what the step closed over.
+        jaxpr: its inputs are the flat arguments, stacks of layers in parts, then what the step closed over.
         constants: values of those last inputs.
-        input_names: of every input, as a user would write it: `state['params']['w']`.
-        result_of_input: for each input, the result that replaces it in the next step; None for data.
+        arg_names: of every flat argument, as a user would write it: `argument 0['params']['w']`.
+        arg_types: of every flat argument.
+        inputs: which argument, or part of one, each input of the jaxpr is.
+        outputs: which result, or part of one, each output is.
+        input_names: of every input.
+        result_of_input: for each input, the output that replaces it in the next step; None for data.
         in_tree, out_tree: how the flat arguments and results are put together.
     """
 
     jaxpr: Jaxpr
     constants: tuple[Any, ...] = field(repr=False, compare=False)
+    arg_names: tuple[str, ...]
+    arg_types: tuple[jax.ShapeDtypeStruct, ...] = field(repr=False)
+    inputs: tuple[Part, ...] = field(repr=False)
+    outputs: tuple[Part, ...] = field(repr=False)
     input_names: tuple[str, ...]
     result_of_input: tuple[int | None, ...]
     in_tree: Any = field(repr=False, compare=False)
@@ -39,38 +45,36 @@ class TracedStep:
 
     @property
     def num_args(self) -> int:
-        """Inputs that are arguments."""
-        return len(self.jaxpr.invars) - len(self.constants)
+        """Inputs that are arguments or parts of them."""
+        return len(self.inputs)
 
 
 def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
     """Traces a step for arguments of these types; what the step itself raises goes to the user as it is."""
-    closed, results = jax.make_jaxpr(step, return_shape=True)(*jax.tree.map(_type_of, tuple(args)))
-    jaxpr, constants = with_constants_as_inputs(closed)
-    in_tree = jax.tree.structure(tuple(args))
+    types = jax.tree.map(_type_of, tuple(args))
+    closed, results = jax.make_jaxpr(step, return_shape=True)(*types)
+    arg_types, in_tree = jax.tree.flatten(types)
     leaves, out_tree = jax.tree.flatten(results)
-    opened = _open_all(jaxpr, constants)
-    names = argument_names(args)
-    num_constants = len(opened.constants)
     pairs = _pair_state(args, results, num_leaves=len(leaves))
+    jaxpr, constants = open_calls(*with_constants_as_inputs(closed))
+    flat = FlatStep(
+        jaxpr=jaxpr, constants=constants, inputs=whole_leaves(len(arg_types)), outputs=whole_leaves(len(leaves))
+    )
+    flat = open_scans(flat, results=pairs)
+    names = tuple(argument_names(args))
+    num_constants = len(flat.constants)
     return TracedStep(
-        jaxpr=opened.jaxpr,
-        constants=opened.constants,
-        input_names=(*names, *(f"constant {position}" for position in range(num_constants))),
-        result_of_input=(*pairs, *(None,) * num_constants),
+        jaxpr=flat.jaxpr,
+        constants=flat.constants,
+        arg_names=names,
+        arg_types=tuple(arg_types),
+        inputs=flat.inputs,
+        outputs=flat.outputs,
+        input_names=(*names_of_parts(flat.inputs, names), *(f"constant {place}" for place in range(num_constants))),
+        result_of_input=(*pair_parts(flat.inputs, flat.outputs, dict(enumerate(pairs))), *(None,) * num_constants),
         in_tree=in_tree,
         out_tree=out_tree,
     )
-
-
-def _open_all(jaxpr: Jaxpr, constants: tuple[Any, ...]) -> Step:
-    num_args = len(jaxpr.invars) - len(constants)
-    step = Step(jaxpr=jaxpr, constants=constants, arg_parts=((),) * num_args, result_parts=((),) * len(jaxpr.outvars))
-    step = inline_calls(step)
-    while any(equation.primitive.name in _CHECKPOINTS for equation in step.jaxpr.eqns):
-        opened = open_in(step.jaxpr, is_wanted=lambda _: True, with_barrier=True)
-        step = inline_calls(replace(step, jaxpr=opened))
-    return step
 
 
 def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -1,0 +1,79 @@
+"""Stacked arguments in parts: what a flat step takes and returns where layers were stacked in one leaf.
+
+A step whose layers stand in a `lax.scan` is taken apart with one input for each layer of a stacked leaf. Outside, the
+leaf is whole, with the layers as its first dim.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An argument or a result, or a part of one.
+
+    Attributes:
+        leaf: its number among the flat arguments, or results.
+        index: which part: `leaf[index]`; nothing for one that is whole.
+    """
+
+    leaf: int
+    index: tuple[int, ...] = ()
+
+
+def whole_leaves(count: int) -> tuple[Part, ...]:
+    """Leaves that are not cut."""
+    return tuple(Part(leaf=leaf) for leaf in range(count))
+
+
+def by_leaf(parts: Sequence[Part]) -> dict[int, list[int]]:
+    """For each leaf, the places of its parts, in order of their indices."""
+    found: dict[int, list[int]] = {}
+    for place in sorted(range(len(parts)), key=lambda place: (parts[place].leaf, parts[place].index)):
+        found.setdefault(parts[place].leaf, []).append(place)
+    return found
+
+
+def stacked_specs(parts: Sequence[Part], specs: Sequence[PartitionSpec]) -> list[PartitionSpec]:
+    """For each leaf, how it is cut: not along the layers, and as most of its parts; of equally many, the first ones."""
+    found = []
+    for _, places in sorted(by_leaf(parts).items()):
+        counts = Counter(_entries(specs[place]) for place in places)
+        depth = len(parts[places[0]].index)
+        found.append(PartitionSpec(*_trimmed((*(None,) * depth, *counts.most_common(1)[0][0]))))
+    return found
+
+
+def names_of_parts(parts: Sequence[Part], names: Sequence[str]) -> tuple[str, ...]:
+    """`argument 0['layers']['w'][3]`."""
+    return tuple(names[part.leaf] + "".join(f"[{place}]" for place in part.index) for part in parts)
+
+
+def pair_parts(
+    inputs: Sequence[Part], outputs: Sequence[Part], results: Mapping[int, int | None]
+) -> tuple[int | None, ...]:
+    """For each input, the output that replaces it in the next step.
+
+    Args:
+        results: for each argument, the result that replaces it.
+    """
+    places = {part: place for place, part in enumerate(outputs)}
+    paired: list[int | None] = []
+    for part in inputs:
+        result = results.get(part.leaf)
+        paired.append(None if result is None else places[Part(leaf=result, index=part.index)])
+    return tuple(paired)
+
+
+def _entries(spec: PartitionSpec) -> tuple[Any, ...]:
+    return _trimmed(tuple(spec))
+
+
+def _trimmed(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    while entries and entries[-1] is None:
+        entries = entries[:-1]
+    return entries
