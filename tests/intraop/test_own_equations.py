@@ -90,24 +90,20 @@ class TestZoo:
             assert set(crossing) <= {(8, 32, 64), (64,)}
             assert crossing.count((64,)) <= 1
 
-    def test_what_experts_hand_on_is_brought_back_to_the_sequence_in_the_next_segment(self):
-        """The einsum that combines them sums over experts, so their block ends before it."""
+    def test_one_value_enters_a_layer_with_experts_and_the_one_after_it(self):
+        """What brings the experts' results back to the sequence follows their block."""
         analysis = analyse(*zoo_types("moe-tiny", num_layers=4))
-        kinds = [segment.kind for segment in analysis.segments]
-        assert kinds == [0, 1, 2, 1, 2, 3]
-        for segment in analysis.segments:
-            shapes = arrays_between(analysis, segment, Phase.FORWARD)
-            expected = [(8, 8, 8, 64), (8, 32, 8, 8), (8, 32, 64)] if segment.kind == 2 else [(8, 32, 64)]
-            assert sorted(shapes) == ([] if segment.number == 0 else expected)
+        assert [segment.kind for segment in analysis.segments] == [0, 1, 2, 1, 2, 3]
+        for segment in analysis.segments[1:]:
+            assert arrays_between(analysis, segment, Phase.FORWARD) == [(8, 32, 64)]
 
     @pytest.mark.parametrize("name", ZOO)
-    def test_a_gradient_has_the_shape_of_its_value(self, name):
+    def test_a_gradient_leaves_a_segment_for_the_value_that_enters_it(self, name):
         analysis = zoo(name, remat=False)
         for segment in analysis.segments[1:]:
             crossing = find_crossing(analysis, segment)
             assert crossing.entry is not None
-            assert crossing.entry_gradient is not None
-            assert crossing.entry.aval.shape == crossing.entry_gradient.aval.shape
+            assert crossing.entry in {found.value for found in crossing.leaving}
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))

@@ -10,7 +10,10 @@ from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.match_backward import Matches, match_backward
 from jaxquard.intraop.own_equations import own_equations
 from jaxquard.intraop.segments import Segment, find_segments
+from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.traced_step import TracedStep
+from jaxquard.intraop.travellers import Traveller, find_travellers
+from jaxquard.ir.jaxpr_tools import Var
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class Analysis:
     Attributes:
         axes: the mesh axes and their sizes, the outer one first.
         owners: for each equation, the number of its block.
+        travellers: what goes from segment to segment.
     """
 
     graph: StepGraph = field(repr=False)
@@ -28,6 +32,7 @@ class Analysis:
     segments: tuple[Segment, ...]
     matches: Matches = field(repr=False)
     owners: tuple[int, ...] = field(repr=False)
+    travellers: Mapping[Var, Traveller] = field(repr=False)
 
     def segment_of_block(self) -> dict[int, int]:
         """For each block, its segment."""
@@ -45,20 +50,28 @@ def analyse_step(step: TracedStep, *, axes: Mapping[str, int]) -> Analysis:
     if not blocks:
         raise ShardingError(_nothing_to_cut(graph))
     matches = match_backward(graph)
+    segments = tuple(find_segments(graph, blocks))
+    owners = tuple(own_equations(graph, blocks, matches))
     return Analysis(
         graph=graph,
         axes=dict(axes),
         blocks=blocks,
-        segments=tuple(find_segments(graph, blocks)),
+        segments=segments,
         matches=matches,
-        owners=tuple(own_equations(graph, blocks, matches)),
+        owners=owners,
+        travellers=find_travellers(graph, owners, segments, matches),
     )
 
 
 def _nothing_to_cut(graph: StepGraph) -> str:
+    beginning = "a step is cut along its matrix products, convolutions and look-ups in tables, but"
+    loop = next((equation for equation in graph.equations if equation.primitive.name in ("scan", "while")), None)
+    if loop is not None:
+        return (
+            f"{beginning} this one has none outside of the loop at {source_line(loop)}. A `lax.scan` over stacked "
+            "weights is opened; a loop over microbatches or over time hides the layers. Search with a step on one "
+            "microbatch, or on the whole batch at once."
+        )
     names = sorted({equation.primitive.name for equation in graph.equations})
     found = f"only {', '.join(names)}" if names else "nothing"
-    return (
-        "a step is cut along its matrix products, convolutions and look-ups in tables, but this one has none outside "
-        f"of loops: it computes {found}. Pass the whole training step, with the layers outside of the loop."
-    )
+    return f"{beginning} this one has none: it computes {found}. Pass the whole training step."

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from jaxquard.intraop.contraction import Contraction, Cut, Kind
 from jaxquard.ir.jaxpr_tools import Var
 
+# For inputs from outside, by the positions of an equation in the step and of the input in the equation, the dim along
+# which the equation wants it cut; None: whole.
+Needs = Mapping[tuple[int, int], int | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -17,15 +21,18 @@ class Choice:
         cuts: of each of the block's first contractions.
         num_chunks: the block can be cut into as many parts, or into any divisor of it.
         dims: for each value that the block computes, the dim that is cut; None for one that is whole everywhere.
-        needs: for each input that comes from outside, by the positions of the equation in the step and of the input
-            in the equation, the dim along which the equation wants it cut; None: whole.
+        needs: how the block wants what comes from outside.
+        follower_dims, follower_needs: the same for what follows the block; nothing of a product to which this cut does
+            not go on.
     """
 
     name: str
     cuts: tuple[Cut, ...]
     num_chunks: int
     dims: Mapping[Var, int | None] = field(repr=False)
-    needs: Mapping[tuple[int, int], int | None] = field(repr=False)
+    needs: Needs = field(repr=False)
+    follower_dims: Mapping[Var, int | None] = field(default_factory=dict, repr=False)
+    follower_needs: Needs = field(default_factory=dict, repr=False)
 
     @property
     def kind(self) -> Kind:
@@ -42,6 +49,8 @@ class Block:
         equations: the positions of all equations in it, in order.
         choices: the ways to cut it that the paper has, which the search looks at.
         more_choices: others, for baselines.
+        followers: the positions of equations that are no part of the block but are cut as it leaves its results
+            (`follow_blocks`).
     """
 
     number: int
@@ -50,6 +59,7 @@ class Block:
     equations: tuple[int, ...] = field(repr=False)
     choices: tuple[Choice, ...]
     more_choices: tuple[Choice, ...] = ()
+    followers: tuple[int, ...] = field(default=(), repr=False)
 
     def choice(self, name: str) -> Choice:
         """The choice with this name."""

@@ -1,11 +1,12 @@
-"""Finds what crosses the borders between segments, and reshards it there, once.
+"""Finds what crosses the borders of a segment, and reshards it there, once.
 
     b = add a c                    b = add a c                  segment 0
     d = norm b                     e = copy b                   held as segment 1 wants it
     f = add b d                    d = norm e                   segment 1
                             =>     f = add e d
 
-Without the copy every use of a value would be resharded by itself, where and how the compiler likes.
+Without the copy every use of a value would be resharded by itself, where and how the compiler likes. What goes further
+than next door is copied at every border on its way.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +18,11 @@ from jax.sharding import PartitionSpec
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.segments import Segment
-from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, make_jaxpr, rename, size_bytes, splice, variables
+from jaxquard.intraop.travellers import Side, Traveller
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, make_jaxpr, rename, size_bytes, splice, variables
 
-# A segment in one of its phases.
-Side = tuple[int, Phase]
+# The segments to which a value comes, one after the other, each in a phase, and how it is wanted there.
+Way = Sequence[tuple[Side, PartitionSpec]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +32,18 @@ class Crossing:
     Attributes:
         positions: of the segment's equations.
         inputs, outputs: all values that cross.
-        entry: the largest forward value that comes in; None for a segment that only data enters.
-        exit: the largest forward value that goes out to a later segment.
-        entry_gradient, exit_gradient: their gradients, which go out and come in.
+        arriving, leaving: of these, what travels: activations and their gradients.
+        entry: the largest activation that comes in; None for a segment that only data enters.
+        exit: the largest activation that goes out to a later segment.
     """
 
     positions: tuple[int, ...] = field(repr=False)
     inputs: tuple[Var, ...]
     outputs: tuple[Var, ...]
+    arriving: tuple[Traveller, ...]
+    leaving: tuple[Traveller, ...]
     entry: Var | None
     exit: Var | None
-    entry_gradient: Var | None
-    exit_gradient: Var | None
 
 
 def find_crossing(analysis: Analysis, segment: Segment) -> Crossing:
@@ -60,30 +62,28 @@ def find_crossing(analysis: Analysis, segment: Segment) -> Crossing:
         for var in graph.equations[position].outvars
         if var in results or any(user not in inside for user in graph.users.get(var, ()))
     )
-    phase = {var: _phase(analysis, var) for var in (*inputs, *outputs)}
-    first = min(segment.blocks)
-    entry = _largest(var for var in inputs if phase[var] is Phase.FORWARD and _owner(analysis, var) < first)
-    leaving = [var for var in outputs if phase[var] is Phase.FORWARD]
-    exit_ = _largest(var for var in leaving if _is_used_forward(analysis, var, inside))
+    number = segment.number
+    arriving = tuple(found for found in analysis.travellers.values() if any(place == number for place, _ in found.uses))
+    leaving = tuple(found for found in analysis.travellers.values() if found.maker == number)
     return Crossing(
         positions=positions,
         inputs=inputs,
         outputs=outputs,
-        entry=entry,
-        exit=exit_,
-        entry_gradient=_like(entry, (var for var in outputs if phase[var] is Phase.BACKWARD)),
-        exit_gradient=_like(exit_, (var for var in inputs if phase[var] is Phase.BACKWARD)),
+        arriving=arriving,
+        leaving=leaving,
+        entry=_largest(found.var for found in arriving if (number, Phase.FORWARD) in found.uses),
+        exit=_largest(found.var for found in leaving if any(phase is Phase.FORWARD for _, phase in found.uses)),
     )
 
 
 def reshard_at_borders(
-    jaxpr: Jaxpr, *, sides: Sequence[Side], wanted: Mapping[tuple[Side, Var], PartitionSpec]
+    jaxpr: Jaxpr, *, sides: Sequence[Side], ways: Mapping[tuple[Side, Var], Way]
 ) -> tuple[Jaxpr, dict[Var, PartitionSpec]]:
-    """Gives segments their own copies of values, forward and backward apart.
+    """Gives segments their own copies of values.
 
     Args:
         sides: for each equation, its segment and phase.
-        wanted: for a segment in a phase and a value, how it is wanted there.
+        ways: for a segment in a phase and a value, how it comes there; ways of a value with the same stop share it.
 
     Returns:
         The jaxpr, and how the copies are to be held.
@@ -94,38 +94,15 @@ def reshard_at_borders(
     for equation, side in zip(jaxpr.eqns, sides, strict=True):
         renamed = {}
         for var in variables(equation.invars):
-            key = (side, var)
-            if key in wanted and key not in copies:
-                made, (copies[key],) = splice(lambda value: [jnp.copy(value)], [var])
-                equations.extend(made)
-                held[copies[key]] = wanted[key]
-            if key in copies:
-                renamed[var] = copies[key]
+            for stop, spec in ways.get((side, var), ()):
+                if (stop, var) not in copies:
+                    made, (copies[stop, var],) = splice(lambda value: [jnp.copy(value)], [renamed.get(var, var)])
+                    equations.extend(made)
+                    held[copies[stop, var]] = spec
+                renamed[var] = copies[stop, var]
         equations.append(rename(equation, renamed))
     return make_jaxpr(jaxpr.invars, equations, jaxpr.outvars), held
 
 
-def _phase(analysis: Analysis, var: Var) -> Phase | None:
-    position = analysis.graph.definitions.get(var)
-    return None if position is None else analysis.graph.phases[position]
-
-
-def _owner(analysis: Analysis, var: Var) -> int:
-    return analysis.owners[analysis.graph.definitions[var]]
-
-
-def _is_used_forward(analysis: Analysis, var: Var, inside: set[int]) -> bool:
-    graph = analysis.graph
-    return any(user not in inside and graph.phases[user] is Phase.FORWARD for user in graph.users.get(var, ()))
-
-
 def _largest(values: Iterable[Var]) -> Var | None:
-    found = [var for var in values if is_var(var) and var.aval.shape]
-    return max(found, key=lambda var: size_bytes(var.aval)) if found else None
-
-
-def _like(value: Var | None, candidates: Iterable[Var]) -> Var | None:
-    """The gradient of a value among values that cross: the one of its shape."""
-    if value is None:
-        return None
-    return next((var for var in candidates if var.aval.shape == value.aval.shape), None)
+    return max(values, key=lambda var: size_bytes(var.aval), default=None)

@@ -2,7 +2,8 @@
 
 Contractions are taken in the order of the program. One that an earlier block took is passed over; the others begin
 blocks, if they are worth it: they multiply data by state, and do not count next to nothing beside the largest of the
-step (a router). What is not worth a block is an input branch of the next one.
+step (a router). What is not worth a block is an input branch of the next one, or, if it multiplies two activations,
+follows the one before (`follow_blocks`).
 
 Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V apart;
 gate and up), begin one block together. Where several dims can stand for the rows or the columns, the cut takes the one
@@ -14,8 +15,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.block import Block, Choice
 from jaxquard.intraop.contraction import Contraction, Cut, Kind
+from jaxquard.intraop.follow_blocks import follow_blocks
 from jaxquard.intraop.graph import StepGraph
-from jaxquard.intraop.grow_block import Growth, grow_block
+from jaxquard.intraop.grow_block import Growth, find_needs, grow_block
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.trim_block import trim_block
 from jaxquard.ir.jaxpr_tools import is_var
@@ -36,7 +38,7 @@ def find_blocks(graph: StepGraph, *, num_parts: int) -> tuple[Block, ...]:
         ShardingError: if a contraction has no dim that so many devices can share.
     """
     finder = _Finder(graph, num_parts)
-    return tuple(finder.find())
+    return follow_blocks(graph, tuple(finder.find()), num_parts=num_parts)
 
 
 class _Finder:
@@ -165,7 +167,7 @@ def _make_block(
             cuts=cuts_of,
             num_chunks=chunks,
             dims=dims,
-            needs=_needs(graph, growth.positions, seeds, cuts_of, dims),
+            needs=find_needs(graph, growth.positions, seeds, cuts_of, dims),
         )
         for cuts_of, chunks, dims in zip(cuts, growth.num_chunks, growth.dims, strict=True)
     ]
@@ -188,30 +190,6 @@ def _scattered(seeds: Sequence[Contraction], choices: Sequence[Choice]) -> tuple
     first = {seed.position for seed in seeds}
     needs = {key: (contracted if key[0] in first else rows).needs[key] for key in rows.needs}
     return (Choice(name="scattered", cuts=contracted.cuts, num_chunks=rows.num_chunks, dims=rows.dims, needs=needs),)
-
-
-def _needs(
-    graph: StepGraph, positions: Sequence[int], seeds: Sequence[Contraction], cuts: Sequence[Cut], dims: dict
-) -> dict[tuple[int, int], int | None]:
-    """How the equations of a block want what comes from outside (section 3.3: input branches)."""
-    needs: dict[tuple[int, int], int | None] = {}
-    in_dims = {seed.position: cut.in_dims for seed, cut in zip(seeds, cuts, strict=True)}
-    for position in positions:
-        equation = graph.equations[position]
-        for place, atom in enumerate(equation.invars):
-            if not is_var(atom) or atom in dims:
-                continue
-            if position in in_dims:
-                needs[position, place] = in_dims[position][place]
-                continue
-            wanted = {
-                link.in_dim
-                for var, of_output in zip(equation.outvars, graph.links(position).links, strict=True)
-                for link in of_output[place]
-                if link.out_dim == dims[var]
-            }
-            needs[position, place] = min(wanted) if wanted else None
-    return needs
 
 
 def _nothing_divides(graph: StepGraph, seed: Contraction, num_parts: int) -> str:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from jaxquard.intraop.block import Needs
 from jaxquard.intraop.contraction import Contraction, Cut
 from jaxquard.intraop.dependence import Dependences
 from jaxquard.intraop.graph import StepGraph
@@ -105,6 +106,30 @@ def grow_block(
             push_users(var)
     growth.positions.sort()
     return growth
+
+
+def find_needs(
+    graph: StepGraph, positions: Sequence[int], seeds: Sequence[Contraction], cuts: Sequence[Cut], dims: dict
+) -> Needs:
+    """How the equations of a block want what comes from outside (section 3.3: input branches)."""
+    needs: dict[tuple[int, int], int | None] = {}
+    in_dims = {seed.position: cut.in_dims for seed, cut in zip(seeds, cuts, strict=True)}
+    for position in positions:
+        equation = graph.equations[position]
+        for place, atom in enumerate(equation.invars):
+            if not is_var(atom) or atom in dims:
+                continue
+            if position in in_dims:
+                needs[position, place] = in_dims[position][place]
+                continue
+            wanted = {
+                link.in_dim
+                for var, of_output in zip(equation.outvars, graph.links(position).links, strict=True)
+                for link in of_output[place]
+                if link.out_dim == dims[var]
+            }
+            needs[position, place] = min(wanted) if wanted else None
+    return needs
 
 
 def _comes_back(graph: StepGraph, growth: Growth, position: int, own: int) -> bool:

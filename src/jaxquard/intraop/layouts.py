@@ -55,8 +55,9 @@ class Layouts:
         return self._spec(var, self.dims)
 
     def entry_spec(self, var: Var) -> PartitionSpec | None:
-        """How a value from outside is wanted."""
-        return self._spec(var, self.entries)
+        """How a value from outside is wanted; None if it is left to the compiler."""
+        found = self._spec(var, self.entries)
+        return self._spec(var, self.dims) if found is None else found
 
     def stored_spec(self, var: Var) -> PartitionSpec | None:
         """How state is kept, if that is not how it is used."""
@@ -120,8 +121,10 @@ class _AxisLayout:
     def lay_out_blocks(self, blocks: Sequence[Block], choices: Mapping[int, Choice]) -> None:
         for block in blocks:
             self.dims.update(choices[block.number].dims)
+            self.dims.update(choices[block.number].follower_dims)
         for block in blocks:
-            for (position, place), dim in choices[block.number].needs.items():
+            choice = choices[block.number]
+            for (position, place), dim in (*choice.needs.items(), *choice.follower_needs.items()):
                 self._want(self.graph.equations[position].invars[place], dim)
 
     def lay_out_gradients(self, analysis: Analysis, choices: Mapping[int, Choice]) -> None:
@@ -135,6 +138,8 @@ class _AxisLayout:
             key = (cotangent.position, cotangent.place)
             if key in choice.needs:
                 dim = choice.needs[key]
+            elif key in choice.follower_needs:
+                dim = choice.follower_needs[key]
             elif value in self.dims:
                 dim = self.dims[value]
             else:
@@ -166,8 +171,13 @@ class _AxisLayout:
 
     def lay_out_rest(self, crossing: Crossing) -> None:
         """Carries on through the other equations, in order: most of the backward, and the ends of the forward."""
-        if crossing.exit_gradient is not None and crossing.exit is not None:
-            self.entries[crossing.exit_gradient] = self.dims.get(crossing.exit)
+        for found in crossing.arriving:
+            # A gradient that goes on through sums, to values further back, is cut as a value of its shape.
+            others = (other.var for other in (*crossing.leaving, *crossing.arriving) if other.value is None)
+            like = (other for other in others if other.aval.shape == found.var.aval.shape)
+            value = next((var for var in (found.value, *like) if var in self.dims or var in self.entries), None)
+            if found.value is not None and value is not None:
+                self.entries[found.var] = self._known(value)
         for position in self.positions:
             equation = self.graph.equations[position]
             for output, var in enumerate(equation.outvars):
@@ -180,6 +190,12 @@ class _AxisLayout:
                 found = self._carry(position, output)
                 if found is not None:
                     self.dims[var] = found[0]
+        for found in crossing.leaving:
+            if found.value in self.entries:
+                self.dims[found.var] = self.entries[found.value]
+
+    def _known(self, var: Var) -> int | None:
+        return self.dims[var] if var in self.dims else self.entries[var]
 
     def _carry(self, position: int, output: int) -> tuple[int | None] | None:
         """The dim of an output that the cuts of the inputs lead to; None if they do not agree, or none is known."""
@@ -191,7 +207,7 @@ class _AxisLayout:
             if not is_var(atom) or not is_read or not (atom in self.dims or atom in self.entries):
                 continue
             is_known = True
-            dim = self.dims[atom] if atom in self.dims else self.entries[atom]
+            dim = self._known(atom)
             wanted.update(
                 link.out_dim for link in of_input if link.in_dim == dim and link.num_chunks % self.num_parts == 0
             )

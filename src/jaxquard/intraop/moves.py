@@ -8,21 +8,27 @@ is carried back as in `layouts`. A holder decides how the value is cut.
              the data if columns are; once for all uses in the block
     moves    a block wants a value otherwise than its holder has it; forward, and its gradient back
 
+What follows a block (`follow_blocks`) is held by it; under a choice whose cut does not go on to it, it counts as whole,
+and takes its inputs as they come.
+
 Left out: statistics of norms and softmax, the loss, and what a checkpoint computes again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 
 from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.block import Block, Choice
+from jaxquard.intraop.block import Block, Choice, Needs
 from jaxquard.intraop.contraction import Kind
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.ir.jaxpr_tools import Var, is_var, size_bytes
 
+# In place of a dim: wanted as it comes.
+AS_IT_COMES = -1
 Dims = tuple[int | None, ...]
+Cuts = Mapping[Var, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class Move:
     """A value that one block holds, and another one, or the same one elsewhere, wants.
 
     Attributes:
-        held, wanted: per choice of the holder, or the taker, how the value is cut.
+        held, wanted: per choice of the holder, or the taker, how the value is cut; the taker may want it as it comes.
         is_summed_by_holder, is_summed: per choice of the holder, or the taker, whether its part of the gradient is a
             sum over devices; if both are, and the layout is the same, the parts are added first.
         has_gradient: whether a gradient moves back.
@@ -100,20 +106,39 @@ class _Finder:
             for position in block.equations:
                 for var in self.graph.equations[position].outvars:
                     self.holders[var] = block.number, tuple(choice.dims[var] for choice in all_choices(block))
+            for position in block.followers:
+                for var in self.graph.equations[position].outvars:
+                    dims = tuple(choice.follower_dims.get(var) for choice in all_choices(block))
+                    self.holders[var] = block.number, dims
 
     def visit(self, block: Block) -> None:
         choices = all_choices(block)
-        for position in block.equations:
+        made = [var for position in block.followers for var in self.graph.equations[position].outvars]
+        self._visit(block.number, block.equations, [choice.dims for choice in choices], [c.needs for c in choices])
+        self._visit(
+            block.number,
+            block.followers,
+            [dict.fromkeys(made, AS_IT_COMES) | dict(choice.follower_dims) for choice in choices],
+            [choice.follower_needs for choice in choices],
+        )
+
+    def _visit(self, number: int, positions: Sequence[int], dims: Sequence[Cuts], needs: Sequence[Needs]) -> None:
+        """Takes what equations need; `dims` and `needs` are per choice."""
+        for position in positions:
             equation = self.graph.equations[position]
+            outs = [self.holders[var][1] for var in equation.outvars]
             for place, atom in enumerate(equation.invars):
                 if not is_var(atom) or not atom.aval.shape:
                     continue
-                is_inside = atom in choices[0].dims
-                wanted = tuple(choice.dims[atom] if is_inside else choice.needs[position, place] for choice in choices)
-                outs = [self.holders[var][1] for var in equation.outvars]
-                self._note_sum(block.number, atom, wanted, outs)
+                is_inside = atom in dims[0]
+                key = position, place
+                wanted = tuple(
+                    of_value[atom] if is_inside else of_input.get(key, AS_IT_COMES)
+                    for of_value, of_input in zip(dims, needs, strict=True)
+                )
+                self._note_sum(number, atom, wanted, outs)
                 if not is_inside:
-                    self._want(block.number, atom, wanted)
+                    self._want(number, atom, wanted)
 
     def sums(self) -> Iterable[Sum]:
         for block in self.blocks:
@@ -151,13 +176,13 @@ class _Finder:
             var, wanted = waiting.pop()
             if not is_var(var) or not var.aval.shape:
                 continue
-            wanted = tuple(None if dim is None or var.aval.shape[dim] % self.num_parts else dim for dim in wanted)
+            wanted = tuple(None if self._is_uneven(var, dim) else dim for dim in wanted)
             if var in self.holders:
                 holder = self.holders[var]
                 if var in self.from_inputs and holder != (number, wanted):
                     self.moves.setdefault((number, var), wanted)
                 continue
-            self.holders[var] = number, wanted
+            self.holders[var] = number, tuple(None if dim == AS_IT_COMES else dim for dim in wanted)
             position = self.graph.definitions.get(var)
             if position is not None:
                 for atom, of_atom in self._inputs(position, var, wanted):
@@ -174,7 +199,11 @@ class _Finder:
                 carried = {
                     link.out_dim: link.in_dim for link in reversed(links) if link.num_chunks % self.num_parts == 0
                 }
+                carried[AS_IT_COMES] = AS_IT_COMES
                 yield atom, tuple(None if dim is None else carried.get(dim) for dim in wanted)
+
+    def _is_uneven(self, var: Var, dim: int | None) -> bool:
+        return dim is not None and dim != AS_IT_COMES and var.aval.shape[dim] % self.num_parts != 0
 
     def _note_sum(self, number: int, atom: Var, dims: Dims, outs: list[Dims]) -> None:
         """Notes under which choices the gradient of a value is a sum: it is whole, and what is made of it is cut."""

@@ -1,6 +1,7 @@
 """Gives every equation of a step to one block: forward, backward and update.
 
 forward    in a block          its block
+           following a block   that block
            input branches      the first block that uses them (CFP, section 3.3)
            others              the last block that they use values of (a loss, what only the backward needs)
 backward   a contraction       the block of the contraction that it makes a gradient for
@@ -24,7 +25,7 @@ def own_equations(graph: StepGraph, blocks: Sequence[Block], matches: Matches) -
     """For each equation, the number of its block."""
     owners: list[int | None] = [None] * len(graph.equations)
     for block in blocks:
-        for position in block.equations:
+        for position in (*block.equations, *block.followers):
             owners[position] = block.number
     _own_forward(graph, owners)
     anchored = _own_backward(graph, owners, matches)

@@ -1,24 +1,28 @@
 """Prices every strategy of every kind of segment, and the resharding between segments (CFP, section 4.2).
 
-Segments of one kind are priced once. What a segment leaves and what the next one wants depends on few blocks of
-each, so resharding is priced for pairs of layouts, forward and backward together, and only where they differ. Equation
-(7) counts the programs.
+Segments of one kind are priced once. What crosses a border between segments is resharded in one program, forward and
+backward together. How it is left and how it is wanted depends on few blocks on each side, so there is a program for
+each pair of layouts, and only where they differ. Equation (7) counts the programs.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.cross_borders import Crossing, find_crossing
-from jaxquard.intraop.layouts import lay_out
+from jaxquard.intraop.find_borders import Bank, Border, Specs, find_borders
+from jaxquard.intraop.layouts import Assignment
 from jaxquard.intraop.search_segments import PricedSegment
 from jaxquard.intraop.segments import Segment
 from jaxquard.intraop.strategies import Strategy, segment_strategies
-from jaxquard.intraop.write_program import entry_spec, exit_spec, write_segments
+from jaxquard.intraop.write_program import write_segments
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram, reshard_program
+
+# What one program reshards: types as text, from how they are cut to how they are wanted.
+Moves = tuple[tuple[str, PartitionSpec, PartitionSpec], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +32,20 @@ class KindPrices:
     Attributes:
         segment: the one that was priced.
         prices: per strategy; a failure for one that was set aside.
-        entries, exits: per strategy, how the value that comes in is wanted, and how the one that goes out is left.
     """
 
     segment: Segment
-    crossing: Crossing = field(repr=False)
     strategies: tuple[Strategy, ...] = field(repr=False)
     prices: tuple[Price | Failure, ...] = field(repr=False)
-    entries: tuple[PartitionSpec, ...] = field(repr=False)
-    exits: tuple[PartitionSpec, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BorderLayouts:
+    """A border, with how each strategy of the segments on both sides has what crosses it."""
+
+    border: Border
+    left: tuple[Specs, ...] = field(repr=False)
+    right: tuple[Specs, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,137 +54,158 @@ class StepPrices:
 
     Attributes:
         kinds: by kind of segment.
-        reshards: by pair of kinds and pair of layouts; nothing where they are the same.
+        borders: between segments, in order; the same object where they are alike.
+        reshards: by what is resharded.
         num_programs: as equation (7) counts them, with the pairs of layouts that are the same.
     """
 
     kinds: Mapping[int, KindPrices]
-    reshards: Mapping[tuple[int, int], Mapping[tuple[PartitionSpec, PartitionSpec], Price | Failure]]
+    borders: tuple[BorderLayouts, ...] = field(repr=False)
+    reshards: Mapping[Moves, Price | Failure] = field(repr=False)
     num_programs: int
 
     @property
     def failures(self) -> list[Failure]:
         """What was set aside."""
         found = [price for kind in self.kinds.values() for price in kind.prices]
-        found += [price for prices in self.reshards.values() for price in prices.values()]
+        found += self.reshards.values()
         return [price for price in found if isinstance(price, Failure)]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Candidates:
-    segment: Segment
-    crossing: Crossing
-    strategies: list[Strategy]
-    programs: list[ShardedProgram]
-    entries: list[PartitionSpec]
-    exits: list[PartitionSpec]
 
 
 def price_segments(
     analysis: Analysis, *, pricer: Pricer, batch_axis: str | None = None, on_progress: OnProgress | None = None
 ) -> StepPrices:
     """Prices what a search needs."""
-    kinds: dict[int, _Candidates] = {}
+    strategies: dict[int, list[Strategy]] = {}
+    first: dict[int, Segment] = {}
+    programs: list[ShardedProgram] = []
+    groups: list[object] = []
     for segment in analysis.segments:
-        if segment.kind not in kinds:
-            kinds[segment.kind] = _candidates(analysis, segment, batch_axis)
-    pairs = sorted({(a.kind, b.kind) for a, b in zip(analysis.segments, analysis.segments[1:], strict=False)})
-    moves = {pair: _moves(kinds[pair[0]], kinds[pair[1]]) for pair in pairs}
-    programs = [program for kind in kinds.values() for program in kind.programs]
-    groups: list[object] = [number for number, kind in kinds.items() for _ in kind.programs]
-    reshards = [(pair, key, program) for pair in pairs for key, program in moves[pair].items() if program is not None]
-    programs += [program for _, _, program in reshards]
-    groups += [("reshard", pair) for pair, _, _ in reshards]
+        if segment.kind not in first:
+            first[segment.kind] = segment
+            strategies[segment.kind] = segment_strategies(analysis, segment, batch_axis=batch_axis)
+            for strategy in strategies[segment.kind]:
+                assignment = dict(zip(segment.blocks, strategy, strict=True))
+                programs.append(write_segments(analysis, [segment], assignment))
+                groups.append(segment.kind)
+    borders = _lay_out_borders(analysis, strategies)
+    reshards = _reshards(borders)
+    num_programs = len(programs) + sum(
+        len(set(border.left)) * len(set(border.right)) for border in dict.fromkeys(borders)
+    )
+    programs += [program for program, _ in reshards.values()]
+    groups += [("reshard", number) for _, number in reshards.values()]
     prices = pricer.price_all(programs, groups=groups, on_progress=on_progress)
-    of_reshards: dict[tuple[int, int], dict[tuple[PartitionSpec, PartitionSpec], Price | Failure]] = {
-        pair: {} for pair in pairs
-    }
     start = len(prices) - len(reshards)
-    for (pair, key, _), price in zip(reshards, prices[start:], strict=True):
-        of_reshards[pair][key] = price
-    num_programs = start + sum(len(moves[pair]) for pair in pairs)
-    return StepPrices(kinds=_with_prices(kinds, prices), reshards=of_reshards, num_programs=num_programs)
+    return StepPrices(
+        kinds=_of_kinds(first, strategies, prices),
+        borders=tuple(borders),
+        reshards=dict(zip(reshards, prices[start:], strict=True)),
+        num_programs=num_programs,
+    )
 
 
 def make_chain(analysis: Analysis, prices: StepPrices) -> list[PricedSegment]:
     """What the search looks at; segments in the same place of a repetition are one object."""
-    made: dict[tuple[int | None, int], PricedSegment] = {}
+    made: dict[object, PricedSegment] = {}
     chain = []
-    before: Segment | None = None
-    for segment in analysis.segments:
-        key = (None if before is None else before.kind, segment.kind)
+    for place, segment in enumerate(analysis.segments):
+        before = prices.borders[place - 1] if place else None
+        after = prices.borders[place] if place < len(prices.borders) else None
+        key = (segment.kind, before, after)
         if key not in made:
             made[key] = _priced_segment(prices, *key)
         chain.append(made[key])
-        before = segment
     return chain
 
 
-def reshard_time_s(prices: StepPrices, before: int, after: int, left: PartitionSpec, wanted: PartitionSpec) -> float:
-    """Of the value between two kinds of segments, forward and back."""
-    if left == wanted:
-        return 0.0
-    price = prices.reshards[before, after].get((left, wanted))
-    return price.time_s if isinstance(price, Price) else 0.0 if price is None else float("inf")
-
-
-def _candidates(analysis: Analysis, segment: Segment, batch_axis: str | None) -> _Candidates:
-    crossing = find_crossing(analysis, segment)
-    strategies = segment_strategies(analysis, segment, batch_axis=batch_axis)
-    found = _Candidates(segment=segment, crossing=crossing, strategies=strategies, programs=[], entries=[], exits=[])
-    for strategy in strategies:
-        assignment = dict(zip(segment.blocks, strategy, strict=True))
-        layouts = lay_out(analysis, assignment, crossing=crossing, segment=segment)
-        found.programs.append(write_segments(analysis, [segment], assignment))
-        found.entries.append(entry_spec(layouts, crossing))
-        found.exits.append(exit_spec(layouts, crossing))
+def reshard_times_s(analysis: Analysis, prices: StepPrices, assignment: Assignment) -> list[float]:
+    """What an assignment takes to reshard before every segment, by these prices; nothing for what was not priced."""
+    found = [0.0]
+    for number, layouts in enumerate(prices.borders):
+        border = layouts.border
+        specs = []
+        for bank, segment in zip((border.left, border.right), analysis.segments[number : number + 2], strict=True):
+            specs.append(bank.specs(analysis, [assignment[block] for block in segment.blocks]))
+        found.append(_time_s(prices, border, *specs))
     return found
 
 
-def _moves(before: _Candidates, after: _Candidates) -> dict[tuple[PartitionSpec, PartitionSpec], ShardedProgram | None]:
-    """The resharding programs between two kinds; None where there is nothing to move."""
-    value = before.crossing.exit
-    keys = [(left, wanted) for left in dict.fromkeys(before.exits) for wanted in dict.fromkeys(after.entries)]
-    if value is None:
-        return dict.fromkeys(keys)
-    aval = value.aval
-    moves: dict[tuple[PartitionSpec, PartitionSpec], ShardedProgram | None] = {}
-    for left, wanted in keys:
-        name = f"reshard {aval.str_short()} from {left} to {wanted} and back"
-        moves[left, wanted] = (
-            None if left == wanted else reshard_program(name, [aval, aval], [left, wanted], [wanted, left])
-        )
-    return moves
+def _time_s(prices: StepPrices, border: Border, left: Specs, right: Specs) -> float:
+    moves = _key(border.moves(left, right))
+    price = prices.reshards.get(moves)
+    return price.time_s if isinstance(price, Price) else 0.0 if price is None else float("inf")
 
 
-def _with_prices(kinds: Mapping[int, _Candidates], prices: Sequence[Price | Failure]) -> dict[int, KindPrices]:
+def _key(moves: Sequence[tuple[Any, PartitionSpec, PartitionSpec]]) -> Moves:
+    return tuple((aval.str_short(), source, target) for aval, source, target in moves)
+
+
+def _lay_out_borders(analysis: Analysis, strategies: Mapping[int, Sequence[Strategy]]) -> list[BorderLayouts]:
+    """The borders of a step, each once for all that are alike."""
+    known: dict[tuple[int, object], tuple[Specs, ...]] = {}
+    made: dict[Border, BorderLayouts] = {}
+
+    def specs(bank: Bank) -> tuple[Specs, ...]:
+        key = bank.segment.number, bank.roles
+        if key not in known:
+            known[key] = tuple(bank.specs(analysis, names) for names in strategies[bank.segment.kind])
+        return known[key]
+
+    found = []
+    for border in find_borders(analysis):
+        if border not in made:
+            made[border] = BorderLayouts(border=border, left=specs(border.left), right=specs(border.right))
+        found.append(made[border])
+    return found
+
+
+def _reshards(borders: Sequence[BorderLayouts]) -> dict[Moves, tuple[ShardedProgram, int]]:
+    """The resharding programs, each with the number of a border that needs it."""
+    found: dict[Moves, tuple[ShardedProgram, int]] = {}
+    for number, layouts in enumerate(dict.fromkeys(borders)):
+        for left in dict.fromkeys(layouts.left):
+            for right in dict.fromkeys(layouts.right):
+                moves = layouts.border.moves(left, right)
+                key = _key(moves)
+                if moves and key not in found:
+                    name = ", ".join(f"{name} from {source} to {target}" for name, source, target in key)
+                    avals, sources, targets = zip(*moves, strict=True)
+                    found[key] = reshard_program(f"reshard {name}", avals, sources, targets), number
+    return found
+
+
+def _of_kinds(
+    first: Mapping[int, Segment], strategies: Mapping[int, Sequence[Strategy]], prices: Sequence[Price | Failure]
+) -> dict[int, KindPrices]:
     found, start = {}, 0
-    for number, kind in kinds.items():
-        stop = start + len(kind.programs)
-        found[number] = KindPrices(
-            segment=kind.segment,
-            crossing=kind.crossing,
-            strategies=tuple(kind.strategies),
-            prices=tuple(prices[start:stop]),
-            entries=tuple(kind.entries),
-            exits=tuple(kind.exits),
-        )
+    for kind, segment in first.items():
+        stop = start + len(strategies[kind])
+        found[kind] = KindPrices(segment=segment, strategies=tuple(strategies[kind]), prices=tuple(prices[start:stop]))
         start = stop
     return found
 
 
-def _priced_segment(prices: StepPrices, before: int | None, kind: int) -> PricedSegment:
-    found = prices.kinds[kind]
-    entries = list(dict.fromkeys(found.entries))
-    exits = list(dict.fromkeys(found.exits))
+def _priced_segment(
+    prices: StepPrices, kind: int, before: BorderLayouts | None, after: BorderLayouts | None
+) -> PricedSegment:
+    found = prices.kinds[kind].prices
+    entries = (0,) * len(found) if before is None else _numbers(before.right)
+    exits = (0,) * len(found) if after is None else _numbers(after.left)
     reshards = None
     if before is not None:
-        left = list(dict.fromkeys(prices.kinds[before].exits))
-        reshards = np.array([[reshard_time_s(prices, before, kind, spec, entry) for entry in entries] for spec in left])
+        left, right = dict.fromkeys(before.left), dict.fromkeys(before.right)
+        reshards = np.array([[_time_s(prices, before.border, a, b) for b in right] for a in left])
     return PricedSegment(
-        times_s=tuple(price.time_s if isinstance(price, Price) else float("inf") for price in found.prices),
-        sizes_bytes=tuple(price.peak_bytes if isinstance(price, Price) else 0 for price in found.prices),
-        entries=tuple(entries.index(spec) for spec in found.entries),
-        exits=tuple(exits.index(spec) for spec in found.exits),
+        times_s=tuple(price.time_s if isinstance(price, Price) else float("inf") for price in found),
+        sizes_bytes=tuple(price.peak_bytes if isinstance(price, Price) else 0 for price in found),
+        entries=entries,
+        exits=exits,
         reshards_s=reshards,
     )
+
+
+def _numbers(specs: Sequence[Specs]) -> tuple[int, ...]:
+    """For each, its number among those that differ."""
+    unique = list(dict.fromkeys(specs))
+    return tuple(unique.index(of_strategy) for of_strategy in specs)

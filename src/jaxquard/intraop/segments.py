@@ -10,12 +10,14 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from jaxquard.intraop.block import Block
+from jaxquard.intraop.block import Block, Choice
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
 
 # All strategies of a segment are priced: four blocks of three choices, or of four in the two products of experts.
 MAX_STRATEGIES = 3 * 3 * 4 * 4
+# Blocks so far back count as equally far: an encoder's memory, for every layer of the decoder but the first.
+_FAR = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +80,19 @@ def cover(
 
 def fingerprints(graph: StepGraph, blocks: Sequence[Block]) -> list[Hashable]:
     """Of every block."""
-    made_by = {
-        var: block.number
-        for block in blocks
-        for position in block.equations
-        for var in graph.equations[position].outvars
-    }
+    made_by = _makers(graph, blocks)
     by_number = {block.number: block for block in blocks}
     return [_fingerprint(graph, block, made_by, by_number) for block in blocks]
+
+
+def _makers(graph: StepGraph, blocks: Sequence[Block]) -> dict[Var, int]:
+    """For each value of a block or of what follows it, the block's number."""
+    return {
+        var: block.number
+        for block in blocks
+        for position in (*block.equations, *block.followers)
+        for var in graph.equations[position].outvars
+    }
 
 
 def _fingerprint(graph: StepGraph, block: Block, made_by: dict[Var, int], blocks: dict[int, Block]) -> Hashable:
@@ -96,17 +103,38 @@ def _fingerprint(graph: StepGraph, block: Block, made_by: dict[Var, int], blocks
         for choice in block.choices
     )
     sources = []
-    for position in block.equations:
-        for place, atom in enumerate(graph.equations[position].invars):
-            if (position, place) not in block.choices[0].needs or not atom.aval.shape:
-                continue
+    for position, place in block.choices[0].needs:
+        atom = graph.equations[position].invars[place]
+        origin = _origin(graph, atom, made_by) if atom.aval.shape else None
+        if origin is not None:
             wanted = tuple(choice.needs[position, place] for choice in block.choices)
-            origin = _origin(graph, atom, made_by)
-            if origin is not None:
-                producer = blocks[made_by[origin]]
-                given = tuple(choice.dims[origin] for choice in producer.choices)
-                sources.append((places.get(position, -1), place, wanted, block.number - producer.number, given))
-    return contractions, cuts, tuple(sources)
+            producer = blocks[made_by[origin]]
+            given = tuple(_given(choice, origin) for choice in producer.choices)
+            distance = _distance(block, producer.number)
+            sources.append((places.get(position, -1), place, wanted, distance, given))
+    return contractions, cuts, tuple(sources), _followers(graph, block, made_by)
+
+
+def _followers(graph: StepGraph, block: Block, made_by: dict[Var, int]) -> Hashable:
+    """The products that follow a block: what they look like, how each choice cuts them, and what they depend on."""
+    found = []
+    for position in block.followers:
+        equation = graph.equations[position]
+        if position in graph.contractions:
+            cuts = tuple(_given(choice, equation.outvars[0]) for choice in block.choices)
+            origins = (_origin(graph, atom, made_by) for atom in equation.invars)
+            distances = tuple(None if origin is None else _distance(block, made_by[origin]) for origin in origins)
+            found.append((_shape_of(equation), cuts, distances))
+    return tuple(found)
+
+
+def _distance(block: Block, producer: int) -> int:
+    return min(block.number - producer, _FAR)
+
+
+def _given(choice: Choice, var: Var) -> Hashable:
+    """How a choice leaves a value of the block, or of what follows it."""
+    return choice.dims[var] if var in choice.dims else choice.follower_dims.get(var, "open")
 
 
 def _shape_of(equation: Equation) -> Hashable:
@@ -212,17 +240,13 @@ def _cut(
 
 def _crossing(graph: StepGraph, blocks: Sequence[Block]) -> list[int]:
     """For each block, how many arrays the blocks before it hand to it and to those after it."""
-    made_by = {
-        var: block.number
-        for block in blocks
-        for position in block.equations
-        for var in graph.equations[position].outvars
-    }
+    made_by = _makers(graph, blocks)
     last_use = dict.fromkeys(made_by, -1)
     for block in blocks:
-        for position, place in block.choices[0].needs:
-            for var in _origins(graph, graph.equations[position].invars[place], made_by):
-                last_use[var] = max(last_use[var], block.number)
+        taken = [graph.equations[position].invars[place] for position, place in block.choices[0].needs]
+        taken += [atom for position in block.followers for atom in graph.equations[position].invars]
+        for var in (origin for atom in taken for origin in _origins(graph, atom, made_by)):
+            last_use[var] = max(last_use[var], block.number)
     counts = [0] * len(blocks)
     for var, number in made_by.items():
         for border in range(number + 1, last_use[var] + 1):

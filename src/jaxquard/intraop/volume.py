@@ -15,7 +15,7 @@ import numpy as np
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.collective_bytes import all_gather_bytes, all_reduce_bytes, all_to_all_bytes
 from jaxquard.intraop.layouts import Assignment
-from jaxquard.intraop.moves import Communication, Move, Sum, all_choices, find_communication
+from jaxquard.intraop.moves import AS_IT_COMES, Communication, Move, Sum, all_choices, find_communication
 from jaxquard.intraop.strategies import block_choices
 from jaxquard.intraop.volume_program import ChoiceProblem, solve_choices
 
@@ -125,7 +125,8 @@ class _Pricer:
     def _move_bytes(self, move: Move, left: _Places, right: _Places) -> float:
         """Forward from the holder's layout to the taker's, and the gradient back."""
         held = [move.held[place] for place in left]
-        wanted = [move.wanted[place] for place in right]
+        wishes = [move.wanted[place] for place in right]
+        wanted = [dim if wish == AS_IT_COMES else wish for dim, wish in zip(held, wishes, strict=True)]
         total = self._reshard_bytes(move.size_bytes, held, wanted)
         if not move.has_gradient:
             return total

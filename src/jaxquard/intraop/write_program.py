@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.cross_borders import Crossing, Side, find_crossing, reshard_at_borders
+from jaxquard.intraop.cross_borders import Crossing, Way, find_crossing, reshard_at_borders
+from jaxquard.intraop.find_borders import role_of
 from jaxquard.intraop.layouts import Assignment, Layouts, Storage, lay_out
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.segments import Segment
+from jaxquard.intraop.travellers import Side, Traveller
 from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close, make_jaxpr
 from jaxquard.pricing.program import ShardedProgram
 
@@ -30,7 +32,7 @@ def write_segments(
     jaxpr = make_jaxpr(
         crossing.inputs, [graph.equations[position] for position in crossing.positions], crossing.outputs
     )
-    jaxpr, copies = reshard_at_borders(jaxpr, sides=parts.sides(crossing.positions), wanted=parts.wanted)
+    jaxpr, copies = reshard_at_borders(jaxpr, sides=parts.sides(crossing.positions), ways=parts.ways)
     names = ", ".join(" ".join("/".join(assignment[block]) for block in segment.blocks) for segment in segments)
     kept = "" if storage is Storage.AS_USED else f", {storage.value}"
     return ShardedProgram(
@@ -47,7 +49,7 @@ def write_step(analysis: Analysis, assignment: Assignment, *, storage: Storage =
     """The program of the whole step: that of its segments, with what crosses their borders resharded there."""
     step = analysis.graph.step
     parts = _Parts(analysis, analysis.segments, assignment, storage)
-    jaxpr, copies = reshard_at_borders(step.jaxpr, sides=parts.sides(range(len(step.jaxpr.eqns))), wanted=parts.wanted)
+    jaxpr, copies = reshard_at_borders(step.jaxpr, sides=parts.sides(range(len(step.jaxpr.eqns))), ways=parts.ways)
     in_specs = [parts.in_spec(var) for var in jaxpr.invars]
     out_specs: list[PartitionSpec | None] = [None] * len(jaxpr.outvars)
     for place, result in enumerate(step.result_of_input):
@@ -69,7 +71,7 @@ class _Parts:
     Attributes:
         whole: what crosses the borders of all of them together.
         held: how values are held.
-        wanted: how each segment wants what comes from its neighbours, and state that is kept otherwise.
+        ways: how each segment gets what comes from others, and state that is kept otherwise.
     """
 
     def __init__(self, analysis: Analysis, segments: Sequence[Segment], assignment: Assignment, storage: Storage):
@@ -77,17 +79,41 @@ class _Parts:
         blocks = tuple(block for segment in segments for block in segment.blocks)
         self.whole = find_crossing(analysis, Segment(number=segments[0].number, kind=segments[0].kind, blocks=blocks))
         self.held: dict[Var, PartitionSpec] = {}
-        self.wanted: dict[tuple[Side, Var], PartitionSpec] = {}
+        self.ways: dict[tuple[Side, Var], Way] = {}
         self._inputs: dict[Var, PartitionSpec] = {}
+        self._layouts: dict[int, tuple[Layouts, Crossing]] = {}
         for segment in segments:
             crossing = self.whole if len(segments) == 1 else find_crossing(analysis, segment)
             layouts = lay_out(analysis, assignment, crossing=crossing, segment=segment, storage=storage)
-            self.held |= _held(analysis, layouts, crossing) | _gradient_specs(layouts, crossing)
-            self.wanted |= _borders(layouts, crossing, segment) | _gathered(layouts, crossing, segment)
+            self._layouts[segment.number] = layouts, crossing
+            self.held |= _held(analysis, layouts, crossing)
+            self.ways |= _gathered(layouts, crossing, segment)
             for var in crossing.inputs:
-                spec = layouts.stored_spec(var) or layouts.spec(var) or layouts.entry_spec(var)
+                stored = layouts.stored_spec(var)
+                spec = layouts.entry_spec(var) if stored is None else stored
                 if spec is not None:
                     self._inputs.setdefault(var, spec)
+        for traveller in analysis.travellers.values():
+            for side in traveller.uses:
+                if side[0] in self._layouts:
+                    self.ways[side, traveller.var] = self._way(traveller, side)
+
+    def _way(self, traveller: Traveller, side: Side) -> Way:
+        """How a value comes to where it is used, through these segments."""
+        segment, phase = side
+        if traveller.is_saved and (segment, Phase.FORWARD) in traveller.uses:
+            phase = Phase.FORWARD
+        used = {place for place, _ in traveller.uses}
+        way = []
+        for place in traveller.segments_to(segment):
+            # From outside of these segments a value comes as the first one that uses it wants it.
+            is_here = bool(way) or traveller.maker in self._layouts or place in used
+            if place in self._layouts and is_here:
+                layouts, crossing = self._layouts[place]
+                spec = role_of(traveller, place).spec(layouts, crossing, traveller.var)
+                if spec is not None:
+                    way.append(((place, phase), spec))
+        return tuple(way)
 
     def sides(self, positions: Sequence[int]) -> list[Side]:
         """The segment and the phase of equations."""
@@ -104,43 +130,16 @@ class _Parts:
         return self.held.get(var)
 
 
-def entry_spec(layouts: Layouts, crossing: Crossing) -> PartitionSpec:
-    """How a segment wants the value that enters it."""
-    found = None if crossing.entry is None else layouts.entry_spec(crossing.entry)
-    return PartitionSpec() if found is None else found
-
-
-def exit_spec(layouts: Layouts, crossing: Crossing) -> PartitionSpec:
-    """How a segment leaves the value that goes out."""
-    found = None if crossing.exit is None else layouts.spec(crossing.exit)
-    return PartitionSpec() if found is None else found
-
-
-def _borders(layouts: Layouts, crossing: Crossing, segment: Segment) -> dict[tuple[Side, Var], PartitionSpec]:
-    """How a segment wants what comes from its neighbours: a value, and a gradient."""
-    wanted: dict[tuple[Side, Var], PartitionSpec] = {}
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
-        if crossing.entry is not None:
-            wanted[(segment.number, phase), crossing.entry] = entry_spec(layouts, crossing)
-    if crossing.exit_gradient is not None:
-        wanted[(segment.number, Phase.BACKWARD), crossing.exit_gradient] = exit_spec(layouts, crossing)
-    return wanted
-
-
-def _gathered(layouts: Layouts, crossing: Crossing, segment: Segment) -> dict[tuple[Side, Var], PartitionSpec]:
+def _gathered(layouts: Layouts, crossing: Crossing, segment: Segment) -> dict[tuple[Side, Var], Way]:
     """State that is kept otherwise than it is used, as forward and backward use it."""
-    wanted: dict[tuple[Side, Var], PartitionSpec] = {}
+    ways: dict[tuple[Side, Var], Way] = {}
     for var in crossing.inputs:
         used = layouts.spec(var)
         if layouts.stored_spec(var) is not None and used is not None:
             for phase in (Phase.FORWARD, Phase.BACKWARD):
-                wanted[(segment.number, phase), var] = used
-    return wanted
-
-
-def _gradient_specs(layouts: Layouts, crossing: Crossing) -> dict[Var, PartitionSpec]:
-    """How the gradient that goes out is cut: as the value that came in."""
-    return {} if crossing.entry_gradient is None else {crossing.entry_gradient: entry_spec(layouts, crossing)}
+                side = segment.number, phase
+                ways[side, var] = ((side, used),)
+    return ways
 
 
 def _held(analysis: Analysis, layouts: Layouts, crossing: Crossing) -> dict[Var, PartitionSpec]:

@@ -1,0 +1,121 @@
+"""What a plan takes as one program, or by pairs of neighbours, under made-up prices."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.search_sharding import search_sharding
+from jaxquard.pricing import Price
+from tests.intraop.fake_pricer import FakePricer
+from tests.intraop.steps import mesh_of, zoo_types
+
+TRADES = {"rows": 1, "columns": 2, "contracted": 3, "scattered": 9}
+SIZES = {"rows": 30, "columns": 20, "contracted": 10, "scattered": 1}
+
+
+class TogetherPricer(FakePricer):
+    """Neighbours in one program save a tenth of the time and a fifth of the memory at each border between them."""
+
+    def __init__(self, *, saved_bytes: float = 0.2):
+        super().__init__(times_ms=TRADES, sizes=SIZES)
+        self.saved_bytes = saved_bytes
+
+    def _price(self, name):
+        found = super()._price(name)
+        numbers = re.match(r"segment ([\d and]+):", name)
+        if numbers is None or not isinstance(found, Price):
+            return found
+        num_borders = numbers[1].count("and")
+        time_s = found.time_s - 1e-4 * num_borders
+        return replace(found, time_s=time_s, peak_bytes=found.peak_bytes - int(100 * self.saved_bytes) * num_borders)
+
+
+def search(num_layers, **more):
+    step, args = zoo_types("gpt-tiny", num_layers=num_layers)
+    return search_sharding(step, args, mesh=mesh_of(x=8), **({"pricer": TogetherPricer()} | more))
+
+
+@pytest.mark.parametrize("num_layers", [2, 7], ids=["whole", "in pairs"])
+def test_time_and_memory_are_those_of_neighbours_together(num_layers):
+    found = search(num_layers)
+    num_blocks, num_borders = 4 * num_layers + 2, num_layers + 1
+    assert found.time_s == pytest.approx(num_blocks * 1e-3 - num_borders * 1e-4)
+    assert found.sum_s == pytest.approx(num_blocks * 1e-3)
+    assert found.size_bytes == 30 * num_blocks - 20 * num_borders
+
+
+def test_a_plan_that_fits_as_one_program_is_found_though_the_sum_does_not_fit():
+    """All rows take 300 bytes by equation (9), and 240 together."""
+    limited = search(2, memory_limit_bytes=240)
+    assert limited.size_bytes == 240
+    assert limited.time_s == pytest.approx(search(2).time_s)
+
+
+def test_a_plan_that_needs_more_as_one_program_is_not_chosen():
+    greedy = TogetherPricer(saved_bytes=-0.2)
+    limited = search(2, memory_limit_bytes=330, pricer=greedy)
+    assert limited.size_bytes <= 330
+    assert limited.time_s > search(2, pricer=greedy).time_s
+
+
+def test_if_nothing_fits_the_error_says_the_least():
+    with pytest.raises(ShardingError, match="need 100 bytes"):
+        search(2, memory_limit_bytes=20)
+
+
+class RoughPricer(FakePricer):
+    """Single prices are a few percent off, for or against a plan; compared, they are right."""
+
+    def __init__(self, rough):
+        super().__init__(times_ms=TRADES, sizes=SIZES)
+        self.rough = rough
+        self.compared = []
+
+    def compare(self, programs, *, on_progress=None):
+        self.compared = [program.name for program in programs]
+        return super().price_all(programs)
+
+    def price_all(self, programs, *, groups=None, on_progress=None):
+        prices = super().price_all(programs, groups=groups)
+        pairs = zip(programs, prices, strict=True)
+        return [replace(price, time_s=price.time_s * self.rough(program.name)) for program, price in pairs]
+
+
+def test_the_closest_rivals_are_compared_before_one_is_chosen():
+    """All rows is best; alone, the plan that keeps all state in parts seems faster."""
+    pricer = RoughPricer(lambda name: 0.9 if name.endswith("zero 3") else 1.0)
+    found = search(2, pricer=pricer)
+    assert found.storage is Storage.AS_USED
+    assert found.time_s == pytest.approx(10e-3)
+    assert 2 <= len(pricer.compared) <= 6
+    assert any(name.endswith("zero 3") for name in pricer.compared)
+
+
+def test_far_rivals_are_not():
+    pricer = RoughPricer(lambda name: 3.0 if "zero" in name or "columns" in name else 1.0)
+    search(2, pricer=pricer)
+    assert pricer.compared
+    assert not [name for name in pricer.compared if "zero" in name or "columns" in name]
+
+
+def test_a_deep_step_is_not_compared_whole():
+    pricer = RoughPricer(lambda name: 1.0)
+    search(7, pricer=pricer)
+    assert not pricer.compared
+
+
+def test_state_in_parts_may_go_with_any_strategy():
+    """Neither data parallelism nor Megatron is fastest; the best strategy is faster yet with its state in parts."""
+    prices = FakePricer(times_ms=TRADES | {"rows": 3, "columns": 1})
+
+    def price(name):
+        found = FakePricer._price(prices, name)
+        return replace(found, time_s=found.time_s * 0.8) if name.endswith("zero 1") else found
+
+    prices._price = price
+    found = search(2, pricer=prices)
+    assert set(found.choices) == {("columns",)}
+    assert found.storage is Storage.ZERO_1
