@@ -284,3 +284,26 @@ def test_another_process_finds_the_prices(tmp_path):
     (first, num_first), (second, num_second) = (text.split("\n")[:2] for text in done)
     assert first == second
     assert (num_first, num_second) == ("0", "1")
+
+
+class TestCompare:
+    def test_all_rivals_run_in_turns_and_more_often(self, monkeypatch):
+        order = []
+
+        def run(self):
+            order.append(id(self))
+            return 1.0
+
+        monkeypatch.setattr(Contender, "run", run)
+        prices = quick_pricer(round_size=2).compare([product(8), product(16), product(24)])
+        assert [price.provenance.num_runs for price in prices] == [12, 12, 12]
+        assert len(order) == 3 * 13
+        assert order == order[:3] * 13, "one round of three"
+
+    def test_single_prices_are_no_answer_to_it_but_its_own_are(self, monkeypatch, tmp_path):
+        pricer = quick_pricer(PriceCache(tmp_path))
+        times_of(monkeypatch, [9, 3.0, 3.0, 3.0, 3.0], [9] + [2.0] * 12)
+        assert pricer.price(product(8)).time_s == 3.0
+        assert [price.time_s for price in pricer.compare([product(8)])] == [2.0]
+        assert [price.time_s for price in pricer.compare([product(8)])] == [2.0]
+        assert pricer.price(product(8)).time_s == 3.0

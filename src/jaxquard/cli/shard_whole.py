@@ -54,7 +54,7 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
     if different:
         raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
     analysis = analyse_step(traced, axes=plan.axes)
-    chosen = Baseline(name=PLAN, assignment=dict(enumerate(plan.choices)))
+    chosen = Baseline(name=PLAN, assignment=dict(enumerate(plan.choices)), storage=plan.storage)
     plans: Sequence[Baseline] = [chosen, *baselines(analysis).values()]
     programs = [replace(write_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans]
     with MeasuredPricer(mesh, cache=None, round_size=len(programs)) as pricer:

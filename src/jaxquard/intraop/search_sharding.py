@@ -7,16 +7,14 @@ from jax.sharding import Mesh
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import Analysis, analyse_step
-from jaxquard.intraop.baselines import Baseline, baselines
-from jaxquard.intraop.choose_finalists import choose_finalists
-from jaxquard.intraop.predict import Prediction, predict_all
-from jaxquard.intraop.price_segments import StepPrices, make_chain, price_segments
-from jaxquard.intraop.search_chain import search_chain
-from jaxquard.intraop.search_frontier import Frontier, FrontierPoint
-from jaxquard.intraop.search_segments import PricedSegment
+from jaxquard.intraop.baselines import Baseline
+from jaxquard.intraop.predict import Prediction
+from jaxquard.intraop.price_segments import StepPrices, price_segments
+from jaxquard.intraop.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.step_fingerprint import fingerprint_step
+from jaxquard.intraop.step_parts import stacked_specs
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.intraop.write_program import write_step
 from jaxquard.pricing import MeasuredPricer, OnProgress, Price, PriceCache, Pricer
@@ -61,47 +59,18 @@ def search_sharding(
         used = pricer or own
         assert used is not None
         prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
-        chain = make_chain(analysis, prices)
-        frontier = _search(chain, memory_limit_bytes)
-        finalists = []
-        if isinstance(frontier, Frontier):
-            finalists = choose_finalists(
-                analysis, prices, chain, frontier.best, memory_limit_bytes=memory_limit_bytes, count=num_finalists
-            )
-        plans = [*finalists, *baselines(analysis).values()]
-        predicted = predict_all(analysis, prices, plans, pricer=used, on_progress=on_progress)
+        found = search_plans(
+            analysis,
+            prices,
+            pricer=used,
+            memory_limit_bytes=memory_limit_bytes,
+            num_finalists=num_finalists,
+            on_progress=on_progress,
+        )
     finally:
         if own is not None:
             own.close()
-    chosen = _fastest(predicted, memory_limit_bytes, frontier)
-    points = frontier.points if isinstance(frontier, Frontier) else ()
-    return _make_plan(analysis, prices, points, plans[chosen], predicted[chosen], predicted[len(finalists) :], mesh)
-
-
-def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> Frontier | ShardingError:
-    """The frontier; or why there is none: a baseline that keeps its state otherwise may still fit."""
-    try:
-        return search_chain(chain, memory_limit_bytes=memory_limit_bytes)
-    except ShardingError as error:
-        return error
-
-
-def _fastest(
-    predicted: Sequence[Prediction], memory_limit_bytes: int | None, frontier: Frontier | ShardingError
-) -> int:
-    """The fastest plan of those that fit: finalists of the search and baselines alike."""
-    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
-    priced = [place for place, found in enumerate(predicted) if found.time_s != float("inf")]
-    fitting = [place for place in priced if predicted[place].size_bytes <= limit]
-    if fitting:
-        return min(fitting, key=lambda place: predicted[place].time_s)
-    if isinstance(frontier, ShardingError):
-        smallest = min((predicted[place] for place in priced), key=lambda found: found.size_bytes, default=None)
-        if smallest is None:
-            raise frontier
-        baseline = f"Of the baselines, {smallest.name} needs least: {smallest.size_bytes} bytes."
-        raise ShardingError(f"{frontier} {baseline}") from frontier
-    raise ShardingError("none of the plans that were looked at ran. The notes of a search without a limit say why.")
+    return _make_plan(analysis, prices, found, mesh)
 
 
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
@@ -114,30 +83,24 @@ def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
     return batch_axis
 
 
-def _make_plan(
-    analysis: Analysis,
-    prices: StepPrices,
-    points: Sequence[FrontierPoint],
-    plan: Baseline,
-    prediction: Prediction,
-    rivals: Sequence[Prediction],
-    mesh: Mesh,
-) -> ShardingPlan:
+def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:
+    plan, prediction = found.plans[found.chosen], found.predictions[found.chosen]
     step = analysis.graph.step
     program = write_step(analysis, plan.assignment, storage=plan.storage)
-    names = step.input_names[: step.num_args]
     return ShardingPlan(
         fingerprint=fingerprint_step(step),
         axes=dict(analysis.axes),
         segments=tuple(_planned_segments(analysis, plan, prediction)),
         storage=plan.storage,
-        specs=dict(zip(names, program.in_specs, strict=False)),
+        specs=dict(zip(step.arg_names, stacked_specs(step.inputs, program.in_specs), strict=True)),
         time_s=prediction.time_s,
         sum_s=prediction.sum_s,
         size_bytes=prediction.size_bytes,
         num_programs=prices.num_programs,
-        rivals=tuple(Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in rivals),
-        frontier=tuple((point.time_s, point.size_bytes) for point in points),
+        rivals=tuple(
+            Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in found.rivals
+        ),
+        frontier=tuple((point.time_s, point.size_bytes) for point in found.points),
         notes=_notes(analysis, prices),
         provenance=_provenance(prices),
         mesh=mesh,

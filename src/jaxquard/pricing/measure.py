@@ -6,6 +6,7 @@ meanwhile. A program that does not compile, fit or run is set aside by name.
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from jax.sharding import Mesh
@@ -82,6 +83,8 @@ class MeasuredPricer:
         self._compilers = choose_compilers(
             mesh, num_compilers=num_compilers, limit_s=compile_limit_s, on_compiled=self._meter.add_compile_work
         )
+        # They hold what they have compiled, so once there are some, even a few programs go to them.
+        self._has_compilers = False
         self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
@@ -95,6 +98,7 @@ class MeasuredPricer:
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
         self._compilers.stop()
+        self._has_compilers = False
 
     @property
     def spent(self) -> Spent:
@@ -120,19 +124,41 @@ class MeasuredPricer:
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
+        return self._measure(
+            programs, groups, effort=self._effort, round_size=self._round_size, on_progress=on_progress
+        )
+
+    def compare(
+        self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
+    ) -> list[Price | Failure]:
+        """The prices of close rivals: all in one round, and three times as many runs; see `Pricer`."""
+        num_runs = 3 * self._effort.num_runs
+        effort = replace(self._effort, num_runs=num_runs, max_runs=max(num_runs, self._effort.max_runs))
+        return self._measure(programs, None, effort=effort, round_size=len(programs), on_progress=on_progress)
+
+    def _measure(
+        self,
+        programs: Sequence[ShardedProgram],
+        groups: Sequence[Hashable] | None,
+        *,
+        effort: Effort,
+        round_size: int,
+        on_progress: OnProgress | None,
+    ) -> list[Price | Failure]:
         ledger = Ledger([program.name for program in programs], on_progress)
         best, watch = BestTimes(), WatchedRun()
-        environment = self._environment()
+        environment = self._environment(effort)
         jobs = self._find_missing(programs, groups or [None] * len(programs), environment, ledger, best)
+        self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS
         here = CompileHere(on_compiled=self._meter.add_compile_work)
         measurement = Measurement(
             mesh=self._mesh,
-            effort=self._effort,
+            effort=effort,
             cache=self._cache,
-            compilers=self._compilers if len(jobs) >= _FEWEST_FOR_COMPILERS else here,
+            compilers=self._compilers if self._has_compilers else here,
             environment=environment,
             num_profiled_runs=self._num_profiled_runs,
-            round_size=self._round_size,
+            round_size=round_size,
             memory_limit_bytes=self._memory_limit_bytes,
             ledger=ledger,
             best=best,
@@ -140,20 +166,20 @@ class MeasuredPricer:
             meter=self._meter,
         )
         try:
-            measurement.measure(jobs, batch_size=self._batch_size)
+            measurement.measure(jobs, batch_size=max(self._batch_size, round_size))
         except BaseException:
-            self._compilers.stop()
+            self.close()
             raise
         finally:
             watch.end(wait_s=1.0)
         return ledger.results()
 
-    def _environment(self) -> str:
+    def _environment(self, effort: Effort) -> str:
         """What else than the program decides a price."""
-        measured = {"num_warmups": self._effort.num_warmups, "num_runs": self._effort.num_runs}
+        measured = {"num_warmups": effort.num_warmups, "num_runs": effort.num_runs}
         # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
-        if self._effort.max_runs != DEFAULT_MAX_RUNS:
-            measured["max_runs"] = self._effort.max_runs
+        if effort.max_runs != DEFAULT_MAX_RUNS:
+            measured["max_runs"] = effort.max_runs
         if self._num_profiled_runs:
             measured["num_profiled_runs"] = self._num_profiled_runs
         return environment_key(self._mesh, **measured)

@@ -126,3 +126,9 @@ class Pricer(Protocol):
             on_progress: called as prices become known.
         """
         ...
+
+    def compare(
+        self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
+    ) -> list[Price | Failure]:
+        """The prices of a few close rivals, so exact that they tell which is best, if this pricer can do better."""
+        ...

@@ -1,0 +1,145 @@
+"""Chooses a plan out of the prices of segments: search, finalists, baselines, prediction (CFP, section 4.4)."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.analyse import Analysis
+from jaxquard.intraop.baselines import Baseline, baselines
+from jaxquard.intraop.choose_finalists import choose_finalists
+from jaxquard.intraop.compare_rivals import compare_rivals
+from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.predict import Prediction, predict_all
+from jaxquard.intraop.price_segments import StepPrices, make_chain
+from jaxquard.intraop.search_chain import search_chain
+from jaxquard.intraop.search_frontier import Frontier, FrontierPoint
+from jaxquard.intraop.search_segments import PricedSegment
+from jaxquard.pricing import OnProgress, Pricer
+
+# How far the sum of equation (9) may be above what a plan takes as one program.
+_SLACK = 1.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSearch:
+    """All plans that were looked at.
+
+    Attributes:
+        finalists: of the search, its own answer first; none if nothing fits.
+        baselines: what people use without a search.
+        predictions: of the finalists, then of the baselines.
+        chosen: the place of the fastest of them that fits.
+        points: the frontier.
+        composed_s: seconds that the search itself took, without prices.
+    """
+
+    finalists: tuple[Baseline, ...] = field(repr=False)
+    baselines: tuple[Baseline, ...] = field(repr=False)
+    predictions: tuple[Prediction, ...] = field(repr=False)
+    chosen: int
+    points: tuple[FrontierPoint, ...] = field(repr=False)
+    composed_s: float
+
+    @property
+    def plans(self) -> tuple[Baseline, ...]:
+        """In the order of the predictions."""
+        return (*self.finalists, *self.baselines)
+
+    @property
+    def rivals(self) -> tuple[Prediction, ...]:
+        """Of the baselines."""
+        return self.predictions[len(self.finalists) :]
+
+
+def search_plans(
+    analysis: Analysis,
+    prices: StepPrices,
+    *,
+    pricer: Pricer,
+    memory_limit_bytes: int | None,
+    num_finalists: int,
+    on_progress: OnProgress | None = None,
+) -> PlanSearch:
+    """Finds the fastest plan that fits, of the search's finalists and of the baselines alike.
+
+    Raises:
+        ShardingError: if no plan fits in memory.
+    """
+    start_s = time.perf_counter()
+    chain = make_chain(analysis, prices)
+    frontier = _search(chain, memory_limit_bytes)
+    finalists = _finalists(analysis, prices, chain, memory_limit_bytes, count=num_finalists)
+    composed_s = time.perf_counter() - start_s
+    others = tuple(baselines(analysis).values())
+    plans = [*finalists, *others]
+    predicted = predict_all(analysis, prices, plans, pricer=pricer, on_progress=on_progress)
+    predicted = compare_rivals(
+        analysis, plans, predicted, memory_limit_bytes=memory_limit_bytes, pricer=pricer, on_progress=on_progress
+    )
+    return PlanSearch(
+        finalists=tuple(finalists),
+        baselines=others,
+        predictions=tuple(predicted),
+        chosen=_fastest(predicted, memory_limit_bytes, frontier),
+        points=frontier.points if isinstance(frontier, Frontier) else (),
+        composed_s=composed_s,
+    )
+
+
+def _finalists(
+    analysis: Analysis,
+    prices: StepPrices,
+    chain: Sequence[PricedSegment],
+    memory_limit_bytes: int | None,
+    *,
+    count: int,
+) -> list[Baseline]:
+    """Plans for a closer look.
+
+    With a limit, half of them keep it by equation (9), and the others may after all. Then the fastest of all that keep
+    their state in parts (ZeRO): that saves memory, and the work of updating the same weights on every device.
+    """
+    limits = [None] if memory_limit_bytes is None else [memory_limit_bytes, int(_SLACK * memory_limit_bytes)]
+    found: dict[tuple[tuple[str, ...], ...], Baseline] = {}
+    for limit in limits:
+        frontier = _search(chain, limit)
+        if isinstance(frontier, Frontier):
+            share = -(-count // len(limits))
+            best = frontier.best
+            for plan in choose_finalists(analysis, prices, chain, best, memory_limit_bytes=limit, count=share):
+                key = tuple(tuple(plan.assignment[block.number]) for block in analysis.blocks)
+                found.setdefault(key, plan)
+    plans = list(found.values())
+    frontier = _search(chain, None)
+    if isinstance(frontier, Frontier):
+        count = -(-count // 4)
+        fast = choose_finalists(analysis, prices, chain, frontier.best, memory_limit_bytes=None, count=count)
+        plans += [replace(plan, storage=storage) for plan in fast for storage in (Storage.ZERO_1, Storage.ZERO_3)]
+    return [replace(plan, name=f"finalist {number}") for number, plan in enumerate(plans)]
+
+
+def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> Frontier | ShardingError:
+    """The frontier; or why there is none: a baseline that keeps its state otherwise may still fit."""
+    try:
+        return search_chain(chain, memory_limit_bytes=memory_limit_bytes)
+    except ShardingError as error:
+        return error
+
+
+def _fastest(
+    predicted: Sequence[Prediction], memory_limit_bytes: int | None, frontier: Frontier | ShardingError
+) -> int:
+    """The fastest plan of those that fit: finalists of the search and baselines alike."""
+    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
+    priced = [place for place, found in enumerate(predicted) if found.time_s != float("inf")]
+    fitting = [place for place in priced if predicted[place].size_bytes <= limit]
+    if fitting:
+        return min(fitting, key=lambda place: predicted[place].time_s)
+    if isinstance(frontier, ShardingError):
+        smallest = min((predicted[place] for place in priced), key=lambda found: found.size_bytes, default=None)
+        if smallest is None:
+            raise frontier
+        baseline = f"Of the baselines, {smallest.name} needs least: {smallest.size_bytes} bytes."
+        raise ShardingError(f"{frontier} {baseline}") from frontier
+    raise ShardingError("none of the plans that were looked at ran. The notes of a search without a limit say why.")
