@@ -6,7 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from jaxquard.cli import reproduce as command
+from jaxquard.cli import reproduce_meshslice as command
 from jaxquard.cli.main import app
 
 
@@ -56,7 +56,7 @@ def no_work(monkeypatch):
 @pytest.mark.usefixtures("no_work")
 def test_an_unknown_paper():
     result = run("gpipe")
-    assert (result.exit_code, result.stderr) == (2, "error: no paper is called 'gpipe'. Use one of: meshslice.\n")
+    assert (result.exit_code, result.stderr) == (2, "error: no paper is called 'gpipe'. Use one of: meshslice, cfp.\n")
 
 
 @pytest.mark.usefixtures("no_work")

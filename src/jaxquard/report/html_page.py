@@ -14,7 +14,7 @@ h2 { font-size: 18px; margin: 0 0 4px; }
 section { background: #fff; border: 1px solid #e3e6ea; border-radius: 10px; padding: 18px 22px; margin-top: 18px; }
 p { margin: 6px 0 10px; max-width: 92ch; }
 .note { color: #6b7280; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)); gap: 14px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(460px, 1fr)); gap: 14px; }
 .charts svg, .wide svg { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13.5px; margin: 8px 0; }

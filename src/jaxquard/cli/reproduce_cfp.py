@@ -1,0 +1,115 @@
+"""`jaxquard reproduce cfp`: runs the cells that are left, and draws what there is."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from jaxquard.cli.console import check_writable, make_console, print_line, write_file
+from jaxquard.cli.progress import ProgressBars
+from jaxquard.cli.shard_options import choose_cache, prepare_devices, start_mesh
+from jaxquard.errors import JaxquardError
+from jaxquard.evaluate.cfp import Results, cfp_page, read_results, reproduce_cfp, verdict_counts
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.cells import MODELS
+from jaxquard.evaluate.cfp.headlines import Verdict, headlines, in_unit
+from jaxquard.pricing import PriceCache
+
+NUM_DEVICES = 8
+_STYLES = {Verdict.AS_LARGE: "green", Verdict.IN_KIND: "yellow", Verdict.NOT_HERE: "red", Verdict.NOT_RUN: "dim"}
+# So many letters stand beside a bar; with more, rich would leave out the bar.
+_ROOM = 60
+
+
+def reproduce_cfp_paper(
+    out: Path, json: Path | None, *, is_quick: bool, drawn: Path | None, models: str | None, cache: Path | None
+) -> None:
+    """Measures, or reads an earlier run; prints the headlines and writes the page."""
+    given = {"--json": json, "--quick": is_quick, "--models": models, "--cache": cache}
+    wrong = [option for option, value in given.items() if value]
+    if drawn is not None and wrong:
+        raise JaxquardError(f"--from draws an earlier run and measures nothing. Leave out {' and '.join(wrong)}.")
+    page = out / "cfp.html"
+    check_writable(page)
+    if drawn is not None:
+        results = read_results(drawn)
+    else:
+        path = json or out / "cfp.json"
+        check_writable(path)
+        results = _measure(path, is_quick=is_quick, models=_models(models), cache=choose_cache(cache, no_cache=False))
+    _print(results)
+    write_file(page, cfp_page(results))
+
+
+def _measure(path: Path, *, is_quick: bool, models: tuple[str, ...] | None, cache: PriceCache | None) -> Results:
+    prepare_devices(cpu=True, num_devices=NUM_DEVICES, sizes=None)
+    start_mesh(None, num_devices=NUM_DEVICES)
+    if path.exists():
+        read_results(path)
+    with _interruptible(path), ProgressBars() as bars:
+        cells, part = bars.add("cells", name="starting"), bars.add("this cell", name="starting")
+        return reproduce_cfp(
+            models=models,
+            is_quick=is_quick,
+            path=path,
+            cache=cache,
+            on_cell=lambda done, total, name: cells(done, total, _shorten(name)),
+            on_part=lambda label, done, total, name: part(done, total, _shorten(f"{label}: {name}" if name else label)),
+            on_done=_say_done,
+        )
+
+
+def _say_done(cell: Cell) -> None:
+    """A line a cell, where no bar tells."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        best = cell.best
+        found = cell.failure if best is None or best.measured_s is None else f"{best.measured_s * 1e3:.1f} ms"
+        console.print(f"{cell.spec.name}: {found}", markup=False, soft_wrap=True)
+
+
+def _models(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(word.strip() for word in text.split(","))
+    for name in names:
+        if name not in MODELS:
+            raise JaxquardError(f"--models has {name!r}, which is no model here. Use {', '.join(MODELS)}.")
+    return names
+
+
+@contextlib.contextmanager
+def _interruptible(path: Path) -> Iterator[None]:
+    """Ctrl-C ends the command with one sentence and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        said = f"interrupted. Finished cells are kept in {path}, and the same command goes on from there."
+        Console(stderr=True, highlight=False).print(said, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _ROOM else text[: _ROOM - 1].rstrip(" ;,") + "…"
+
+
+def _print(results: Results) -> None:
+    console = make_console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("headline", overflow="fold")
+    for name in ("paper", "ours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for headline in headlines(results):
+        unit = headline.paper.unit
+        table.add_row(
+            headline.paper.title,
+            in_unit(headline.paper.value, unit),
+            in_unit(headline.ours, unit),
+            f"[{_STYLES[headline.verdict]}]{headline.verdict.value}",
+        )
+    console.print(table)
+    print_line(console, f"{verdict_counts(results)}. The page says what can be compared.")

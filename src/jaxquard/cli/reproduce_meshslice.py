@@ -1,0 +1,46 @@
+"""`jaxquard reproduce meshslice`."""
+
+from pathlib import Path
+
+from rich.table import Table
+
+from jaxquard.cli.console import check_writable, make_console, print_line, write_file
+from jaxquard.cli.progress import ProgressBars
+from jaxquard.evaluate.meshslice import Reproduction, meshslice_page, reproduce_meshslice, results_text, verdict_counts
+from jaxquard.evaluate.meshslice.headlines import Verdict
+from jaxquard.evaluate.meshslice.labels import in_unit, span_in_unit
+
+_STYLES = {Verdict.REPRODUCES: "green", Verdict.WITHIN_BAND: "yellow", Verdict.DOES_NOT: "red"}
+
+
+def reproduce_meshslice_paper(out: Path, json: Path | None) -> None:
+    """Computes, prints the headlines, writes the page and, if asked, the numbers."""
+    page = out / "meshslice.html"
+    for path in (page, *([json] if json is not None else [])):
+        check_writable(path)
+    with ProgressBars() as bars:
+        results = reproduce_meshslice(on_progress=bars.add("MeshSlice", name="Figure 9"))
+    _print(results)
+    write_file(page, meshslice_page(results))
+    if json is not None:
+        write_file(json, results_text(results))
+
+
+def _print(results: Reproduction) -> None:
+    console = make_console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("headline", overflow="fold")
+    for name in ("paper", "ours", "band"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for headline in results.headlines:
+        unit = headline.paper.unit
+        table.add_row(
+            headline.paper.title,
+            in_unit(headline.paper.value, unit),
+            in_unit(headline.ours, unit),
+            span_in_unit(headline.band, unit),
+            f"[{_STYLES[headline.verdict]}]{headline.verdict.value}",
+        )
+    console.print(table)
+    print_line(console, f"{verdict_counts(results)}. The page says why.")

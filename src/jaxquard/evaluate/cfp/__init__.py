@@ -1,0 +1,8 @@
+"""The evaluation of CFP (arXiv 2504.00598, section 5), redone on virtual devices."""
+
+from .cell_content import Results as Results
+from .cell_content import read_results as read_results
+from .cell_content import results_text as results_text
+from .page import cfp_page as cfp_page
+from .page import verdict_counts as verdict_counts
+from .reproduce import reproduce_cfp as reproduce_cfp

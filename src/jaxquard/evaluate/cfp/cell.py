@@ -1,0 +1,153 @@
+"""One cell of the evaluation, run: plain data, so that what one machine measures another can draw."""
+
+import enum
+from dataclasses import dataclass, field
+
+from .cell_spec import CellSpec
+
+# A choice on every mesh axis, for every block of the step.
+Choices = tuple[tuple[str, ...], ...]
+
+# Equal programs of other models, as of reshards, are known here and there.
+_FEW = 0.15
+
+
+class Role(enum.Enum):
+    """Why a plan was looked at."""
+
+    FINALIST = "finalist"
+    BASELINE = "baseline"
+    STRATEGY = "strategy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRun:
+    """A plan, predicted and run whole; None for what was not asked or is not known.
+
+    Attributes:
+        choices: per block.
+        storage: how state is kept between steps.
+        volume_bytes: what each device sends, by Alpa's symbolic rules.
+        compiled_bytes: the same of the collectives in the compiled step.
+        predicted_s: by the prices of parts and of what neighbours share.
+        sum_s: by equation (8).
+        predicted_bytes: by equation (9).
+        coarse_s: the least of a few runs.
+        measured_s: the least of many runs, in turns with the others.
+        spread: how far the upper quartile of these lies above the least, as a part of it.
+        compute_s: of a step, on one device; and `communication_s`.
+        peak_bytes: of the compiled step, on each device.
+        failure: why it was set aside.
+    """
+
+    name: str
+    role: Role
+    choices: Choices = field(repr=False)
+    storage: str
+    volume_bytes: float
+    compiled_bytes: float | None = None
+    predicted_s: float | None = None
+    sum_s: float | None = None
+    predicted_bytes: int | None = None
+    coarse_s: float | None = None
+    measured_s: float | None = None
+    spread: float | None = None
+    compute_s: float | None = None
+    communication_s: float | None = None
+    peak_bytes: int | None = None
+    failure: str | None = None
+
+    @property
+    def time_s(self) -> float | None:
+        """The best that is known of what it takes."""
+        return self.coarse_s if self.measured_s is None else self.measured_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockInfo:
+    """A block: its segment and that one's kind, what its first product multiplies with, and where that stands."""
+
+    segment: int
+    kind: int
+    weight: str
+    line: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Where the time of a cell went.
+
+    Attributes:
+        traced: the user's step to a jaxpr.
+        analysed: blocks and segments.
+        lowered, compiled, profiled: of the programs of segments; compiling is added up over all of them, so that
+            parallel compilers do not shorten it. None where the pricer does not tell.
+        priced: all of these on the clock.
+        composed: the search over prices.
+        predicted: pricing finalists and baselines, on the clock.
+        whole_compiled, whole_run: running plans whole, which is no part of a search.
+    """
+
+    traced: float = 0.0
+    analysed: float = 0.0
+    lowered: float | None = None
+    compiled: float | None = None
+    profiled: float | None = None
+    priced: float = 0.0
+    composed: float = 0.0
+    predicted: float = 0.0
+    whole_compiled: float = 0.0
+    whole_run: float = 0.0
+
+    @property
+    def searched(self) -> float:
+        """All that a search takes, on the clock."""
+        return self.traced + self.analysed + self.priced + self.composed + self.predicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell.
+
+    Attributes:
+        limit_bytes: the memory limit that was used.
+        chosen: the name of the plan that the search chose; None if nothing fits.
+        num_programs: what was priced for the search, as equation (7) counts.
+        equation_7: what equation (7) gives for the blocks and segments found, with one block on each side of a border.
+        num_known: of the prices, those that came from a cache, so that they took no time.
+        machine: in words.
+        failure: why nothing was chosen.
+    """
+
+    spec: CellSpec
+    limit_bytes: int | None
+    runs: tuple[PlanRun, ...]
+    chosen: str | None
+    num_programs: int
+    equation_7: int
+    num_known: int
+    blocks: tuple[BlockInfo, ...] = field(repr=False)
+    seconds: Seconds
+    machine: str
+    failure: str | None = None
+
+    @property
+    def is_measured_anew(self) -> bool:
+        """Whether nearly all prices were measured for this cell, so that its seconds tell what a search takes."""
+        return self.num_known <= _FEW * self.num_programs
+
+    def run(self, name: str) -> PlanRun | None:
+        """A plan by its name."""
+        return next((run for run in self.runs if run.name == name), None)
+
+    @property
+    def best(self) -> PlanRun | None:
+        """The plan that the search chose."""
+        return None if self.chosen is None else self.run(self.chosen)
+
+    def fits(self, run: PlanRun) -> bool:
+        """Whether a plan ran within the limit; without one, whether it ran."""
+        if run.time_s is None or run.peak_bytes is None:
+            return False
+        return self.limit_bytes is None or run.peak_bytes <= self.limit_bytes

@@ -1,0 +1,147 @@
+"""What the paper says in words, held against our numbers: each claim with the cells that speak against it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .cell import Cell
+from .cell_content import Results
+from .depths import Depth
+from .figure_8 import figure_8
+from .figure_11 import memory_cells
+from .figure_12 import priced_cells
+from .labels import OURS, PLAN_LABELS, milliseconds, model_label
+from .pick import compared_run
+from .targets import faster_baselines
+
+# Compile times of equal programs wander by less.
+_STABLE = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A sentence of the paper; `num_looked_at` cells or pairs could have spoken against it."""
+
+    section: str
+    text: str
+    num_looked_at: int
+    exceptions: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool | None:
+        """None if there was nothing to look at."""
+        return None if self.num_looked_at == 0 else not self.exceptions
+
+
+def check_claims(results: Results) -> tuple[Claim, ...]:
+    """All that can be read off our cells."""
+    cells = results.cells
+    ran = [cell for cell in cells if cell.best is not None]
+    limited = memory_cells(cells)
+    return (
+        _claim(
+            "5.2",
+            "The chosen plan is no slower than data parallelism, Megatron or the least volume (beyond the spread).",
+            len(ran),
+            (f"{cell.spec.name}: {run.name} is faster" for cell in ran for run in faster_baselines(cell)),
+        ),
+        _claim("5.3", "The chosen plan has the least communication of all.", *_least_communication(cells)),
+        _claim("5.4", "It fits where the plan of least volume does, and where that one does not.", *_fits(limited)),
+        _claim("5.4", "Under a limit it is faster than ZeRO-1.", *_beats_zero(limited)),
+        _claim("5.5", "Compiling takes about as long whatever the batch.", *_stable_compiling(cells)),
+        _claim("5.5", "Compiling in parallel cuts the whole.", *_cut(priced_cells(cells))),
+        _claim("5.5", "The programs to price do not grow with depth.", *_same_programs(results.depths)),
+        _claim("5.6", "Analysis grows with depth, and no faster.", *_linear(results.depths)),
+    )
+
+
+def _claim(section: str, text: str, num_looked_at: int, exceptions: Iterable[str]) -> Claim:
+    return Claim(section=section, text=text, num_looked_at=num_looked_at, exceptions=tuple(exceptions))
+
+
+def _least_communication(cells: Sequence[Cell]) -> tuple[int, list[str]]:
+    sent = figure_8(cells)
+    ours = {one.model: one.communication_s for one in sent if one.plan == OURS}
+    others = [one for one in sent if one.plan != OURS and one.model in ours]
+    return len(others), [
+        f"{model_label(one.model)}: {PLAN_LABELS[one.plan]} has {milliseconds(one.communication_s)} against "
+        f"{milliseconds(ours[one.model])}"
+        for one in others
+        if one.communication_s < ours[one.model]
+    ]
+
+
+def _fits(cells: Sequence[Cell]) -> tuple[int, list[str]]:
+    """Cells in which ours does not fit, though the other does; and all of them if the other always fits."""
+    found, smaller = [], 0
+    for cell in cells:
+        ours, volume = compared_run(cell, OURS), cell.run("volume")
+        ours_fits = ours is not None and cell.fits(ours)
+        volume_fits = volume is not None and cell.fits(volume)
+        smaller += ours_fits and not volume_fits
+        if volume_fits and not ours_fits:
+            found.append(cell.spec.name)
+    if cells and not smaller and not found:
+        found.append("the plan of least volume fits in every cell that was run")
+    return len(cells), found
+
+
+def _beats_zero(cells: Sequence[Cell]) -> tuple[int, list[str]]:
+    found, looked_at = [], 0
+    for cell in cells:
+        ours, zero = cell.best, cell.run("zero 1")
+        if ours is None or zero is None or ours.measured_s is None or zero.measured_s is None:
+            continue
+        looked_at += 1
+        if cell.fits(zero) and zero.measured_s < ours.measured_s:
+            found.append(f"{cell.spec.name}: {zero.measured_s / ours.measured_s:.2f} of ours")
+    return looked_at, found
+
+
+def _stable_compiling(cells: Sequence[Cell]) -> tuple[int, list[str]]:
+    series: dict[tuple[str, int], list[Cell]] = {}
+    for cell in priced_cells(cells):
+        series.setdefault((cell.spec.model, cell.spec.model_dim), []).append(cell)
+    found, looked_at = [], 0
+    for (model, model_dim), mine in series.items():
+        times_s = [cell.seconds.compiled or 0.0 for cell in mine]
+        looked_at += len(mine) > 1
+        if len(mine) > 1 and max(times_s) > _STABLE * min(times_s):
+            found.append(f"{model_label(model)}, {model_dim} wide: {min(times_s):.0f} to {max(times_s):.0f} s")
+    return looked_at, found
+
+
+def _cut(cells: Sequence[Cell]) -> tuple[int, list[str]]:
+    def one_by_one(cell: Cell) -> float:
+        return (cell.seconds.compiled or 0.0) + (cell.seconds.profiled or 0.0)
+
+    return len(cells), [
+        f"{cell.spec.name}: {cell.seconds.priced:.0f} s against {one_by_one(cell):.0f} s"
+        for cell in cells
+        if cell.seconds.priced >= one_by_one(cell)
+    ]
+
+
+def _by_model(depths: Sequence[Depth]) -> Iterator[tuple[str, list[Depth]]]:
+    for model in dict.fromkeys(depth.model for depth in depths):
+        mine = [depth for depth in depths if depth.model == model]
+        yield model, sorted(mine, key=lambda depth: depth.num_layers)
+
+
+def _same_programs(depths: Sequence[Depth]) -> tuple[int, list[str]]:
+    found = []
+    for model, mine in _by_model(depths):
+        counts = {depth.num_programs for depth in mine}
+        if len(counts) > 1:
+            found.append(f"{model_label(model)}: {min(counts)} to {max(counts)}")
+    return len(depths), found
+
+
+def _linear(depths: Sequence[Depth]) -> tuple[int, list[str]]:
+    """The deepest against the one before it: time a layer may grow by half."""
+    found = []
+    for model, mine in _by_model(depths):
+        if len(mine) > 1:
+            before, last = (depth.analysed_s / depth.num_layers for depth in mine[-2:])
+            if last > _STABLE * before:
+                found.append(f"{model_label(model)}: {before * 1e3:.1f} ms a layer, then {last * 1e3:.1f} ms")
+    return len(depths), found

@@ -1,0 +1,116 @@
+"""The paper's numbers beside ours. Machines differ, so a verdict is about the kind of finding, not about seconds."""
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .cell import Cell
+from .cell_content import Results
+from .figure_7 import speedups
+from .figure_8 import figure_8
+from .figure_9 import alike_apart, figure_9
+from .figure_10 import SUM, figure_10
+from .paper import PaperHeadline, load_paper
+from .pick import line_cells
+
+# A ratio counts as different from 1 beyond this, which is about what runs wander by.
+MARGIN = 0.03
+# As large as the paper's: at least this part of what its ratio lies above 1.
+AS_LARGE = 0.8
+
+
+class Verdict(enum.Enum):
+    """How ours stands to the paper's."""
+
+    AS_LARGE = "as in the paper"
+    IN_KIND = "in kind, but less"
+    NOT_HERE = "not on this machine"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """One number; None where the cells that it needs were not run."""
+
+    paper: PaperHeadline
+    ours: float | None
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.NOT_RUN if self.ours is None else _RULES[self.paper.unit](self.ours, self.paper.value)
+
+
+def headlines(results: Results) -> tuple[Headline, ...]:
+    """All of the paper's, in the order of the file."""
+    values = _values(results)
+    return tuple(Headline(paper=claim, ours=values[claim.key]) for claim in load_paper())
+
+
+def in_unit(value: float | None, unit: str) -> str:
+    """A number as the page writes it."""
+    if value is None:
+        return "-"
+    shown = {
+        "error": f"{value:.3g}",
+        "programs": f"{value:.0f}",
+        "min": f"{value:.0f} min" if value >= 1 else f"{60 * value:.0f} s",
+    }
+    return shown.get(unit, f"{value:.2f}x")
+
+
+def _ratio(ours: float, paper: float) -> Verdict:
+    if ours - 1 >= AS_LARGE * (paper - 1):
+        return Verdict.AS_LARGE
+    return Verdict.IN_KIND if ours > 1 + MARGIN else Verdict.NOT_HERE
+
+
+def _ratio_below(ours: float, paper: float) -> Verdict:
+    if 1 - ours >= AS_LARGE * (1 - paper):
+        return Verdict.AS_LARGE
+    return Verdict.IN_KIND if ours < 1 - MARGIN else Verdict.NOT_HERE
+
+
+def _at_most(ours: float, paper: float) -> Verdict:
+    return Verdict.AS_LARGE if ours <= paper else Verdict.NOT_HERE
+
+
+_RULES: dict[str, Callable[[float, float], Verdict]] = {
+    "x": _ratio,
+    "x below": _ratio_below,
+    "error": _at_most,
+    "programs": _at_most,
+    "min": _at_most,
+}
+
+
+def _values(results: Results) -> dict[str, float | None]:
+    cells = results.cells
+    line = line_cells(cells)
+    meshes = [cell for cell in cells if len(cell.spec.mesh) > 1]
+
+    def of(model: str) -> list[Cell]:
+        return [cell for cell in line if cell.spec.model == model]
+
+    by_volume = {found.cell.spec.model: found for found in figure_9(cells)}
+    sums = {found.cell.spec.model: found.rmse for found in figure_10(cells) if found.way == SUM}
+    searched = [cell for cell in cells if cell.is_measured_anew]
+    return {
+        "over_alpa_mean": speedups(line, "volume").mean,
+        "over_alpa_meshes": speedups(meshes, "volume").mean,
+        "over_alpa_gpt": speedups(of("gpt"), "volume").most,
+        "over_alpa_llama": speedups(of("llama"), "volume").most,
+        "over_alpa_moe": speedups(of("moe"), "volume").most,
+        "over_alpa_moe_mean": speedups(of("moe"), "volume").mean,
+        "fastest_volume_moe": by_volume["moe"].fastest_volume if "moe" in by_volume else None,
+        "alike_apart_bert": alike_apart(by_volume["bert"]) if "bert" in by_volume else None,
+        "alpa_communication_moe": _communication_ratio(cells, "moe", "volume", "chosen"),
+        "data_over_tensor": _communication_ratio(cells, "gpt", "data parallel", "megatron"),
+        "rmse": sums.get("gpt"),
+        "num_programs": max((cell.num_programs for cell in of("gpt")), default=None),
+        "search_minutes": max((cell.seconds.searched / 60 for cell in searched), default=None),
+    }
+
+
+def _communication_ratio(cells: Sequence[Cell], model: str, one: str, other: str) -> float | None:
+    known = {sent.plan: sent.communication_s for sent in figure_8(cells) if sent.model == model}
+    return known[one] / known[other] if one in known and known.get(other) else None

@@ -1,0 +1,84 @@
+"""How models, plans and numbers are called and coloured on the page; the hues follow Paul Tol's "bright" set."""
+
+from .cell import Cell
+from .cell_spec import CellSpec
+
+MODEL_LABELS = {"gpt": "GPT", "bert": "BERT", "llama": "LLAMA", "moe": "MoE"}
+OURS = "chosen"
+SEARCHED = "searched"
+# What the paper compares with, by the names of our baselines: PyTorch, DeepSpeed-Megatron, Alpa.
+COMPARED = ("data parallel", "megatron", "volume")
+PLAN_LABELS = {
+    OURS: "chosen",
+    "data parallel": "data parallel",
+    "megatron": "Megatron",
+    "megatron, sequence parallel": "Megatron, sequence parallel",
+    "volume": "least volume (Alpa)",
+    "zero 1": "ZeRO-1",
+    "zero 3": "ZeRO-3",
+}
+PLAN_COLORS = {
+    OURS: "#2f62b5",
+    "data parallel": "#7d8597",
+    "megatron": "#2a9d8f",
+    "megatron, sequence parallel": "#8ecfc6",
+    "volume": "#e0a93b",
+    "zero 1": "#d1495b",
+    "zero 3": "#a05195",
+}
+CHOICE_COLORS = {
+    "rows": "#7d8597",
+    "columns": "#2f62b5",
+    "contracted": "#d1495b",
+    "batch 0": "#2a9d8f",
+    "scattered": "#e0a93b",
+}
+COMPUTE_COLOR, COMMUNICATION_COLOR = "#9db9e3", "#d1495b"
+
+
+def model_label(model: str) -> str:
+    """`gpt` as `GPT`."""
+    return MODEL_LABELS.get(model, model)
+
+
+def cell_label(spec: CellSpec) -> str:
+    """The name of a cell, with the model as it is written."""
+    return model_label(spec.model) + spec.name.removeprefix(spec.model)
+
+
+def size_label(spec: CellSpec) -> str:
+    """`256 wide, batch 8`, with the mesh if it has two axes."""
+    mesh = f", {mesh_label(spec.mesh)}" if len(spec.mesh) > 1 else ""
+    return f"{spec.model_dim} wide, batch {spec.batch_size}{mesh}"
+
+
+def mesh_label(mesh: tuple[int, ...]) -> str:
+    """`(8,)` as `1×8`, `(2, 4)` as `2×4`."""
+    return "×".join(map(str, mesh if len(mesh) > 1 else (1, *mesh)))
+
+
+def chosen_words(cell: Cell) -> str:
+    """What the chosen plan is: a baseline by its name, or one that the search put together."""
+    if cell.chosen is None:
+        return "nothing fits"
+    return PLAN_LABELS.get(cell.chosen, SEARCHED)
+
+
+def milliseconds(time_s: float) -> str:
+    """`0.01234` as `12.3 ms`."""
+    return f"{digits(time_s * 1e3)} ms"
+
+
+def mebibytes(size_bytes: float) -> str:
+    """In MiB."""
+    return f"{digits(size_bytes / 2**20)} MiB"
+
+
+def digits(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
+
+
+def ratio(value: float) -> str:
+    """`1.234` as `1.23x`."""
+    return f"{value:.2f}x"

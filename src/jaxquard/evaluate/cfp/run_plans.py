@@ -1,0 +1,128 @@
+"""Runs plans whole: all coarsely; then the best ten, the chosen one and the baselines in turns; some profiled."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.analyse import Analysis
+from jaxquard.intraop.baselines import Baseline
+from jaxquard.intraop.price_segments import StepPrices
+from jaxquard.intraop.search_plans import PlanSearch
+
+from .cell import PlanRun, Role
+from .figure_9 import NUM_SHOWN
+from .sum_price import SumPricer
+from .volumes import volumes
+from .whole_steps import COARSE, COARSE_ROUND, FINE, Timing, WholeSteps
+
+# The part of the work, how many of its programs are done, of how many, and the name of one.
+OnPart = Callable[[str, int, int, str], None]
+_NUM_FINE = 10
+
+
+def run_plans(
+    analysis: Analysis,
+    prices: StepPrices,
+    found: PlanSearch | ShardingError,
+    plans: Sequence[Baseline],
+    *,
+    steps: WholeSteps,
+    limit_bytes: int | None,
+    on_part: OnPart,
+) -> list[PlanRun]:
+    """Runs compiled plans.
+
+    Args:
+        found: what the search found; or why nothing fits, and then the plans are baselines.
+        steps: the plans, compiled.
+        limit_bytes: what takes more is not among the best.
+    """
+    chosen = None if isinstance(found, ShardingError) else found.plans[found.chosen].name
+    runs = _predicted_runs(analysis, prices, found, plans)
+    always = [run.name for run in runs if run.role is Role.BASELINE or run.name == chosen]
+    coarse: dict[str, Timing] = {}
+    if len(always) < len(runs):
+        coarse = steps.time(
+            [run.name for run in runs], COARSE, round_size=COARSE_ROUND, on_step=partial(on_part, "all")
+        )
+    limit = limit_bytes or float("inf")
+    fitting = [name for name in coarse if coarse[name].time_s is not None and (steps[name].peak_bytes or 0) <= limit]
+    best = sorted(fitting, key=lambda name: coarse[name].time_s or 0.0)[:_NUM_FINE]
+    last = list(dict.fromkeys([*always, *best]))
+    fine = steps.time(last, FINE, round_size=None, on_step=partial(on_part, "the best in turns"))
+    strategies = [run for run in runs if run.role is Role.STRATEGY and run.name in coarse]
+    by_volume = sorted(strategies, key=lambda run: run.volume_bytes)[:NUM_SHOWN]
+    profiled = list(dict.fromkeys([*always, *(run.name for run in by_volume)]))
+    shares = steps.shares(profiled, on_step=partial(on_part, "profiling"))
+    measured = _measured_runs(runs, steps, coarse, fine)
+    measured = [
+        replace(run, compiled_bytes=steps[run.name].sent_bytes) if run.name in profiled else run for run in measured
+    ]
+    return [_with_split(run, shares.get(run.name)) for run in measured]
+
+
+def _measured_runs(
+    runs: Sequence[PlanRun], steps: WholeSteps, coarse: Mapping[str, Timing], fine: Mapping[str, Timing]
+) -> list[PlanRun]:
+    return [
+        replace(
+            run,
+            peak_bytes=steps[run.name].peak_bytes,
+            coarse_s=coarse[run.name].time_s if run.name in coarse else None,
+            measured_s=fine[run.name].time_s if run.name in fine else None,
+            spread=fine[run.name].spread if run.name in fine else None,
+            failure=(fine.get(run.name) or coarse[run.name]).failure,
+        )
+        for run in runs
+    ]
+
+
+def _with_split(run: PlanRun, share: float | None) -> PlanRun:
+    """The time of a run, parted into computation and the communication that is not hidden behind it."""
+    if share is None or run.time_s is None:
+        return run
+    return replace(run, compute_s=(1 - share) * run.time_s, communication_s=share * run.time_s)
+
+
+def _predicted_runs(
+    analysis: Analysis, prices: StepPrices, found: PlanSearch | ShardingError, plans: Sequence[Baseline]
+) -> list[PlanRun]:
+    """What is known of plans before they run whole."""
+    predictions = {} if isinstance(found, ShardingError) else {one.name: one for one in found.predictions}
+    roles = _roles(found, plans)
+    summed = SumPricer(analysis, prices)
+    runs = []
+    for plan, size_bytes in zip(plans, volumes(analysis, [plan.assignment for plan in plans]), strict=True):
+        run = PlanRun(
+            name=plan.name,
+            role=roles.get(plan.name, Role.STRATEGY),
+            choices=tuple(tuple(plan.assignment[block.number]) for block in analysis.blocks),
+            storage=plan.storage.value,
+            volume_bytes=size_bytes,
+        )
+        prediction = predictions.get(plan.name)
+        alone = summed.price(plan.assignment) if prediction is None else None
+        if prediction is not None:
+            run = replace(
+                run,
+                predicted_s=_finite(prediction.time_s),
+                sum_s=_finite(prediction.sum_s),
+                predicted_bytes=prediction.size_bytes,
+            )
+        elif alone is not None and run.role is Role.STRATEGY:
+            run = replace(run, sum_s=_finite(alone.time_s), predicted_bytes=alone.size_bytes)
+        runs.append(run)
+    return runs
+
+
+def _roles(found: PlanSearch | ShardingError, plans: Sequence[Baseline]) -> Mapping[str, Role]:
+    """Of finalists and baselines; all others are strategies."""
+    if isinstance(found, ShardingError):
+        return {plan.name: Role.BASELINE for plan in plans}
+    finalists = {plan.name: Role.FINALIST for plan in found.finalists}
+    return finalists | {plan.name: Role.BASELINE for plan in found.baselines}
+
+
+def _finite(value: float) -> float | None:
+    return None if value == float("inf") else value

@@ -1,0 +1,123 @@
+"""What the project wants of a search, cell by cell and over all cells (issue 5)."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .cell import Cell, PlanRun, Role
+
+MOST_BEHIND_BEST = 0.05
+LEAST_OVER_VOLUME = 1.3
+MOST_ERROR = 0.08
+VOLUME = "volume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A target, what was found, and the cells that miss it."""
+
+    text: str
+    found: str
+    is_met: bool
+    exceptions: tuple[str, ...] = ()
+
+
+def behind_best(cell: Cell) -> float | None:
+    """How much longer the chosen plan takes than the fastest that was run and fits, as a part; at least 0."""
+    chosen = _chosen_s(cell)
+    times_s = [run.measured_s for run in cell.runs if run.measured_s is not None and cell.fits(run)]
+    return None if chosen is None or not times_s else max(0.0, chosen / min(times_s) - 1)
+
+
+def faster_baselines(cell: Cell) -> list[PlanRun]:
+    """Baselines that fit and are faster than the chosen plan, beyond the spread of the two."""
+    best = cell.best
+    if best is None or best.measured_s is None:
+        return []
+    found = []
+    for run in cell.runs:
+        if run.role is Role.BASELINE and run.measured_s is not None and cell.fits(run):
+            room = max(run.spread or 0.0, best.spread or 0.0)
+            if run.measured_s * (1 + room) < best.measured_s:
+                found.append(run)
+    return found
+
+
+def over_volume(cell: Cell) -> float | None:
+    """How many times as long as the chosen plan the plan of least volume takes."""
+    chosen, volume = _chosen_s(cell), cell.run(VOLUME)
+    return None if chosen is None or volume is None or volume.measured_s is None else volume.measured_s / chosen
+
+
+def errors(runs: Iterable[PlanRun], guess: Callable[[PlanRun], float | None]) -> list[float]:
+    """How far guesses are off, as a part of what was measured, for those that have both."""
+    pairs = [(guess(run), run.measured_s) for run in runs]
+    return [abs(guessed / time_s - 1) for guessed, time_s in pairs if guessed is not None and time_s is not None]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
+    """All of them; cells in which nothing was chosen are left out."""
+    chosen = [cell for cell in cells if _chosen_s(cell) is not None]
+    return (*_speeds(chosen), *_errors(chosen), _programs(cells)) if chosen else ()
+
+
+def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
+    behind = {cell.spec.name: behind_best(cell) or 0.0 for cell in cells}
+    yield Target(
+        text=f"within {MOST_BEHIND_BEST:.0%} of the best of all that were run",
+        found=f"worst {max(behind.values()):.1%}, mean {sum(behind.values()) / len(behind):.1%}",
+        is_met=max(behind.values()) <= MOST_BEHIND_BEST,
+        exceptions=tuple(f"{name}: {part:.1%}" for name, part in behind.items() if part > MOST_BEHIND_BEST),
+    )
+    faster = [f"{cell.spec.name}: {run.name}" for cell in cells for run in faster_baselines(cell)]
+    yield Target(
+        text="never slower than a baseline beyond the spread",
+        found=f"{len(faster)} times in {len(cells)} cells",
+        is_met=not faster,
+        exceptions=tuple(faster),
+    )
+    ratios = [ratio for cell in cells if (ratio := over_volume(cell)) is not None]
+    if ratios:
+        mean = geometric_mean(ratios)
+        yield Target(
+            text=f"geometric mean at least {LEAST_OVER_VOLUME:g} times as fast as the plan of least volume",
+            found=f"{mean:.2f}, from {min(ratios):.2f} to {max(ratios):.2f}",
+            is_met=mean >= LEAST_OVER_VOLUME,
+        )
+
+
+def _errors(cells: Sequence[Cell]) -> Iterator[Target]:
+    best = [cell.best for cell in cells if cell.best is not None]
+    everyone = [run for cell in cells for run in cell.runs]
+    of_best = errors(best, lambda run: run.predicted_s)
+    if of_best:
+        mean = sum(of_best) / len(of_best)
+        texts = [f"{mean:.1%} for the chosen plans"]
+        for text, found in (
+            ("for all plans with a prediction", errors(everyone, lambda run: run.predicted_s)),
+            ("by equation (8) for all", errors(everyone, lambda run: run.sum_s)),
+        ):
+            texts.append(f"{sum(found) / len(found):.1%} {text}" if found else "")
+        yield Target(
+            text=f"mean error of the prediction at most {MOST_ERROR:.0%}",
+            found=", ".join(filter(None, texts)),
+            is_met=mean <= MOST_ERROR,
+        )
+
+
+def _programs(cells: Sequence[Cell]) -> Target:
+    pairs = {(cell.spec.model, cell.num_programs, cell.equation_7) for cell in cells}
+    return Target(
+        text="programs priced at most as equation (7) gives, with one block on each side of a border",
+        found=", ".join(f"{model} {found} of {given}" for model, found, given in sorted(pairs)),
+        is_met=all(found <= given for _, found, given in pairs),
+    )
+
+
+def _chosen_s(cell: Cell) -> float | None:
+    return None if cell.best is None else cell.best.measured_s

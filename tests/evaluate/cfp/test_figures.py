@@ -1,0 +1,127 @@
+"""Figures from hand-made cells: every number is computed again here."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from jaxquard.evaluate.cfp.cell import Role
+from jaxquard.evaluate.cfp.figure_1 import figure_1
+from jaxquard.evaluate.cfp.figure_7 import speedups
+from jaxquard.evaluate.cfp.figure_8 import figure_8
+from jaxquard.evaluate.cfp.figure_9 import alike_apart, figure_9
+from jaxquard.evaluate.cfp.figure_10 import SEAMS, SUM, figure_10
+from jaxquard.evaluate.cfp.figure_11 import batch_series, depth_series, memory_cells
+from jaxquard.evaluate.cfp.figure_12 import priced_cells
+from tests.evaluate.cfp.made_cells import BASELINES, MIB, OURS, made_cell, made_results
+
+
+def with_runs(cell, change):
+    return replace(cell, runs=tuple(change(run) for run in cell.runs))
+
+
+def test_figure_1_has_four_configurations_by_volume():
+    found = figure_1([made_cell("llama")])
+    assert [one.name for one in found] == ["least volume (Alpa)", "Megatron", "chosen", "data parallel"]
+    assert [one.volume_bytes / MIB for one in found] == [4.0, 5.0, 6.0, 8.0]
+    assert found[2].communication_s == pytest.approx(0.2 * 10e-3)
+
+
+def test_figure_1_fills_up_where_plans_are_the_same():
+    cell = replace(made_cell("llama"), chosen="data parallel")
+    names = [one.name for one in figure_1([cell])]
+    # The strategy of least volume that is not one of the others: rows everywhere is what the least volume has.
+    assert names == ["least volume (Alpa)", "Megatron", "rows, rows, rows, columns", "data parallel"]
+
+
+def test_figure_1_needs_llama():
+    assert figure_1([made_cell("gpt")]) == ()
+
+
+def test_speedups_are_ratios_of_measured_times():
+    cells = [made_cell("gpt"), made_cell("moe", scale=3.0)]
+    found = speedups(cells, "volume")
+    assert list(found.by_cell.values()) == pytest.approx([1.5, 1.5])
+    faster = with_runs(cells[0], lambda run: replace(run, measured_s=12e-3) if run.name == "volume" else run)
+    found = speedups([faster, cells[1]], "volume")
+    assert found.mean == pytest.approx(np.exp(np.mean(np.log([1.2, 1.5]))))
+    assert found.most == pytest.approx(1.5)
+
+
+def test_a_plan_over_the_limit_does_not_count():
+    assert speedups([made_cell(limit_bytes=31 * MIB)], "volume").by_cell == {}
+    assert speedups([made_cell(limit_bytes=33 * MIB)], "volume").mean == pytest.approx(1.5)
+
+
+def test_figure_8_is_bytes_over_time():
+    found = {one.plan: one for one in figure_8([made_cell("bert")])}
+    assert list(found) == ["chosen", "data parallel", "megatron", "volume"]
+    time_ms, _, compiled, _, share = BASELINES["megatron"]
+    assert found["megatron"].bandwidth_bytes_per_s == pytest.approx(compiled * MIB / (share * time_ms * 1e-3))
+
+
+def test_figure_8_leaves_out_what_the_profiler_cannot_tell():
+    assert figure_8([with_runs(made_cell(), lambda run: replace(run, communication_s=None))]) == ()
+
+
+def test_figure_9_is_in_the_order_of_volume():
+    (found,) = figure_9([made_cell("moe", num_strategies=30)])
+    volumes = [run.volume_bytes for run in found.runs]
+    assert volumes == sorted(volumes)
+    assert len(volumes) == 20
+    assert all(run.role is Role.STRATEGY for run in found.runs)
+    ran = sorted((run for run in found.cell.runs if run.role is Role.STRATEGY), key=lambda run: run.volume_bytes)
+    best = min(ran, key=lambda run: run.time_s)
+    assert ran[found.fastest - 1] == best
+    assert found.fastest_volume == pytest.approx(best.volume_bytes / ran[0].volume_bytes)
+
+
+def test_like_volumes_apart():
+    (found,) = figure_9([made_cell("bert")])
+    runs = tuple(
+        replace(run, volume_bytes=volume, communication_s=time_s)
+        for run, volume, time_s in zip(found.runs, (100.0, 104.0, 130.0, 131.0), (1.0, 3.0, 30.0, 20.0), strict=False)
+    )
+    assert alike_apart(replace(found, runs=runs)) == pytest.approx(3.0)
+    assert alike_apart(replace(found, runs=runs[1:3])) is None
+
+
+def test_figure_10_is_the_root_of_the_mean_squared_error():
+    found = {one.way: one for one in figure_10([made_cell("gpt")])}
+    cell = found[SUM].cell
+    measured = np.array([run.time_s for run in cell.runs])
+    errors = np.array([run.sum_s for run in cell.runs]) - measured
+    assert found[SUM].rmse_s == pytest.approx(np.sqrt(np.mean(errors**2)))
+    assert found[SUM].rmse == pytest.approx(np.sqrt(np.mean(errors**2)) / measured.mean())
+    # Strategies have no prediction of their own.
+    assert len(found[SEAMS].names) == 1 + len(BASELINES)
+    assert found[SEAMS].rmse < found[SUM].rmse
+
+
+def test_ranks_as_scipy_has_them():
+    values = iter([3.0, 1.0, 2.0, 2.0, 9.0, 4.0, 5.0] * 10)
+    cell = with_runs(made_cell("gpt"), lambda run: replace(run, sum_s=next(values)))
+    found = next(one for one in figure_10([cell]) if one.way == SUM)
+    assert found.correlation == pytest.approx(spearmanr(found.predicted_s, found.measured_s).statistic)
+
+
+def test_figure_11_takes_series_of_one_limit():
+    cells = memory_cells(made_results().cells)
+    assert [cell.spec.batch_size for cell in batch_series(cells)] == [8, 32, 64]
+    assert [cell.spec.num_layers for cell in depth_series(cells)] == [2, 8]
+    only = [cell for cell in made_results().cells if cell.spec.memory_limit_bytes is None]
+    assert [cell.spec.memory_limit_share for cell in memory_cells(only)] == [0.7]
+
+
+def test_figure_12_leaves_out_known_prices():
+    cells = [made_cell("gpt"), replace(made_cell("bert"), num_known=20), made_cell("gpt", mesh=(2, 4))]
+    assert priced_cells(cells) == [cells[0]]
+    # A few of another model's are no matter.
+    assert priced_cells([replace(cells[0], num_known=10)]) != []
+
+
+def test_the_chosen_plan_is_a_run_of_its_cell():
+    cell = made_cell()
+    assert cell.best.measured_s == pytest.approx(OURS[0] * 1e-3)
+    assert replace(cell, chosen=None).best is None

@@ -1,0 +1,106 @@
+"""The paper's numbers beside ours, its claims, and our own targets."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxquard.evaluate.cfp import Results
+from jaxquard.evaluate.cfp.claims import check_claims
+from jaxquard.evaluate.cfp.headlines import Verdict, headlines, in_unit
+from jaxquard.evaluate.cfp.paper import load_paper
+from jaxquard.evaluate.cfp.targets import behind_best, faster_baselines, targets
+from tests.evaluate.cfp.made_cells import MIB, made_cell, made_results
+
+
+def slower(cell, name, factor):
+    """The cell with one plan that takes so many times as long."""
+    runs = [replace(run, measured_s=run.measured_s * factor) if run.name == name else run for run in cell.runs]
+    return replace(cell, runs=tuple(runs))
+
+
+def test_the_papers_numbers():
+    said = {headline.key: headline.value for headline in load_paper()}
+    assert said["over_alpa_mean"] == 1.63
+    assert (said["over_alpa_gpt"], said["over_alpa_llama"], said["over_alpa_moe"]) == (1.51, 1.31, 3.43)
+    assert said["over_alpa_moe_mean"] == 2.13
+    assert said["fastest_volume_moe"] == 1.45
+    assert said["rmse"] == 0.03286
+    assert said["num_programs"] == 180
+    assert all(headline.why and headline.section for headline in load_paper())
+
+
+def test_ours_follow_from_the_cells():
+    found = {headline.paper.key: headline for headline in headlines(made_results())}
+    assert found["over_alpa_mean"].ours == pytest.approx(1.5)
+    assert found["over_alpa_mean"].verdict is Verdict.IN_KIND
+    assert found["over_alpa_llama"].verdict is Verdict.AS_LARGE
+    assert found["num_programs"].ours == 105
+    # 0.5 of 15 ms against 0.2 of 10 ms, and 0.25 of 12 ms against 0.3 of 11 ms.
+    assert found["alpa_communication_moe"].ours == pytest.approx(7.5 / 2)
+    assert found["data_over_tensor"].ours == pytest.approx(3.0 / 3.3)
+    assert found["search_minutes"].ours == pytest.approx(49.6 / 60)
+    assert found["rmse"].verdict is Verdict.NOT_HERE
+
+
+def test_without_cells_nothing_was_run():
+    assert {headline.verdict for headline in headlines(Results())} == {Verdict.NOT_RUN}
+
+
+def test_a_slower_choice_is_not_in_kind():
+    cells = (slower(made_cell("gpt"), "finalist 0", 1.6),)
+    found = {headline.paper.key: headline for headline in headlines(Results(cells=cells))}
+    assert found["over_alpa_gpt"].verdict is Verdict.NOT_HERE
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "x", "-"),
+        (1.2345, "x", "1.23x"),
+        (0.5, "min", "30 s"),
+        (12.2, "min", "12 min"),
+        (0.03286, "error", "0.0329"),
+        (105, "programs", "105"),
+    ],
+)
+def test_numbers_in_their_units(value, unit, text):
+    assert in_unit(value, unit) == text
+
+
+def test_claims_name_their_exceptions():
+    good = {claim.text: claim for claim in check_claims(made_results())}
+    assert all(claim.holds for text, claim in good.items() if "whatever the batch" not in text)
+    bad = slower(made_cell("llama", limit_bytes=29 * MIB), "finalist 0", 2.0)
+    found = {claim.text: claim for claim in check_claims(Results(cells=(bad,)))}
+    no_slower = next(claim for text, claim in found.items() if "no slower" in text)
+    assert no_slower.holds is False
+    # Too large are data parallelism, Megatron and the least volume.
+    assert len(no_slower.exceptions) == 3
+    assert next(claim for text, claim in found.items() if "ZeRO-1" in text).exceptions == (
+        "llama, 2 layers of 256, batch 8, at most 29 MiB: 0.65 of ours",
+    )
+    assert next(claim for text, claim in found.items() if "depth" in text).holds is None
+
+
+def test_behind_the_best_counts_what_fits():
+    cell = slower(made_cell(), "zero 3", 0.5)
+    assert behind_best(cell) == pytest.approx(10 / 7 - 1)
+    assert behind_best(replace(cell, limit_bytes=19 * MIB)) is None
+    assert behind_best(made_cell()) == 0.0
+
+
+def test_a_baseline_is_faster_only_beyond_the_spread():
+    near = slower(made_cell(), "megatron", 9.9 / 11)
+    assert faster_baselines(near) == []
+    assert [run.name for run in faster_baselines(slower(made_cell(), "megatron", 9.7 / 11))] == ["megatron"]
+
+
+def test_targets_over_cells():
+    kept = targets(made_results().cells)
+    assert [target.is_met for target in kept] == [True] * 5
+    assert kept[2].found == "1.50, from 1.50 to 1.50"
+    assert kept[3].found.startswith("4.0% for the chosen plans, 4.0% for all plans with a prediction, 20.0%")
+    missed = targets([slower(made_cell(), "finalist 0", 1.2)])
+    assert [target.is_met for target in missed] == [False, False, False, False, True]
+    assert missed[0].exceptions == ("gpt, 2 layers of 256, batch 8: 14.3%",)
+    assert targets([]) == ()
