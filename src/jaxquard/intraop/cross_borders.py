@@ -9,9 +9,12 @@ Without the copy every use of a value would be resharded by itself, where and ho
 than next door is copied at every border on its way.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
@@ -19,7 +22,7 @@ from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.segments import Segment
 from jaxquard.intraop.travellers import Side, Traveller
-from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, make_jaxpr, rename, size_bytes, splice, variables
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, make_jaxpr, rename, size_bytes, splice_traced, variables
 
 # The segments to which a value comes, one after the other, each in a phase, and how it is wanted there.
 Way = Sequence[tuple[Side, PartitionSpec]]
@@ -96,12 +99,17 @@ def reshard_at_borders(
         for var in variables(equation.invars):
             for stop, spec in ways.get((side, var), ()):
                 if (stop, var) not in copies:
-                    made, (copies[stop, var],) = splice(lambda value: [jnp.copy(value)], [renamed.get(var, var)])
+                    made, (copies[stop, var],) = splice_traced(_traced_copy(var.aval), [renamed.get(var, var)])
                     equations.extend(made)
                     held[copies[stop, var]] = spec
                 renamed[var] = copies[stop, var]
         equations.append(rename(equation, renamed))
     return make_jaxpr(jaxpr.invars, equations, jaxpr.outvars), held
+
+
+@functools.lru_cache(maxsize=1024)
+def _traced_copy(aval: Any) -> Any:
+    return jax.make_jaxpr(lambda value: [jnp.copy(value)])(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
 
 
 def _largest(values: Iterable[Var]) -> Var | None:

@@ -8,6 +8,7 @@ where they do not.
 """
 
 import enum
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,12 +72,17 @@ class Layouts:
 
 def make_spec(shape: Sequence[int], dims: Mapping[str, int | None], axes: Mapping[str, int]) -> PartitionSpec:
     """The sharding of an array that axes cut along dims; an axis that does not divide what is left is dropped."""
+    return _make_spec(tuple(shape), tuple((axis, axes[axis], dim) for axis, dim in dims.items()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _make_spec(shape: tuple[int, ...], cuts: tuple[tuple[str, int, int | None], ...]) -> PartitionSpec:
     names: list[tuple[str, ...]] = [() for _ in shape]
     parts = [1 for _ in shape]
-    for axis, dim in dims.items():
-        if dim is not None and shape[dim] % (parts[dim] * axes[axis]) == 0:
+    for axis, size, dim in cuts:
+        if dim is not None and shape[dim] % (parts[dim] * size) == 0:
             names[dim] += (axis,)
-            parts[dim] *= axes[axis]
+            parts[dim] *= size
     entries = [None if not of_dim else of_dim[0] if len(of_dim) == 1 else of_dim for of_dim in names]
     while entries and entries[-1] is None:
         entries.pop()

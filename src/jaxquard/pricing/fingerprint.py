@@ -74,8 +74,12 @@ def _digest(*parts: str) -> str:
 
 def _write(value: Any) -> str:
     """A text that two values share only if they are equal."""
-    write = next((write for kinds, write in _WRITERS if isinstance(value, kinds)), _write_other)
-    return write(value)
+    return _writer(type(value))(value)
+
+
+@functools.cache
+def _writer(kind: type) -> Callable[[Any], str]:
+    return next((write for kinds, write in _WRITERS if issubclass(kind, kinds)), _write_other)
 
 
 def _write_jaxpr(value: Any) -> str:
@@ -103,6 +107,7 @@ def _write_params(equation: Any) -> str:
     return "[" + ";".join(f"{k}={_write(v)}" for k, v in sorted(equation.params.items()) if k not in skipped) + "]"
 
 
+@functools.lru_cache(maxsize=4096)
 def _write_aval(aval: Any) -> str:
     shape = getattr(aval, "shape", None)
     if shape is None:
