@@ -106,7 +106,7 @@ def _values(results: Results) -> dict[str, float | None]:
         "alpa_communication_moe": _communication_ratio(cells, "moe", "volume", "chosen"),
         "data_over_tensor": _communication_ratio(cells, "gpt", "data parallel", "megatron"),
         "rmse": sums.get("gpt"),
-        "num_programs": max((cell.num_programs for cell in of("gpt")), default=None),
+        "num_programs": max((cell.num_programs for cell in of("gpt") if not cell.spec.is_thin), default=None),
         "search_minutes": max((cell.seconds.searched / 60 for cell in searched), default=None),
     }
 
