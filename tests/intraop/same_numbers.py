@@ -22,7 +22,7 @@ def check_same(found: Any, wanted: Any, *, tolerance: float = TOLERANCE) -> None
     paths, _ = jax.tree.flatten_with_path(wanted)
     for (path, expected), value in zip(paths, jax.tree.leaves(found), strict=True):
         name = jax.tree_util.keystr(path)
-        assert value.dtype == expected.dtype, name
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype), name
         expected, value = (np.asarray(leaf, dtype=np.float64) for leaf in (expected, value))
         bound = tolerance * max(np.abs(expected).max(initial=0.0), 1e-3)
         worst = np.abs(value - expected).max(initial=0.0)

@@ -90,6 +90,29 @@ class TestAnalysis:
                 analyse(*microbatches(is_scanned=is_scanned))
 
 
+class TestWhatIsPriced:
+    def test_a_step_is_priced_as_it_runs_with_its_stacks(self):
+        """The price of a whole step is that of the program that the plan runs, not of one on layers apart."""
+        step, args = OPENED["plain"]()
+
+        class Recorder(FakePricer):
+            def price_all(self, programs, **more):
+                for program in programs:
+                    seen[program.name] = program
+                return super().price_all(programs, **more)
+
+        seen = {}
+        plan = search_sharding(step, args, mesh=mesh_of(x=8), pricer=Recorder())
+        analysis = analyse(step, args)
+        whole = max(seen, key=lambda name: name.split(":")[0].count("and"))
+        assert whole.split(":")[0].count("and") == len(analysis.segments) - 1
+        stacked = [leaf.shape for leaf in jax.tree.leaves(args)]
+        assert [aval.shape for aval in seen[whole].jaxpr.in_avals][: len(stacked)] == stacked
+        applied = CompiledStep(analysis, dict(enumerate(plan.choices)), mesh=mesh_of(x=8)).program
+        assert applied.in_specs == tuple(plan.specs.values())
+        assert [aval.shape for aval in applied.jaxpr.in_avals] == stacked
+
+
 class TestNumbers:
     def check(self, name, *, seeds, num_layers=2, dropout_rate=0.1, **options):
         changes = {"num_layers": num_layers, "dropout_rate": dropout_rate}

@@ -130,6 +130,15 @@ class TestFailures:
 
 
 class TestBadInput:
+    @pytest.mark.parametrize("limit", ["16MiB", True])
+    def test_a_limit_that_is_no_number(self, mesh, limit):
+        with pytest.raises(ShardingError, match=f"memory_limit_bytes={limit!r} is no number of bytes"):
+            search(*PATTERNS["mlp"](), mesh, memory_limit_bytes=limit)
+
+    def test_no_mesh(self):
+        with pytest.raises(ShardingError, match=r"mesh must be a jax\.sharding\.Mesh, but is None\. Make one with"):
+            search(*PATTERNS["mlp"](), None)
+
     def test_three_axes(self):
         with pytest.raises(
             ShardingError, match=r"one or two axes to shard over, but found 3: {'a': 2, 'b': 2, 'c': 2}"

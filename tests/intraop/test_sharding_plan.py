@@ -105,6 +105,31 @@ class TestApply:
         step, args = PATTERNS["mlp"]()
         check_same(found.apply(jax.jit(step))(*args), jax.jit(step)(*args))
 
+    def test_a_python_number_takes_the_type_of_what_it_meets(self, mesh):
+        """As in `jax.jit`: bfloat16 weights stay bfloat16, and so stay state."""
+
+        def step(params, batch, rate):
+            grads = jax.grad(lambda params: jnp.mean((batch @ params["w"]) ** 2))(params)
+            return jax.tree.map(lambda param, grad: param - rate * grad, params, grads)
+
+        params = {"w": jnp.ones((16, 32), jnp.bfloat16)}
+        batch = jnp.ones((8, 16), jnp.bfloat16)
+        plan = search_sharding(step, (params, batch, 0.1), mesh=mesh, pricer=FakePricer())
+        wanted = jax.jit(step)(params, batch, 0.1)
+        check_same(plan.apply(step)(params, batch, 0.1), wanted, tolerance=2**-7)
+        with pytest.raises(
+            ShardingError, match=r"argument 2 was float32\[\] \(weak\) and is float32\[\]\. Search again"
+        ):
+            plan.apply(step)(params, batch, jnp.float32(0.1))
+
+    def test_a_mesh_as_jax_makes_it_will_do(self):
+        """Its axes are explicit, and constraints may only name automatic ones."""
+        step, args = PATTERNS["mlp"]()
+        explicit = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+        plan = search_sharding(step, args, mesh=explicit, pricer=FakePricer())
+        check_same(plan.apply(step, mesh=explicit, donate=False)(*args), jax.jit(step)(*args))
+        assert jax.tree.leaves(plan.shard(args[0], mesh=explicit))[0].sharding.mesh.axis_names == ("x",)
+
 
 class TestRefused:
     def test_another_mesh(self, found):
@@ -153,6 +178,23 @@ class TestRefused:
         check_same(found.apply(sgd(loss))(*args), jax.jit(sgd(loss))(*args))
         with pytest.raises(ShardingError, match="its arguments are the same, but it computes something else"):
             found.apply(sgd(loss, rate=0.2))(*args)
+
+    def test_another_batch_after_the_first_call(self, mesh):
+        """The mean over the batch has its size in it; nothing else would complain."""
+
+        def evaluate(params, batch):
+            return jnp.mean((jnp.tanh(batch @ params["w"])) ** 2)
+
+        params = {"w": jnp.ones((16, 32))}
+        plan = search_sharding(evaluate, (params, jnp.ones((16, 16))), mesh=mesh, pricer=FakePricer())
+        step = plan.apply(evaluate)
+        step(params, jnp.ones((16, 16)))
+        with pytest.raises(
+            ShardingError, match=r"argument 1 was float32\[16,16\] and is float32\[8,16\]\. Search again"
+        ):
+            step(params, jnp.ones((8, 16)))
+        with pytest.raises(ShardingError, match=r"argument 1 was float32\[16,16\] and is int32\[16,16\]"):
+            step(params, jnp.ones((16, 16), int))
 
     def test_arguments_in_another_tree_after_the_first_call(self, found):
         step, (params, batch) = PATTERNS["mlp"]()

@@ -307,3 +307,21 @@ class TestCompare:
         assert [price.time_s for price in pricer.compare([product(8)])] == [2.0]
         assert [price.time_s for price in pricer.compare([product(8)])] == [2.0]
         assert pricer.price(product(8)).time_s == 3.0
+
+    def test_old_times_are_not_mixed_with_new_ones(self, monkeypatch, tmp_path):
+        pricer = quick_pricer(PriceCache(tmp_path))
+        times_of(monkeypatch, *([9] + [time_s] * 12 for time_s in (3.0, 2.0, 5.0, 6.0, 7.0)))
+        first, second, third = product(8), product(16), product(24)
+        assert [price.time_s for price in pricer.compare([first, second])] == [3.0, 2.0]
+        assert [price.time_s for price in pricer.compare([first, second, third])] == [5.0, 6.0, 7.0], "all anew"
+        monkeypatch.setattr(Contender, "run", None)
+        kept = quick_pricer(PriceCache(tmp_path)).compare([third, second, first])
+        assert [price.time_s for price in kept] == [7.0, 6.0, 5.0], "and all are kept"
+
+    def test_nor_are_those_of_programs_without_a_cheap_key(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(measure.Fingerprints, "key", lambda self, program: None)
+        pricer = quick_pricer(PriceCache(tmp_path))
+        times_of(monkeypatch, *([9] + [time_s] * 12 for time_s in (3.0, 5.0, 6.0)))
+        assert [price.time_s for price in pricer.compare([product(8)])] == [3.0]
+        assert [price.time_s for price in pricer.compare([product(8), product(16)])] == [5.0, 6.0]
+        assert [price.time_s for price in pricer.compare([product(16), product(8)])] == [6.0, 5.0]

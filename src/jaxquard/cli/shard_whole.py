@@ -12,7 +12,7 @@ from jaxquard.intraop.baselines import Baseline, baselines
 from jaxquard.intraop.sharding_plan import ShardingPlan
 from jaxquard.intraop.step_fingerprint import differences, fingerprint_step
 from jaxquard.intraop.traced_step import trace_step
-from jaxquard.intraop.write_program import write_step
+from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price
 
 PLAN = "this one"
@@ -56,7 +56,9 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
     analysis = analyse_step(traced, axes=plan.axes)
     chosen = Baseline(name=PLAN, assignment=dict(enumerate(plan.choices)), storage=plan.storage)
     plans: Sequence[Baseline] = [chosen, *baselines(analysis).values()]
-    programs = [replace(write_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans]
+    programs = [
+        replace(write_whole_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans
+    ]
     with MeasuredPricer(mesh, cache=None, round_size=len(programs)) as pricer:
         results = pricer.price_all(programs, on_progress=on_progress)
     predicted_s = {PLAN: plan.time_s, **{rival.name: rival.time_s for rival in plan.rivals}}

@@ -70,7 +70,8 @@ def _nothing_to_cut(graph: StepGraph) -> str:
         return (
             f"{beginning} this one has none outside of the loop at {source_line(loop)}. A `lax.scan` over stacked "
             "weights is opened; a loop over microbatches or over time hides the layers. Search with a step on one "
-            "microbatch, or on the whole batch at once."
+            "microbatch, or on the whole batch at once; write layers that share weights, or pick theirs by a counter, "
+            "one after the other."
         )
     names = sorted({equation.primitive.name for equation in graph.equations})
     found = f"only {', '.join(names)}" if names else "nothing"

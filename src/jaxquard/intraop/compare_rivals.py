@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline
-from jaxquard.intraop.predict import MOST_PRICED_WHOLE, Prediction
-from jaxquard.intraop.write_program import write_segments
+from jaxquard.intraop.predict import MOST_PRICED_WHOLE, Prediction, write_part
 from jaxquard.pricing import OnProgress, Price, Pricer
 
 # Plans that take at most so many times as long as the fastest, and so many of them.
@@ -36,10 +35,7 @@ def compare_rivals(
     compared = list(predictions)
     if len(rivals) < 2 or len(analysis.segments) > MOST_PRICED_WHOLE:
         return compared
-    programs = [
-        write_segments(analysis, analysis.segments, plans[place].assignment, storage=plans[place].storage)
-        for place in rivals
-    ]
+    programs = [write_part(analysis, analysis.segments, plans[place]) for place in rivals]
     for place, price in zip(rivals, pricer.compare(programs, on_progress=on_progress), strict=True):
         if isinstance(price, Price):
             compared[place] = replace(compared[place], time_s=price.time_s)

@@ -16,7 +16,7 @@ depth. Only a few plans are worth it: those that the sum likes best, and the bas
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline
@@ -24,6 +24,7 @@ from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.price_segments import StepPrices, reshard_times_s
 from jaxquard.intraop.segments import Segment
 from jaxquard.intraop.strategies import Strategy
+from jaxquard.intraop.whole_step import has_stacks, write_whole_step
 from jaxquard.intraop.write_program import write_segments
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
 
@@ -68,11 +69,19 @@ def predict_all(
         for segments in _parts(analysis):
             key = _key(segments, plan)
             if key not in found and key not in wanted:
-                wanted[key] = write_segments(analysis, segments, plan.assignment, storage=plan.storage)
+                wanted[key] = write_part(analysis, segments, plan)
     groups = [tuple(kind for kind, _ in parts) for parts, _ in wanted]
     new = pricer.price_all(list(wanted.values()), groups=groups, on_progress=on_progress)
     found |= dict(zip(wanted, new, strict=True))
     return [_predict(analysis, prices, plan, found) for plan in plans]
+
+
+def write_part(analysis: Analysis, segments: Sequence[Segment], plan: Baseline) -> ShardedProgram:
+    """The program of some segments under a plan; of all of them, what the plan runs, stacked leaves and all."""
+    program = write_segments(analysis, segments, plan.assignment, storage=plan.storage)
+    if len(segments) < len(analysis.segments) or not has_stacks(analysis.graph.step):
+        return program
+    return replace(write_whole_step(analysis, plan.assignment, storage=plan.storage), name=program.name)
 
 
 def _known(prices: StepPrices) -> dict[Key, Price | Failure]:

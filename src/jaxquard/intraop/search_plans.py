@@ -9,6 +9,7 @@ from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline, baselines
 from jaxquard.intraop.choose_finalists import choose_finalists
 from jaxquard.intraop.compare_rivals import compare_rivals
+from jaxquard.intraop.explain_misfit import Witness, explain_misfit
 from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.predict import Prediction, predict_all
 from jaxquard.intraop.price_segments import StepPrices, make_chain
@@ -64,7 +65,7 @@ def search_plans(
     """Finds the fastest plan that fits, of the search's finalists and of the baselines alike.
 
     Raises:
-        ShardingError: if no plan fits in memory.
+        ShardingError: if no plan runs, or none fits in memory; it says why, or what would fit.
     """
     start_s = time.perf_counter()
     chain = make_chain(analysis, prices)
@@ -73,15 +74,26 @@ def search_plans(
     composed_s = time.perf_counter() - start_s
     others = tuple(baselines(analysis).values())
     plans = [*finalists, *others]
-    predicted = predict_all(analysis, prices, plans, pricer=pricer, on_progress=on_progress)
+    witness = Witness(pricer)
+    predicted = predict_all(analysis, prices, plans, pricer=witness, on_progress=on_progress)
     predicted = compare_rivals(
         analysis, plans, predicted, memory_limit_bytes=memory_limit_bytes, pricer=pricer, on_progress=on_progress
     )
+    chosen = _fastest(predicted, memory_limit_bytes)
+    if chosen is None:
+        raise explain_misfit(
+            _search(chain, None),
+            prices,
+            list(zip(plans, predicted, strict=True)),
+            num_finalists=len(finalists),
+            memory_limit_bytes=memory_limit_bytes,
+            failures=witness.failures,
+        )
     return PlanSearch(
         finalists=tuple(finalists),
         baselines=others,
         predictions=tuple(predicted),
-        chosen=_fastest(predicted, memory_limit_bytes, frontier),
+        chosen=chosen,
         points=frontier.points if isinstance(frontier, Frontier) else (),
         composed_s=composed_s,
     )
@@ -127,19 +139,9 @@ def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> F
         return error
 
 
-def _fastest(
-    predicted: Sequence[Prediction], memory_limit_bytes: int | None, frontier: Frontier | ShardingError
-) -> int:
-    """The fastest plan of those that fit: finalists of the search and baselines alike."""
+def _fastest(predicted: Sequence[Prediction], memory_limit_bytes: int | None) -> int | None:
+    """The fastest plan of those that fit, finalists of the search and baselines alike; None if none does."""
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
-    priced = [place for place, found in enumerate(predicted) if found.time_s != float("inf")]
-    fitting = [place for place in priced if predicted[place].size_bytes <= limit]
-    if fitting:
-        return min(fitting, key=lambda place: predicted[place].time_s)
-    if isinstance(frontier, ShardingError):
-        smallest = min((predicted[place] for place in priced), key=lambda found: found.size_bytes, default=None)
-        if smallest is None:
-            raise frontier
-        baseline = f"Of the baselines, {smallest.name} needs least: {smallest.size_bytes} bytes."
-        raise ShardingError(f"{frontier} {baseline}") from frontier
-    raise ShardingError("none of the plans that were looked at ran. The notes of a search without a limit say why.")
+    fitting = [place for place, found in enumerate(predicted) if found.size_bytes <= limit]
+    running = [place for place in fitting if predicted[place].time_s != float("inf")]
+    return min(running, key=lambda place: predicted[place].time_s, default=None)

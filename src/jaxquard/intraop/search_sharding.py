@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from jax.sharding import Mesh
 
 from jaxquard.errors import ShardingError
@@ -11,12 +12,11 @@ from jaxquard.intraop.baselines import Baseline
 from jaxquard.intraop.predict import Prediction
 from jaxquard.intraop.price_segments import StepPrices, price_segments
 from jaxquard.intraop.search_plans import PlanSearch, search_plans
-from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan
+from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan, automatic_mesh
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.step_fingerprint import fingerprint_step
-from jaxquard.intraop.step_parts import stacked_specs
 from jaxquard.intraop.traced_step import trace_step
-from jaxquard.intraop.write_program import write_step
+from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import MeasuredPricer, OnProgress, Price, PriceCache, Pricer
 
 
@@ -50,6 +50,8 @@ def search_sharding(
     Raises:
         ShardingError: if the step has nothing to cut, the mesh divides nothing, or no plan fits in memory.
     """
+    _check_types(mesh, memory_limit_bytes)
+    mesh = automatic_mesh(mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
     outer = _check(axes, batch_axis)
     traced = trace_step(step, args)
@@ -73,6 +75,14 @@ def search_sharding(
     return _make_plan(analysis, prices, found, mesh)
 
 
+def _check_types(mesh: object, memory_limit_bytes: object) -> None:
+    if not isinstance(mesh, Mesh):
+        raise ShardingError(f"mesh must be a jax.sharding.Mesh, but is {mesh!r}. Make one with jax.make_mesh.")
+    is_size = isinstance(memory_limit_bytes, int | float | np.number) and not isinstance(memory_limit_bytes, bool)
+    if memory_limit_bytes is not None and not is_size:
+        raise ShardingError(f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20.")
+
+
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
     if not 1 <= len(axes) <= 2:
         raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
@@ -86,13 +96,13 @@ def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
 def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:
     plan, prediction = found.plans[found.chosen], found.predictions[found.chosen]
     step = analysis.graph.step
-    program = write_step(analysis, plan.assignment, storage=plan.storage)
+    program = write_whole_step(analysis, plan.assignment, storage=plan.storage)
     return ShardingPlan(
         fingerprint=fingerprint_step(step),
         axes=dict(analysis.axes),
         segments=tuple(_planned_segments(analysis, plan, prediction)),
         storage=plan.storage,
-        specs=dict(zip(step.arg_names, stacked_specs(step.inputs, program.in_specs), strict=True)),
+        specs=dict(zip(step.arg_names, program.in_specs, strict=False)),
         time_s=prediction.time_s,
         sum_s=prediction.sum_s,
         size_bytes=prediction.size_bytes,

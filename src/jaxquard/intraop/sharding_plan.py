@@ -140,10 +140,15 @@ class ShardingPlan:
             return make_mesh(self.axes)
         if dict(mesh.shape) != dict(self.axes):
             raise ShardingError(f"the plan is for a mesh of {dict(self.axes)}, but found {dict(mesh.shape)}.")
-        return mesh
+        return automatic_mesh(mesh)
 
     def __str__(self) -> str:
         return plan_text(self)
+
+
+def automatic_mesh(mesh: Mesh) -> Mesh:
+    """The mesh with axes that the compiler may use as it is told; `jax.make_mesh` makes explicit ones by default."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(jax.sharding.AxisType.Auto,) * len(mesh.axis_names))
 
 
 def make_mesh(axes: Mapping[str, int]) -> Mesh:

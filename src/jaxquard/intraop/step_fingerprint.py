@@ -1,8 +1,8 @@
 """Tells one step from another, across processes."""
 
 from dataclasses import dataclass
+from typing import Any
 
-import jax
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.traced_step import TracedStep
@@ -34,7 +34,7 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
         in_specs=(PartitionSpec(),) * len(jaxpr.invars),
         out_specs=(None,) * len(jaxpr.outvars),
     )
-    types = [_short(found) for found in step.arg_types]
+    types = [type_text(found) for found in step.arg_types]
     return StepFingerprint(
         types=tuple(zip(step.arg_names, types, strict=True)),
         num_equations=len(jaxpr.eqns),
@@ -42,8 +42,10 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
     )
 
 
-def _short(type_: jax.ShapeDtypeStruct) -> str:
-    return f"{type_.dtype.name}[{','.join(map(str, type_.shape))}]"
+def type_text(type_: Any) -> str:
+    """`float32[8,16]`; a Python number, which takes the type of what it meets, is `float32[] (weak)`."""
+    weak = " (weak)" if getattr(type_, "weak_type", False) else ""
+    return f"{type_.dtype.name}[{','.join(map(str, type_.shape))}]{weak}"
 
 
 def differences(planned: StepFingerprint, found: StepFingerprint) -> str:

@@ -78,9 +78,15 @@ def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
 
 
 def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype alone: whether an array is placed, or weakly typed, must not change the step."""
-    found = leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(found.shape, found.dtype)
+    """Shape and dtype alone: whether an array is placed, or weakly typed, must not change the step.
+
+    A Python number is weakly typed, as in `jax.jit`: it takes the dtype of what it meets.
+    """
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    found = jax.typeof(leaf)
+    is_number = isinstance(leaf, bool | int | float | complex)
+    return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=is_number and found.weak_type)
 
 
 def argument_names(args: Sequence[Any]) -> list[str]:

@@ -17,6 +17,7 @@ from jaxquard.pricing.compilers import CompileHere, choose_compilers, num_cores
 from jaxquard.pricing.environment import environment_key
 from jaxquard.pricing.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.ledger import Ledger
+from jaxquard.pricing.lower_program import lower_program, lowered_key
 from jaxquard.pricing.measure_batches import Job, Measurement
 from jaxquard.pricing.price import Failure, OnProgress, Price
 from jaxquard.pricing.program import ShardedProgram
@@ -125,16 +126,45 @@ class MeasuredPricer:
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
         return self._measure(
-            programs, groups, effort=self._effort, round_size=self._round_size, on_progress=on_progress
+            programs,
+            groups,
+            effort=self._effort,
+            round_size=self._round_size,
+            cache=self._cache,
+            on_progress=on_progress,
         )
 
     def compare(
         self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
     ) -> list[Price | Failure]:
-        """The prices of close rivals: all in one round, and three times as many runs; see `Pricer`."""
+        """The prices of close rivals: all in one round, and three times as many runs; see `Pricer`.
+
+        Times of different days do not tell which is best: all prices come from disk, or all are measured now.
+        """
         num_runs = 3 * self._effort.num_runs
         effort = replace(self._effort, num_runs=num_runs, max_runs=max(num_runs, self._effort.max_runs))
-        return self._measure(programs, None, effort=effort, round_size=len(programs), on_progress=on_progress)
+        cache = self._cache
+        if cache is not None and not self._knows_all(programs, cache, self._environment(effort)):
+            cache = _OnlyKeeps(cache.folder)
+        return self._measure(
+            programs, None, effort=effort, round_size=len(programs), cache=cache, on_progress=on_progress
+        )
+
+    def _knows_all(self, programs: Sequence[ShardedProgram], cache: PriceCache, environment: str) -> bool:
+        """Whether all programs have prices on disk; one without a cheap key is lowered to see."""
+        fingerprints = Fingerprints()
+
+        def is_known(program: ShardedProgram) -> bool:
+            fingerprint = fingerprints.key(program)
+            if fingerprint is not None:
+                return cache.find_quickly(combine_keys(environment, fingerprint)) is not None
+            try:
+                key = lowered_key(lower_program(program, mesh=self._mesh))
+            except Exception:  # It makes no sense to JAX; measuring it says so.
+                return False
+            return cache.find(combine_keys(environment, key)) is not None
+
+        return all(map(is_known, programs))
 
     def _measure(
         self,
@@ -143,18 +173,19 @@ class MeasuredPricer:
         *,
         effort: Effort,
         round_size: int,
+        cache: PriceCache | None,
         on_progress: OnProgress | None,
     ) -> list[Price | Failure]:
         ledger = Ledger([program.name for program in programs], on_progress)
         best, watch = BestTimes(), WatchedRun()
         environment = self._environment(effort)
-        jobs = self._find_missing(programs, groups or [None] * len(programs), environment, ledger, best)
+        jobs = _find_missing(programs, groups or [None] * len(programs), cache, environment, ledger, best)
         self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS
         here = CompileHere(on_compiled=self._meter.add_compile_work)
         measurement = Measurement(
             mesh=self._mesh,
             effort=effort,
-            cache=self._cache,
+            cache=cache,
             compilers=self._compilers if self._has_compilers else here,
             environment=environment,
             num_profiled_runs=self._num_profiled_runs,
@@ -184,31 +215,39 @@ class MeasuredPricer:
             measured["num_profiled_runs"] = self._num_profiled_runs
         return environment_key(self._mesh, **measured)
 
-    def _find_missing(
-        self,
-        programs: Sequence[ShardedProgram],
-        groups: Sequence[Hashable],
-        environment: str,
-        ledger: Ledger,
-        best: BestTimes,
-    ) -> list[Job]:
-        """Settles what has a price on disk, and joins what is equal."""
-        fingerprints = Fingerprints()
-        missing: dict[Hashable, Job] = {}
-        for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
-            fingerprint = fingerprints.key(program)
-            quick_key = None if fingerprint is None else combine_keys(environment, fingerprint)
-            known = None if quick_key is None or self._cache is None else self._cache.find_quickly(quick_key)
-            if known is not None:
-                best.note(group, known.time_s)
-                ledger.settle(number, known, is_cached=True)
-                continue
-            equal = missing.get(quick_key or number)
-            numbers = (number,) if equal is None else (*equal.numbers, number)
-            missing[quick_key or number] = Job(
-                numbers=numbers,
-                program=program if equal is None else equal.program,
-                group=group if equal is None else equal.group,
-                quick_key=quick_key,
-            )
-        return list(missing.values())
+
+class _OnlyKeeps(PriceCache):
+    """A cache that keeps prices and finds none."""
+
+    def find(self, key: str) -> Price | None:
+        return None
+
+
+def _find_missing(
+    programs: Sequence[ShardedProgram],
+    groups: Sequence[Hashable],
+    cache: PriceCache | None,
+    environment: str,
+    ledger: Ledger,
+    best: BestTimes,
+) -> list[Job]:
+    """Settles what has a price on disk, and joins what is equal."""
+    fingerprints = Fingerprints()
+    missing: dict[Hashable, Job] = {}
+    for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
+        fingerprint = fingerprints.key(program)
+        quick_key = None if fingerprint is None else combine_keys(environment, fingerprint)
+        known = None if quick_key is None or cache is None else cache.find_quickly(quick_key)
+        if known is not None:
+            best.note(group, known.time_s)
+            ledger.settle(number, known, is_cached=True)
+            continue
+        equal = missing.get(quick_key or number)
+        numbers = (number,) if equal is None else (*equal.numbers, number)
+        missing[quick_key or number] = Job(
+            numbers=numbers,
+            program=program if equal is None else equal.program,
+            group=group if equal is None else equal.group,
+            quick_key=quick_key,
+        )
+    return list(missing.values())

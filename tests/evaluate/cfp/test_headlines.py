@@ -97,10 +97,35 @@ def test_a_baseline_is_faster_only_beyond_the_spread():
 
 def test_targets_over_cells():
     kept = targets(made_results().cells)
-    assert [target.is_met for target in kept] == [True] * 5
+    assert [target.is_met for target in kept] == [True] * 6
     assert kept[2].found == "1.50, from 1.50 to 1.50"
     assert kept[3].found.startswith("4.0% for the chosen plans, 4.0% for all plans with a prediction, 20.0%")
     missed = targets([slower(made_cell(), "finalist 0", 1.2)])
-    assert [target.is_met for target in missed] == [False, False, False, False, True]
+    assert [target.is_met for target in missed] == [False, False, False, False, True, True]
     assert missed[0].exceptions == ("gpt, 2 layers of 256, batch 8: 14.3%",)
     assert targets([]) == ()
+
+
+def test_the_chosen_plan_keeps_its_limit():
+    """It takes 26 MiB."""
+    kept = made_cell(limit_bytes=26 * MIB)
+    broken = made_cell(limit_bytes=25 * MIB)
+    failed = replace(made_cell("moe", limit_bytes=19 * MIB), chosen=None, failure="nothing fits")
+    runs = [replace(run, coarse_s=None, measured_s=None, peak_bytes=None) for run in kept.runs]
+    not_run = replace(made_cell("llama"), runs=tuple(runs))
+    assert targets([kept])[-1].is_met
+    found = targets([kept, broken, failed, not_run])[-1]
+    assert found.text == "the chosen plan keeps its limit"
+    assert found.found == "1 of 4 cells, 3 limited"
+    assert not found.is_met
+    assert found.exceptions == (
+        "gpt, 2 layers of 256, batch 8, at most 25 MiB: 26 of 25 MiB",
+        "moe, 2 layers of 256, batch 8, at most 19 MiB: no plan",
+        "llama, 2 layers of 256, batch 8: the chosen plan did not run",
+    )
+
+
+def test_cells_without_a_plan_are_not_lost_if_there_are_no_others():
+    found = targets([replace(made_cell(limit_bytes=19 * MIB), chosen=None, failure="nothing fits")])
+    assert [target.is_met for target in found] == [True, False]
+    assert found[-1].exceptions == ("gpt, 2 layers of 256, batch 8, at most 19 MiB: no plan",)

@@ -19,7 +19,7 @@ from jaxquard.intraop.price_segments import price_segments
 from jaxquard.intraop.volume import volume
 from jaxquard.pricing import PriceCache
 from tests.intraop.fake_pricer import FakePricer
-from tests.intraop.steps import analyse
+from tests.intraop.steps import analyse, zoo_types
 
 TINY = CellSpec(
     model="gpt",
@@ -158,3 +158,10 @@ def test_a_small_cell_for_real(tmp_path):
 
 def _fields(spec):
     return {name: getattr(spec, name) for name in type(spec).__dataclass_fields__}
+
+
+def test_equation_7_counts_every_value_at_a_border():
+    """Two values enter the experts' segment, taken by different blocks: 12 pairs of choices more than with one."""
+    moe = analyse(*zoo_types("moe-tiny"))
+    assert equation_7(moe, batch_axis=None) == 231
+    assert price_segments(moe, pricer=FakePricer()).num_programs <= 231

@@ -13,7 +13,7 @@ from jaxquard.intraop.price_segments import StepPrices, price_segments
 from jaxquard.intraop.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.sharding_plan import make_mesh
 from jaxquard.intraop.traced_step import trace_step
-from jaxquard.intraop.write_program import write_step
+from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import MeasuredPricer, Price, PriceCache, Progress
 
 from .cell import Cell, Seconds
@@ -66,7 +66,7 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
     plans = _plans(analysis, prices, found, spec.num_strategies, limit_bytes)
     with WholeSteps(mesh) as steps:
         on_part("writing whole steps", 0, len(plans), "")
-        programs = {plan.name: write_step(analysis, plan.assignment, storage=plan.storage) for plan in plans}
+        programs = {plan.name: write_whole_step(analysis, plan.assignment, storage=plan.storage) for plan in plans}
         steps.compile(programs, on_step=partial(on_part, "compiling whole steps"))
         seconds = replace(seconds, whole_compiled=clock.lap())
         chosen = None if isinstance(found, ShardingError) else found.plans[found.chosen].name

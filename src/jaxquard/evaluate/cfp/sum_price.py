@@ -58,16 +58,21 @@ def equation_7(analysis: Analysis, *, batch_axis: str | None) -> int:
 
 
 def _dependences(analysis: Analysis) -> Iterator[tuple[int, int]]:
-    """Pairs of blocks in different segments of which the second uses an activation of the first."""
+    """For each activation that goes to a later segment, the block that makes it and the first there that takes it."""
     graph, segment_of = analysis.graph, analysis.segment_of_block()
     for var in analysis.travellers:
         position = graph.definitions[var]
+        if graph.phases[position] is not Phase.FORWARD:
+            continue
         maker = analysis.owners[position]
+        takers: dict[int, int] = {}
         for user in graph.users.get(var, ()):
-            taker = analysis.owners[user]
-            is_forward = graph.phases[position] is Phase.FORWARD and graph.phases[user] is Phase.FORWARD
-            if is_forward and segment_of[taker] > segment_of[maker]:
-                yield maker, taker
+            block = analysis.owners[user]
+            segment = segment_of[block]
+            if graph.phases[user] is Phase.FORWARD and segment > segment_of[maker]:
+                takers[segment] = min(block, takers.get(segment, block))
+        for taker in takers.values():
+            yield maker, taker
 
 
 def _place(analysis: Analysis, block: int) -> tuple[int, int]:

@@ -61,9 +61,12 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
-    """All of them; cells in which nothing was chosen are left out."""
+    """All of them; cells in which nothing was chosen, or what was did not run, count for memory and programs alone."""
+    if not cells:
+        return ()
     chosen = [cell for cell in cells if _chosen_s(cell) is not None]
-    return (*_speeds(chosen), *_errors(chosen), _programs(cells)) if chosen else ()
+    of_times = (*_speeds(chosen), *_errors(chosen)) if chosen else ()
+    return (*of_times, _programs(cells), _limits(cells))
 
 
 def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
@@ -117,6 +120,28 @@ def _programs(cells: Sequence[Cell]) -> Target:
         found=", ".join(f"{model} {found} of {given}" for model, found, given in sorted(pairs)),
         is_met=all(found <= given for _, found, given in pairs),
     )
+
+
+def _limits(cells: Sequence[Cell]) -> Target:
+    missed = [f"{cell.spec.name}: {why}" for cell in cells if (why := _misses_limit(cell)) is not None]
+    return Target(
+        text="the chosen plan keeps its limit",
+        found=f"{len(cells) - len(missed)} of {len(cells)} cells, {sum(cell.spec.has_limit for cell in cells)} limited",
+        is_met=not missed,
+        exceptions=tuple(missed),
+    )
+
+
+def _misses_limit(cell: Cell) -> str | None:
+    """Why a cell has no plan that ran within its limit; None if it has."""
+    best = cell.best
+    if best is None:
+        return "no plan"
+    if cell.fits(best):
+        return None
+    if best.time_s is None or best.peak_bytes is None or cell.limit_bytes is None:
+        return "the chosen plan did not run"
+    return f"{best.peak_bytes / 2**20:.4g} of {cell.limit_bytes / 2**20:.4g} MiB"
 
 
 def _chosen_s(cell: Cell) -> float | None:

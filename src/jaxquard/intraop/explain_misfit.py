@@ -1,0 +1,121 @@
+"""What to tell a user whose step has no plan: what failed, or how much memory would do.
+
+The names of finalists are our own, so a plan of the search is told by how it keeps its state.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.baselines import Baseline
+from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.predict import Prediction
+from jaxquard.intraop.price_segments import StepPrices
+from jaxquard.intraop.search_frontier import Frontier
+from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
+
+_MOST_REASONS = 3
+
+
+class Witness:
+    """A pricer that remembers what another one sets aside."""
+
+    def __init__(self, pricer: Pricer) -> None:
+        self._pricer = pricer
+        self.failures: list[Failure] = []
+
+    def price(self, program: ShardedProgram) -> Price:
+        """See `Pricer`; what fails here is raised."""
+        return self._pricer.price(program)
+
+    def price_all(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Price | Failure]:
+        """See `Pricer`."""
+        found = self._pricer.price_all(programs, groups=groups, on_progress=on_progress)
+        self.failures += [price for price in found if isinstance(price, Failure)]
+        return found
+
+    def compare(
+        self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
+    ) -> list[Price | Failure]:
+        """See `Pricer`."""
+        return self._pricer.compare(programs, on_progress=on_progress)
+
+
+def explain_misfit(
+    frontier: Frontier | ShardingError,
+    prices: StepPrices,
+    predicted: Sequence[tuple[Baseline, Prediction]],
+    *,
+    num_finalists: int,
+    memory_limit_bytes: int | None,
+    failures: Sequence[Failure],
+) -> ShardingError:
+    """The error for a step of which no plan fits.
+
+    Args:
+        frontier: of a search without a limit; or why there is none.
+        predicted: all plans that were looked at, finalists of the search first.
+        num_finalists: how many of them are.
+        failures: what was set aside when the plans were priced.
+    """
+    ran = [(place, plan, found) for place, (plan, found) in enumerate(predicted) if found.time_s != float("inf")]
+    needs = [(found.size_bytes, _name(plan, is_finalist=place < num_finalists)) for place, plan, found in ran]
+    fits_as_sum = False
+    if isinstance(frontier, Frontier) and memory_limit_bytes is not None:
+        least_bytes = min(point.size_bytes for point in frontier.points)
+        fits_as_sum = least_bytes <= memory_limit_bytes
+        if not fits_as_sum:
+            needs.append((least_bytes, "a plan of the search, by the sum of its segments"))
+    if needs:
+        assert memory_limit_bytes is not None, "without a limit, what runs fits"
+        return _too_little(memory_limit_bytes, *min(needs), fits_as_sum=fits_as_sum)
+    if isinstance(frontier, ShardingError):
+        return ShardingError(f"{frontier}{_reasons(_dead_ends(prices))}")
+    return ShardingError(
+        f"every segment runs alone, but none of the {len(predicted)} plans for all of them that were looked at does."
+        f"{_reasons(failures)} Use more devices, or a smaller batch."
+    )
+
+
+def _too_little(limit_bytes: int, least_bytes: int, how: str, *, fits_as_sum: bool) -> ShardingError:
+    why = (
+        " By the sum of their segments some plans fit, but none with its segments together; a larger num_finalists "
+        "looks at more of them."
+    )
+    return ShardingError(
+        f"memory_limit_bytes={limit_bytes} ({_mib(limit_bytes)}) is too little: the plans that were looked at need "
+        f"{least_bytes} bytes ({_mib(least_bytes)}) or more; the smallest is {how}. Raise the limit to at least that, "
+        f"use more devices, or a smaller batch.{why if fits_as_sum else ''}"
+    )
+
+
+def _name(plan: Baseline, *, is_finalist: bool) -> str:
+    if not is_finalist:
+        return f"the baseline {plan.name!r}"
+    kept = "" if plan.storage is Storage.AS_USED else f" with {plan.storage.value}'s storage"
+    return f"a plan of the search{kept}"
+
+
+def _dead_ends(prices: StepPrices) -> list[Failure]:
+    """What failed of the segments that have no strategy left; else of the reshards."""
+    found: list[Failure] = []
+    for kind in prices.kinds.values():
+        failed = [price for price in kind.prices if isinstance(price, Failure)]
+        found += failed if len(failed) == len(kind.prices) else []
+    return found or [price for price in prices.reshards.values() if isinstance(price, Failure)]
+
+
+def _reasons(failures: Iterable[Failure]) -> str:
+    """The first few, each once, as a sentence after another; nothing if there are none."""
+    reasons = list(dict.fromkeys(f"{failure.reason.value} ({failure.message})" for failure in failures))
+    more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+    return f" They failed with: {'; '.join(reasons[:_MOST_REASONS])}{more}." if reasons else ""
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**27 else f"{size_bytes / 2**20:.2f} MiB"
