@@ -186,7 +186,7 @@ class TestPlan:
         wanted = NamedSharding(mesh_of(x=8), PartitionSpec(None, None, "x"))
         assert after["up"].sharding.is_equivalent_to(wanted, 3)
 
-    def test_layers_that_are_cut_otherwise_are_resharded_inside(self):
+    def test_a_leaf_is_kept_as_most_of_its_layers_want_it(self):
         parts = [Part(leaf=0), *(Part(leaf=1, index=(layer,)) for layer in range(3))]
         specs = [PartitionSpec("x"), PartitionSpec("x"), PartitionSpec(None, "x"), PartitionSpec(None, "x", None)]
         assert stacked_specs(parts, specs) == [PartitionSpec("x"), PartitionSpec(None, None, "x")]

@@ -46,3 +46,8 @@ class ProgressBars:
         self._progress.stop()
         if not self._progress.disable:
             self._progress.console.print()
+
+
+def shorten(text: str, room: int) -> str:
+    """The beginning of a text: beside more words than there is room for, rich would leave out the bar."""
+    return text if len(text) <= room else text[: room - 1].rstrip(" ;,") + "…"

@@ -1,15 +1,13 @@
 """`jaxquard reproduce cfp`: runs the cells that are left, and draws what there is."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from jaxquard.cli.console import check_writable, make_console, print_line, write_file
-from jaxquard.cli.progress import ProgressBars
+from jaxquard.cli.interrupt import ends_with
+from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard_options import choose_cache, prepare_devices, start_mesh
 from jaxquard.errors import JaxquardError
 from jaxquard.evaluate.cfp import Results, cfp_page, read_results, reproduce_cfp, verdict_counts
@@ -20,7 +18,7 @@ from jaxquard.pricing import PriceCache
 
 NUM_DEVICES = 8
 _STYLES = {Verdict.AS_LARGE: "green", Verdict.IN_KIND: "yellow", Verdict.NOT_HERE: "red", Verdict.NOT_RUN: "dim"}
-# So many letters stand beside a bar; with more, rich would leave out the bar.
+# So many letters stand beside a bar.
 _ROOM = 60
 
 
@@ -49,15 +47,22 @@ def _measure(path: Path, *, is_quick: bool, models: tuple[str, ...] | None, cach
     start_mesh(None, num_devices=NUM_DEVICES)
     if path.exists():
         read_results(path)
-    with _interruptible(path), ProgressBars() as bars:
+    kept = f"Finished cells are kept in {path}, and the same command goes on from there."
+    with ends_with(kept), ProgressBars() as bars:
         cells, part = bars.add("cells", name="starting"), bars.add("this cell", name="starting")
+
+        def on_part(label: str, done: int, total: int, name: str) -> None:
+            part(done, total, shorten(f"{label}: {name}" if name else label, _ROOM))
+
         return reproduce_cfp(
             models=models,
             is_quick=is_quick,
             path=path,
             cache=cache,
-            on_cell=lambda done, total, name: cells(done, total, _shorten(name)),
-            on_part=lambda label, done, total, name: part(done, total, _shorten(f"{label}: {name}" if name else label)),
+            on_cell=lambda done, total, name: cells(done, total, shorten(name, _ROOM)),
+            on_part=lambda label, done, total, name: part(
+                done, total, shorten(f"{label}: {name}" if name else label, _ROOM)
+            ),
             on_done=_say_done,
         )
 
@@ -79,21 +84,6 @@ def _models(text: str | None) -> tuple[str, ...] | None:
         if name not in MODELS:
             raise JaxquardError(f"--models has {name!r}, which is no model here. Use {', '.join(MODELS)}.")
     return names
-
-
-@contextlib.contextmanager
-def _interruptible(path: Path) -> Iterator[None]:
-    """Ctrl-C ends the command with one sentence and exit code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        said = f"interrupted. Finished cells are kept in {path}, and the same command goes on from there."
-        Console(stderr=True, highlight=False).print(said, markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _ROOM else text[: _ROOM - 1].rstrip(" ;,") + "…"
 
 
 def _print(results: Results) -> None:

@@ -1,13 +1,12 @@
 """The search as commands run it: with a bar, and with a sentence when it is interrupted."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
-import typer
 from jax.sharding import Mesh
 from rich.console import Console
 
-from jaxquard.cli.progress import ProgressBars
+from jaxquard.cli.interrupt import ends_with
+from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard_step import NamedStep
 from jaxquard.intraop.search_sharding import search_sharding
 from jaxquard.intraop.sharding_plan import ShardingPlan
@@ -54,24 +53,16 @@ def move_bars(bars: ProgressBars, *labels: str, width: int | None = None) -> OnP
         if progress.done <= last and waiting:
             move = bars.add(waiting.pop(0))
         last = progress.done
-        move(progress.done, progress.total, _shorten(_in_words(progress), room))
+        move(progress.done, progress.total, shorten(_in_words(progress), room))
 
     return on_progress
 
 
-@contextlib.contextmanager
-def interruptible(cache: PriceCache | None) -> Iterator[None]:
-    """Ctrl-C ends the command with one sentence and exit code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = (
-            "Nothing is kept (--no-cache)"
-            if cache is None
-            else f"What was measured is kept in {cache.folder}, and the same command goes on from there"
-        )
-        Console(stderr=True, highlight=False).print(f"interrupted. {kept}.", markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+def interruptible(cache: PriceCache | None) -> AbstractContextManager[None]:
+    """Ctrl-C ends the command, and says where its prices are."""
+    if cache is None:
+        return ends_with("Nothing is kept (--no-cache).")
+    return ends_with(f"What was measured is kept in {cache.folder}, and the same command goes on from there.")
 
 
 def _in_words(progress: Progress) -> str:
@@ -81,7 +72,3 @@ def _in_words(progress: Progress) -> str:
         return f"{known}{progress.name}"
     time = f"{progress.left_s:.0f} s" if progress.left_s < 90 else f"{progress.left_s / 60:.0f} min"
     return f"{time} left; {known}{progress.name}"
-
-
-def _shorten(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1].rstrip(" ;,") + "…"

@@ -19,7 +19,7 @@ from jaxquard.intraop.search_segments import PricedSegment
 from jaxquard.pricing import OnProgress, Pricer
 
 # How far the sum of equation (9) may be above what a plan takes as one program.
-_SLACK = 1.3
+SUM_SLACK = 1.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,9 @@ def search_plans(
     """
     start_s = time.perf_counter()
     chain = make_chain(analysis, prices)
-    frontier = _search(chain, memory_limit_bytes)
-    finalists = _finalists(analysis, prices, chain, memory_limit_bytes, count=num_finalists)
+    free = _search(chain, None)
+    frontier = free if memory_limit_bytes is None else _search(chain, memory_limit_bytes)
+    finalists = _finalists(analysis, prices, chain, free, memory_limit_bytes, count=num_finalists)
     composed_s = time.perf_counter() - start_s
     others = tuple(baselines(analysis).values())
     plans = [*finalists, *others]
@@ -82,7 +83,7 @@ def search_plans(
     chosen = _fastest(predicted, memory_limit_bytes)
     if chosen is None:
         raise explain_misfit(
-            _search(chain, None),
+            free,
             prices,
             list(zip(plans, predicted, strict=True)),
             num_finalists=len(finalists),
@@ -103,6 +104,7 @@ def _finalists(
     analysis: Analysis,
     prices: StepPrices,
     chain: Sequence[PricedSegment],
+    free: Frontier | ShardingError,
     memory_limit_bytes: int | None,
     *,
     count: int,
@@ -112,10 +114,10 @@ def _finalists(
     With a limit, half of them keep it by equation (9), and the others may after all. Then the fastest of all that keep
     their state in parts (ZeRO): that saves memory, and the work of updating the same weights on every device.
     """
-    limits = [None] if memory_limit_bytes is None else [memory_limit_bytes, int(_SLACK * memory_limit_bytes)]
+    limits = [None] if memory_limit_bytes is None else [memory_limit_bytes, int(SUM_SLACK * memory_limit_bytes)]
     found: dict[tuple[tuple[str, ...], ...], Baseline] = {}
     for limit in limits:
-        frontier = _search(chain, limit)
+        frontier = free if limit is None else _search(chain, limit)
         if isinstance(frontier, Frontier):
             share = -(-count // len(limits))
             best = frontier.best
@@ -123,10 +125,9 @@ def _finalists(
                 key = tuple(tuple(plan.assignment[block.number]) for block in analysis.blocks)
                 found.setdefault(key, plan)
     plans = list(found.values())
-    frontier = _search(chain, None)
-    if isinstance(frontier, Frontier):
+    if isinstance(free, Frontier):
         count = -(-count // 4)
-        fast = choose_finalists(analysis, prices, chain, frontier.best, memory_limit_bytes=None, count=count)
+        fast = choose_finalists(analysis, prices, chain, free.best, memory_limit_bytes=None, count=count)
         plans += [replace(plan, storage=storage) for plan in fast for storage in (Storage.ZERO_1, Storage.ZERO_3)]
     return [replace(plan, name=f"finalist {number}") for number, plan in enumerate(plans)]
 

@@ -6,12 +6,10 @@ from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline
 from jaxquard.intraop.layouts import Assignment
 from jaxquard.intraop.price_segments import StepPrices
+from jaxquard.intraop.search_plans import SUM_SLACK
 
 from .sum_price import SumPrice, SumPricer
 from .volumes import volumes
-
-# The sum of equation (9) is up to a quarter more than a whole step takes.
-_SLACK = 1.3
 
 
 def layer_strategies(
@@ -31,7 +29,7 @@ def layer_strategies(
     """
     kind = max(prices.kinds.values(), key=lambda found: len(found.strategies))
     summed = SumPricer(analysis, prices)
-    most_bytes = float("inf") if limit_bytes is None else _SLACK * limit_bytes
+    most_bytes = float("inf") if limit_bytes is None else SUM_SLACK * limit_bytes
     base = _searched(analysis, prices, chosen)
     found: list[tuple[SumPrice, Baseline]] = []
     for strategy in kind.strategies:
