@@ -12,11 +12,15 @@ import jaxquard.schedules
 from jaxquard.cli.main import app
 
 
+def environment():
+    found = {**os.environ, "PYTHONPATH": str(Path(jaxquard.schedules.__file__).parents[2])}
+    found.pop("FORCE_COLOR", None)
+    return found
+
+
 def run_module(*words):
-    environment = {**os.environ, "PYTHONPATH": str(Path(jaxquard.schedules.__file__).parents[2])}
-    environment.pop("FORCE_COLOR", None)
     command = [sys.executable, "-m", "jaxquard", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=environment())
 
 
 def test_without_a_command_it_explains_itself():
@@ -30,6 +34,26 @@ def test_a_group_without_a_command_explains_itself_and_nothing_else(group):
     result = CliRunner().invoke(app, [group])
     assert f"{group} [OPTIONS] COMMAND" in result.stdout
     assert result.stderr == ""
+
+
+def test_a_command_that_is_not_there_is_answered_with_one_that_is():
+    result = CliRunner().invoke(app, ["shrad"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: No such command 'shrad'. Did you mean 'shard'?")
+
+
+def test_a_subcommand_does_not_import_what_only_others_need():
+    code = """if True:
+        import sys
+        from jaxquard.cli.main import app
+        app(["shard", "search", "--help"], standalone_mode=False)
+        print(*sorted(sys.modules), file=sys.stderr)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    imported = set(done.stderr.split())
+    assert "jaxquard.cli.shard_search" in imported
+    others = {"jaxquard.evaluate", "jaxquard.gemm", "jaxquard.calibrate", "jaxquard.cli.demo", "scipy.optimize"}
+    assert not imported & others
 
 
 def test_python_m_jaxquard():

@@ -2,10 +2,12 @@
 
 import sys
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
 from jaxquard.cli.main import app
+from jaxquard.cli.shard_step import find_step
 from tests.cli.shard_steps import write_module
 
 
@@ -31,6 +33,13 @@ def test_a_model():
     # Look-up, 2 layers of 4 blocks, head: each with the three ways of figure 2a.
     assert sum(line.strip().startswith("rows 8, columns ") for line in lines) == 10
     assert any(line.strip().startswith("language.py:") for line in lines)
+
+
+def test_of_a_model_there_are_only_shapes():
+    """Nothing is made or run before the search begins."""
+    step = find_step("gpt-tiny", batch_size=4)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(step.args))
+    assert step.args[1]["tokens"].shape[0] == 4
 
 
 def test_a_function_on_another_mesh():

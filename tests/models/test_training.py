@@ -111,6 +111,16 @@ def test_a_state_is_traced_like_any_other():
     assert step.batch["tokens"].shape == (3, 8)
 
 
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_a_batch_of_shapes_has_those_of_the_batch(name):
+    model = zoo.find_model(f"{name}-tiny")
+    made, shapes = (training_step(model.module, model.config, only_shapes=only).batch for only in (False, True))
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in shapes.values())
+    assert {key: (leaf.shape, leaf.dtype) for key, leaf in shapes.items()} == {
+        key: (leaf.shape, leaf.dtype) for key, leaf in made.items()
+    }
+
+
 def test_an_unknown_optimizer_is_answered_with_the_list():
     with pytest.raises(ValueError, match=r"optimizer='lion' is not known\. Choose one of sgd, adam"):
         training_step(gpt, SMALL, optimizer="lion")

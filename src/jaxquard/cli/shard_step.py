@@ -38,9 +38,9 @@ def _from_zoo(name: str, batch_size: int) -> NamedStep:
             "function returns (train_step, args)."
         )
     model = zoo.find_model(name)
-    made = zoo.training_step(model.module, model.config, batch_size=batch_size)
-    # Its shapes are enough, and a large model need not fit here.
-    state = jax.eval_shape(made.init_state, jax.random.key(0))
+    # Shapes are enough: a large model need not fit here, and even a small batch takes half a second to make.
+    made = zoo.training_step(model.module, model.config, batch_size=batch_size, only_shapes=True)
+    state = jax.eval_shape(lambda: made.init_state(jax.random.key(0)))
     return NamedStep(name=name, train_step=made.train_step, args=(state, made.batch))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.block import Block
@@ -24,6 +25,7 @@ class Analysis:
         axes: the mesh axes and their sizes, the outer one first.
         owners: for each equation, the number of its block.
         travellers: what goes from segment to segment.
+        memo: what was derived of it before, such as the layouts of a segment, by what it was derived from.
     """
 
     graph: StepGraph = field(repr=False)
@@ -33,6 +35,8 @@ class Analysis:
     matches: Matches = field(repr=False)
     owners: tuple[int, ...] = field(repr=False)
     travellers: Mapping[Var, Traveller] = field(repr=False)
+    # Not for `replace` to hand on: what was derived holds for these blocks.
+    memo: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def segment_of_block(self) -> dict[int, int]:
         """For each block, its segment."""

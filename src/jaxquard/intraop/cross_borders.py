@@ -1,4 +1,4 @@
-"""Finds what crosses the borders of a segment, and reshards it there, once.
+"""Finds what crosses the borders of a segment, and copies it there, once, to be resharded.
 
     b = add a c                    b = add a c                  segment 0
     d = norm b                     e = copy b                   held as segment 1 wants it
@@ -26,6 +26,8 @@ from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, make_jaxpr, rename, si
 
 # The segments to which a value comes, one after the other, each in a phase, and how it is wanted there.
 Way = Sequence[tuple[Side, PartitionSpec]]
+# The copy of a value that a segment has in a phase.
+Copies = Mapping[tuple[Side, Var], Var]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,14 @@ class Crossing:
 
 
 def find_crossing(analysis: Analysis, segment: Segment) -> Crossing:
-    """What crosses the borders of a segment."""
+    """What crosses the borders of a segment; found once."""
+    key = ("crossing", segment)
+    if key not in analysis.memo:
+        analysis.memo[key] = _find_crossing(analysis, segment)
+    return analysis.memo[key]
+
+
+def _find_crossing(analysis: Analysis, segment: Segment) -> Crossing:
     graph = analysis.graph
     owned = set(segment.blocks)
     positions = tuple(position for position, owner in enumerate(analysis.owners) if owner in owned)
@@ -79,32 +88,30 @@ def find_crossing(analysis: Analysis, segment: Segment) -> Crossing:
     )
 
 
-def reshard_at_borders(
-    jaxpr: Jaxpr, *, sides: Sequence[Side], ways: Mapping[tuple[Side, Var], Way]
-) -> tuple[Jaxpr, dict[Var, PartitionSpec]]:
+def copy_at_borders(
+    jaxpr: Jaxpr, *, sides: Sequence[Side], stops: Mapping[tuple[Side, Var], Sequence[Side]]
+) -> tuple[Jaxpr, Copies]:
     """Gives segments their own copies of values.
 
     Args:
         sides: for each equation, its segment and phase.
-        ways: for a segment in a phase and a value, how it comes there; ways of a value with the same stop share it.
+        stops: for a segment in a phase and a value, where it comes by; with the same stop, copies are shared.
 
     Returns:
-        The jaxpr, and how the copies are to be held.
+        The jaxpr, and the copies; those that no equation uses are not made.
     """
     copies: dict[tuple[Side, Var], Var] = {}
-    held: dict[Var, PartitionSpec] = {}
     equations: list[Equation] = []
     for equation, side in zip(jaxpr.eqns, sides, strict=True):
         renamed = {}
         for var in variables(equation.invars):
-            for stop, spec in ways.get((side, var), ()):
+            for stop in stops.get((side, var), ()):
                 if (stop, var) not in copies:
                     made, (copies[stop, var],) = splice_traced(_traced_copy(var.aval), [renamed.get(var, var)])
                     equations.extend(made)
-                    held[copies[stop, var]] = spec
                 renamed[var] = copies[stop, var]
         equations.append(rename(equation, renamed))
-    return make_jaxpr(jaxpr.invars, equations, jaxpr.outvars), held
+    return make_jaxpr(jaxpr.invars, equations, jaxpr.outvars), copies
 
 
 @functools.lru_cache(maxsize=1024)

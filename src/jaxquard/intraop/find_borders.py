@@ -62,7 +62,7 @@ class Bank:
     def specs(self, analysis: Analysis, names: Sequence[Sequence[str]]) -> Specs:
         """How the values are cut, given the choices of the segment's blocks."""
         assignment = dict(zip(self.segment.blocks, names, strict=True))
-        layouts = lay_out(analysis, assignment, crossing=self.crossing, segment=self.segment)
+        layouts = lay_out(analysis, assignment, segment=self.segment)
         return tuple(role.spec(layouts, self.crossing, var) for role, var in self.roles)
 
 

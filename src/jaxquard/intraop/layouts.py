@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.block import Block, Choice
-from jaxquard.intraop.cross_borders import Crossing
+from jaxquard.intraop.cross_borders import Crossing, find_crossing
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.segments import Segment
@@ -65,9 +65,8 @@ class Layouts:
         return self._spec(var, self.stored)
 
     def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
-        if all(var not in of_axis for of_axis in dims.values()):
-            return None
-        return make_spec(var.aval.shape, {axis: of_axis.get(var) for axis, of_axis in dims.items()}, self.axes)
+        cuts = [(axis, self.axes[axis], of_axis[var]) for axis, of_axis in dims.items() if var in of_axis]
+        return _make_spec(tuple(var.aval.shape), tuple(cuts)) if cuts else None
 
 
 def make_spec(shape: Sequence[int], dims: Mapping[str, int | None], axes: Mapping[str, int]) -> PartitionSpec:
@@ -93,11 +92,18 @@ def lay_out(
     analysis: Analysis,
     assignment: Assignment,
     *,
-    crossing: Crossing,
     segment: Segment,
     storage: Storage = Storage.AS_USED,
 ) -> Layouts:
-    """Lays out the values of a segment, and those that it takes from others."""
+    """Lays out the values of a segment, and those that it takes from others; once for each choice of its blocks."""
+    key = ("layouts", segment, tuple(tuple(assignment[block]) for block in segment.blocks), storage)
+    if key not in analysis.memo:
+        analysis.memo[key] = _lay_out(analysis, assignment, segment=segment, storage=storage)
+    return analysis.memo[key]
+
+
+def _lay_out(analysis: Analysis, assignment: Assignment, *, segment: Segment, storage: Storage) -> Layouts:
+    crossing = find_crossing(analysis, segment)
     chosen = [analysis.blocks[number] for number in segment.blocks]
     dims, entries, stored = {}, {}, {}
     num_devices = math.prod(analysis.axes.values())

@@ -3,7 +3,7 @@
     forward    an activation goes to later segments, next door or further (a skip, an encoder's memory)
     backward   its gradient comes back, in as many parts as there are segments to add some
 
-Each is resharded at every border that it crosses, as the segment behind it wants it (`reshard_at_borders`). A gradient
+Each is resharded at every border that it crosses, as the segment behind it wants it (`copy_at_borders`). A gradient
 is cut as the value that it belongs to. Where several values of its shape come into question, it belongs to the one that
 goes through the contractions whose backward the gradient went through. Gradients of state, and what stems from state or
 from data alone (masks), do not count.

@@ -5,12 +5,14 @@ of its state. It takes its state, the values that come from segments before it a
 after it, and returns what others need.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.cross_borders import Crossing, Way, find_crossing, reshard_at_borders
+from jaxquard.intraop.cross_borders import Copies, Crossing, Way, copy_at_borders, find_crossing
 from jaxquard.intraop.find_borders import role_of
 from jaxquard.intraop.layouts import Assignment, Layouts, Storage, lay_out
 from jaxquard.intraop.phases import Phase
@@ -18,8 +20,6 @@ from jaxquard.intraop.segments import Segment
 from jaxquard.intraop.travellers import Side, Traveller
 from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close, make_jaxpr
 from jaxquard.pricing.program import ShardedProgram
-
-Held = Mapping[Var, PartitionSpec]
 
 
 def write_segments(
@@ -29,18 +29,19 @@ def write_segments(
     graph = analysis.graph
     parts = _Parts(analysis, segments, assignment, storage)
     crossing = parts.whole
-    jaxpr = make_jaxpr(
-        crossing.inputs, [graph.equations[position] for position in crossing.positions], crossing.outputs
+    jaxpr, constraints = parts.reshard(
+        tuple(segments),
+        crossing.positions,
+        lambda: make_jaxpr(crossing.inputs, [graph.equations[one] for one in crossing.positions], crossing.outputs),
     )
-    jaxpr, copies = reshard_at_borders(jaxpr, sides=parts.sides(crossing.positions), ways=parts.ways)
     names = ", ".join(" ".join("/".join(assignment[block]) for block in segment.blocks) for segment in segments)
     kept = "" if storage is Storage.AS_USED else f", {storage.value}"
     return ShardedProgram(
         name=f"segment {' and '.join(str(segment.number) for segment in segments)}: {names}{kept}",
-        jaxpr=close(jaxpr),
+        jaxpr=jaxpr,
         in_specs=tuple(parts.in_spec(var) for var in crossing.inputs),
         out_specs=tuple(parts.out_spec(var) for var in crossing.outputs),
-        constraints=_positions(jaxpr, parts.held | copies),
+        constraints=constraints,
         donated=tuple(place for place, var in enumerate(crossing.inputs) if var in graph.state),
     )
 
@@ -49,20 +50,33 @@ def write_step(analysis: Analysis, assignment: Assignment, *, storage: Storage =
     """The program of the whole step: that of its segments, with what crosses their borders resharded there."""
     step = analysis.graph.step
     parts = _Parts(analysis, analysis.segments, assignment, storage)
-    jaxpr, copies = reshard_at_borders(step.jaxpr, sides=parts.sides(range(len(step.jaxpr.eqns))), ways=parts.ways)
-    in_specs = [parts.in_spec(var) for var in jaxpr.invars]
-    out_specs: list[PartitionSpec | None] = [None] * len(jaxpr.outvars)
+    jaxpr, constraints = parts.reshard("the step", range(len(step.jaxpr.eqns)), lambda: step.jaxpr)
+    in_specs = [parts.in_spec(var) for var in step.jaxpr.invars]
+    out_specs: list[PartitionSpec | None] = [None] * len(step.jaxpr.outvars)
     for place, result in enumerate(step.result_of_input):
         if result is not None:
             out_specs[result] = in_specs[place]
     return ShardedProgram(
         name="the step",
-        jaxpr=close(jaxpr),
+        jaxpr=jaxpr,
         in_specs=tuple(in_specs),
         out_specs=tuple(out_specs),
-        constraints=_positions(jaxpr, parts.held | copies),
+        constraints=constraints,
         donated=tuple(place for place, result in enumerate(step.result_of_input) if result is not None),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copied:
+    """A jaxpr with copies at borders.
+
+    Attributes:
+        results: (equation, output, variable) of all that is made in it.
+    """
+
+    jaxpr: Any
+    copies: Copies
+    results: tuple[tuple[int, int, Var], ...]
 
 
 class _Parts:
@@ -83,8 +97,8 @@ class _Parts:
         self._inputs: dict[Var, PartitionSpec] = {}
         self._layouts: dict[int, tuple[Layouts, Crossing]] = {}
         for segment in segments:
-            crossing = self.whole if len(segments) == 1 else find_crossing(analysis, segment)
-            layouts = lay_out(analysis, assignment, crossing=crossing, segment=segment, storage=storage)
+            crossing = find_crossing(analysis, segment)
+            layouts = lay_out(analysis, assignment, segment=segment, storage=storage)
             self._layouts[segment.number] = layouts, crossing
             self.held |= _held(analysis, layouts, crossing)
             self.ways |= _gathered(layouts, crossing, segment)
@@ -115,7 +129,29 @@ class _Parts:
                     way.append(((place, phase), spec))
         return tuple(way)
 
-    def sides(self, positions: Sequence[int]) -> list[Side]:
+    def reshard(
+        self, name: Hashable, positions: Sequence[int], make: Callable[[], Jaxpr]
+    ) -> tuple[Any, tuple[tuple[int, int, PartitionSpec], ...]]:
+        """The jaxpr of equations with what crosses borders resharded there, and how its values are held.
+
+        Strategies that need the same copies share one jaxpr, so that it is made, and walked over for a key, once.
+        """
+        stops = {use: tuple(stop for stop, _ in way) for use, way in self.ways.items()}
+        key = ("copied", name, frozenset(stops.items()))
+        memo = self.analysis.memo
+        if key not in memo:
+            jaxpr, copies = copy_at_borders(make(), sides=self._sides(positions), stops=stops)
+            memo[key] = _Copied(jaxpr=close(jaxpr), copies=copies, results=_results(jaxpr))
+        found: _Copied = memo[key]
+        held = dict(self.held)
+        for (_, var), way in self.ways.items():
+            held |= {found.copies[stop, var]: spec for stop, spec in way if (stop, var) in found.copies}
+        constraints = ((equation, output, held.get(var)) for equation, output, var in found.results)
+        return found.jaxpr, tuple(
+            (equation, output, spec) for equation, output, spec in constraints if spec is not None
+        )
+
+    def _sides(self, positions: Sequence[int]) -> list[Side]:
         """The segment and the phase of equations."""
         of_block = self.analysis.segment_of_block()
         owners, phases = self.analysis.owners, self.analysis.graph.phases
@@ -149,10 +185,9 @@ def _held(analysis: Analysis, layouts: Layouts, crossing: Crossing) -> dict[Var,
     return {var: spec for var, spec in specs if spec is not None}
 
 
-def _positions(jaxpr: Jaxpr, held: Held) -> tuple[tuple[int, int, PartitionSpec], ...]:
+def _results(jaxpr: Jaxpr) -> tuple[tuple[int, int, Var], ...]:
     return tuple(
-        (position, output, held[var])
+        (position, output, var)
         for position, equation in enumerate(jaxpr.eqns)
         for output, var in enumerate(equation.outvars)
-        if var in held
     )

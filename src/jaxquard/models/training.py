@@ -41,7 +41,7 @@ class ModelModule(Protocol):
 
 
 class TrainingStep(NamedTuple):
-    """A step, what makes its first state from a PRNG key, and a batch to call it on."""
+    """A step, what makes its first state from a PRNG key, and a batch to call it on, or its shapes."""
 
     train_step: Callable[[State, Microbatch], tuple[State, Metrics]]
     init_state: Callable[[PRNGKeyArray], State]
@@ -55,6 +55,7 @@ def training_step(
     batch_size: int = 8,
     learning_rate: float = 1e-3,
     optimizer: str = "adam",
+    only_shapes: bool = False,
 ) -> TrainingStep:
     """Makes a training step: `state, metrics = train_step(state, batch)`, where metrics has the `loss`.
 
@@ -66,6 +67,7 @@ def training_step(
         batch_size: sequences in the example batch; the step itself takes any number.
         learning_rate: of either optimizer.
         optimizer: "sgd" or "adam".
+        only_shapes: whether the batch is shapes alone, which runs nothing: enough to trace the step.
     """
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer={optimizer!r} is not known. Choose one of {', '.join(OPTIMIZERS)}.")
@@ -86,8 +88,11 @@ def training_step(
         update = _adam if optimizer == "adam" else _sgd
         return update(state, grads, learning_rate), {"loss": loss}
 
-    batches = model.synthetic_batch(jax.random.key(0), config, num_microbatches=1, microbatch_size=batch_size)
-    return TrainingStep(train_step, init_state, jax.tree.map(lambda leaf: leaf[0], batches))
+    def make_batch() -> Microbatch:
+        batches = model.synthetic_batch(jax.random.key(0), config, num_microbatches=1, microbatch_size=batch_size)
+        return jax.tree.map(lambda leaf: leaf[0], batches)
+
+    return TrainingStep(train_step, init_state, jax.eval_shape(make_batch) if only_shapes else make_batch())
 
 
 def _sgd(state: State, grads: Params, learning_rate: float) -> State:

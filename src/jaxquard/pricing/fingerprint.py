@@ -13,7 +13,7 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -50,8 +50,8 @@ class Fingerprints:
         walked = self._jaxpr_key(program.jaxpr)
         if walked is None:
             return None
-        rest = (program.in_specs, program.out_specs, program.constraints, program.donated)
-        return _digest(walked, _write(rest))
+        specs = (*map(_write, (program.in_specs, program.out_specs)), _write_constraints(program.constraints))
+        return _digest(walked, f"tuple({','.join(specs)},{_write(program.donated)})")
 
     def _jaxpr_key(self, closed: Any) -> str | None:
         if id(closed) not in self._known:
@@ -156,6 +156,14 @@ def _write_sharding(value: NamedSharding) -> str:
 def _write_spec(value: PartitionSpec) -> str:
     """With what it leaves open or reduces, which `tuple(spec)` does not have."""
     return repr(value)
+
+
+def _write_constraints(constraints: Sequence[tuple[int, int, PartitionSpec]]) -> str:
+    """As `_write` does, but a thousand values are held in a few dozen ways, so each of these is written once."""
+    # By identity: equal specs need not print the same.
+    texts = {id(spec): _write(spec) for spec in {id(spec): spec for _, _, spec in constraints}.values()}
+    held = (f"tuple(int:{place},int:{output},{texts[id(spec)]})" for place, output, spec in constraints)
+    return f"tuple({','.join(held)})"
 
 
 def _write_enum(value: enum.Enum) -> str:
