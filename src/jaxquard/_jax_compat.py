@@ -20,6 +20,19 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 # ---------------------------------------------------------------------------------------------
 
 
+def has_started() -> bool:
+    """Whether JAX has begun to use a backend, so that settings from the environment come too late.
+
+    Relies on `xla_bridge.backends_are_initialized`; true if there is no such function, and then nothing is set.
+    """
+    try:
+        from jax._src import xla_bridge
+
+        return xla_bridge.backends_are_initialized()
+    except (ImportError, AttributeError):
+        return True
+
+
 def make_cpu_clients(num_devices: Sequence[int]) -> tuple[tuple[jax.Device, ...], ...] | None:
     """For each actor, the devices of a CPU client of its own, which computes independently of the others.
 
@@ -112,6 +125,18 @@ def lowering_context(mesh: AbstractMesh, *, enable_x64: bool) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def without_mesh() -> Iterator[None]:
+    """Under it, `jax.set_mesh` is as if it had not been called: what is traced is the same inside and outside of it.
+
+    Without `use_abstract_mesh` a plan from inside of `jax.set_mesh` is refused outside, and the other way round.
+    """
+    use_mesh = getattr(jax.sharding, "use_abstract_mesh", contextlib.nullcontext)
+    is_set = not jax.sharding.get_abstract_mesh().empty
+    with use_mesh(AbstractMesh((), ())) if is_set else contextlib.nullcontext():
+        yield
+
+
 def load_elsewhere(compiled: Any, devices: Sequence[jax.Device]) -> Any | None:
     """The same executable on another client whose devices have the same ids; None if it cannot be moved.
 
@@ -146,8 +171,9 @@ def compile_request(lowered: Any, devices: Sequence[jax.Device], free_outputs: S
         code = io.BytesIO()
         module.operation.write_bytecode(file=code)
         num_inputs = len(jax.tree.leaves(lowered.in_avals))
+        wanted = dict(lowered._lowering._compiler_options_kvs)
         options = pxla.create_compile_options(
-            module, False, (False,) * num_inputs, tuple(free_outputs), devices[0].client, np.array(devices), {}
+            module, False, (False,) * num_inputs, tuple(free_outputs), devices[0].client, np.array(devices), wanted
         )
         return pickle.dumps((code.getvalue(), options.SerializeAsString(), [device.id for device in devices]))
     except (ImportError, AttributeError, KeyError, TypeError):

@@ -46,8 +46,8 @@ class TestNothingRuns:
     def test_each_reason_is_told_once(self):
         said = message(*PATTERNS["mlp"](), FakePricer(fails=lambda name: name.startswith("segment 0")))
         assert said == (
-            "segment 0 of 1 needs a strategy with a finite time, but all of them were set aside. More devices or a "
-            "smaller batch may help. They failed with: out of memory (it is said to be too large)."
+            "segment 0 of 1 needs a strategy with a finite time, but all of them were set aside. They failed with: out "
+            "of memory (it is said to be too large). Use more devices, or a smaller batch."
         )
 
     def test_of_the_segment_that_has_nothing_left(self):
@@ -69,7 +69,7 @@ class TestNothingRuns:
             return not runs.get(name[:10], False)
 
         said = message(*zoo_types("gpt-tiny", num_layers=2), FailingPricer(fails=fails))
-        assert "segment 1 of 4 cannot be entered: every reshard from segment 0 to it was set aside. More" in said
+        assert "segment 1 of 4 cannot be entered: every reshard from segment 0 to it was set aside. They" in said
         assert said.endswith("They failed with: does not lower (no rule for reshard f).")
 
     def test_only_the_first_few_are_told(self):
@@ -80,6 +80,11 @@ class TestNothingRuns:
         said = message(*PATTERNS["mlp"](), Talkative())
         assert said.count("does not run (") == 3
         assert said.endswith("; and 24 more.")
+
+    def test_advice_against_too_little_memory_is_for_that_alone(self):
+        said = message(*zoo_types("gpt-tiny", num_layers=2), FailingPricer(fails=lambda name: " and " in name))
+        assert said.startswith("every segment runs alone, but none of the ")
+        assert said.endswith("(no rule for segment 0).")
 
     def test_segments_run_but_only_alone(self):
         pricer = FakePricer(fails=lambda name: " and " in name)

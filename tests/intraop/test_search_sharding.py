@@ -5,6 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.search_sharding import search_sharding
@@ -130,10 +131,29 @@ class TestFailures:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("limit", ["16MiB", True])
+    @pytest.mark.parametrize("limit", ["16MiB", True, float("nan")])
     def test_a_limit_that_is_no_number(self, mesh, limit):
         with pytest.raises(ShardingError, match=f"memory_limit_bytes={limit!r} is no number of bytes"):
             search(*PATTERNS["mlp"](), mesh, memory_limit_bytes=limit)
+
+    @pytest.mark.parametrize("limit", [0, -5, -1e9])
+    def test_a_limit_that_leaves_nothing(self, mesh, limit):
+        with pytest.raises(ShardingError, match=rf"memory_limit_bytes={limit!r} leaves nothing\. .* None is no limit"):
+            search(*PATTERNS["mlp"](), mesh, memory_limit_bytes=limit)
+
+    @pytest.mark.parametrize("count", [-3, 1.5, True])
+    def test_a_number_of_finalists_that_is_none(self, mesh, count):
+        with pytest.raises(ShardingError, match=rf"num_finalists={count!r}, but it is a number of plans\. 0 prices"):
+            search(*PATTERNS["mlp"](), mesh, num_finalists=count)
+
+    def test_no_finalists_leave_the_baselines(self, mesh):
+        found = search(*PATTERNS["mlp"](), mesh, num_finalists=0)
+        assert found.time_s == min(rival.time_s for rival in found.rivals)
+
+    @pytest.mark.parametrize(("args", "kind"), [({"a": 1}, "dict"), (inputs(8, 8), "ndarray"), (None, "NoneType")])
+    def test_arguments_that_are_no_tuple(self, mesh, args, kind):
+        with pytest.raises(ShardingError, match=rf"args must be a tuple .* of type {kind}\. .* `step\(state\)` pass"):
+            search(PATTERNS["mlp"]()[0], args, mesh)
 
     def test_no_mesh(self):
         with pytest.raises(ShardingError, match=r"mesh must be a jax\.sharding\.Mesh, but is None\. Make one with"):
@@ -199,6 +219,43 @@ class TestBadInput:
 
         found = search(sgd(loss), (weights(w1=(32, 64)), inputs(16, 32)), mesh)
         assert "operations without a rule, not partitioned: pure_callback" in str(found)
+
+    def test_a_step_that_returns_no_state_is_told_so(self, mesh):
+        step = lambda params, batch: jnp.sum((batch @ params["w"]) ** 2)  # noqa: E731
+        found = search(step, (weights(w=(16, 32)), inputs(8, 16)), mesh)
+        assert "note: no argument is state: none comes back" in str(found)
+
+
+class TestState:
+    def test_the_form_of_the_result_makes_no_difference(self, mesh):
+        """Moments that are not known as state would be whole on every device."""
+        step, args = momentum_step(lambda params, moments, value: (params, moments, value))
+        nested, _ = momentum_step(lambda params, moments, value: {"now": (params, moments), "loss": value})
+        prices = FakePricer(fails=lambda name: "zero 3" not in name)
+        flat, found = (search(one, args, mesh, pricer=prices) for one in (step, nested))
+        assert found.specs == flat.specs
+        assert found.specs["argument 1['w']"] != PartitionSpec()
+        assert found.notes == flat.notes
+
+    def test_results_stay_where_the_next_step_wants_them(self, mesh):
+        nested, (params, moments, batch) = momentum_step(lambda *results: {"now": results[:2], "loss": results[2]})
+        found = search(nested, (params, moments, batch), mesh)
+        step = found.apply(nested)
+        for _ in range(2):
+            params, moments = step(params, moments, batch)["now"]
+        wanted = NamedSharding(mesh, found.specs["argument 1['w']"])
+        assert moments["w"].sharding.is_equivalent_to(wanted, 2)
+        assert not wanted.is_fully_replicated
+
+
+def momentum_step(put_together):
+    def step(params, moments, batch):
+        value, grads = jax.value_and_grad(lambda params: jnp.sum((batch @ params["w"]) ** 2))(params)
+        moments = jax.tree.map(lambda moment, grad: 0.9 * moment + grad, moments, grads)
+        params = jax.tree.map(lambda param, moment: param - 0.1 * moment, params, moments)
+        return put_together(params, moments, value)
+
+    return step, (weights(w=(16, 32)), {"w": jnp.zeros((16, 32))}, inputs(8, 16))
 
 
 def test_analysis_knows_its_axes():

@@ -122,6 +122,24 @@ class TestApply:
         ):
             plan.apply(step)(params, batch, jnp.float32(0.1))
 
+    def test_arguments_may_be_given_by_name(self, found):
+        step, (params, batch) = PATTERNS["mlp"]()
+        sharded, wanted = found.apply(step, donate=False), jax.jit(step)(params, batch)
+        check_same(sharded(params, batch=batch), wanted)
+        check_same(sharded(batch=batch, params=params), wanted)
+        check_same(found.apply(jax.jit(step), donate=False)(params, batch=batch), wanted)
+        with pytest.raises(TypeError, match="missing a required argument: 'batch'"):
+            sharded(params, data=batch)
+
+    def test_but_not_those_that_have_no_place(self, found):
+        step, (params, batch) = PATTERNS["mlp"]()
+
+        def noted(params, batch, more=None, note=None):
+            return step(params, batch)
+
+        with pytest.raises(ShardingError, match=r"by position, and 'note' has none here\. Pass .*functools\.partial"):
+            found.apply(noted)(params, batch, note="x")
+
     def test_a_mesh_as_jax_makes_it_will_do(self):
         """Its axes are explicit, and constraints may only name automatic ones."""
         step, args = PATTERNS["mlp"]()
@@ -129,6 +147,42 @@ class TestApply:
         plan = search_sharding(step, args, mesh=explicit, pricer=FakePricer())
         check_same(plan.apply(step, mesh=explicit, donate=False)(*args), jax.jit(step)(*args))
         assert jax.tree.leaves(plan.shard(args[0], mesh=explicit))[0].sharding.mesh.axis_names == ("x",)
+
+
+class TestAmbientMesh:
+    """`jax.set_mesh` changes what JAX traces, but not the step."""
+
+    @pytest.fixture(params=["Auto", "Explicit"])
+    def ambient(self, request):
+        return jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType[request.param],))
+
+    def test_a_plan_from_outside_works_inside(self, found, ambient):
+        step, (params, batch) = PATTERNS["mlp"]()
+        wanted = jax.jit(step)(params, batch)
+        sharded = found.apply(step)
+        with jax.set_mesh(ambient):
+            placed, value = sharded(found.shard(params), batch)
+            check_same((placed, value), wanted)
+        sharded(placed, batch)
+
+    def test_a_plan_from_inside_works_outside(self, found, ambient):
+        step, (params, batch) = PATTERNS["mlp"]()
+        with jax.set_mesh(ambient):
+            inside = search_sharding(step, (params, batch), mesh=ambient, pricer=FakePricer())
+            kept = inside.apply(step, donate=False)(params, batch)
+        assert inside == found
+        check_same(inside.apply(step)(params, batch), kept)
+
+    def test_a_step_that_asks_for_the_mesh_has_it(self):
+        ambient = mesh_of(x=8)
+        step, (params, batch) = PATTERNS["mlp"]()
+
+        def held(params, batch):
+            return step(params, jax.lax.with_sharding_constraint(batch, PartitionSpec("x")))
+
+        with jax.set_mesh(ambient):
+            plan = search_sharding(held, (params, batch), mesh=ambient, pricer=FakePricer())
+            check_same(plan.apply(held, donate=False)(params, batch), jax.jit(held)(params, batch))
 
 
 class TestRefused:

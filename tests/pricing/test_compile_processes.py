@@ -6,6 +6,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -48,6 +49,7 @@ def programs():
     yield make(jnp.matmul, array(64, 64), array(64, 64), ins=(P(None, "x"), P("x")))
     yield make(lambda w, g: w - g, *[array(64, 64)] * 2, ins=(P("x"),) * 2, outs=(P("x"),), donated=(0,))
     yield make(lambda x, key: jax.random.bernoulli(key, 0.5, x.shape) * x, array(16, 16), key, ins=(P("x"), P()))
+    yield make(lambda x: jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x @ x), array(16, 16), ins=(P("x"),))
     yield make(lambda x: jnp.sin(x @ x), array(16, 16), constraints=((0, 0, P("x")),))
 
 
@@ -85,6 +87,42 @@ def test_a_crash_takes_one_program_with_it(compilers):
     with pytest.raises(EOFError, match=r"the compiler ended its process \(exit code -9\)"):
         start(compilers, product(16))()
     start(compilers, product(24))()
+
+
+def test_the_last_words_of_a_process_are_told(compilers, monkeypatch):
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    start(compilers, product(8))()
+    (worker,) = compilers._crew._workers
+    os.kill(worker._process.pid, signal.SIGABRT)
+    with pytest.raises(EOFError, match=r"the compiler ended its process \(exit code -6\): \S+"):
+        start(compilers, product(16))()
+
+
+class TestModulesOfTheSameName:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        (tmp_path / "queue.py").write_text("raise RuntimeError('not the queue that was meant')")
+        return tmp_path
+
+    def test_in_the_working_folder_do_not_matter(self, compilers, hits, folder, monkeypatch):
+        monkeypatch.delenv("PYTHONPATH", raising=False)  # Which may name the working folder.
+        monkeypatch.chdir(folder)
+        start(compilers, product(8))()
+        assert hits() == 1
+
+    def test_on_the_path_end_the_processes_so_we_compile_here(self, compilers, hits, folder, monkeypatch, caplog):
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+        ones = jnp.ones((8, 8))
+        for _ in range(2):
+            (result,) = start(compilers, product(8))()(ones, ones)
+            np.testing.assert_array_equal(result, 8 * ones)
+        assert hits() == 0
+        assert compilers._crew._workers == []
+        (record,) = caplog.records
+        assert record.message == (
+            "compiling in this process, one program after the other: the compiler ended its process (exit code 1): "
+            "RuntimeError: not the queue that was meant"
+        )
 
 
 def test_a_stalled_compiler_is_given_up():

@@ -11,7 +11,7 @@ from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.predict import Prediction
 from jaxquard.intraop.price_segments import StepPrices
 from jaxquard.intraop.search_frontier import Frontier
-from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
+from jaxquard.pricing import Failure, FailureReason, OnProgress, Price, Pricer, ShardedProgram
 
 _MOST_REASONS = 3
 
@@ -75,10 +75,11 @@ def explain_misfit(
         assert memory_limit_bytes is not None, "without a limit, what runs fits"
         return _too_little(memory_limit_bytes, *min(needs), fits_as_sum=fits_as_sum)
     if isinstance(frontier, ShardingError):
-        return ShardingError(f"{frontier}{_reasons(_dead_ends(prices))}")
+        dead_ends = _dead_ends(prices)
+        return ShardingError(f"{frontier}{_reasons(dead_ends)}{_advice(dead_ends)}")
     return ShardingError(
         f"every segment runs alone, but none of the {len(predicted)} plans for all of them that were looked at does."
-        f"{_reasons(failures)} Use more devices, or a smaller batch."
+        f"{_reasons(failures)}{_advice(failures)}"
     )
 
 
@@ -115,6 +116,12 @@ def _reasons(failures: Iterable[Failure]) -> str:
     reasons = list(dict.fromkeys(f"{failure.reason.value} ({failure.message})" for failure in failures))
     more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
     return f" They failed with: {'; '.join(reasons[:_MOST_REASONS])}{more}." if reasons else ""
+
+
+def _advice(failures: Iterable[Failure]) -> str:
+    """What helps against too little memory, if that is among the reasons."""
+    is_memory = any(failure.reason is FailureReason.OUT_OF_MEMORY for failure in failures)
+    return " Use more devices, or a smaller batch." if is_memory else ""
 
 
 def _mib(size_bytes: int) -> str:

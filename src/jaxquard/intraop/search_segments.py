@@ -123,7 +123,7 @@ def _check_reachable(segments: Sequence[TrimmedSegment]) -> None:
         if not len(segment.strategies):
             raise ShardingError(
                 f"segment {place} of {len(segments)} needs a strategy with a finite time, but all of them were set "
-                "aside. More devices or a smaller batch may help."
+                "aside."
             )
         into = np.isfinite(segment.starts_s[is_reached]).any(axis=0)
         is_reached = np.zeros(segment.num_exits, dtype=bool)
@@ -131,5 +131,5 @@ def _check_reachable(segments: Sequence[TrimmedSegment]) -> None:
         if not is_reached.any():
             raise ShardingError(
                 f"segment {place} of {len(segments)} cannot be entered: every reshard from segment {place - 1} to it "
-                "was set aside. More devices or a smaller batch may help."
+                "was set aside."
             )

@@ -1,11 +1,13 @@
 """Finds how to shard a step over a mesh: blocks, segments, prices, search (CFP, figure 3)."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxquard._jax_compat import without_mesh
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import Analysis, analyse_step
 from jaxquard.intraop.baselines import Baseline
@@ -16,6 +18,7 @@ from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan, 
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.step_fingerprint import fingerprint_step
 from jaxquard.intraop.traced_step import trace_step
+from jaxquard.intraop.unseen_products import unseen_products
 from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import MeasuredPricer, OnProgress, Price, PriceCache, Pricer
 
@@ -36,7 +39,7 @@ def search_sharding(
 
     Args:
         step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form; an argument that
-            the step returns again, with the same leaves, is state.
+            the step returns again, anywhere in its result, with the same leaves, is state.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
         mesh: one or two axes of devices of this process.
         memory_limit_bytes: what the step may take on each device.
@@ -50,37 +53,56 @@ def search_sharding(
     Raises:
         ShardingError: if the step has nothing to cut, the mesh divides nothing, or no plan fits in memory.
     """
-    _check_types(mesh, memory_limit_bytes)
+    _check_types(args, mesh, memory_limit_bytes, num_finalists)
     mesh = automatic_mesh(mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
     outer = _check(axes, batch_axis)
     traced = trace_step(step, args)
-    analysis = analyse_step(traced, axes=axes)
-    own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
-    try:
-        used = pricer or own
-        assert used is not None
-        prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
-        found = search_plans(
-            analysis,
-            prices,
-            pricer=used,
-            memory_limit_bytes=memory_limit_bytes,
-            num_finalists=num_finalists,
-            on_progress=on_progress,
+    with without_mesh():
+        analysis = analyse_step(traced, axes=axes)
+        own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
+        try:
+            used = pricer or own
+            assert used is not None
+            prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
+            found = search_plans(
+                analysis,
+                prices,
+                pricer=used,
+                memory_limit_bytes=memory_limit_bytes,
+                num_finalists=num_finalists,
+                on_progress=on_progress,
+            )
+        finally:
+            if own is not None:
+                own.close()
+        return _make_plan(analysis, prices, found, mesh)
+
+
+def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_finalists: object) -> None:
+    if not isinstance(args, tuple | list):
+        raise ShardingError(
+            f"args must be a tuple of the step's arguments, but is of type {type(args).__name__}. For `step(state, "
+            "batch)` pass (state, batch); for `step(state)` pass (state,)."
         )
-    finally:
-        if own is not None:
-            own.close()
-    return _make_plan(analysis, prices, found, mesh)
-
-
-def _check_types(mesh: object, memory_limit_bytes: object) -> None:
     if not isinstance(mesh, Mesh):
         raise ShardingError(f"mesh must be a jax.sharding.Mesh, but is {mesh!r}. Make one with jax.make_mesh.")
+    _check_numbers(memory_limit_bytes, num_finalists)
+
+
+def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
     is_size = isinstance(memory_limit_bytes, int | float | np.number) and not isinstance(memory_limit_bytes, bool)
-    if memory_limit_bytes is not None and not is_size:
+    if memory_limit_bytes is not None and (not is_size or math.isnan(memory_limit_bytes)):
         raise ShardingError(f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20.")
+    if memory_limit_bytes is not None and memory_limit_bytes <= 0:
+        raise ShardingError(
+            f"memory_limit_bytes={memory_limit_bytes!r} leaves nothing. 16 MiB are 16 * 2**20; None is no limit."
+        )
+    is_count = isinstance(num_finalists, int | np.integer) and not isinstance(num_finalists, bool)
+    if not is_count or num_finalists < 0:
+        raise ShardingError(
+            f"num_finalists={num_finalists!r}, but it is a number of plans. 0 prices the baselines alone, 8 is usual."
+        )
 
 
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
@@ -135,7 +157,7 @@ def _notes(analysis: Analysis, prices: StepPrices) -> tuple[str, ...]:
     unknown = analysis.graph.unknown_primitives()
     if unknown:
         notes.append(f"operations without a rule, not partitioned: {', '.join(unknown)}")
-    return tuple(notes)
+    return (*notes, *unseen_products(analysis.graph.equations), *analysis.graph.step.notes)
 
 
 def _provenance(prices: StepPrices) -> str:

@@ -13,14 +13,17 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxquard._jax_compat import without_mesh
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import analyse_step
 from jaxquard.intraop.layouts import Storage
+from jaxquard.intraop.own_buffers import copy_leaf
 from jaxquard.intraop.plan_content import plan_content
 from jaxquard.intraop.plan_text import plan_text
 from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.step_fingerprint import StepFingerprint, differences, fingerprint_step
 from jaxquard.intraop.traced_step import argument_names, trace_step
+from jaxquard.intraop.weak_types import as_planned, check_weak_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +104,22 @@ class ShardingPlan:
         """
         found = self._mesh(mesh)
 
+        types = dict(self.fingerprint.types)
+
         def make(args: Sequence[Any]) -> CompiledStep:
-            traced = trace_step(step, args)
+            traced = trace_step(step, as_planned(args, types))
             different = differences(self.fingerprint, fingerprint_step(traced))
             if different:
                 raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
-            analysis = analyse_step(traced, axes=self.axes)
-            assignment = dict(enumerate(self.choices))
-            return CompiledStep(analysis, assignment, mesh=found, storage=self.storage, donate=donate)
+            with without_mesh():
+                analysis = analyse_step(traced, axes=self.axes)
+                assignment = dict(enumerate(self.choices))
+                return CompiledStep(analysis, assignment, mesh=found, storage=self.storage, donate=donate)
 
-        return ShardedStep(make)
+        return ShardedStep(step, make=make, check=lambda args: check_weak_types(step, args, types))
 
     def shard(self, state: Any, *, mesh: Mesh | None = None) -> Any:
-        """Places the step's first argument as planned.
+        """Places the step's first argument as planned, in memory of its own: the argument stays as it is.
 
         Raises:
             ShardingError: if it has other leaves than the plan.
@@ -128,7 +134,8 @@ class ShardingPlan:
             raise ShardingError(f"the plan has {lost[0]}, but it is not there. Pass the state as the step takes it.")
         leaves, tree = jax.tree.flatten(state)
         shardings = [NamedSharding(found, self.specs[name]) for name in names]
-        return jax.tree.unflatten(tree, [jax.device_put(*pair) for pair in zip(leaves, shardings, strict=True)])
+        pairs = zip(leaves, shardings, strict=True)
+        return jax.tree.unflatten(tree, [jax.device_put(copy_leaf(leaf), sharding) for leaf, sharding in pairs])
 
     def save(self, path: str) -> None:
         """Writes the plan as JSON."""

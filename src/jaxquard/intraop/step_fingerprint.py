@@ -10,6 +10,9 @@ from jaxquard.ir.jaxpr_tools import close
 from jaxquard.pricing.fingerprint import Fingerprints
 from jaxquard.pricing.program import ShardedProgram
 
+# How the text of a type ends that takes the dtype of what it meets.
+WEAK = " (weak)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFingerprint:
@@ -44,7 +47,7 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
 
 def type_text(type_: Any) -> str:
     """`float32[8,16]`; a Python number, which takes the type of what it meets, is `float32[] (weak)`."""
-    weak = " (weak)" if getattr(type_, "weak_type", False) else ""
+    weak = WEAK if getattr(type_, "weak_type", False) else ""
     return f"{type_.dtype.name}[{','.join(map(str, type_.shape))}]{weak}"
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from jaxquard._jax_compat import without_mesh
+from jaxquard.intraop.find_state import changed_dtype, pair_state
 from jaxquard.intraop.open_calls import open_calls
 from jaxquard.intraop.open_scans import FlatStep, open_scans
 from jaxquard.intraop.step_parts import Part, names_of_parts, pair_parts, whole_leaves
@@ -30,6 +32,7 @@ class TracedStep:
         input_names: of every input.
         result_of_input: for each input, the output that replaces it in the next step; None for data.
         in_tree, out_tree: how the flat arguments and results are put together.
+        notes: what a user should know about its state.
     """
 
     jaxpr: Jaxpr
@@ -42,6 +45,7 @@ class TracedStep:
     result_of_input: tuple[int | None, ...]
     in_tree: Any = field(repr=False, compare=False)
     out_tree: Any = field(repr=False, compare=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def num_args(self) -> int:
@@ -51,11 +55,11 @@ class TracedStep:
 
 def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
     """Traces a step for arguments of these types; what the step itself raises goes to the user as it is."""
-    types = jax.tree.map(_type_of, tuple(args))
-    closed, results = jax.make_jaxpr(step, return_shape=True)(*types)
+    types = jax.tree.map(type_of, tuple(args))
+    closed, results = trace_jaxpr(step, types)
     arg_types, in_tree = jax.tree.flatten(types)
     leaves, out_tree = jax.tree.flatten(results)
-    pairs = _pair_state(args, results, num_leaves=len(leaves))
+    pairs = pair_state(in_tree, arg_types, out_tree, leaves)
     jaxpr, constants = open_calls(*with_constants_as_inputs(closed))
     flat = FlatStep(
         jaxpr=jaxpr, constants=constants, inputs=whole_leaves(len(arg_types)), outputs=whole_leaves(len(leaves))
@@ -74,19 +78,41 @@ def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
         result_of_input=(*pair_parts(flat.inputs, flat.outputs, dict(enumerate(pairs))), *(None,) * num_constants),
         in_tree=in_tree,
         out_tree=out_tree,
+        notes=_state_notes(names, pairs, changed_dtype(in_tree, arg_types, out_tree, leaves, pairs), arg_types, leaves),
     )
 
 
-def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype alone: whether an array is placed, or weakly typed, must not change the step.
+def trace_jaxpr(step: Callable[..., Any], types: Sequence[Any]) -> tuple[Any, Any]:
+    """The jaxpr of a step, and the types of its results.
 
-    A Python number is weakly typed, as in `jax.jit`: it takes the dtype of what it meets.
+    They are the same inside and outside of `jax.set_mesh`, unless the step itself asks for that mesh.
+    """
+    trace = jax.make_jaxpr(step, return_shape=True)
+    if jax.sharding.get_abstract_mesh().empty:
+        return trace(*types)
+    try:
+        with without_mesh():
+            return trace(*types)
+    except Exception:  # Whatever it was, it is raised again if it is real.
+        return trace(*types)
+
+
+def type_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and whether it is weakly typed: how an array is placed must not change the step.
+
+    A Python number is weakly typed, as in `jax.jit`, and so is `jnp.array(0.1)`: it takes the dtype of what it meets.
     """
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=is_weak(leaf))
     found = jax.typeof(leaf)
-    is_number = isinstance(leaf, bool | int | float | complex)
-    return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=is_number and found.weak_type)
+    return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=is_weak(leaf))
+
+
+def is_weak(leaf: Any) -> bool:
+    """Whether a leaf takes the dtype of what it meets; random keys have no such property."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return getattr(leaf, "weak_type", False)
+    return isinstance(leaf, bool | int | float | complex) and jax.typeof(leaf).weak_type
 
 
 def argument_names(args: Sequence[Any]) -> list[str]:
@@ -95,37 +121,24 @@ def argument_names(args: Sequence[Any]) -> list[str]:
     return [f"argument {path[0].idx}{jax.tree_util.keystr(tuple(path[1:]))}" for path, _ in paths]
 
 
-def _pair_state(args: Sequence[Any], results: Any, *, num_leaves: int) -> list[int | None]:
-    """For each flat argument, the flat result of the same place in the state that the step returns.
-
-    An argument is state if the step returns a tree of the same structure and types: alone, or as one item of a tuple.
-    A single number is not, as a learning rate has the type of a loss; nor a single array, unless it is the first
-    argument, as a batch may have the type of what is made of it.
-    """
-    items = list(results) if type(results) in (tuple, list) else [results]
-    starts, start = [], 0
-    for item in items:
-        starts.append(start)
-        start += len(jax.tree.leaves(item))
-    assert start == num_leaves
-    taken: set[int] = set()
-    pairs: list[int | None] = []
-    for place, arg in enumerate(args):
-        found = next((i for i, item in enumerate(items) if i not in taken and _types(item) == _types(arg)), None)
-        count = len(jax.tree.leaves(arg))
-        if found is None or count == 0 or _is_data(arg, place):
-            pairs.extend([None] * count)
-        else:
-            taken.add(found)
-            pairs.extend(range(starts[found], starts[found] + count))
-    return pairs
-
-
-def _is_data(arg: Any, place: int) -> bool:
-    is_leaf = jax.tree.structure(arg) == jax.tree.structure(0)
-    return is_leaf and (place > 0 or not _type_of(arg).shape)
-
-
-def _types(tree: Any) -> Any:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(found.shape, str(found.dtype)) for found in map(_type_of, leaves)]
+def _state_notes(
+    names: Sequence[str],
+    pairs: Sequence[int | None],
+    changed: tuple[int, int] | None,
+    arg_types: Sequence[Any],
+    result_types: Sequence[Any],
+) -> tuple[str, ...]:
+    """What to say where an argument is not state that may have been meant to be."""
+    if changed is not None:
+        name, before, after = names[changed[0]], arg_types[changed[0]].dtype, result_types[changed[1]].dtype
+        return (
+            f"{name} is {before.name} and comes back as {after.name}, so its argument is taken for data, not for "
+            "state: it is not donated, and is not kept in parts. Cast it back before you return it.",
+        )
+    if names and all(result is None for result in pairs):
+        return (
+            "no argument is state: none comes back with the same structure, shapes and dtypes, so nothing is donated, "
+            "and the optimizer is not taken into account. If the step trains, return the new weights and optimizer "
+            "state in the form in which it takes them: `return params, moments, loss`.",
+        )
+    return ()

@@ -2,9 +2,10 @@
 
 A process gets the module and the options that `lowered.compile()` would use, compiles them, and `lowered.compile()`
 then finds the result in the cache (25 ms instead of 0.8 s for a transformer layer). Where nothing is found, for
-whatever reason, it compiles by itself: slower, never wrong.
+whatever reason, it compiles by itself: slower, never wrong. So it does where no process can be started.
 """
 
+import logging
 import os
 import queue
 import shutil
@@ -27,6 +28,9 @@ from jaxquard.pricing.compilation_folder import use_compilation_folder
 
 _PACKAGES = str(Path(__file__).parents[2])
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
+# Of what a process has written, the end.
+_MOST_WORDS = 1024
+_log = logging.getLogger(__name__)
 
 
 OnCompiled = Callable[[float], None]
@@ -47,6 +51,10 @@ def compile_timed(lowered: Any, on_compiled: OnCompiled) -> Any:
 
 class CompileStalledError(RuntimeError):
     """A program took the compiler longer than it may."""
+
+
+class NotStartedError(RuntimeError):
+    """A process ended before it could take its first program."""
 
 
 class CompileProcesses:
@@ -70,7 +78,12 @@ class CompileProcesses:
         compiled = crew.compile(request)
 
         def load() -> Any:
-            message, time_s = compiled.result()
+            try:
+                message, time_s = compiled.result()
+            except NotStartedError:
+                if self._crew is not crew:
+                    raise
+                return compile_timed(lowered, self._on_compiled)
             self._on_compiled(time_s)
             if message:
                 raise RuntimeError(message)
@@ -95,6 +108,7 @@ class _Crew:
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="compile")
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
+        self._is_broken = False
         for _ in range(num_workers):
             self._add_worker()
         self.end = weakref.finalize(self, _end, self._workers, self._pool, self.folder)
@@ -104,14 +118,19 @@ class _Crew:
         return self._pool.submit(self._compile, request)
 
     def _compile(self, request: bytes) -> tuple[str, float]:
+        if self._is_broken:
+            raise NotStartedError("no process could be started before")
         worker = self._idle.get()
         try:
             answer = worker.ask(request, limit_s=self._limit_s)
-        except (EOFError, OSError, CompileStalledError):
-            # It is of no more use; the next program gets another.
+        except (EOFError, OSError, CompileStalledError, NotStartedError) as error:
+            # It is of no more use; the next program gets another, which would not start either if this one did not.
             worker.kill()
             self._workers.remove(worker)
-            if self.end.alive:
+            if self.end.alive and isinstance(error, NotStartedError):
+                self._is_broken = True
+                _log.warning("compiling in this process, one program after the other: %s", error)
+            elif self.end.alive:
                 self._add_worker()
             raise
         self._idle.put(worker)
@@ -135,15 +154,18 @@ class _Worker:
 
     def __init__(self, folder: str) -> None:
         self._connection, theirs = Pipe()
+        self._has_started = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         descriptor = theirs.fileno()
         module = "jaxquard.pricing.compile_worker"
-        # A session of its own: Ctrl-C is for us, and we end it.
+        # -P: the working folder may have files with the names of modules. A session of its own: Ctrl-C is for us, and
+        # we end it.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(descriptor), folder, str(len(jax.devices("cpu")))],
+            [sys.executable, "-P", "-m", module, str(descriptor), folder, str(len(jax.devices("cpu")))],
             pass_fds=(descriptor,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             env=_environment(),
             start_new_session=True,
         )
@@ -153,21 +175,40 @@ class _Worker:
         """Compiles one program: "" or what went wrong, and the seconds that it took.
 
         Raises:
-            EOFError, OSError: if the process has ended.
+            NotStartedError: if the process has ended before it could take a program.
+            EOFError: if it has ended since.
             CompileStalledError: if it takes too long.
         """
+        end_s = time.monotonic() + limit_s
         try:
+            if not self._has_started:
+                self._wait(end_s, limit_s)
+                self._connection.recv_bytes()
+                self._has_started = True
             self._connection.send_bytes(request)
-            if not self._connection.poll(limit_s):
-                raise CompileStalledError(f"not compiled within {limit_s:g} s")
+            self._wait(end_s, limit_s)
             return self._connection.recv()
         except (EOFError, OSError) as error:
-            raise EOFError(f"the compiler ended its process (exit code {self._process.wait()})") from error
+            how = f"the compiler ended its process (exit code {self._process.wait()}){self._last_words()}"
+            raise (EOFError if self._has_started else NotStartedError)(how) from error
+
+    def _wait(self, end_s: float, limit_s: float) -> None:
+        if not self._connection.poll(max(0.0, end_s - time.monotonic())):
+            raise CompileStalledError(f"not compiled within {limit_s:g} s")
+
+    def _last_words(self) -> str:
+        """The last line that the process wrote, after a colon; nothing once we have ended it ourselves."""
+        if self._errors.closed:
+            return ""
+        start = max(0, os.fstat(self._errors.fileno()).st_size - _MOST_WORDS)
+        lines = os.pread(self._errors.fileno(), _MOST_WORDS, start).decode(errors="replace").strip().splitlines()
+        return f": {lines[-1].strip()}" if lines else ""
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
         self._connection.close()
+        self._errors.close()
 
 
 def _environment() -> dict[str, str]:

@@ -1,8 +1,9 @@
 """A process that compiles for another: `python -m jaxquard.pricing.compile_worker FD FOLDER NUM_DEVICES`.
 
 It reads requests (`_jax_compat.compile_request`) from a connection and leaves what it has compiled in the folder, as
-JAX's persistent compilation cache; the other process then finds it there. To each request it answers "" or what the
-compiler says against it, with the seconds that it took, and it ends when the connection does.
+JAX's persistent compilation cache; the other process then finds it there. It says when it is ready, so that one which
+cannot start is told from one that a program has ended. To each request it answers "" or what the compiler says against
+it, with the seconds that it took, and it ends when the connection does.
 """
 
 import os
@@ -22,6 +23,7 @@ def main(descriptor: int, folder: str, num_devices: int) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", num_devices)
     connection = Connection(descriptor)
+    connection.send_bytes(b"ready")
     with use_compilation_folder(folder):
         while True:
             try:

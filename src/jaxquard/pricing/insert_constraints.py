@@ -4,26 +4,31 @@
     c = exp b                          d = sharding_constraint[P('x')] b
                                        c = exp d
 
-Every use after the equation, and the outputs, take the held value.
+Every use after the equation, and the outputs, take the held value. Beside what is asked for, the inputs of a few
+convolutions are held (`gather_grouped`), with which the numbers would else be wrong.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxquard.ir.jaxpr_tools import close, make_jaxpr, rename, splice_traced, substitute
+from jaxquard.ir.jaxpr_tools import close, make_jaxpr, rename, substitute
+from jaxquard.pricing.gather_grouped import gather_grouped
+from jaxquard.pricing.hold_value import hold_value
 
 
 def insert_constraints(
     closed: core.ClosedJaxpr, constraints: Sequence[tuple[int, int, PartitionSpec]], *, mesh: Mesh
 ) -> core.ClosedJaxpr:
     """The jaxpr with constraints, given as (equation, output, spec), on a mesh."""
-    if not constraints:
-        return closed
+    return gather_grouped(_insert(closed, constraints, mesh) if constraints else closed, mesh=mesh)
+
+
+def _insert(
+    closed: core.ClosedJaxpr, constraints: Sequence[tuple[int, int, PartitionSpec]], mesh: Mesh
+) -> core.ClosedJaxpr:
     opened: Any = closed
     jaxpr = opened.jaxpr
     wanted: dict[int, list[tuple[int, PartitionSpec]]] = {}
@@ -35,20 +40,11 @@ def insert_constraints(
         equations.append(rename(equation, renamed))
         for output, spec in wanted.get(position, ()):
             var = equation.outvars[output]
-            traced = _hold(var.aval.shape, var.aval.dtype, NamedSharding(mesh, spec))
-            held, (result,) = splice_traced(traced, [substitute(var, renamed)])
+            held, renamed[var] = hold_value(substitute(var, renamed), NamedSharding(mesh, spec))
             equations += held
-            renamed[var] = result
     outputs = [substitute(atom, renamed) for atom in jaxpr.outvars]
     inner = make_jaxpr([*jaxpr.constvars, *jaxpr.invars], equations, outputs)
     return _with_constants(inner, opened.consts)
-
-
-@functools.lru_cache(maxsize=4096)
-def _hold(shape: tuple[int, ...], dtype: Any, sharding: NamedSharding) -> Any:
-    """A constraint, traced once: a step holds a thousand values in a few dozen ways."""
-    value = jax.ShapeDtypeStruct(shape, dtype)
-    return jax.make_jaxpr(lambda value: [jax.lax.with_sharding_constraint(value, sharding)])(value)
 
 
 def _with_constants(jaxpr: Any, constants: Sequence[Any]) -> core.ClosedJaxpr:

@@ -11,6 +11,7 @@ import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
+from jaxquard.pricing.compiler_options import compiler_options
 from jaxquard.pricing.insert_constraints import insert_constraints
 from jaxquard.pricing.program import ShardedProgram
 
@@ -29,6 +30,7 @@ def lower_program(program: ShardedProgram, *, mesh: Mesh) -> Any:
         out_shardings=[None if spec is None else NamedSharding(mesh, spec) for spec in program.out_specs],
         donate_argnums=usable_donations(program),
         keep_unused=True,
+        compiler_options=compiler_options(closed, mesh=mesh),
     )
     return jitted.lower(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals))
 

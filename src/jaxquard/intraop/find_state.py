@@ -1,0 +1,118 @@
+"""Which arguments of a step are state: those that it returns again, anywhere in its result.
+
+    step(params, moments, batch) -> (params, moments), loss
+    step(state, batch) -> {"state": state, "loss": loss}
+
+An argument is state if some subtree of the result has its structure and types. A single number is not, as a learning
+rate has the type of a loss; nor is a single array, unless it is the first argument and the result or an item of it, as
+a batch may have the type of what is made of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subtree:
+    """A part of the arguments or of the result.
+
+    Attributes:
+        start: where its leaves begin among the flat ones.
+        depth: how many containers it stands in.
+    """
+
+    tree: Any
+    start: int
+    depth: int
+
+    @property
+    def leaves(self) -> range:
+        return range(self.start, self.start + self.tree.num_leaves)
+
+
+def pair_state(in_tree: Any, arg_types: Sequence[Any], out_tree: Any, result_types: Sequence[Any]) -> list[int | None]:
+    """For each flat argument, the flat result of the same place in the state that the step returns.
+
+    No result is taken twice. Large arguments choose first, and the outermost subtree: the moments of an optimizer,
+    which hold trees like the weights, are not taken for weights. Equal ones are paired in order.
+
+    Args:
+        in_tree: structure of the tuple of arguments.
+        arg_types: of the flat arguments.
+        out_tree: structure of the result.
+        result_types: of the flat results.
+    """
+    pairs: list[int | None] = [None] * len(arg_types)
+    free = set(range(len(result_types)))
+    results = _by_depth(out_tree)
+    for place, arg in _largest_first(in_tree):
+        if _is_data(arg, place, arg_types):
+            continue
+        for found in results:
+            is_free = found.tree == arg.tree and free.issuperset(found.leaves)
+            if is_free and _may_replace(arg, found) and _same_types(arg, found, arg_types, result_types):
+                free.difference_update(found.leaves)
+                pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
+                break
+    return pairs
+
+
+def changed_dtype(
+    in_tree: Any, arg_types: Sequence[Any], out_tree: Any, result_types: Sequence[Any], pairs: Sequence[int | None]
+) -> tuple[int, int] | None:
+    """An argument that would be state if its dtypes came back: its first leaf that differs, and that of the result."""
+    free = set(range(len(result_types))).difference(pairs)
+    for place, arg in _largest_first(in_tree):
+        if pairs[arg.start] is not None or _is_data(arg, place, arg_types):
+            continue
+        for found in _by_depth(out_tree):
+            if found.tree == arg.tree and free.issuperset(found.leaves) and _may_replace(arg, found):
+                leaves = list(zip(arg.leaves, found.leaves, strict=True))
+                if all(arg_types[own].shape == result_types[other].shape for own, other in leaves):
+                    return next(pair for pair in leaves if arg_types[pair[0]].dtype != result_types[pair[1]].dtype)
+    return None
+
+
+def _largest_first(in_tree: Any) -> list[tuple[int, _Subtree]]:
+    """The arguments that have leaves, with their places."""
+    found, start = [], 0
+    for place, tree in enumerate(in_tree.children()):
+        if tree.num_leaves:
+            found.append((place, _Subtree(tree=tree, start=start, depth=0)))
+        start += tree.num_leaves
+    return sorted(found, key=lambda item: (-item[1].tree.num_leaves, -item[1].tree.num_nodes))
+
+
+def _by_depth(tree: Any) -> list[_Subtree]:
+    return sorted(_subtrees(_Subtree(tree=tree, start=0, depth=0)), key=lambda found: found.depth)
+
+
+def _subtrees(subtree: _Subtree) -> Iterator[_Subtree]:
+    """A tree and all that stand in it, in order."""
+    yield subtree
+    start = subtree.start
+    for child in subtree.tree.children():
+        yield from _subtrees(_Subtree(tree=child, start=start, depth=subtree.depth + 1))
+        start += child.num_leaves
+
+
+def _is_leaf(subtree: _Subtree) -> bool:
+    return subtree.tree.num_nodes == 1
+
+
+def _is_data(arg: _Subtree, place: int, types: Sequence[Any]) -> bool:
+    return _is_leaf(arg) and (place > 0 or not types[arg.start].shape)
+
+
+def _may_replace(arg: _Subtree, found: _Subtree) -> bool:
+    return not _is_leaf(arg) or found.depth <= 1
+
+
+def _same_types(arg: _Subtree, found: _Subtree, arg_types: Sequence[Any], result_types: Sequence[Any]) -> bool:
+    """Shapes and dtypes: whether a leaf is weakly typed makes no state of it, and no data."""
+    pairs = zip(arg.leaves, found.leaves, strict=True)
+    return all(
+        (arg_types[own].shape, arg_types[own].dtype) == (result_types[other].shape, result_types[other].dtype)
+        for own, other in pairs
+    )

@@ -1,0 +1,61 @@
+"""Keeps XLA's partitioner off convolutions in batch groups, which it gets wrong on meshes of two axes.
+
+    g = conv_general_dilated[batch_group_count=4] x d    =>    y = sharding_constraint[P()] x
+                                                               e = sharding_constraint[P()] d
+                                                               g = conv_general_dilated[batch_group_count=4] y e
+
+JAX makes them for the gradient of the kernel of a grouped or depthwise convolution. Where an input is cut along one
+axis and whole along another of k devices, the sum comes out k times too large: seen in JAX 0.10.2 and 0.11.2, on CPU,
+with `jax.jit(in_shardings=...)` alone. On one axis it is right. With inputs that are whole there is nothing to sum, so
+the numbers are right, at the price of gathering them, which pricing sees.
+"""
+
+from typing import Any
+
+from jax.extend import core
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxquard.ir.jaxpr_tools import Equation, close, is_var, rename
+from jaxquard.pricing.hold_value import hold_value
+
+
+def gather_grouped(closed: core.ClosedJaxpr, *, mesh: Mesh) -> core.ClosedJaxpr:
+    """The jaxpr with the inputs of such convolutions whole, also in bodies of loops, branches and calls."""
+    if sum(size > 1 for size in mesh.shape.values()) < 2:
+        return closed
+    return _in_value(closed, NamedSharding(mesh, PartitionSpec()))
+
+
+def _in_value(value: Any, whole: NamedSharding) -> Any:
+    """A parameter with the jaxprs in it rewritten; the same object where there is nothing to do."""
+    # In JAX 0.11 a closed jaxpr is a jaxpr, and its own.
+    inner = getattr(value, "jaxpr", value)
+    if isinstance(value, core.ClosedJaxpr) and inner is not value:
+        jaxpr = _in_value(inner, whole)
+        return value if jaxpr is inner else close(jaxpr, value.consts)
+    if isinstance(value, core.Jaxpr):
+        opened: Any = value
+        equations = [new for equation in opened.eqns for new in _in_equation(equation, whole)]
+        is_same = len(equations) == len(opened.eqns) and all(map(_is, equations, opened.eqns))
+        return value if is_same else opened.replace(eqns=equations)
+    if type(value) in (tuple, list):
+        items = [_in_value(item, whole) for item in value]
+        return value if all(map(_is, items, value)) else type(value)(items)
+    return value
+
+
+def _in_equation(equation: Equation, whole: NamedSharding) -> list[Equation]:
+    name = equation.primitive.name
+    if name == "conv_general_dilated" and equation.params["batch_group_count"] > 1:
+        held = {atom: hold_value(atom, whole) for atom in equation.invars if is_var(atom)}
+        before = [one for equations, _ in held.values() for one in equations]
+        return [*before, rename(equation, {atom: value for atom, (_, value) in held.items()})]
+    # What stands in a shard_map is per device already: nothing partitions it.
+    if name == "shard_map":
+        return [equation]
+    changed = {key: new for key, old in equation.params.items() if (new := _in_value(old, whole)) is not old}
+    return [equation.replace(params={**equation.params, **changed})] if changed else [equation]
+
+
+def _is(left: Any, right: Any) -> bool:
+    return left is right

@@ -1,0 +1,108 @@
+"""State is found wherever a step returns it, and nothing else is taken for it."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxquard.intraop.traced_step import trace_step
+
+ROWS = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+WEIGHT = jax.ShapeDtypeStruct((4, 4), jnp.float32)
+PARAMS = {"w": WEIGHT}
+MOMENTS = {"m": PARAMS, "v": PARAMS}
+BATCH = {"x": ROWS}
+
+
+class Result(NamedTuple):
+    loss: Any
+    state: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class State:
+    params: Any
+    moments: Any
+
+
+class Trace(NamedTuple):
+    trace: Any
+
+
+def smaller(tree):
+    return jax.tree.map(lambda leaf: leaf * 0.9, tree)
+
+
+def pairs(step, *args):
+    return trace_step(step, args).result_of_input
+
+
+RETURNED = {
+    "two in a tuple": (lambda params, moments, loss: ((params, moments), loss), (0, 1, 2, None)),
+    "after the loss": (lambda params, moments, loss: (loss, (params, moments)), (1, 2, 3, None)),
+    "a dict": (lambda params, moments, loss: {"loss": loss, "p": params, "q": moments}, (1, 2, 3, None)),
+    "a dict in a dict": (lambda params, moments, loss: {"a": {"p": params}, "b": [moments, loss]}, (0, 1, 2, None)),
+    "a named tuple": (lambda params, moments, loss: Result(loss, (params, moments)), (1, 2, 3, None)),
+    "a dataclass": (lambda params, moments, loss: (State(params, moments), loss), (0, 1, 2, None)),
+    "moments first": (lambda params, moments, loss: ((moments, params), loss), (2, 0, 1, None)),
+    "moments outside": (lambda params, moments, loss: (moments, loss, [[params]]), (3, 0, 1, None)),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_arguments_are_found_in_any_result(name):
+    put_together, wanted = RETURNED[name]
+
+    def step(params, moments, batch):
+        return put_together(smaller(params), smaller(moments), jnp.sum(batch["x"] @ params["w"]))
+
+    assert pairs(step, PARAMS, MOMENTS, BATCH) == wanted
+    assert trace_step(step, (PARAMS, MOMENTS, BATCH)).notes == ()
+
+
+def test_one_state_in_a_dict_a_named_tuple_or_a_dataclass():
+    state = State(PARAMS, MOMENTS)
+    assert pairs(lambda state, batch: {"loss": 0.0, "state": smaller(state)}, state, BATCH) == (1, 2, 3, None)
+    assert pairs(lambda state, batch: Result(0.0, smaller(state)), state, BATCH) == (1, 2, 3, None)
+    assert pairs(lambda state, batch: [[smaller(state)]], state, BATCH) == (0, 1, 2, None)
+
+
+def test_arguments_that_are_alike_are_paired_in_order_and_no_result_twice():
+    assert pairs(lambda a, b, batch: ({"a": smaller(a), "b": smaller(b)}, 0.0), PARAMS, PARAMS, BATCH) == (0, 1, None)
+    assert pairs(lambda a, b, batch: ((smaller(a),), 0.0), PARAMS, PARAMS, BATCH) == (0, None, None)
+
+
+def test_the_outermost_of_two_is_taken():
+    def step(params, batch):
+        return {"aux": {"grads": smaller(params)}, "params": smaller(params)}
+
+    assert pairs(step, PARAMS, BATCH) == (1, None)
+
+
+def test_the_trace_of_momentum_which_is_as_large_as_the_weights_is_not_taken_for_them():
+    def step(params, moments, batch):
+        return {"first": smaller(moments), "more": {"then": [smaller(params)]}}
+
+    assert pairs(step, PARAMS, (Trace(PARAMS), ()), BATCH) == (1, 0, None)
+
+
+def test_a_single_array_is_state_only_as_an_item():
+    assert pairs(lambda weight, x: {"weight": weight * 0.9, "loss": jnp.sum(x @ weight)}, WEIGHT, ROWS) == (1, None)
+    assert pairs(lambda x, params: {"more": {"seen": jnp.tanh(x @ params["w"])}}, ROWS, PARAMS) == (None, None)
+
+
+def test_a_step_without_state_has_a_note_that_says_what_to_return():
+    (note,) = trace_step(lambda params, batch: jnp.sum(batch["x"] @ params["w"]), (PARAMS, BATCH)).notes
+    assert note.startswith("no argument is state: none comes back with the same structure, shapes and dtypes")
+    assert "`return params, moments, loss`" in note
+
+
+def test_a_state_that_comes_back_with_another_dtype_is_named():
+    def step(params, batch):
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params), jnp.sum(batch["x"])
+
+    (note,) = trace_step(step, (PARAMS, BATCH)).notes
+    assert note.startswith("argument 0['w'] is float32 and comes back as bfloat16, so its argument is taken for data")

@@ -1,0 +1,81 @@
+"""Products in a loop or a branch are named, as no plan is made for them."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxquard.intraop.analysis_text import analysis_text
+from jaxquard.intraop.search_sharding import search_sharding
+from jaxquard.intraop.unseen_products import unseen_products
+from tests.intraop.fake_pricer import FakePricer
+from tests.intraop.patterns import PATTERNS
+from tests.intraop.scanned_patterns import OPENED
+from tests.intraop.steps import analyse, inputs, mesh_of, sgd, weights
+
+LINES = Path(__file__).read_text().splitlines()
+ARGS = (weights(w=(16, 32), v=(32, 32)), inputs(8, 16))
+
+
+def over_time(params, batch):
+    def cell(carry, _):
+        return jnp.tanh(carry @ params["v"]), None
+
+    carry, _ = lax.scan(cell, batch @ params["w"], None, length=3)
+    return jnp.mean(carry**2)
+
+
+def in_a_branch(params, batch):
+    hidden = batch @ params["w"]
+    return jnp.mean(lax.cond(jnp.sum(batch) > 0, lambda x: x @ params["v"], jnp.tanh, hidden) ** 2)
+
+
+def in_a_while(params, batch):
+    hidden, square = lax.stop_gradient((batch @ params["w"], params["v"]))
+    _, hidden = lax.while_loop(
+        lambda carry: carry[0] < 3, lambda carry: (carry[0] + 1, jax.jit(jnp.dot)(carry[1], square)), (0, hidden)
+    )
+    return jnp.mean((batch @ params["w"]) ** 2) + jnp.mean(hidden)
+
+
+def notes(loss):
+    found = search_sharding(sgd(loss), ARGS, mesh=mesh_of(x=8), pricer=FakePricer(), num_finalists=0)
+    return [note for note in found.notes if note.startswith("products not seen")]
+
+
+def test_a_scan_over_time_a_branch_and_a_while_are_named_with_their_lines():
+    for loss, name in ((over_time, "scan"), (in_a_branch, "cond"), (in_a_while, "while")):
+        (note,) = notes(loss)
+        line = next(count for count, text in enumerate(LINES, 1) if f"lax.{name}" in text)
+        assert f"not planned: inside `{name}` at test_unseen_products.py:{line}" in note
+        assert "They run as the compiler likes" in note
+
+
+def test_the_analysis_says_so_too():
+    assert "\n\nnote: products not seen, so not planned: inside `scan`" in analysis_text(analyse(sgd(over_time), ARGS))
+
+
+def test_what_was_opened_and_branches_without_products_are_not():
+    def guarded(params, batch):
+        return jnp.mean(lax.cond(jnp.sum(batch) > 0, jnp.tanh, jnp.sin, batch @ params["w"]) ** 2)
+
+    assert not notes(guarded)
+    for step, args in (PATTERNS["mlp"](), *(OPENED[name]() for name in ("adam with clipping", "scan in scan"))):
+        assert not unseen_products(analyse(step, args).graph.equations)
+
+
+def test_many_places_are_counted():
+    def many(params, batch):
+        hidden = batch @ params["w"]
+        # Each on a line of its own.
+        hidden = lax.cond(jnp.sum(batch) > 0, lambda x: x @ params["v"], jnp.tanh, hidden)
+        hidden = lax.cond(jnp.sum(batch) > 1, lambda x: x @ params["v"], jnp.tanh, hidden)
+        hidden = lax.cond(jnp.sum(batch) > 2, lambda x: x @ params["v"], jnp.tanh, hidden)
+        hidden = lax.cond(jnp.sum(batch) > 3, lambda x: x @ params["v"], jnp.tanh, hidden)
+        hidden = lax.cond(jnp.sum(batch) > 4, lambda x: x @ params["v"], jnp.tanh, hidden)
+        return jnp.mean(hidden**2)
+
+    (note,) = notes(many)
+    assert note.count("`cond` at") == 4
+    assert ", 1 more. They run" in note
