@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from jaxquard.pricing.contender import Series
 from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds
 
 
@@ -13,11 +14,14 @@ class Runner:
 
     def __init__(self, *times_s):
         self._given = itertools.chain(times_s, itertools.repeat(times_s[-1]))
-        self.times_s: list[float] = []
-        self.was_stopped_early = False
+        self.series = Series()
 
     def run(self):
         return next(self._given)
+
+    @property
+    def times_s(self):
+        return self.series.times_s
 
     @property
     def warm_s(self):
@@ -84,9 +88,9 @@ def test_what_was_stopped_or_failed_is_not_waited_for():
     failed = []
     slow, fine = noisy(after=50, time_s=1.0), Runner(0.01)
     counts = race(slow, fine, Failing(1), slow_factor=5.0, on_error=lambda number, _: failed.append(number))
-    assert counts == [3, 6, 0]
-    assert slow.was_stopped_early
-    assert not fine.was_stopped_early
+    assert counts == [4, 6, 0]
+    assert slow.series.was_stopped_early
+    assert not fine.series.was_stopped_early
     assert failed == [2]
 
 

@@ -60,9 +60,7 @@ def _measure(path: Path, *, is_quick: bool, models: tuple[str, ...] | None, cach
             path=path,
             cache=cache,
             on_cell=lambda done, total, name: cells(done, total, shorten(name, _ROOM)),
-            on_part=lambda label, done, total, name: part(
-                done, total, shorten(f"{label}: {name}" if name else label, _ROOM)
-            ),
+            on_part=on_part,
             on_done=_say_done,
         )
 

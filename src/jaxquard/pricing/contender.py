@@ -1,6 +1,7 @@
 """One compiled program with its inputs and the times of its runs."""
 
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -11,14 +12,21 @@ from jaxquard.pricing.make_inputs import InputMaker
 from jaxquard.pricing.program import ShardedProgram
 
 
+@dataclass(slots=True)
+class Series:
+    """Runs in a row, the first one first, and whether they were ended before their time."""
+
+    times_s: list[float] = field(default_factory=list)
+    was_stopped_early: bool = False
+
+
 class Contender:
     """A program that is run again and again.
 
     What a run takes over, the next one gets back: the output that took it over, or a new array.
 
     Attributes:
-        times_s: of all runs so far, the first one first.
-        was_stopped_early: whether it is out of the race.
+        series: the runs that count; a new series forgets those before.
     """
 
     def __init__(self, program: ShardedProgram, compiled: Any, *, mesh: Mesh, maker: InputMaker) -> None:
@@ -31,8 +39,7 @@ class Contender:
             for position, type_ in enumerate(self._types)
         ]
         self._successors = self._find_successors(closed.out_avals, mesh)
-        self.times_s: list[float] = []
-        self.was_stopped_early = False
+        self.series = Series()
 
     def run(self, label: str = "jaxquard run") -> float:
         """The seconds of one run, which has the label in a trace."""
@@ -50,10 +57,29 @@ class Contender:
         """The compiled program's HLO."""
         return self._compiled.as_text()
 
+    def start_series(self) -> None:
+        """From here on, other runs count."""
+        self.series = Series()
+
+    @property
+    def times_s(self) -> list[float]:
+        """Of all runs of the series, the first one first."""
+        return self.series.times_s
+
+    @property
+    def was_stopped_early(self) -> bool:
+        """Whether it is out of the race."""
+        return self.series.was_stopped_early
+
     @property
     def warm_s(self) -> float:
         """The least time so far; the first run counts only as long as it is the only one."""
         return min(self.times_s[1:] or self.times_s)
+
+    def least_s(self, num_warmups: int) -> float:
+        """The least time after so many runs, or what is known if there were no more."""
+        counted = self.times_s[num_warmups:]
+        return min(counted) if counted else self.warm_s
 
     def _find_successors(self, out_avals: Any, mesh: Mesh) -> dict[int, int]:
         """For each donated input, the output that can follow it."""

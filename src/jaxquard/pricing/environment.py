@@ -22,6 +22,9 @@ _SETTINGS = (
     "jax_memory_fitting_level",
     "jax_exec_time_optimization_effort",
 )
+# Counts how programs are prepared for the compiler beyond what their fingerprints tell: what `gather_grouped` and
+# `compiler_options` do came with the second.
+_PREPARATION = 2
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 # How many virtual devices there are is the mesh's to say.
 _NO_MATTER = ("--xla_force_host_platform_device_count", "--xla_dump_")
@@ -49,11 +52,12 @@ def environment_key(mesh: Mesh, **measured: Any) -> str:
     """A hash of all of it, and of how the measurement is made."""
     device = mesh.devices.flat[0]
     parts = {
+        "preparation": _PREPARATION,
         "mesh": (tuple(mesh.shape.items()), tuple(map(str, mesh.axis_types)), _order(mesh)),
         "jax": (jax.__version__, jaxlib.__version__),
         "device": (device.platform, device_kind(mesh), getattr(device.client, "platform_version", "")),
         "settings": [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS],
-        "flags": [_flags(name) for name in _FLAGS],
+        "flags": [_flags(name, device.platform) for name in _FLAGS],
         "measured": sorted(measured.items()),
     }
     return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -65,5 +69,7 @@ def _order(mesh: Mesh) -> list[int]:
     return [number - min(ids) for number in ids]
 
 
-def _flags(name: str) -> list[str]:
-    return sorted(flag for flag in os.environ.get(name, "").split() if not flag.startswith(_NO_MATTER))
+def _flags(name: str, platform_name: str) -> list[str]:
+    """Those that matter on the platform."""
+    no_matter = _NO_MATTER if platform_name == "cpu" else (*_NO_MATTER, "--xla_cpu_")
+    return sorted(flag for flag in os.environ.get(name, "").split() if not flag.startswith(no_matter))

@@ -13,12 +13,13 @@ from jax.sharding import Mesh
 
 from jaxquard.errors import PricingError
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.compilers import CompileHere, choose_compilers, num_cores
+from jaxquard.pricing.compilers import CompileHere, Compilers, choose_compilers, num_cores
 from jaxquard.pricing.environment import environment_key
 from jaxquard.pricing.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.ledger import Ledger
 from jaxquard.pricing.lower_program import lower_program, lowered_key
 from jaxquard.pricing.measure_batches import Job, Measurement
+from jaxquard.pricing.pacer import Pacer
 from jaxquard.pricing.price import Failure, OnProgress, Price
 from jaxquard.pricing.program import ShardedProgram
 from jaxquard.pricing.run_rounds import BestTimes, Effort
@@ -86,6 +87,7 @@ class MeasuredPricer:
         )
         # They hold what they have compiled, so once there are some, even a few programs go to them.
         self._has_compilers = False
+        self._pacer = Pacer()
         self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
@@ -99,7 +101,13 @@ class MeasuredPricer:
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
         self._compilers.stop()
+        self._pacer.stop()
         self._has_compilers = False
+
+    @property
+    def compilers(self) -> Compilers:
+        """Those it compiles with; they hold what they have compiled until they end."""
+        return self._compilers
 
     @property
     def spent(self) -> Spent:
@@ -193,6 +201,7 @@ class MeasuredPricer:
             memory_limit_bytes=self._memory_limit_bytes,
             ledger=ledger,
             best=best,
+            pacer=self._pacer,
             watch=watch,
             meter=self._meter,
         )

@@ -19,12 +19,16 @@ from jaxquard.pricing.ledger import Ledger
 from jaxquard.pricing.lower_program import lower_program, lowered_key
 from jaxquard.pricing.make_inputs import InputMaker
 from jaxquard.pricing.memory import available_bytes, peak_bytes
+from jaxquard.pricing.pacer import Pacer
 from jaxquard.pricing.price import FailureReason, Price, Provenance
 from jaxquard.pricing.profile_runs import communication_shares
 from jaxquard.pricing.program import ShardedProgram
-from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds, spread_of
+from jaxquard.pricing.run_rounds import BestTimes, Effort, spread_of
 from jaxquard.pricing.spent import Meter
 from jaxquard.pricing.watched_run import WatchedRun
+
+# What may stay in memory beside all others takes at most one such part of it.
+_SMALL_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,7 @@ class Measurement:
     memory_limit_bytes: int | None
     ledger: Ledger
     best: BestTimes
+    pacer: Pacer
     watch: WatchedRun
     meter: Meter
 
@@ -160,10 +165,15 @@ class Measurement:
                 contenders[position] = Contender(item.job.program, item.executable, mesh=self.mesh, maker=maker)
             except Exception as error:  # Most likely no memory for its inputs.
                 set_aside(position, error)
-        groups = {position: item.job.group for position, item in enumerate(together)}
-        run_rounds(
-            contenders, groups=groups, best=self.best, effort=self.effort, watch=self.watch, on_error=set_aside
-        )  # fmt: skip
+        self.pacer.race(
+            contenders,
+            groups={position: item.job.group for position, item in enumerate(together)},
+            best=self.best,
+            effort=self.effort,
+            watch=self.watch,
+            on_error=set_aside,
+            small=[position for position, item in enumerate(together) if self._is_small(item)],
+        )
         shares = self._communication_shares(contenders)
         for position, contender in contenders.items():
             item = together[position]
@@ -171,7 +181,12 @@ class Measurement:
         contenders.clear()
         del maker
         for item in crowded:
+            self.pacer.stop()
             self._run([item])
+
+    def _is_small(self, ready: _Ready) -> bool:
+        available = self.memory_limit_bytes or available_bytes(self.mesh)
+        return available is None or _SMALL_SHARE * ready.peak_bytes <= available
 
     def _communication_shares(self, contenders: Mapping[int, Contender]) -> Mapping[int, float]:
         if self.num_profiled_runs == 0:
@@ -183,7 +198,7 @@ class Measurement:
     def _price(self, ready: _Ready, contender: Contender, share: float | None) -> Price:
         counted = contender.times_s[self.effort.num_warmups :]
         device = self.mesh.devices.flat[0]
-        time_s = min(counted) if counted else contender.warm_s
+        time_s = contender.least_s(self.effort.num_warmups)
         return Price(
             time_s=time_s,
             compute_s=None if share is None else (1 - share) * time_s,

@@ -1,7 +1,7 @@
 """Times programs in rounds, each once in every round, so that noise hits all alike.
 
 The time limit is dynamic (section 4.3 of CFP): what is much slower than the best of its group so far is stopped after
-its second warm run (one alone may have met with a busy machine). Its price is then the least of the few runs.
+its third warm run (one alone may have met with a busy machine). Its price is then the least of the few runs.
 
 Where the machine is busy with other things, ten runs may all have met with them. So, beyond the paper, the rounds go on
 until the least time of each program is confirmed: three of its runs lie within 5 % of each other at the low end. All
@@ -18,7 +18,7 @@ from jaxquard.pricing.contender import Contender
 from jaxquard.pricing.watched_run import WatchedRun
 
 # The first is cold, and the least of the others is compared.
-_FEWEST_RUNS = 3
+_FEWEST_RUNS = 4
 # So many runs confirm the least, if they take at most so much more, as a part of it.
 _NUM_ALIKE, _ALIKE = 3, 0.05
 
@@ -79,7 +79,7 @@ def run_rounds(
         if len(contender.times_s) > 1:
             best.note(groups[number], contender.warm_s)
         if _is_hopeless(contender, best[groups[number]], effort):
-            contender.was_stopped_early = True
+            contender.series.was_stopped_early = True
             del racing[number]
 
     for round_ in range(effort.num_warmups + max(effort.num_runs, effort.max_runs)):

@@ -61,10 +61,10 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
         num_known = known.num_cached
         limit_bytes = _limit_bytes(spec, analysis, prices, pricer)
         found = _search(spec, analysis, prices, pricer, limit_bytes, known)
-    composed_s = found.composed_s if isinstance(found, PlanSearch) else 0.0
-    seconds = replace(seconds, composed=composed_s, predicted=clock.lap() - composed_s)
-    plans = _plans(analysis, prices, found, spec.num_strategies, limit_bytes)
-    with WholeSteps(mesh) as steps:
+        composed_s = found.composed_s if isinstance(found, PlanSearch) else 0.0
+        seconds = replace(seconds, composed=composed_s, predicted=clock.lap() - composed_s)
+        plans = _plans(analysis, prices, found, spec.num_strategies, limit_bytes)
+        steps = WholeSteps(mesh, compilers=pricer.compilers)
         on_part("writing whole steps", 0, len(plans), "")
         programs = {plan.name: write_whole_step(analysis, plan.assignment, storage=plan.storage) for plan in plans}
         steps.compile(programs, on_step=partial(on_part, "compiling whole steps"))

@@ -8,7 +8,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from jaxquard.pricing.collectives import collectives
-from jaxquard.pricing.compilers import choose_compilers, num_cores
+from jaxquard.pricing.compilers import Compilers
 from jaxquard.pricing.contender import Contender
 from jaxquard.pricing.failures import failure_of
 from jaxquard.pricing.fingerprint import Fingerprints
@@ -24,7 +24,7 @@ from jaxquard.pricing.watched_run import WatchedRun
 COARSE = Effort(num_warmups=1, num_runs=3, slow_factor=5.0, limit_s=60.0)
 FINE = Effort(num_warmups=3, num_runs=30, slow_factor=50.0, limit_s=60.0)
 _WARM = Effort(num_warmups=1, num_runs=1, slow_factor=50.0, limit_s=60.0)
-_NUM_PROFILED = 3
+_NUM_PROFILED = 2
 COARSE_ROUND = 8
 # How many are done, of how many, and the next one's name.
 OnStep = Callable[[int, int, str], None]
@@ -58,20 +58,14 @@ class Timing:
 
 
 class WholeSteps:
-    """Compiled steps by name; equal programs are compiled and run once. Leaving it as a context ends the compilers."""
+    """Compiled steps by name; equal programs are compiled and run once."""
 
-    def __init__(self, mesh: Mesh, *, num_compilers: int | None = None) -> None:
-        self._mesh = mesh
-        self._compilers = choose_compilers(mesh, num_compilers=num_compilers or num_cores(), limit_s=600.0)
+    def __init__(self, mesh: Mesh, *, compilers: Compilers) -> None:
+        """Steps for a mesh; what the compilers have compiled for a search is there already."""
+        self._mesh, self._compilers = mesh, compilers
         self._fingerprints = Fingerprints()
         self._keys: dict[str, str] = {}
         self._steps: dict[str, WholeStep] = {}
-
-    def __enter__(self) -> "WholeSteps":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._compilers.stop()
 
     def compile(self, programs: Mapping[str, ShardedProgram], *, on_step: OnStep) -> None:
         """Compiles what is new, as many at a time as there are compilers."""
@@ -152,9 +146,10 @@ class WholeSteps:
             run_rounds(contenders, groups=groups, best=best, effort=effort, watch=watch, on_error=set_aside)
             for place, key in enumerate(together):
                 if place in contenders:
-                    counted = contenders[place].times_s[effort.num_warmups :]
-                    time_s = min(counted) if counted else contenders[place].warm_s
-                    found[key] = Timing(time_s=time_s, spread=spread_of(counted))
+                    time_s = contenders[place].least_s(effort.num_warmups)
+                    found[key] = Timing(
+                        time_s=time_s, spread=spread_of(contenders[place].times_s[effort.num_warmups :])
+                    )
         return found
 
     @contextlib.contextmanager

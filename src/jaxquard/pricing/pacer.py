@@ -1,0 +1,122 @@
+"""Tells a slow program from a slow machine: one program takes part in every round and keeps the pace.
+
+All programs of a round suffer alike when the machine is busy with something else, but those of other rounds do not, and
+their prices are compared. Seen on 16 cores, of which other work took some at times: a round of whole steps ran for
+seconds at 0.4 to 0.6 of its speed, all of its programs alike, and a plan of 13.5 ms was priced at 34.9 ms. So a program
+of the first round runs in all further ones; where it takes longer than it did at best, the round is run again.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
+
+from jaxquard.pricing.contender import Contender
+from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds
+from jaxquard.pricing.watched_run import WatchedRun
+
+_log = logging.getLogger(__name__)
+
+# Its place in a round; the others have theirs from 0 on.
+_PLACE = -1
+# A round that takes so much longer, as a part, is run again, but so often at most, and only as long as all rounds that
+# are run again take no more than some seconds and a part of the time of all others.
+_TOLERANCE = 0.1
+_MOST_REPEATS = 3
+_FREE_S, _REPEATED_SHARE = 10.0, 0.5
+
+
+class Pacer:
+    """Runs rounds, again where the machine was slow; the program that keeps the pace stays in memory until `stop`."""
+
+    def __init__(self) -> None:
+        self._contender: Contender | None = None
+        self._least_s = float("inf")
+        self._raced_s = self._repeated_s = 0.0
+
+    def stop(self) -> None:
+        """Lets go of the program; the next round gives another."""
+        self._contender, self._least_s = None, float("inf")
+
+    def race(
+        self,
+        contenders: Mapping[int, Contender],
+        *,
+        groups: Mapping[int, Hashable],
+        best: BestTimes,
+        effort: Effort,
+        watch: WatchedRun,
+        on_error: Callable[[int, Exception], None],
+        small: Collection[int],
+    ) -> None:
+        """As `run_rounds`; the times of the round with the best pace are kept.
+
+        Args:
+            contenders: `on_error` takes what fails out of it.
+            small: those that may stay in memory.
+        """
+
+        def race_once() -> tuple[float, float]:
+            """The pace, and the seconds that it took."""
+            start_s = time.perf_counter()
+            pace = self._race_once(contenders, groups, best, effort, watch, on_error)
+            return pace, time.perf_counter() - start_s
+
+        pace, took_s = race_once()
+        self._raced_s += took_s
+        for _ in range(_MOST_REPEATS):
+            if pace <= 1 + _TOLERANCE or not self._has_time(took_s):
+                break
+            _log.info("a round took %.2f times as long as it should, and is run again", pace)
+            series = {number: contender.series for number, contender in contenders.items()}
+            again, took_s = race_once()
+            self._repeated_s += took_s
+            if again < pace:
+                pace = again
+                continue
+            for number, contender in contenders.items():
+                contender.series = series[number]
+        if self._contender is None:
+            self._choose({number: contenders[number] for number in small if number in contenders}, effort)
+
+    def _has_time(self, needed_s: float) -> bool:
+        return self._repeated_s + needed_s <= _FREE_S + _REPEATED_SHARE * self._raced_s
+
+    def _race_once(
+        self,
+        contenders: Mapping[int, Contender],
+        groups: Mapping[int, Hashable],
+        best: BestTimes,
+        effort: Effort,
+        watch: WatchedRun,
+        on_error: Callable[[int, Exception], None],
+    ) -> float:
+        """How much longer our program took than at best; 1 if there is none."""
+        racing = dict(contenders)
+        if self._contender is not None:
+            racing[_PLACE] = self._contender
+        for contender in racing.values():
+            contender.start_series()
+
+        def note_error(number: int, error: Exception) -> None:
+            if number == _PLACE:
+                self.stop()
+            else:
+                on_error(number, error)
+
+        run_rounds(
+            racing, groups={**groups, _PLACE: self}, best=best, effort=effort, watch=watch, on_error=note_error
+        )  # fmt: skip
+        if self._contender is None:
+            return 1.0
+        time_s = self._contender.least_s(effort.num_warmups)
+        pace = time_s / self._least_s
+        self._least_s = min(time_s, self._least_s)
+        return pace
+
+    def _choose(self, contenders: Mapping[int, Contender], effort: Effort) -> None:
+        """Takes one of middling time."""
+        fair = [contender for contender in contenders.values() if not contender.was_stopped_early]
+        if fair:
+            ordered = sorted(fair, key=lambda contender: contender.least_s(effort.num_warmups))
+            self._contender = ordered[len(ordered) // 2]
+            self._least_s = self._contender.least_s(effort.num_warmups)
