@@ -257,6 +257,12 @@ class TestRefused:
         with pytest.raises(TypeError, match="the step was planned for arguments"):
             sharded(params, list(batch))
 
+    def test_several_arguments_are_placed_together(self, found):
+        _, (params, batch) = PATTERNS["mlp"]()
+        placed, placed_batch = found.shard(params, batch)
+        specs = [leaf.sharding.spec for leaf in jax.tree.leaves((placed, placed_batch))]
+        assert specs == list(found.specs.values())
+
     def test_a_state_with_other_leaves(self, found):
         _, (params, _) = PATTERNS["mlp"]()
         with pytest.raises(ShardingError, match=r"the plan knows no argument 0\['w9'\]. Pass the state as the step"):
@@ -266,6 +272,15 @@ class TestRefused:
         _, (params, _) = PATTERNS["mlp"]()
         with pytest.raises(ShardingError, match=r"the plan has argument 0\['b1'\], but"):
             found.shard({name: leaf for name, leaf in params.items() if name != "b1"})
+
+    def test_nothing_to_place(self, found):
+        with pytest.raises(ShardingError, match="there is nothing to place"):
+            found.shard()
+
+    def test_several_arguments_lack_a_leaf_of_the_second(self, found):
+        _, (params, batch) = PATTERNS["mlp"]()
+        with pytest.raises(ShardingError, match=r"the plan has argument 1\[1\], but"):
+            found.shard(params, batch[:1])
 
 
 class TestFiles:

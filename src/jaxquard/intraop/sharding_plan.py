@@ -22,7 +22,7 @@ from jaxquard.intraop.plan_content import plan_content
 from jaxquard.intraop.plan_text import plan_text
 from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.step_fingerprint import StepFingerprint, differences, fingerprint_step
-from jaxquard.intraop.traced_step import argument_names, trace_step
+from jaxquard.intraop.traced_step import argument_names, argument_number, trace_step
 from jaxquard.intraop.weak_types import as_planned, check_weak_types
 
 
@@ -118,24 +118,30 @@ class ShardingPlan:
 
         return ShardedStep(step, make=make, check=lambda args: check_weak_types(step, args, types))
 
-    def shard(self, state: Any, *, mesh: Mesh | None = None) -> Any:
-        """Places the step's first argument as planned, in memory of its own: the argument stays as it is.
+    def shard(self, *args: Any, mesh: Mesh | None = None) -> Any:
+        """Places the step's first argument, or first few, as planned, in memory of its own: they stay as they are.
+
+        Returns:
+            The argument, or a tuple of several: `params, moments = plan.shard(params, moments)`.
 
         Raises:
-            ShardingError: if it has other leaves than the plan.
+            ShardingError: if they have other leaves than the plan.
         """
+        if not args:
+            raise ShardingError("there is nothing to place. Pass the state as the step takes it.")
         found = self._mesh(mesh)
-        names = argument_names((state,))
+        names = argument_names(args)
         missing = [name for name in names if name not in self.specs]
         if missing:
             raise ShardingError(f"the plan knows no {missing[0]}. Pass the state as the step takes it.")
-        lost = [name for name in self.specs if name.startswith("argument 0") and name not in names]
+        lost = [name for name in self.specs if argument_number(name) < len(args) and name not in names]
         if lost:
             raise ShardingError(f"the plan has {lost[0]}, but it is not there. Pass the state as the step takes it.")
-        leaves, tree = jax.tree.flatten(state)
+        leaves, tree = jax.tree.flatten(args)
         shardings = [NamedSharding(found, self.specs[name]) for name in names]
         pairs = zip(leaves, shardings, strict=True)
-        return jax.tree.unflatten(tree, [jax.device_put(copy_leaf(leaf), sharding) for leaf, sharding in pairs])
+        placed = jax.tree.unflatten(tree, [jax.device_put(copy_leaf(leaf), sharding) for leaf, sharding in pairs])
+        return placed[0] if len(args) == 1 else placed
 
     def save(self, path: str) -> None:
         """Writes the plan as JSON."""

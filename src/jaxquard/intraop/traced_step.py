@@ -4,6 +4,7 @@ The analysis reads equations one by one, so everything that can stand in one lis
 stay as they are.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,6 +120,13 @@ def argument_names(args: Sequence[Any]) -> list[str]:
     """The names of the leaves of arguments: `argument 0['params']['w']`."""
     paths, _ = jax.tree.flatten_with_path(tuple(args))
     return [f"argument {path[0].idx}{jax.tree_util.keystr(tuple(path[1:]))}" for path, _ in paths]
+
+
+def argument_number(name: str) -> int:
+    """Of which argument a leaf is, by its name."""
+    found = re.match(r"argument (\d+)", name)
+    assert found is not None, name
+    return int(found[1])
 
 
 def _state_notes(
