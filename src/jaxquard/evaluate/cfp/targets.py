@@ -1,4 +1,4 @@
-"""What the project wants of a search, cell by cell and over all cells (issue 5)."""
+"""What the project wants of a search, cell by cell and over all cells."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -22,7 +22,8 @@ from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds, spread_of
 from jaxquard.pricing.watched_run import WatchedRun
 
 COARSE = Effort(num_warmups=1, num_runs=3, slow_factor=5.0, limit_s=60.0)
-FINE = Effort(num_warmups=3, num_runs=30, slow_factor=50.0, limit_s=60.0)
+# Plans that are close differ by less than a busy machine's runs: more of them, until the least is confirmed.
+FINE = Effort(num_warmups=3, num_runs=30, max_runs=90, extra_s=3.0, slow_factor=50.0, limit_s=60.0)
 _WARM = Effort(num_warmups=1, num_runs=1, slow_factor=50.0, limit_s=60.0)
 _NUM_PROFILED = 2
 COARSE_ROUND = 8
