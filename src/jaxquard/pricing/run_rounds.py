@@ -31,7 +31,8 @@ class Effort:
         num_warmups: runs before those that count.
         num_runs: runs that count, at least.
         max_runs: runs that count, at most; more than `num_runs` are made only until the least is confirmed.
-        extra_s: seconds that those may take for each program, in the mean over a round.
+        extra_s: seconds that those may take for each program, in the mean over a round; or as long as the planned ones
+            took, if that is longer.
         slow_factor: how many times as long as the best of its group a program may take before it is stopped.
         limit_s: seconds that all runs of one program together may take, and one alone before it counts as stalled.
     """
@@ -93,9 +94,9 @@ def _is_enough(racing: Collection[Contender], effort: Effort) -> bool:
     """Whether the least of each can be trusted, or more runs would take too long."""
     planned = effort.num_warmups + effort.num_runs
     spent_s = sum(sum(contender.times_s[planned:]) for contender in racing)
-    return spent_s > effort.extra_s * len(racing) or all(
-        _is_confirmed(contender.times_s[effort.num_warmups :]) for contender in racing
-    )
+    # Ten runs of a long program are no better than ten of a short one: as much again as was planned is never too long.
+    allowed_s = max(effort.extra_s * len(racing), sum(sum(contender.times_s[:planned]) for contender in racing))
+    return spent_s > allowed_s or all(_is_confirmed(contender.times_s[effort.num_warmups :]) for contender in racing)
 
 
 def _is_confirmed(times_s: Sequence[float]) -> bool:
