@@ -25,7 +25,7 @@ myst_heading_anchors = 3
 # A cached run would show what an older version of the library did.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600
 nb_merge_streams = True
 logging.getLogger("traitlets").setLevel(logging.WARNING)
 
