@@ -2,7 +2,7 @@
 
 Four models on 8 virtual CPU devices: small and large batches, wide layers, a memory limit. Every cell is one search;
 then the chosen plan, the baselines and all strategies of a layer (the same in all layers) run whole: once coarsely,
-then the best ten, the plan and the baselines in turns. Ratios are of the least of interleaved runs.
+then the best ten, the plan and the baselines in turns. Ratios are of interleaved runs, side by side.
 """
 
 import argparse

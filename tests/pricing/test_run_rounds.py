@@ -100,3 +100,24 @@ def test_what_was_stopped_or_failed_is_not_waited_for():
 
 def test_nobody_is_left():
     assert race(Runner(1.0), limit_s=0.5) == [1]
+
+
+class TestRivals:
+    def test_those_that_are_close_run_on_and_the_others_do_not(self):
+        counts = race(Runner(1.0), Runner(1.02), Runner(1.2), max_runs=34, extra_s=math.inf, close=0.05)
+        assert counts == [36, 36, 6]
+
+    def test_one_that_is_clearly_best_needs_no_more(self):
+        assert race(Runner(1.0), Runner(1.2), max_runs=34, extra_s=math.inf, close=0.05) == [6, 6]
+
+    def test_a_lucky_run_keeps_nobody_in_the_race(self):
+        lucky = Runner(9, 9, 1.2, 1.2, 0.5, 1.2)
+        assert race(Runner(1.0), Runner(1.02), lucky, max_runs=34, extra_s=math.inf, close=0.05) == [36, 36, 6]
+
+    def test_those_that_fall_behind_later_are_dropped(self):
+        late = Runner(*[1.0] * 6, *[1.3] * 40)
+        assert race(Runner(1.0), Runner(1.01), late, max_runs=34, extra_s=math.inf, close=0.05) == [36, 36, 16]
+
+    def test_there_is_a_time_limit(self):
+        # Those that are planned take 6 s each, and so much again is allowed.
+        assert race(Runner(1.0), Runner(1.0), max_runs=100, extra_s=2.0, close=0.05) == [13, 13]

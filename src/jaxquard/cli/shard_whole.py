@@ -59,8 +59,8 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
     programs = [
         replace(write_whole_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans
     ]
-    with MeasuredPricer(mesh, cache=None, round_size=len(programs)) as pricer:
-        results = pricer.price_all(programs, on_progress=on_progress)
+    with MeasuredPricer(mesh, cache=None) as pricer:
+        results = pricer.compare(programs, on_progress=on_progress)
     predicted_s = {PLAN: plan.time_s, **{rival.name: rival.time_s for rival in plan.rivals}}
     return [_run(one.name, predicted_s.get(one.name), result) for one, result in zip(plans, results, strict=True)]
 

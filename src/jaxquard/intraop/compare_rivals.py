@@ -4,17 +4,31 @@ Plans that were priced whole at different times met with different disturbances;
 one that seems fastest is often just the luckiest.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline
 from jaxquard.intraop.predict import MOST_PRICED_WHOLE, Prediction, write_part
 from jaxquard.pricing import OnProgress, Price, Pricer
 
-# Plans that take at most so many times as long as the fastest, and so many of them.
+# Plans that take at most so many times as long as the fastest, and so many different ones of them.
 _CLOSE = 1.25
-_MOST_RIVALS = 6
+_MOST_RIVALS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All predictions, those of rivals with new times.
+
+    Attributes:
+        rivals: the places of plans with new times. They alone can be compared: the others' are of another moment, at
+            which the machine may have been faster. None if nothing was compared.
+    """
+
+    predictions: tuple[Prediction, ...]
+    rivals: tuple[int, ...] = field(default=())
 
 
 def compare_rivals(
@@ -25,18 +39,27 @@ def compare_rivals(
     memory_limit_bytes: int | None,
     pricer: Pricer,
     on_progress: OnProgress | None = None,
-) -> list[Prediction]:
-    """The predictions, with new times of the closest rivals; of a step that is too deep to price whole, as they are."""
+) -> Comparison:
+    """Prices the closest rivals again; not for a step that is too deep to price whole."""
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
     fitting = [place for place, found in enumerate(predictions) if found.size_bytes <= limit]
     best_s = min((predictions[place].time_s for place in fitting), default=float("inf"))
     close = [place for place in fitting if predictions[place].time_s <= _CLOSE * best_s < float("inf")]
-    rivals = sorted(close, key=lambda place: predictions[place].time_s)[:_MOST_RIVALS]
-    compared = list(predictions)
+    equal: dict[Hashable, list[int]] = {}
+    for place in sorted(close, key=lambda place: predictions[place].time_s):
+        equal.setdefault(_key(analysis, plans[place]), []).append(place)
+    rivals = list(equal.values())[:_MOST_RIVALS]
     if len(rivals) < 2 or len(analysis.segments) > MOST_PRICED_WHOLE:
-        return compared
-    programs = [write_part(analysis, analysis.segments, plans[place]) for place in rivals]
-    for place, price in zip(rivals, pricer.compare(programs, on_progress=on_progress), strict=True):
-        if isinstance(price, Price):
-            compared[place] = replace(compared[place], time_s=price.time_s)
-    return compared
+        return Comparison(predictions=tuple(predictions))
+    programs = [write_part(analysis, analysis.segments, plans[places[0]]) for places in rivals]
+    compared = list(predictions)
+    for places, price in zip(rivals, pricer.compare(programs, on_progress=on_progress), strict=True):
+        time_s = price.time_s if isinstance(price, Price) else float("inf")
+        for place in places:
+            compared[place] = replace(compared[place], time_s=time_s)
+    return Comparison(predictions=tuple(compared), rivals=tuple(sorted(itertools.chain(*rivals))))
+
+
+def _key(analysis: Analysis, plan: Baseline) -> Hashable:
+    """The same for plans that are the same by other names."""
+    return tuple(tuple(plan.assignment[block.number]) for block in analysis.blocks), plan.storage

@@ -35,15 +35,17 @@ class Witness:
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
         """See `Pricer`."""
-        found = self._pricer.price_all(programs, groups=groups, on_progress=on_progress)
-        self.failures += [price for price in found if isinstance(price, Failure)]
-        return found
+        return self._note(self._pricer.price_all(programs, groups=groups, on_progress=on_progress))
 
     def compare(
         self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
     ) -> list[Price | Failure]:
         """See `Pricer`."""
-        return self._pricer.compare(programs, on_progress=on_progress)
+        return self._note(self._pricer.compare(programs, on_progress=on_progress))
+
+    def _note(self, found: list[Price | Failure]) -> list[Price | Failure]:
+        self.failures += [price for price in found if isinstance(price, Failure)]
+        return found
 
 
 def explain_misfit(

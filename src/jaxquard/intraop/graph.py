@@ -8,7 +8,7 @@ from jaxquard.intraop.contraction import Contraction, find_contraction
 from jaxquard.intraop.dependence import Dependences, Memo, dependences
 from jaxquard.intraop.phases import Phase, depend_on, find_phases, same_values
 from jaxquard.intraop.traced_step import TracedStep
-from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, users, variables
+from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, users, variables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,12 @@ class StepGraph:
         return found
 
     def unknown_primitives(self) -> tuple[str, ...]:
-        """Those without a rule, among the equations that were looked at so far."""
+        """Those without a rule, of equations that were looked at, and of the first of each primitive that was not."""
+        looked_at = {self.equations[position].primitive.name for position in self._links}
+        for position, equation in enumerate(self.equations):
+            if equation.primitive.name not in looked_at or sub_jaxprs(equation):
+                looked_at.add(equation.primitive.name)
+                self.links(position)
         return tuple(sorted({name for found in self._links.values() for name in found.unknown_primitives}))
 
     def first(self, var: Var) -> Var:

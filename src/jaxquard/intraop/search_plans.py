@@ -16,7 +16,7 @@ from jaxquard.intraop.price_segments import StepPrices, make_chain
 from jaxquard.intraop.search_chain import search_chain
 from jaxquard.intraop.search_frontier import Frontier, FrontierPoint
 from jaxquard.intraop.search_segments import PricedSegment
-from jaxquard.pricing import OnProgress, Pricer
+from jaxquard.pricing import Failure, OnProgress, Pricer
 
 # How far the sum of equation (9) may be above what a plan takes as one program.
 SUM_SLACK = 1.3
@@ -33,6 +33,7 @@ class PlanSearch:
         chosen: the place of the fastest of them that fits.
         points: the frontier.
         composed_s: seconds that the search itself took, without prices.
+        failures: what was set aside when plans were priced.
     """
 
     finalists: tuple[Baseline, ...] = field(repr=False)
@@ -41,6 +42,7 @@ class PlanSearch:
     chosen: int
     points: tuple[FrontierPoint, ...] = field(repr=False)
     composed_s: float
+    failures: tuple[Failure, ...] = ()
 
     @property
     def plans(self) -> tuple[Baseline, ...]:
@@ -77,10 +79,13 @@ def search_plans(
     plans = [*finalists, *others]
     witness = Witness(pricer)
     predicted = predict_all(analysis, prices, plans, pricer=witness, on_progress=on_progress)
-    predicted = compare_rivals(
-        analysis, plans, predicted, memory_limit_bytes=memory_limit_bytes, pricer=pricer, on_progress=on_progress
+    compared = compare_rivals(
+        analysis, plans, predicted, memory_limit_bytes=memory_limit_bytes, pricer=witness, on_progress=on_progress
     )
-    chosen = _fastest(predicted, memory_limit_bytes)
+    predicted = compared.predictions
+    chosen = _fastest(predicted, memory_limit_bytes, among=compared.rivals)
+    if chosen is None:
+        chosen = _fastest(predicted, memory_limit_bytes, among=range(len(plans)))
     if chosen is None:
         raise explain_misfit(
             free,
@@ -93,10 +98,11 @@ def search_plans(
     return PlanSearch(
         finalists=tuple(finalists),
         baselines=others,
-        predictions=tuple(predicted),
+        predictions=predicted,
         chosen=chosen,
         points=frontier.points if isinstance(frontier, Frontier) else (),
         composed_s=composed_s,
+        failures=tuple(witness.failures),
     )
 
 
@@ -140,9 +146,9 @@ def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> F
         return error
 
 
-def _fastest(predicted: Sequence[Prediction], memory_limit_bytes: int | None) -> int | None:
-    """The fastest plan of those that fit, finalists of the search and baselines alike; None if none does."""
+def _fastest(predicted: Sequence[Prediction], memory_limit_bytes: int | None, *, among: Sequence[int]) -> int | None:
+    """The fastest of some plans that fits, finalists of the search and baselines alike; None if none does."""
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
-    fitting = [place for place, found in enumerate(predicted) if found.size_bytes <= limit]
+    fitting = [place for place in among if predicted[place].size_bytes <= limit]
     running = [place for place in fitting if predicted[place].time_s != float("inf")]
     return min(running, key=lambda place: predicted[place].time_s, default=None)

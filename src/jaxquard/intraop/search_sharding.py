@@ -20,7 +20,7 @@ from jaxquard.intraop.step_fingerprint import fingerprint_step
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.intraop.unseen_products import unseen_products
 from jaxquard.intraop.whole_step import write_whole_step
-from jaxquard.pricing import MeasuredPricer, OnProgress, Price, PriceCache, Pricer
+from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
 
 
 def search_sharding(
@@ -133,7 +133,7 @@ def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: 
             Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in found.rivals
         ),
         frontier=tuple((point.time_s, point.size_bytes) for point in found.points),
-        notes=_notes(analysis, prices),
+        notes=_notes(analysis, [*prices.failures, *found.failures]),
         provenance=_provenance(prices),
         mesh=mesh,
     )
@@ -152,8 +152,8 @@ def _planned_segments(analysis: Analysis, plan: Baseline, prediction: Prediction
         )
 
 
-def _notes(analysis: Analysis, prices: StepPrices) -> tuple[str, ...]:
-    notes = [f"set aside: {failure}" for failure in prices.failures]
+def _notes(analysis: Analysis, failures: Sequence[Failure]) -> tuple[str, ...]:
+    notes = list(dict.fromkeys(f"set aside: {failure}" for failure in failures))
     unknown = analysis.graph.unknown_primitives()
     if unknown:
         notes.append(f"operations without a rule, not partitioned: {', '.join(unknown)}")

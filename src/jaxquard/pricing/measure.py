@@ -7,7 +7,7 @@ meanwhile. A program that does not compile, fit or run is set aside by name.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
@@ -29,6 +29,9 @@ from jaxquard.pricing.watched_run import WatchedRun
 # With fewer programs, starting processes takes longer than they save.
 _FEWEST_FOR_COMPILERS = 8
 DEFAULT_MAX_RUNS = 40
+# Rivals that are still so close have up to so many times as many runs, if each takes no more seconds than these.
+_CLOSE = 0.05
+_FINE_RUNS, _FINE_EXTRA_S = 4, 8.0
 
 
 class MeasuredPricer:
@@ -139,40 +142,57 @@ class MeasuredPricer:
             effort=self._effort,
             round_size=self._round_size,
             cache=self._cache,
+            rivals=None,
             on_progress=on_progress,
         )
 
     def compare(
         self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
     ) -> list[Price | Failure]:
-        """The prices of close rivals: all in one round, and three times as many runs; see `Pricer`.
+        """The prices of close rivals: all in one round, three times as many runs, compared side by side; see `Pricer`.
 
-        Times of different days do not tell which is best: all prices come from disk, or all are measured now.
+        Times of different days do not tell which is best: all prices come from disk, from a call with the same
+        programs, or all are measured now.
         """
         num_runs = 3 * self._effort.num_runs
-        effort = replace(self._effort, num_runs=num_runs, max_runs=max(num_runs, self._effort.max_runs))
+        max_runs = 0 if self._effort.max_runs <= self._effort.num_runs else _FINE_RUNS * num_runs
+        effort = replace(self._effort, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, close=_CLOSE)
+        keys = self._keys(programs)
+        rivals = combine_keys(*sorted(key for key, _ in keys))
         cache = self._cache
-        if cache is not None and not self._knows_all(programs, cache, self._environment(effort)):
+        if cache is not None and not self._knows_all(keys, cache, self._environment(effort, rivals)):
             cache = _OnlyKeeps(cache.folder)
         return self._measure(
-            programs, None, effort=effort, round_size=len(programs), cache=cache, on_progress=on_progress
+            programs,
+            None,
+            effort=effort,
+            round_size=len(programs),
+            cache=cache,
+            rivals=rivals,
+            on_progress=on_progress,
         )
 
-    def _knows_all(self, programs: Sequence[ShardedProgram], cache: PriceCache, environment: str) -> bool:
-        """Whether all programs have prices on disk; one without a cheap key is lowered to see."""
+    def _keys(self, programs: Sequence[ShardedProgram]) -> list[tuple[str, bool]]:
+        """The key of each program, and whether it is a cheap one; else the program is lowered."""
         fingerprints = Fingerprints()
 
-        def is_known(program: ShardedProgram) -> bool:
+        def key_of(program: ShardedProgram) -> tuple[str, bool]:
             fingerprint = fingerprints.key(program)
             if fingerprint is not None:
-                return cache.find_quickly(combine_keys(environment, fingerprint)) is not None
+                return fingerprint, True
             try:
-                key = lowered_key(lower_program(program, mesh=self._mesh))
+                return lowered_key(lower_program(program, mesh=self._mesh)), False
             except Exception:  # It makes no sense to JAX; measuring it says so.
-                return False
-            return cache.find(combine_keys(environment, key)) is not None
+                return "", False
 
-        return all(map(is_known, programs))
+        return list(map(key_of, programs))
+
+    def _knows_all(self, keys: Sequence[tuple[str, bool]], cache: PriceCache, environment: str) -> bool:
+        def is_known(key: str, is_cheap: bool) -> bool:
+            combined = combine_keys(environment, key)
+            return (cache.find_quickly(combined) if is_cheap else cache.find(combined)) is not None
+
+        return all(is_known(key, is_cheap) for key, is_cheap in keys)
 
     def _measure(
         self,
@@ -182,11 +202,13 @@ class MeasuredPricer:
         effort: Effort,
         round_size: int,
         cache: PriceCache | None,
+        rivals: str | None,
         on_progress: OnProgress | None,
     ) -> list[Price | Failure]:
+        """Measures what has no price yet; `rivals` is a key of all programs, if they are to be compared."""
         ledger = Ledger([program.name for program in programs], on_progress)
         best, watch = BestTimes(), WatchedRun()
-        environment = self._environment(effort)
+        environment = self._environment(effort, rivals)
         jobs = _find_missing(programs, groups or [None] * len(programs), cache, environment, ledger, best)
         self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS
         here = CompileHere(on_compiled=self._meter.add_compile_work)
@@ -199,6 +221,7 @@ class MeasuredPricer:
             num_profiled_runs=self._num_profiled_runs,
             round_size=round_size,
             memory_limit_bytes=self._memory_limit_bytes,
+            are_rivals=rivals is not None,
             ledger=ledger,
             best=best,
             pacer=self._pacer,
@@ -214,9 +237,11 @@ class MeasuredPricer:
             watch.end(wait_s=1.0)
         return ledger.results()
 
-    def _environment(self, effort: Effort) -> str:
+    def _environment(self, effort: Effort, rivals: str | None) -> str:
         """What else than the program decides a price."""
-        measured = {"num_warmups": effort.num_warmups, "num_runs": effort.num_runs}
+        measured: dict[str, Any] = {"num_warmups": effort.num_warmups, "num_runs": effort.num_runs}
+        if rivals is not None:
+            measured["rivals"] = rivals
         # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
         if effort.max_runs != DEFAULT_MAX_RUNS:
             measured["max_runs"] = effort.max_runs

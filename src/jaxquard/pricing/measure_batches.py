@@ -13,6 +13,7 @@ from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compilers import Compilers
 from jaxquard.pricing.contender import Contender
 from jaxquard.pricing.environment import device_kind
+from jaxquard.pricing.even_times import even_times
 from jaxquard.pricing.failures import failure_of, misfit
 from jaxquard.pricing.fingerprint import combine_keys
 from jaxquard.pricing.ledger import Ledger
@@ -67,7 +68,11 @@ class _Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a call measures with, and where its results go."""
+    """What a call measures with, and where its results go.
+
+    Attributes:
+        are_rivals: whether programs of a round are compared by their runs side by side (`even_times`).
+    """
 
     mesh: Mesh
     effort: Effort
@@ -77,6 +82,7 @@ class Measurement:
     num_profiled_runs: int
     round_size: int
     memory_limit_bytes: int | None
+    are_rivals: bool
     ledger: Ledger
     best: BestTimes
     pacer: Pacer
@@ -175,9 +181,11 @@ class Measurement:
             small=[position for position, item in enumerate(together) if self._is_small(item)],
         )
         shares = self._communication_shares(contenders)
+        times_s = self._times(contenders)
         for position, contender in contenders.items():
             item = together[position]
-            self._settle(item.job, item.key, self._price(item, contender, shares.get(position)))
+            price = self._price(item, contender, time_s=times_s[position], share=shares.get(position))
+            self._settle(item.job, item.key, price)
         contenders.clear()
         del maker
         for item in crowded:
@@ -195,10 +203,18 @@ class Measurement:
             contenders, num_runs=self.num_profiled_runs, limit_s=self.effort.limit_s, watch=self.watch
         )
 
-    def _price(self, ready: _Ready, contender: Contender, share: float | None) -> Price:
+    def _times(self, contenders: Mapping[int, Contender]) -> dict[int, float]:
+        """The seconds of each."""
+        found = {position: contender.least_s(self.effort.num_warmups) for position, contender in contenders.items()}
+        if self.are_rivals:
+            counted = {position: one.times_s[self.effort.num_warmups :] for position, one in contenders.items()}
+            known = {position: times_s for position, times_s in counted.items() if times_s}
+            found.update(zip(known, even_times(list(known.values())), strict=True))
+        return found
+
+    def _price(self, ready: _Ready, contender: Contender, *, time_s: float, share: float | None) -> Price:
         counted = contender.times_s[self.effort.num_warmups :]
         device = self.mesh.devices.flat[0]
-        time_s = contender.least_s(self.effort.num_warmups)
         return Price(
             time_s=time_s,
             compute_s=None if share is None else (1 - share) * time_s,

@@ -39,10 +39,10 @@ class Price:
     host's cores, and while some wait in a collective others still compute what they will bring to it; so all of them
     count as one device, and only the time in which no device computes is communication. All else is computation,
     idle time and the start of the program included. The part of communication is measured in runs under a profiler,
-    which are slower (on CPU some microseconds an instruction), and is applied to the least time without one.
+    which are slower (on CPU some microseconds an instruction), and is applied to the time without one.
 
     Attributes:
-        time_s: the least of the runs.
+        time_s: the least of the runs; of close rivals, what their runs side by side tell (`even_times`).
         compute_s: `time_s` less `communication_s`.
         communication_s: as above; None if nobody asked, or where the platform cannot tell.
         peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.

@@ -9,18 +9,24 @@ programs of a round get the same number of runs, as more of them make a lower le
 10, in 6 repetitions each of two rounds of 8 strategies of a GPT layer (5 to 13 ms): the least of ten runs lay 15 and
 18 % over the best ever seen (median), with a standard deviation of 13 and 41 %; with this rule, after 24 and 29 runs,
 10 % over it, with 8 and 4 %. Asking for a total time instead (0.2 s) changed little: a busy machine reaches it sooner.
+
+Of rivals, those that are clearly behind after the planned runs have no more, and the others run on as long as allowed.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxquard.pricing.contender import Contender
+from jaxquard.pricing.even_times import even_times
 from jaxquard.pricing.watched_run import WatchedRun
 
 # The first is cold, and the least of the others is compared.
 _FEWEST_RUNS = 4
 # So many runs confirm the least, if they take at most so much more, as a part of it.
 _NUM_ALIKE, _ALIKE = 3, 0.05
+# After so many more runs each, rivals are looked at again.
+_RUNS_BETWEEN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,8 @@ class Effort:
             took, if that is longer.
         slow_factor: how many times as long as the best of its group a program may take before it is stopped.
         limit_s: seconds that all runs of one program together may take, and one alone before it counts as stalled.
+        close: of rivals, how far behind the best of its group one may lie to have more runs than planned, as a part of
+            its time; None if they are no rivals.
     """
 
     num_warmups: int
@@ -43,6 +51,7 @@ class Effort:
     limit_s: float
     max_runs: int = 0
     extra_s: float = 0.3
+    close: float | None = None
 
 
 class BestTimes:
@@ -83,20 +92,44 @@ def run_rounds(
             contender.series.was_stopped_early = True
             del racing[number]
 
+    planned = effort.num_warmups + effort.num_runs
     for round_ in range(effort.num_warmups + max(effort.num_runs, effort.max_runs)):
-        if round_ >= effort.num_warmups + effort.num_runs and _is_enough(racing.values(), effort):
+        if effort.close is not None and round_ >= planned and (round_ - planned) % _RUNS_BETWEEN == 0:
+            for number in _far_behind(racing, groups, effort):
+                del racing[number]
+        if round_ >= planned and _is_enough(racing, groups, effort):
             return
-        for number, contender in list(racing.items()):
+        order = list(racing.items())
+        if round_ > 0:  # In another order each time: what follows on a large program finds the caches full of it.
+            random.Random(round_).shuffle(order)
+        for number, contender in order:
             run_one(number, contender)
 
 
-def _is_enough(racing: Collection[Contender], effort: Effort) -> bool:
-    """Whether the least of each can be trusted, or more runs would take too long."""
+def _is_enough(racing: Mapping[int, Contender], groups: Mapping[int, Hashable], effort: Effort) -> bool:
+    """Whether the times of each can be trusted, or more runs would take too long."""
     planned = effort.num_warmups + effort.num_runs
-    spent_s = sum(sum(contender.times_s[planned:]) for contender in racing)
+    times_s = [contender.times_s for contender in racing.values()]
+    spent_s = sum(sum(runs[planned:]) for runs in times_s)
     # Ten runs of a long program are no better than ten of a short one: as much again as was planned is never too long.
-    allowed_s = max(effort.extra_s * len(racing), sum(sum(contender.times_s[:planned]) for contender in racing))
-    return spent_s > allowed_s or all(_is_confirmed(contender.times_s[effort.num_warmups :]) for contender in racing)
+    allowed_s = max(effort.extra_s * len(racing), sum(sum(runs[:planned]) for runs in times_s))
+    if spent_s > allowed_s:
+        return True
+    if effort.close is not None:
+        return len({groups[number] for number in racing}) == len(racing)
+    return all(_is_confirmed(runs[effort.num_warmups :]) for runs in times_s)
+
+
+def _far_behind(racing: Mapping[int, Contender], groups: Mapping[int, Hashable], effort: Effort) -> list[int]:
+    """Those that are not close to the best of their group."""
+    assert effort.close is not None
+    found = []
+    for group in {groups[number] for number in racing}:
+        numbers = [number for number in racing if groups[number] == group]
+        times_s = even_times([racing[number].times_s[effort.num_warmups :] for number in numbers])
+        bound_s = (1 + effort.close) * min(times_s)
+        found += [number for number, time_s in zip(numbers, times_s, strict=True) if time_s > bound_s]
+    return found
 
 
 def _is_confirmed(times_s: Sequence[float]) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from jaxquard.intraop.dependence import dependences
 from jaxquard.models import gpt
 from tests.intraop.dependence.tracing import f32, links_of_call
+from tests.intraop.steps import ZOO, analyse, zoo_types
 
 CONFIG = gpt.GptConfig(
     vocab_size=64, num_layers=2, num_heads=4, model_dim=32, sequence_length=8, dropout_rate=0.1, dtype=jnp.float32
@@ -33,6 +34,13 @@ def test_every_equation_of_gpt_has_a_rule(is_scanned, remat):
     found = [dependences(equation, memo) for equation in jaxpr.eqns]
     assert all(dependence.is_known for dependence in found)
     assert {name for dependence in found for name in dependence.unknown_primitives} == set()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_no_step_of_the_zoo_has_an_operation_without_a_rule(name):
+    graph = analyse(*zoo_types(name, num_layers=1, dropout_rate=0.1, optimizer="adam")).graph
+    assert graph.unknown_primitives() == ()
+    assert all(graph.links(position).is_known for position in range(len(graph.equations)))
 
 
 def test_attention_can_be_cut_by_batch_and_its_inside_by_heads():

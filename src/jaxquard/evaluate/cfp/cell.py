@@ -33,8 +33,9 @@ class PlanRun:
         sum_s: by equation (8).
         predicted_bytes: by equation (9).
         coarse_s: the least of a few runs.
-        measured_s: the least of many runs, in turns with the others.
-        spread: how far the upper quartile of these lies above the least, as a part of it.
+        measured_s: by many runs in turns with the others, side by side with them (`even_times`).
+        least_s: the least of these.
+        spread: how far their upper quartile lies above the least, as a part of it.
         compute_s: of a step, on one device; and `communication_s`.
         peak_bytes: of the compiled step, on each device.
         failure: why it was set aside.
@@ -51,6 +52,7 @@ class PlanRun:
     predicted_bytes: int | None = None
     coarse_s: float | None = None
     measured_s: float | None = None
+    least_s: float | None = None
     spread: float | None = None
     compute_s: float | None = None
     communication_s: float | None = None

@@ -12,8 +12,8 @@ from .cell_spec import CellSpec
 MODELS = ("gpt", "bert", "llama", "moe")
 # A quick look leaves out BERT, which is much like GPT.
 QUICK_MODELS = ("gpt", "llama", "moe")
-# Width and batch of the grid; the first is run under a memory limit as well.
-SIZES = ((256, 8), (256, 32), (512, 8))
+# Width and batch of the grid, three batches and one wide model; the first is run under a memory limit as well.
+SIZES = ((256, 8), (256, 16), (256, 32), (512, 8))
 LIMIT_SHARE = 0.7
 NUM_LAYERS = 2
 # Meshes of two axes, for these models (CFP, section 5.2).

@@ -84,12 +84,14 @@ def _method(results: Results) -> str:
         html_paragraph(
             "Every cell is one search as `jq.search_sharding` does it. Then the chosen plan, the finalists, the "
             "baselines and the strategies of the layers are compiled whole, once; all run a few times; then the "
-            "best ten, the chosen one and the baselines in turns, 30 times each, and the least counts. The "
-            "strategies take the same choice in all layers; embedding and head are as the search chose them."
+            "best ten, the chosen one and the baselines in turns, 30 to 90 times each. Times are in the mean as long "
+            "as the least run of each, and in the ratios that the runs of most rounds show, side by side. The "
+            "strategies take the same choice in all layers; embedding and head are as the search chose them, or by "
+            "rows where it chose what only a baseline has."
         ),
         html_paragraph(
             "Not done: models of the paper's size, several nodes, GPUs with and without NVLink. Communication is "
-            "told from computation by JAX's profiler in runs of their own, and its share applied to the least time.",
+            "told from computation by JAX's profiler in runs of their own, and its share applied to the others.",
             is_note=True,
         ),
     )

@@ -50,7 +50,7 @@ def _section_52(results: Results) -> list[str]:
     meshes = draw_meshes([cell for cell in results.cells if not cell.spec.has_limit])
     contents = [
         html_paragraph(
-            "Tokens a second of whole steps, the least of interleaved runs. Beside data parallelism, Megatron and the "
+            "Tokens a second of whole steps, by runs side by side. Beside data parallelism, Megatron and the "
             "least volume, which the paper compares with, the table has ZeRO and sequence parallelism, cells with a "
             "memory limit, and how far the chosen plan is behind the best of all that were run: more than 1x is slower "
             "than ours."

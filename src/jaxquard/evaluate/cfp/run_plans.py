@@ -48,7 +48,7 @@ def run_plans(
         )
     limit = limit_bytes or float("inf")
     fitting = [name for name in coarse if coarse[name].time_s is not None and (steps[name].peak_bytes or 0) <= limit]
-    best = sorted(fitting, key=lambda name: coarse[name].time_s or 0.0)[:_NUM_FINE]
+    best = sorted(fitting, key=lambda name: coarse[name].least_s or 0.0)[:_NUM_FINE]
     last = list(dict.fromkeys([*always, *best]))
     fine = steps.time(last, FINE, round_size=None, on_step=partial(on_part, "the best in turns"))
     strategies = [run for run in runs if run.role is Role.STRATEGY and run.name in coarse]
@@ -69,8 +69,9 @@ def _measured_runs(
         replace(
             run,
             peak_bytes=steps[run.name].peak_bytes,
-            coarse_s=coarse[run.name].time_s if run.name in coarse else None,
+            coarse_s=coarse[run.name].least_s if run.name in coarse else None,
             measured_s=fine[run.name].time_s if run.name in fine else None,
+            least_s=fine[run.name].least_s if run.name in fine else None,
             spread=fine[run.name].spread if run.name in fine else None,
             failure=(fine.get(run.name) or coarse[run.name]).failure,
         )

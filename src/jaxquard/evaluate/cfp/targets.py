@@ -22,11 +22,11 @@ class Target:
     exceptions: tuple[str, ...] = ()
 
 
-def behind_best(cell: Cell) -> float | None:
+def behind_best(cell: Cell, *, time_s: Callable[[PlanRun], float | None] = lambda run: run.measured_s) -> float | None:
     """How much longer the chosen plan takes than the fastest that was run and fits, as a part; at least 0."""
-    chosen = _chosen_s(cell)
-    times_s = [run.measured_s for run in cell.runs if run.measured_s is not None and cell.fits(run)]
-    return None if chosen is None or not times_s else max(0.0, chosen / min(times_s) - 1)
+    chosen_s = None if cell.best is None else time_s(cell.best)
+    times_s = [found_s for run in cell.runs if (found_s := time_s(run)) is not None and cell.fits(run)]
+    return None if chosen_s is None or not times_s else max(0.0, chosen_s / min(times_s) - 1)
 
 
 def faster_baselines(cell: Cell) -> list[PlanRun]:
@@ -71,9 +71,12 @@ def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
 
 def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
     behind = {cell.spec.name: behind_best(cell) or 0.0 for cell in cells}
+    # The least run of each is what many report; who has it is chance (`even_times`).
+    by_least = [part for cell in cells if (part := behind_best(cell, time_s=lambda run: run.least_s)) is not None]
+    found = _worst_and_mean(list(behind.values()))
     yield Target(
         text=f"within {MOST_BEHIND_BEST:.0%} of the best of all that were run",
-        found=f"worst {max(behind.values()):.1%}, mean {sum(behind.values()) / len(behind):.1%}",
+        found=f"{found}; by the least run of each {_worst_and_mean(by_least)}" if by_least else found,
         is_met=max(behind.values()) <= MOST_BEHIND_BEST,
         exceptions=tuple(f"{name}: {part:.1%}" for name, part in behind.items() if part > MOST_BEHIND_BEST),
     )
@@ -92,6 +95,10 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
             found=f"{mean:.2f}, from {min(ratios):.2f} to {max(ratios):.2f}",
             is_met=mean >= LEAST_OVER_VOLUME,
         )
+
+
+def _worst_and_mean(parts: Sequence[float]) -> str:
+    return f"worst {max(parts):.1%}, mean {sum(parts) / len(parts):.1%}"
 
 
 def _errors(cells: Sequence[Cell]) -> Iterator[Target]:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxquard.pricing.collectives import collectives
 from jaxquard.pricing.compilers import Compilers
 from jaxquard.pricing.contender import Contender
+from jaxquard.pricing.even_times import even_times
 from jaxquard.pricing.failures import failure_of
 from jaxquard.pricing.fingerprint import Fingerprints
 from jaxquard.pricing.lower_program import lower_program
@@ -51,9 +52,14 @@ class WholeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """The least of the runs that count, and their spread; a failure if there are none."""
+    """What the runs that count tell, and their spread; a failure if there are none.
+
+    Attributes:
+        time_s: by its runs beside those of the others (`even_times`).
+    """
 
     time_s: float | None = None
+    least_s: float | None = None
     spread: float | None = None
     failure: str | None = None
 
@@ -145,12 +151,14 @@ class WholeSteps:
         with self._contenders(together, found) as (contenders, watch, set_aside):
             groups = dict.fromkeys(contenders)
             run_rounds(contenders, groups=groups, best=best, effort=effort, watch=watch, on_error=set_aside)
-            for place, key in enumerate(together):
-                if place in contenders:
-                    time_s = contenders[place].least_s(effort.num_warmups)
-                    found[key] = Timing(
-                        time_s=time_s, spread=spread_of(contenders[place].times_s[effort.num_warmups :])
-                    )
+            keys = list(together)
+            counted = {place: one.times_s[effort.num_warmups :] for place, one in contenders.items()}
+            least_s = {place: one.least_s(effort.num_warmups) for place, one in contenders.items()}
+            known = [place for place in contenders if counted[place]]
+            even_s = dict(zip(known, even_times([counted[place] for place in known]), strict=True))
+            for place in contenders:
+                time_s = even_s.get(place, least_s[place])
+                found[keys[place]] = Timing(time_s=time_s, least_s=least_s[place], spread=spread_of(counted[place]))
         return found
 
     @contextlib.contextmanager

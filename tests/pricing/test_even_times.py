@@ -1,0 +1,63 @@
+"""Times of rivals from runs side by side; made-up noise."""
+
+import numpy as np
+import pytest
+
+from jaxquard.pricing.even_times import even_times
+
+TRUE_S = np.array([0.100, 0.103, 0.110, 0.125])
+
+
+def noisy_runs(seed, *, num_runs=40):
+    """All suffer alike from what lasts, each alone from what does not; now and then one has luck."""
+    rng = np.random.default_rng(seed)
+    shared = rng.gamma(2.0, 0.15, num_runs)
+    own = rng.gamma(2.0, 0.03, (len(TRUE_S), num_runs))
+    luck = np.where(rng.random((len(TRUE_S), num_runs)) < 0.02, 0.85, 1.0)
+    return TRUE_S[:, None] * (1 + shared) * (1 + own) * luck
+
+
+def test_quiet_programs_take_what_each_run_takes():
+    assert even_times([[0.1] * 5, [0.2] * 5]) == pytest.approx([0.1, 0.2])
+
+
+def test_one_alone_takes_its_least():
+    assert even_times([[0.3, 0.1, 0.2]]) == pytest.approx([0.1])
+
+
+def test_none_at_all():
+    assert even_times([]) == []
+
+
+def test_a_slow_machine_slows_no_program_more_than_others():
+    pace = np.array([1, 3, 1.5, 2, 1.2])
+    assert even_times([0.1 * pace, 0.15 * pace]) == pytest.approx([0.1, 0.15])
+
+
+def test_one_lucky_run_makes_no_winner():
+    slower = [0.12] * 9 + [0.08]
+    faster = [0.10] * 10
+    first, second = even_times([slower, faster])
+    assert first / second == pytest.approx(1.2)
+    assert min(slower) < min(faster)
+
+
+def test_the_level_is_that_of_the_least_runs():
+    runs = noisy_runs(0)
+    assert np.log(even_times(runs)).mean() == pytest.approx(np.log(runs.min(axis=1)).mean())
+
+
+def test_ratios_wander_less_than_those_of_least_runs():
+    def wander(estimates):
+        return np.log(estimates / np.exp(np.log(estimates).mean(axis=1, keepdims=True)) / TRUE_S).std(axis=0).mean()
+
+    found = np.array([even_times(noisy_runs(seed)) for seed in range(200)])
+    least = np.array([noisy_runs(seed).min(axis=1) for seed in range(200)])
+    assert wander(found) < 0.4 * wander(least)
+    assert (found.argmin(axis=1) == 0).mean() > 0.95
+
+
+def test_one_with_fewer_runs_is_compared_with_those_beside_it():
+    pace = np.array([2.0, 1.5, 3.0, 1.0, 1.0])
+    found = even_times([0.1 * pace, 0.2 * pace, 0.15 * pace[:3]])
+    assert found == pytest.approx([0.1, 0.2, 0.15])
