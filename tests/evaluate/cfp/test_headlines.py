@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from jaxquard.evaluate.cfp import Results
+from jaxquard.evaluate.cfp.cell import Role
 from jaxquard.evaluate.cfp.claims import check_claims
 from jaxquard.evaluate.cfp.headlines import Verdict, headlines, in_unit
 from jaxquard.evaluate.cfp.paper import load_paper
-from jaxquard.evaluate.cfp.targets import behind_best, faster_baselines, targets
+from jaxquard.evaluate.cfp.targets import behind_best, faster_baselines, ratio_errors, targets
 from tests.evaluate.cfp.made_cells import MIB, made_cell, made_results
 
 
@@ -99,11 +100,31 @@ def test_targets_over_cells():
     kept = targets(made_results().cells)
     assert [target.is_met for target in kept] == [True] * 6
     assert kept[2].found == "1.50, from 1.50 to 1.50"
-    assert kept[3].found.startswith("4.0% for the chosen plans, 4.0% for all plans with a prediction, 20.0%")
+    assert kept[3].found.startswith(
+        "4.0% for the chosen plans, 4.0% for all plans with a prediction, 0.0% for their ratios in a cell, 20.0%"
+    )
     missed = targets([slower(made_cell(), "finalist 0", 1.2)])
     assert [target.is_met for target in missed] == [False, False, False, False, True, True]
     assert missed[0].exceptions == ("gpt, 2 layers of 256, batch 8: 14.3%",)
     assert targets([]) == ()
+
+
+def test_lucky_runs_are_told_beside():
+    """By the least run a baseline is best; by runs side by side it is not."""
+    cell = made_cell()
+    runs = [replace(run, least_s=0.009 if run.name == "megatron" else run.measured_s) for run in cell.runs]
+    found = targets([replace(cell, runs=tuple(runs))])[0]
+    assert found.is_met
+    assert found.found == "worst 0.0%, mean 0.0%; by the least run of each worst 11.1%, mean 11.1%"
+
+
+def test_a_faster_machine_is_no_error_of_ratios():
+    cell = made_cell()
+    assert ratio_errors(cell) == pytest.approx([0.0] * 7)
+    runs = [replace(run, predicted_s=2 * run.measured_s) if run.name == "megatron" else run for run in cell.runs]
+    assert max(ratio_errors(replace(cell, runs=tuple(runs)))) > 0.5
+    few = [replace(run, predicted_s=None) if run.role is Role.BASELINE else run for run in cell.runs]
+    assert ratio_errors(replace(cell, runs=tuple(few))) == []
 
 
 def test_the_chosen_plan_keeps_its_limit():

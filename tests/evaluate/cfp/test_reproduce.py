@@ -77,6 +77,7 @@ def test_the_list_of_cells():
     for model in MODELS:
         mine = [cell for cell in grid() if cell.model == model]
         assert sum(cell.has_limit for cell in mine) == 1
-        assert len({(cell.model_dim, cell.batch_size) for cell in mine}) == 3
+        assert len({(cell.model_dim, cell.batch_size) for cell in mine}) == 4
+        assert len({cell.batch_size for cell in mine if cell.model_dim == 256}) == 3
     assert {cell.mesh for cell in cells} == {(8,), (2, 4), (4, 2)}
     assert all(cell.is_thin for cell in quick_cells())

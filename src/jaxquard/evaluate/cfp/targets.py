@@ -55,6 +55,16 @@ def errors(runs: Iterable[PlanRun], guess: Callable[[PlanRun], float | None]) ->
     return [abs(guessed / time_s - 1) for guessed, time_s in pairs if guessed is not None and time_s is not None]
 
 
+def ratio_errors(cell: Cell) -> list[float]:
+    """The same for predictions relative to those of the cell's other plans: a faster or slower machine does not count.
+
+    None for fewer than three plans.
+    """
+    pairs = [(run.predicted_s, run.measured_s) for run in cell.runs]
+    ratios = [guessed / time_s for guessed, time_s in pairs if guessed is not None and time_s is not None]
+    return [abs(ratio / geometric_mean(ratios) - 1) for ratio in ratios] if len(ratios) >= 3 else []
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """Of positive numbers."""
     return math.exp(sum(map(math.log, values)) / len(values))
@@ -110,6 +120,7 @@ def _errors(cells: Sequence[Cell]) -> Iterator[Target]:
         texts = [f"{mean:.1%} for the chosen plans"]
         for text, found in (
             ("for all plans with a prediction", errors(everyone, lambda run: run.predicted_s)),
+            ("for their ratios in a cell", [error for cell in cells for error in ratio_errors(cell)]),
             ("by equation (8) for all", errors(everyone, lambda run: run.sum_s)),
         ):
             texts.append(f"{sum(found) / len(found):.1%} {text}" if found else "")
