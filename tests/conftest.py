@@ -3,6 +3,8 @@
 import faulthandler
 import os
 import re
+import signal
+import threading
 from collections.abc import Callable
 
 import jax
@@ -15,6 +17,10 @@ from tests.golden import check_golden
 jax.config.update("jax_num_cpu_devices", 8)
 if "JAX_PLATFORMS" not in os.environ:
     jax.config.update("jax_platforms", "cpu")
+
+# Where a shell starts the tests in the background, Ctrl-C is ignored, and what tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `pytest --hypothesis-profile=long` looks further; examples compile, so there is no deadline.
 settings.register_profile(
