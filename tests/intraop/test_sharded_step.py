@@ -45,7 +45,7 @@ class TestZoo:
         """All combinations of the layer's four blocks; embedding and head take each choice in turn."""
         step, args = zoo_step(name, num_layers=1)
         analysis = analyse(step, args)
-        blocks = [block_choices(block, analysis.axes) for block in analysis.blocks]
+        blocks = [block_choices(block, analysis.axes, batch_axis=None) for block in analysis.blocks]
         layer = list(itertools.product(*blocks[1:5]))
         assert len(layer) == (144 if name == "moe-tiny" else 81)
         around = itertools.cycle(itertools.product(blocks[0], *blocks[5:]))
