@@ -58,7 +58,7 @@ def errors(runs: Iterable[PlanRun], guess: Callable[[PlanRun], float | None]) ->
 def ratio_errors(cell: Cell) -> list[float]:
     """The same for predictions relative to those of the cell's other plans: a faster or slower machine does not count.
 
-    None for fewer than three plans.
+    Empty for fewer than three plans, of which there is no ratio to speak of.
     """
     pairs = [(run.predicted_s, run.measured_s) for run in cell.runs]
     ratios = [guessed / time_s for guessed, time_s in pairs if guessed is not None and time_s is not None]
