@@ -111,7 +111,7 @@ def test_one_plan_by_two_names_is_no_rival_of_itself():
 
 
 def test_what_was_not_compared_does_not_win_by_an_old_price():
-    """The machine has a fifth of its speed while rivals are compared; all in columns takes twice as long as all rows."""
+    """The machine has a fifth of its speed while rivals are compared; all columns take twice as long as all rows."""
     pricer = RoughPricer(lambda name: 1.0, pace=5.0)
     found = search(2, pricer=pricer)
     assert found.time_s == pytest.approx(50e-3)
