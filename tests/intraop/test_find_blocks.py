@@ -1,5 +1,6 @@
 """Parallel blocks and segments of the zoo's models and of what else users write."""
 
+import re
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jaxquard.intraop.analysis_text import analysis_text
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.source_lines import source_line
 from tests.intraop.patterns import PATTERNS, accumulated, gptj
-from tests.intraop.steps import ZOO, analyse, names_of, zoo_types
+from tests.intraop.steps import ZOO, analyse, inputs, names_of, sgd, weights, zoo_types
 
 THREE = ("rows", "columns", "contracted")
 
@@ -50,6 +51,29 @@ class TestTransformerLayers:
         assert len(layers) == 2
         for layer in layers:
             assert [analysis.blocks[block].names for block in layer.blocks] == [THREE] * 4
+
+    @pytest.mark.parametrize("name", ["gpt2-small", "bert-base", "moe-380m", "llama-2-7b"])
+    def test_so_it_has_in_published_sizes(self, name):
+        """Their heads, over 30 to 50 thousand words, are up to 65 times as large as the smallest product of a layer."""
+        small = re.split(r"\d?-", name)[0] + "-tiny"
+        found, known = (analyse(*zoo_types(one, num_layers=2), {"x": 4}) for one in (name, small))
+        assert len(found.blocks) == len(known.blocks)
+        assert names_of(found)[1:9] == names_of(known)[1:9]
+
+    def test_what_is_there_once_is_no_measure(self):
+        """A head that is 64 times as large as the layers' products, and a router of a thirty-third of them."""
+
+        def loss(params, batch):
+            for layer in ("w1", "w2"):
+                batch = jnp.tanh(batch @ params[layer]) * jnp.sum(batch @ params["router"])
+            return jnp.sum(batch @ params["head"])
+
+        args = weights(w1=(264, 264), w2=(264, 264), router=(264, 8), head=(264, 64 * 264)), inputs(8, 264)
+        assert [products(analyse(sgd(loss), args), block)[0][1] for block in range(3)] == [
+            (264, 264),
+            (264, 264),
+            (264, 64 * 264),
+        ]
 
     @pytest.mark.parametrize("name", ["queries, keys, values minor", "queries, keys, values per head"])
     def test_fused_queries_keys_and_values_are_one_block_with_the_attention(self, name):

@@ -11,6 +11,7 @@ from jaxquard.errors import ShardingError
 from jaxquard.intraop.search_sharding import search_sharding
 from tests.intraop.fake_pricer import TIMES_MS, FakePricer
 from tests.intraop.patterns import PATTERNS
+from tests.intraop.same_numbers import check_same
 from tests.intraop.steps import analyse, inputs, mesh_of, sgd, weights, zoo_types
 
 
@@ -78,6 +79,16 @@ class TestAnswer:
         alone = [name for name in few.names if re.match(r"segment \d+:", name)]
         assert len([name for name in alone if "zero" not in name and "scattered" not in name]) == 3 + 81 + 3
 
+    @pytest.mark.slow
+    def test_of_96_layers_as_many_as_of_5(self, mesh):
+        def priced(num_layers):
+            pricer = FakePricer()
+            search(*zoo_types("gpt-tiny", num_layers=num_layers), mesh, pricer=pricer)
+            names = [re.sub(r"segment [\d and]+:", "", name) for name in pricer.names]
+            return [name for name in names if name.count(",") <= 1]
+
+        assert len(priced(96)) == len(priced(5))
+
     def test_two_axes_cut_rows_on_the_outer_one(self):
         found = search(*zoo_types("gpt-tiny"), mesh_of(data=2, model=4))
         assert set(found.choices) == {("rows", "columns")}
@@ -85,6 +96,15 @@ class TestAnswer:
     def test_or_every_combination(self):
         found = search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis=None)
         assert set(found.choices) == {("columns", "columns")}
+
+    def test_segments_are_then_shorter_so_that_all_strategies_can_be_priced(self):
+        """Nine choices a block: three of them have 729 strategies, and two 81."""
+        pricer = FakePricer()
+        step, args = PATTERNS["mlp"]()
+        found = search(step, args, mesh_of(data=2, model=4), batch_axis=None, pricer=pricer)
+        assert sorted(found.lengths) == [1, 2]
+        assert len([name for name in pricer.names if re.match(r"segment \d+: [^,]*$", name)]) < 81 + 9 + 9
+        check_same(found.apply(step, donate=False)(*args), jax.jit(step)(*args))
 
     def test_the_batch_axis_may_be_the_inner_one(self):
         found = search(*zoo_types("gpt-tiny", num_layers=1), mesh_of(model=4, data=2), batch_axis="data")
@@ -131,7 +151,7 @@ class TestFailures:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("limit", ["16MiB", True, float("nan")])
+    @pytest.mark.parametrize("limit", ["16MiB", True, float("nan"), float("inf")])
     def test_a_limit_that_is_no_number(self, mesh, limit):
         with pytest.raises(ShardingError, match=f"memory_limit_bytes={limit!r} is no number of bytes"):
             search(*PATTERNS["mlp"](), mesh, memory_limit_bytes=limit)
@@ -184,7 +204,9 @@ class TestBadInput:
     def test_a_block_that_the_axes_together_do_not_divide(self):
         """Each axis divides a dim, but they divide the same one, and not together."""
         step = sgd(lambda params, batch: jnp.sum((batch @ params["w"]) ** 2))
-        with pytest.raises(ShardingError, match="block 0 has no dims that a mesh of 2 x 4 divides"):
+        with pytest.raises(
+            ShardingError, match=r"the block at \w+.py:\d+ has no dims that a mesh of 2 x 4 divides; .* rows into \d+"
+        ):
             search(step, (weights(w=(3, 5)), inputs(4, 3)), mesh_of(data=2, model=4))
 
     def test_a_step_without_contractions(self, mesh):

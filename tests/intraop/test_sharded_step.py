@@ -7,6 +7,7 @@ import pytest
 
 from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.strategies import block_choices
+from jaxquard.intraop.whole_step import write_whole_step
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import TOLERANCE, check_step
 from tests.intraop.steps import ZOO, analyse, mesh_of, names_of, random_assignment, zoo_step
@@ -98,6 +99,19 @@ class TestStorage:
         analysis = analyse(step, args)
         rows = {block.number: ("rows",) for block in analysis.blocks}
         check_step(step, args, analysis, [rows], mesh=mesh_of(x=8), storage=storage)
+
+    def test_what_one_axis_cuts_the_other_cuts_further(self):
+        step, args = PATTERNS["mlp"]()
+        analysis = analyse(step, args, {"data": 2, "model": 4})
+        assignment = {block.number: ("rows", "columns") for block in analysis.blocks}
+        check_step(step, args, analysis, [assignment], mesh=mesh_of(data=2, model=4), storage=Storage.ZERO_3)
+        program = write_whole_step(analysis, assignment, storage=Storage.ZERO_3)
+        specs = dict(zip(analysis.graph.step.arg_names, program.in_specs, strict=False))
+        weights = [spec for name, spec in specs.items() if "'w" in name]
+        assert weights
+        for spec in weights:
+            axes = [axis for entry in spec for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis]
+            assert sorted(axes) == ["data", "model"]
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ZOO)

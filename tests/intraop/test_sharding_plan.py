@@ -1,6 +1,7 @@
 """A plan is applied, saved and read again, printed, and refused where it does not belong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -95,11 +96,38 @@ class TestApply:
         assert placed["w1"].is_deleted()
         assert not kept[0]["w1"].is_deleted()
 
+    def test_what_the_step_closes_over_is_placed_once(self, mesh):
+        frozen = jnp.ones((32, 64))
+
+        def step(params, batch):
+            grads = jax.grad(lambda params: jnp.mean((batch @ params["w"] @ frozen) ** 2))(params)
+            return {"w": params["w"] - 0.1 * grads["w"]}
+
+        params, batch = {"w": jnp.ones((16, 32))}, jnp.ones((8, 16))
+        plan = search_sharding(step, (params, batch), mesh=mesh, pricer=FakePricer())
+        wanted = jax.jit(step)(params, batch)
+        sharded = plan.apply(step, donate=False)
+        check_same(jax.jit(lambda params, batch: sharded(params, batch))(params, batch), wanted)
+        with jax.transfer_guard("allow"):
+            check_same(sharded(params, batch), wanted)
+        placed = plan.shard(params), jax.device_put(batch, NamedSharding(mesh, plan.specs["argument 1"]))
+        with jax.transfer_guard("disallow_explicit"):
+            check_same(sharded(*placed), wanted)
+
     def test_other_devices_of_the_same_axes_may_be_given(self, found):
         step, args = PATTERNS["mlp"]()
         reverse = jax.sharding.Mesh(np.array(jax.devices()[:8][::-1]), ("x",))
         params, _ = found.apply(step, mesh=reverse)(*args)
         assert params["w1"].sharding.mesh.devices[0] == jax.devices()[7]
+
+    def test_a_plan_with_other_blocks_is_of_another_version(self, found):
+        step, args = PATTERNS["mlp"]()
+        (segment,) = found.segments
+        other = replace(found, segments=(replace(segment, strategy=segment.strategy[:-1]),))
+        with pytest.raises(
+            ShardingError, match=r"the plan has 2 blocks, and this version of jaxquard finds 3\. Search again"
+        ):
+            other.apply(step)(*args)
 
     def test_a_jitted_step_is_the_same_step(self, found):
         step, args = PATTERNS["mlp"]()

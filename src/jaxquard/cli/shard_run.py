@@ -33,7 +33,7 @@ def run_search(
             memory_limit_bytes=memory_limit_bytes,
             batch_axis=None if every_combination else "outer",
             cache=cache,
-            on_progress=move_bars(bars, "pricing segments", "pricing finalists"),
+            on_progress=move_bars(bars, "pricing segments", "pricing finalists", "comparing the best"),
         )
 
 

@@ -53,7 +53,7 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
     different = differences(plan.fingerprint, fingerprint_step(traced))
     if different:
         raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
-    analysis = analyse_step(traced, axes=plan.axes)
+    analysis = analyse_step(traced, axes=plan.axes, lengths=plan.lengths)
     chosen = Baseline(name=PLAN, assignment=dict(enumerate(plan.choices)), storage=plan.storage)
     plans: Sequence[Baseline] = [chosen, *baselines(analysis).values()]
     programs = [

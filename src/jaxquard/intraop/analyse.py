@@ -1,6 +1,6 @@
 """What is known of a step before anything is priced: its blocks, its segments, and who owns which equation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxquard.intraop.find_blocks import find_blocks
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.match_backward import Matches, match_backward
 from jaxquard.intraop.own_equations import own_equations
-from jaxquard.intraop.segments import Segment, find_segments
+from jaxquard.intraop.segments import Segment, find_segments, given_segments
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.traced_step import TracedStep
 from jaxquard.intraop.travellers import Traveller, find_travellers
@@ -43,18 +43,32 @@ class Analysis:
         return {block: segment.number for segment in self.segments for block in segment.blocks}
 
 
-def analyse_step(step: TracedStep, *, axes: Mapping[str, int]) -> Analysis:
+def analyse_step(
+    step: TracedStep, *, axes: Mapping[str, int], num_free_axes: int = 1, lengths: Sequence[int] | None = None
+) -> Analysis:
     """Finds the blocks and segments of a step.
 
+    Args:
+        num_free_axes: the axes on each of which blocks have their choices; the other one cuts rows.
+        lengths: the number of blocks in each segment, as in a plan; None to find segments.
+
     Raises:
-        ShardingError: if there is no contraction, or one has no dim that the largest axis divides.
+        ShardingError: if there is no contraction, one has no dim that the largest axis divides, or there are not as
+            many blocks as the segments have.
     """
     graph = StepGraph(step=step)
     blocks = find_blocks(graph, num_parts=max(axes.values()))
     if not blocks:
         raise ShardingError(_nothing_to_cut(graph))
     matches = match_backward(graph)
-    segments = tuple(find_segments(graph, blocks))
+    if lengths is None:
+        segments = tuple(find_segments(graph, blocks, num_free_axes=num_free_axes))
+    elif sum(lengths) == len(blocks):
+        segments = tuple(given_segments(graph, blocks, lengths))
+    else:
+        raise ShardingError(
+            f"the plan has {sum(lengths)} blocks, and this version of jaxquard finds {len(blocks)}. Search again."
+        )
     owners = tuple(own_equations(graph, blocks, matches))
     return Analysis(
         graph=graph,

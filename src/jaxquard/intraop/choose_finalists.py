@@ -1,8 +1,8 @@
 """The plans that are worth a closer look after the search: its answer, and the best of each strategy of a layer.
 
 The search is exact for the prices that it has, but those of segments alone leave out what neighbours share. So the
-fastest plan for each strategy of the kind of segment that there is most of (the layers) is found as well, and the best
-few are priced again, together with their neighbours (`predict`).
+fastest plan for each strategy of a layer is found as well, and the best few are priced again, together with their
+neighbours (`predict`). Layers are the kinds of segments with most strategies; an MoE model has two.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,9 @@ from jaxquard.intraop.search_chain import search_chain
 from jaxquard.intraop.search_frontier import FrontierPoint
 from jaxquard.intraop.search_segments import PricedSegment
 
+# Three blocks of three choices count beside four with experts, which have 144 together; an embedding does not.
+_ABOUT_AS_MANY = 6
+
 
 def choose_finalists(
     analysis: Analysis,
@@ -27,23 +30,28 @@ def choose_finalists(
     count: int,
 ) -> list[Baseline]:
     """At most `count` plans, the search's own answer first."""
-    kind = max(prices.kinds, key=lambda kind: len(prices.kinds[kind].strategies))
-    places = [place for place, segment in enumerate(analysis.segments) if segment.kind == kind]
-    times = chain[places[0]].times_s
-    promising = sorted(range(len(times)), key=times.__getitem__)[: 3 * count]
-    points = [best]
-    for strategy in promising:
-        try:
-            forced = _force(chain, places, strategy)
-            points.append(search_chain(forced, memory_limit_bytes=memory_limit_bytes, max_points=1).best)
-        except ShardingError:
-            continue
-    points = [best, *sorted(points[1:], key=lambda point: point.time_s)]
+    points = []
+    for kind in _layers(prices):
+        places = [place for place, segment in enumerate(analysis.segments) if segment.kind == kind]
+        times = chain[places[0]].times_s
+        for strategy in sorted(range(len(times)), key=times.__getitem__)[: 3 * count]:
+            try:
+                forced = _force(chain, places, strategy)
+                points.append(search_chain(forced, memory_limit_bytes=memory_limit_bytes, max_points=1).best)
+            except ShardingError:
+                continue
+    points = [best, *sorted(points, key=lambda point: point.time_s)]
     unique = list({point.choices: point for point in points}.values())[:count]
     return [
         Baseline(name=f"finalist {number}", assignment=assignment_of(analysis, prices, point))
         for number, point in enumerate(unique)
     ]
+
+
+def _layers(prices: StepPrices) -> list[int]:
+    """The kinds of segments that have about as many strategies as any has."""
+    counts = {kind: len(found.strategies) for kind, found in prices.kinds.items()}
+    return [kind for kind, count in counts.items() if _ABOUT_AS_MANY * count >= max(counts.values())]
 
 
 def assignment_of(analysis: Analysis, prices: StepPrices, point: FrontierPoint) -> dict[int, tuple[str, ...]]:

@@ -4,7 +4,7 @@ Plans that were priced whole at different times met with different disturbances;
 one that seems fastest is often just the luckiest.
 """
 
-import itertools
+import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,11 +20,12 @@ _MOST_RIVALS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All predictions, those of rivals with new times.
+    """All predictions, those of rivals with new times, and the others at the pace of these.
 
     Attributes:
         rivals: the places of plans with new times. They alone can be compared: the others' are of another moment, at
-            which the machine may have been faster. None if nothing was compared.
+            which the machine may have been faster, even if they are multiplied by as much as rivals changed in the
+            middle. None if nothing was compared.
     """
 
     predictions: tuple[Prediction, ...]
@@ -52,12 +53,21 @@ def compare_rivals(
     if len(rivals) < 2 or len(analysis.segments) > MOST_PRICED_WHOLE:
         return Comparison(predictions=tuple(predictions))
     programs = [write_part(analysis, analysis.segments, plans[places[0]]) for places in rivals]
-    compared = list(predictions)
-    for places, price in zip(rivals, pricer.compare(programs, on_progress=on_progress), strict=True):
-        time_s = price.time_s if isinstance(price, Price) else float("inf")
-        for place in places:
-            compared[place] = replace(compared[place], time_s=time_s)
-    return Comparison(predictions=tuple(compared), rivals=tuple(sorted(itertools.chain(*rivals))))
+    found = pricer.compare(programs, on_progress=on_progress)
+    new_s = {
+        place: price.time_s if isinstance(price, Price) else float("inf")
+        for places, price in zip(rivals, found, strict=True)
+        for place in places
+    }
+    pace = _pace([(predictions[places[0]].time_s, new_s[places[0]]) for places in rivals])
+    compared = [replace(one, time_s=new_s.get(place, pace * one.time_s)) for place, one in enumerate(predictions)]
+    return Comparison(predictions=tuple(compared), rivals=tuple(sorted(new_s)))
+
+
+def _pace(times_s: Sequence[tuple[float, float]]) -> float:
+    """By how much times have changed, before and after, in the middle of those that ran; 1 if none did."""
+    changes = [after_s / before_s for before_s, after_s in times_s if after_s != float("inf")]
+    return statistics.median(changes) if changes else 1.0
 
 
 def _key(analysis: Analysis, plan: Baseline) -> Hashable:

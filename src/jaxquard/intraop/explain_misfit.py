@@ -61,20 +61,15 @@ def explain_misfit(
 
     Args:
         frontier: of a search without a limit; or why there is none.
-        predicted: all plans that were looked at, finalists of the search first.
+        predicted: all plans that were looked at, finalists of the search first, with the smallest of the frontier.
         num_finalists: how many of them are.
         failures: what was set aside when the plans were priced.
     """
     ran = [(place, plan, found) for place, (plan, found) in enumerate(predicted) if found.time_s != float("inf")]
     needs = [(found.size_bytes, _name(plan, is_finalist=place < num_finalists)) for place, plan, found in ran]
-    fits_as_sum = False
-    if isinstance(frontier, Frontier) and memory_limit_bytes is not None:
-        least_bytes = min(point.size_bytes for point in frontier.points)
-        fits_as_sum = least_bytes <= memory_limit_bytes
-        if not fits_as_sum:
-            needs.append((least_bytes, "a plan of the search, by the sum of its segments"))
     if needs:
         assert memory_limit_bytes is not None, "without a limit, what runs fits"
+        fits_as_sum = isinstance(frontier, Frontier) and frontier.smallest.size_bytes <= memory_limit_bytes
         return _too_little(memory_limit_bytes, *min(needs), fits_as_sum=fits_as_sum)
     if isinstance(frontier, ShardingError):
         dead_ends = _dead_ends(prices)

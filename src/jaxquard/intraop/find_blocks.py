@@ -1,15 +1,17 @@
 """Groups the forward of a step into parallel blocks (CFP, algorithm 1 and section 3.3).
 
 Contractions are taken in the order of the program. One that an earlier block took is passed over; the others begin
-blocks, if they are worth it: they multiply data by state, and do not count next to nothing beside the largest of the
-step (a router). What is not worth a block is an input branch of the next one, or, if it multiplies two activations,
-follows the one before (`follow_blocks`).
+blocks, if they are worth it: they multiply data by state, and do not count next to nothing beside the largest that
+recurs (a router). The head of a language model, which is there once, may be any number of times as large as the
+products of its layers. What is not worth a block is an input branch of the next one, or, if it multiplies two
+activations, follows the one before (`follow_blocks`).
 
 Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V apart;
 gate and up), begin one block together. Where several dims can stand for the rows or the columns, the cut takes the one
 with which the block grows largest.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
 from jaxquard.errors import ShardingError
@@ -22,7 +24,7 @@ from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.trim_block import trim_block
 from jaxquard.ir.jaxpr_tools import is_var
 
-# A contraction with fewer multiplications than this part of the largest begins no block.
+# A contraction with fewer multiplications than this part of the largest that recurs begins no block.
 _LEAST_SHARE = 32
 # How many equations a block may have while dims are compared: a cut along the batch goes through the whole model.
 _LOOK_AHEAD = 256
@@ -136,15 +138,16 @@ class _Finder:
 def _worthy(graph: StepGraph) -> dict[int, None]:
     """The contractions that may begin blocks, in order."""
     contractions = graph.contractions
-    largest = {
-        is_lookup: max((found.weight for found in contractions.values() if found.is_lookup is is_lookup), default=0)
-        for is_lookup in (False, True)
-    }
     has_state = any(found.has_state and not found.is_lookup for found in contractions.values())
+    candidates = {position: found for position, found in contractions.items() if found.has_state or not has_state}
+    weights = Counter(found.weight for found in candidates.values() if not found.is_lookup)
+    recurring = [weight for weight, count in weights.items() if count > 1]
+    largest = {
+        False: max(recurring or weights, default=0),
+        True: max((found.weight for found in candidates.values() if found.is_lookup), default=0),
+    }
     return dict.fromkeys(
-        position
-        for position, found in contractions.items()
-        if (found.has_state or not has_state) and found.weight * _LEAST_SHARE >= largest[found.is_lookup]
+        position for position, found in candidates.items() if found.weight * _LEAST_SHARE >= largest[found.is_lookup]
     )
 
 

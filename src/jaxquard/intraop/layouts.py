@@ -61,8 +61,10 @@ class Layouts:
         return self._spec(var, self.dims) if found is None else found
 
     def stored_spec(self, var: Var) -> PartitionSpec | None:
-        """How state is kept, if that is not how it is used."""
-        return self._spec(var, self.stored)
+        """How state is kept, if that is not how it is used; axes along which the two are the same cut it as well."""
+        if not any(var in of_axis for of_axis in self.stored.values()):
+            return None
+        return self._spec(var, {axis: {**self.dims[axis], **of_axis} for axis, of_axis in self.stored.items()})
 
     def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
         cuts = [(axis, self.axes[axis], of_axis[var]) for axis, of_axis in dims.items() if var in of_axis]

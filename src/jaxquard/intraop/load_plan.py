@@ -49,7 +49,7 @@ def _plan(content: dict[str, Any], mesh: Mesh | None) -> ShardingPlan:
         segments=tuple(_segment(segment) for segment in content["segments"]),
         specs={name: _spec(entries) for name, entries in content["specs"].items()},
         time_s=float(content["time_s"]),
-        sum_s=float(content["sum_s"]),
+        sum_s=_seconds(content["sum_s"]),
         size_bytes=int(content["size_bytes"]),
         num_programs=int(content["num_programs"]),
         rivals=tuple(_rival(rival) for rival in content["rivals"]),
@@ -66,14 +66,17 @@ def _segment(content: dict[str, Any]) -> PlannedSegment:
         lines=tuple(content["lines"]),
         strategy=tuple(tuple(names) for names in content["strategy"]),
         time_s=float(content["time_s"]),
-        reshard_s=float(content["reshard_s"]),
+        reshard_s=_seconds(content["reshard_s"]),
         size_bytes=int(content["size_bytes"]),
     )
 
 
 def _rival(content: dict[str, Any]) -> Rival:
-    time_s = float("inf") if content["time_s"] is None else float(content["time_s"])
-    return Rival(name=content["name"], time_s=time_s, size_bytes=int(content["size_bytes"]))
+    return Rival(name=content["name"], time_s=_seconds(content["time_s"]), size_bytes=int(content["size_bytes"]))
+
+
+def _seconds(content: Any) -> float:
+    return float("inf") if content is None else float(content)
 
 
 def _spec(entries: list[Any]) -> PartitionSpec:

@@ -16,13 +16,13 @@ def plan_content(plan: "ShardingPlan") -> dict[str, Any]:
         "step": asdict(plan.fingerprint),
         "axes": dict(plan.axes),
         "storage": plan.storage.value,
-        "segments": [asdict(segment) for segment in plan.segments],
+        "segments": [asdict(segment) | {"reshard_s": _finite(segment.reshard_s)} for segment in plan.segments],
         "specs": {
             name: [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
             for name, spec in plan.specs.items()
         },
         "time_s": plan.time_s,
-        "sum_s": plan.sum_s,
+        "sum_s": _finite(plan.sum_s),
         "size_bytes": plan.size_bytes,
         "num_programs": plan.num_programs,
         "rivals": [asdict(rival) | {"time_s": _finite(rival.time_s)} for rival in plan.rivals],

@@ -24,8 +24,8 @@ from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.price_segments import StepPrices, reshard_times_s
 from jaxquard.intraop.segments import Segment
 from jaxquard.intraop.strategies import Strategy
-from jaxquard.intraop.whole_step import has_stacks, write_whole_step
-from jaxquard.intraop.write_program import write_segments
+from jaxquard.intraop.whole_step import write_whole_step
+from jaxquard.intraop.write_program import name_segments, write_segments
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
 
 # Up to so many segments, a whole step is no larger than all its pairs.
@@ -78,10 +78,10 @@ def predict_all(
 
 def write_part(analysis: Analysis, segments: Sequence[Segment], plan: Baseline) -> ShardedProgram:
     """The program of some segments under a plan; of all of them, what the plan runs, stacked leaves and all."""
-    program = write_segments(analysis, segments, plan.assignment, storage=plan.storage)
-    if len(segments) < len(analysis.segments) or not has_stacks(analysis.graph.step):
-        return program
-    return replace(write_whole_step(analysis, plan.assignment, storage=plan.storage), name=program.name)
+    if len(segments) < len(analysis.segments):
+        return write_segments(analysis, segments, plan.assignment, storage=plan.storage)
+    name = name_segments(segments, plan.assignment, storage=plan.storage)
+    return replace(write_whole_step(analysis, plan.assignment, storage=plan.storage), name=name)
 
 
 def _known(prices: StepPrices) -> dict[Key, Price | Failure]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline, baselines
-from jaxquard.intraop.choose_finalists import choose_finalists
+from jaxquard.intraop.choose_finalists import assignment_of, choose_finalists
 from jaxquard.intraop.compare_rivals import compare_rivals
 from jaxquard.intraop.explain_misfit import Witness, explain_misfit
 from jaxquard.intraop.layouts import Storage
@@ -33,6 +33,7 @@ class PlanSearch:
         chosen: the place of the fastest of them that fits.
         points: the frontier.
         composed_s: seconds that the search itself took, without prices.
+        gap_s: by how much another plan might be faster, by equation (8); 0 unless the proof was given up.
         failures: what was set aside when plans were priced.
     """
 
@@ -42,6 +43,7 @@ class PlanSearch:
     chosen: int
     points: tuple[FrontierPoint, ...] = field(repr=False)
     composed_s: float
+    gap_s: float = 0.0
     failures: tuple[Failure, ...] = ()
 
     @property
@@ -86,6 +88,13 @@ def search_plans(
     chosen = _fastest(predicted, memory_limit_bytes, among=compared.rivals)
     if chosen is None:
         chosen = _fastest(predicted, memory_limit_bytes, among=range(len(plans)))
+    if chosen is None and isinstance(free, Frontier):
+        smallest = _smallest(analysis, prices, free)
+        sizes = predict_all(analysis, prices, smallest, pricer=witness, on_progress=on_progress)
+        place = len(finalists)
+        finalists, plans = [*finalists, *smallest], [*finalists, *smallest, *others]
+        predicted = (*predicted[:place], *sizes, *predicted[place:])
+        chosen = _fastest(predicted, memory_limit_bytes, among=range(len(plans)))
     if chosen is None:
         raise explain_misfit(
             free,
@@ -102,6 +111,7 @@ def search_plans(
         chosen=chosen,
         points=frontier.points if isinstance(frontier, Frontier) else (),
         composed_s=composed_s,
+        gap_s=frontier.gap_s if isinstance(frontier, Frontier) else 0.0,
         failures=tuple(witness.failures),
     )
 
@@ -136,6 +146,12 @@ def _finalists(
         fast = choose_finalists(analysis, prices, chain, free.best, memory_limit_bytes=None, count=count)
         plans += [replace(plan, storage=storage) for plan in fast for storage in (Storage.ZERO_1, Storage.ZERO_3)]
     return [replace(plan, name=f"finalist {number}") for number, plan in enumerate(plans)]
+
+
+def _smallest(analysis: Analysis, prices: StepPrices, free: Frontier) -> list[Baseline]:
+    """The plans of least memory by equation (9), for when no other fits."""
+    plan = Baseline(name="smallest", assignment=assignment_of(analysis, prices, free.smallest))
+    return [plan, replace(plan, name="smallest, zero 3", storage=Storage.ZERO_3)]
 
 
 def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> Frontier | ShardingError:

@@ -59,7 +59,7 @@ def search_sharding(
     outer = _check(axes, batch_axis)
     traced = trace_step(step, args)
     with without_mesh():
-        analysis = analyse_step(traced, axes=axes)
+        analysis = analyse_step(traced, axes=axes, num_free_axes=len(axes) - (outer is not None))
         own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
         try:
             used = pricer or own
@@ -92,8 +92,10 @@ def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_fin
 
 def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
     is_size = isinstance(memory_limit_bytes, int | float | np.number) and not isinstance(memory_limit_bytes, bool)
-    if memory_limit_bytes is not None and (not is_size or math.isnan(memory_limit_bytes)):
-        raise ShardingError(f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20.")
+    if memory_limit_bytes is not None and (not is_size or not math.isfinite(memory_limit_bytes)):
+        raise ShardingError(
+            f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20; None is no limit."
+        )
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
         raise ShardingError(
             f"memory_limit_bytes={memory_limit_bytes!r} leaves nothing. 16 MiB are 16 * 2**20; None is no limit."
@@ -133,7 +135,7 @@ def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: 
             Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in found.rivals
         ),
         frontier=tuple((point.time_s, point.size_bytes) for point in found.points),
-        notes=_notes(analysis, [*prices.failures, *found.failures]),
+        notes=_notes(analysis, [*prices.failures, *found.failures], gap_s=found.gap_s),
         provenance=_provenance(prices),
         mesh=mesh,
     )
@@ -152,8 +154,12 @@ def _planned_segments(analysis: Analysis, plan: Baseline, prediction: Prediction
         )
 
 
-def _notes(analysis: Analysis, failures: Sequence[Failure]) -> tuple[str, ...]:
+def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> tuple[str, ...]:
     notes = list(dict.fromkeys(f"set aside: {failure}" for failure in failures))
+    if gap_s > 0:
+        notes.append(
+            f"the search did not prove its answer: by its prices, a plan that is {gap_s * 1e3:.3g} ms faster may fit"
+        )
     unknown = analysis.graph.unknown_primitives()
     if unknown:
         notes.append(f"operations without a rule, not partitioned: {', '.join(unknown)}")

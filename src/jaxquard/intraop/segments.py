@@ -6,6 +6,7 @@ whatever stands between their contractions. A greedy cover takes, again and agai
 of what is left; the number of its strategies is bounded, as all of them are priced.
 """
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -35,13 +36,34 @@ class Segment:
     blocks: tuple[int, ...] = field(default=())
 
 
-def find_segments(graph: StepGraph, blocks: Sequence[Block], *, max_strategies: int = MAX_STRATEGIES) -> list[Segment]:
-    """Covers the blocks of a step with segments, few of them unique."""
-    prints = fingerprints(graph, blocks)
+def find_segments(
+    graph: StepGraph, blocks: Sequence[Block], *, num_free_axes: int = 1, max_strategies: int = MAX_STRATEGIES
+) -> list[Segment]:
+    """Covers the blocks of a step with segments, few of them unique.
+
+    Args:
+        num_free_axes: the mesh axes on each of which a block has its choices.
+        max_strategies: of a segment, unless it is one block.
+    """
+    words = _words(graph, blocks)
+    counts = [len(block.choices) ** num_free_axes for block in blocks]
+    return _segments(words, cover(words, counts, max_strategies=max_strategies, crossing=_crossing(graph, blocks)))
+
+
+def given_segments(graph: StepGraph, blocks: Sequence[Block], lengths: Sequence[int]) -> list[Segment]:
+    """The segments of so many blocks each, as a plan has them."""
+    stops = list(itertools.accumulate(lengths, initial=0))
+    assert stops[-1] == len(blocks)
+    return _segments(_words(graph, blocks), list(itertools.pairwise(stops)))
+
+
+def _words(graph: StepGraph, blocks: Sequence[Block]) -> list[int]:
+    """A number for each block, the same for those that are alike."""
     numbers: dict[Hashable, int] = {}
-    words = [numbers.setdefault(fingerprint, len(numbers)) for fingerprint in prints]
-    counts = [len(block.choices) for block in blocks]
-    runs = cover(words, counts, max_strategies=max_strategies, crossing=_crossing(graph, blocks))
+    return [numbers.setdefault(fingerprint, len(numbers)) for fingerprint in fingerprints(graph, blocks)]
+
+
+def _segments(words: Sequence[int], runs: Sequence[tuple[int, int]]) -> list[Segment]:
     kinds: dict[tuple[int, ...], int] = {}
     return [
         Segment(

@@ -92,6 +92,7 @@ class CompiledStep:
         closed: Any = insert_constraints(self.program.jaxpr, self.program.constraints, mesh=mesh)
         self._shardings = [NamedSharding(mesh, spec) for spec in self.program.in_specs]
         self._donated = usable_donations(self.program) if donate else ()
+        self._constants: list[Any] | None = None
         self._made: dict[int, weakref.ref[Any]] = {}
         self._jitted = jit_on_mesh(
             closed,
@@ -105,10 +106,20 @@ class CompiledStep:
         self.check(args)
         flat = without_repeats(jax.tree.leaves(args), others=self.step.constants)
         with without_mesh():
-            placed = jax.device_put([*flat, *self.step.constants], self._shardings)
+            placed = [*jax.device_put(flat, self._shardings[: len(flat)]), *self._placed_constants()]
             results = self._jitted(*with_own_buffers(placed, places=self._foreign(flat)))
         self._made = {id(leaf): weakref.ref(leaf) for leaf in results}
         return jax.tree.unflatten(self.step.out_tree, results)
+
+    def _placed_constants(self) -> list[Any]:
+        """What the step closes over, placed once; but inside another trace it is part of that."""
+        if self._constants is not None:
+            return self._constants
+        shardings = self._shardings[len(self._shardings) - len(self.step.constants) :]
+        placed = jax.device_put(list(self.step.constants), shardings)
+        if not any(isinstance(constant, jax.core.Tracer) for constant in placed):
+            self._constants = placed
+        return placed
 
     def _foreign(self, flat: Sequence[Any]) -> list[int]:
         """Places of leaves that the last call did not make, so that they may share buffers; none if none is donated."""

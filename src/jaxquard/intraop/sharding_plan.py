@@ -91,6 +91,11 @@ class ShardingPlan:
         """For each block of the step, its choice on every axis."""
         return tuple(names for segment in self.segments for names in segment.strategy)
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The number of blocks in each segment."""
+        return tuple(len(segment.strategy) for segment in self.segments)
+
     def apply(self, step: Callable[..., Any], *, mesh: Mesh | None = None, donate: bool = True) -> ShardedStep:
         """The step as a jitted function with the plan's shardings, to be called as the step is.
 
@@ -112,7 +117,7 @@ class ShardingPlan:
             if different:
                 raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
             with without_mesh():
-                analysis = analyse_step(traced, axes=self.axes)
+                analysis = analyse_step(traced, axes=self.axes, lengths=self.lengths)
                 assignment = dict(enumerate(self.choices))
                 return CompiledStep(analysis, assignment, mesh=found, storage=self.storage, donate=donate)
 

@@ -8,6 +8,7 @@ from jaxquard.errors import ShardingError
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.block import Block
 from jaxquard.intraop.segments import Segment
+from jaxquard.intraop.source_lines import source_line
 
 # For each block of a segment, the name of its choice on every axis, the outer one first.
 Strategy = tuple[tuple[str, ...], ...]
@@ -48,7 +49,15 @@ def segment_strategies(analysis: Analysis, segment: Segment, *, batch_axis: str 
     for number in segment.blocks:
         choices = block_choices(analysis.blocks[number], analysis.axes, batch_axis=batch_axis)
         if not choices:
-            sizes = " x ".join(map(str, analysis.axes.values()))
-            raise ShardingError(f"block {number} has no dims that a mesh of {sizes} divides. Use a smaller axis.")
+            raise ShardingError(_divides_nothing(analysis, analysis.blocks[number]))
         per_block.append(choices)
     return list(itertools.product(*per_block))
+
+
+def _divides_nothing(analysis: Analysis, block: Block) -> str:
+    mesh = " x ".join(map(str, analysis.axes.values()))
+    sizes = ", ".join(f"{choice.name} into {choice.num_chunks}" for choice in block.choices)
+    return (
+        f"the block at {source_line(block.seeds[0].equation)} has no dims that a mesh of {mesh} divides; it can be cut "
+        f"at most along its {sizes}. Use a mesh whose axes divide these, or pad the dims."
+    )

@@ -33,7 +33,7 @@ from jaxquard.ir.jaxpr_tools import (
 from jaxquard.pricing.program import ShardedProgram
 
 
-def has_stacks(step: TracedStep) -> bool:
+def _has_stacks(step: TracedStep) -> bool:
     """Whether leaves of a step are taken apart."""
     return any(part.index for part in (*step.inputs, *step.outputs))
 
@@ -44,7 +44,7 @@ def write_whole_step(
     """The program of a step, from the flat arguments and constants to the flat results."""
     step = analysis.graph.step
     program = write_step(analysis, assignment, storage=storage)
-    if not has_stacks(step):
+    if not _has_stacks(step):
         return program
     closed: Any = program.jaxpr
     renamed: dict[Var, Any] = {}

@@ -34,16 +34,22 @@ def write_segments(
         crossing.positions,
         lambda: make_jaxpr(crossing.inputs, [graph.equations[one] for one in crossing.positions], crossing.outputs),
     )
-    names = ", ".join(" ".join("/".join(assignment[block]) for block in segment.blocks) for segment in segments)
-    kept = "" if storage is Storage.AS_USED else f", {storage.value}"
     return ShardedProgram(
-        name=f"segment {' and '.join(str(segment.number) for segment in segments)}: {names}{kept}",
+        name=name_segments(segments, assignment, storage=storage),
         jaxpr=jaxpr,
         in_specs=tuple(parts.in_spec(var) for var in crossing.inputs),
         out_specs=tuple(parts.out_spec(var) for var in crossing.outputs),
         constraints=constraints,
         donated=tuple(place for place, var in enumerate(crossing.inputs) if var in graph.state),
     )
+
+
+def name_segments(segments: Sequence[Segment], assignment: Assignment, *, storage: Storage) -> str:
+    """`segment 0 and 1: columns, rows contracted, zero 1`."""
+    numbers = " and ".join(str(segment.number) for segment in segments)
+    names = ", ".join(" ".join("/".join(assignment[block]) for block in segment.blocks) for segment in segments)
+    kept = "" if storage is Storage.AS_USED else f", {storage.value}"
+    return f"segment {numbers}: {names}{kept}"
 
 
 def write_step(analysis: Analysis, assignment: Assignment, *, storage: Storage = Storage.AS_USED) -> ShardedProgram:

@@ -7,9 +7,11 @@ run, and hits all that stand side by side. The median over runs of a plan's time
 neighbours in the same round, has a standard deviation of 1.5 % after 40 runs and 1.1 % after 80.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from jaxquard.pricing.contender import Contender
 
 
 def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
@@ -26,3 +28,12 @@ def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
     neighbours = np.median(whole, axis=0)
     level = whole.min(axis=1).mean() - np.median(whole - neighbours, axis=1).mean()
     return [float(np.exp(level + np.median(runs - neighbours[: len(runs)]))) for runs in logs]
+
+
+def even_race(contenders: Mapping[int, Contender], *, num_warmups: int) -> dict[int, float]:
+    """Seconds of each after a race; of one that was stopped while it warmed up, its least run."""
+    found = {place: contender.least_s(num_warmups) for place, contender in contenders.items()}
+    counted = {place: contender.times_s[num_warmups:] for place, contender in contenders.items()}
+    known = {place: times_s for place, times_s in counted.items() if times_s}
+    found.update(zip(known, even_times(list(known.values())), strict=True))
+    return found

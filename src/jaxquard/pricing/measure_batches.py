@@ -13,7 +13,7 @@ from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compilers import Compilers
 from jaxquard.pricing.contender import Contender
 from jaxquard.pricing.environment import device_kind
-from jaxquard.pricing.even_times import even_times
+from jaxquard.pricing.even_times import even_race
 from jaxquard.pricing.failures import failure_of, misfit
 from jaxquard.pricing.fingerprint import combine_keys
 from jaxquard.pricing.ledger import Ledger
@@ -205,12 +205,10 @@ class Measurement:
 
     def _times(self, contenders: Mapping[int, Contender]) -> dict[int, float]:
         """The seconds of each."""
-        found = {position: contender.least_s(self.effort.num_warmups) for position, contender in contenders.items()}
+        num_warmups = self.effort.num_warmups
         if self.are_rivals:
-            counted = {position: one.times_s[self.effort.num_warmups :] for position, one in contenders.items()}
-            known = {position: times_s for position, times_s in counted.items() if times_s}
-            found.update(zip(known, even_times(list(known.values())), strict=True))
-        return found
+            return even_race(contenders, num_warmups=num_warmups)
+        return {position: contender.least_s(num_warmups) for position, contender in contenders.items()}
 
     def _price(self, ready: _Ready, contender: Contender, *, time_s: float, share: float | None) -> Price:
         counted = contender.times_s[self.effort.num_warmups :]

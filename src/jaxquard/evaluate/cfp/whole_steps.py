@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxquard.pricing.collectives import collectives
 from jaxquard.pricing.compilers import Compilers
 from jaxquard.pricing.contender import Contender
-from jaxquard.pricing.even_times import even_times
+from jaxquard.pricing.even_times import even_race
 from jaxquard.pricing.failures import failure_of
 from jaxquard.pricing.fingerprint import Fingerprints
 from jaxquard.pricing.lower_program import lower_program
@@ -152,13 +152,11 @@ class WholeSteps:
             groups = dict.fromkeys(contenders)
             run_rounds(contenders, groups=groups, best=best, effort=effort, watch=watch, on_error=set_aside)
             keys = list(together)
-            counted = {place: one.times_s[effort.num_warmups :] for place, one in contenders.items()}
-            least_s = {place: one.least_s(effort.num_warmups) for place, one in contenders.items()}
-            known = [place for place in contenders if counted[place]]
-            even_s = dict(zip(known, even_times([counted[place] for place in known]), strict=True))
-            for place in contenders:
-                time_s = even_s.get(place, least_s[place])
-                found[keys[place]] = Timing(time_s=time_s, least_s=least_s[place], spread=spread_of(counted[place]))
+            num_warmups = effort.num_warmups
+            for place, time_s in even_race(contenders, num_warmups=num_warmups).items():
+                one = contenders[place]
+                spread = spread_of(one.times_s[num_warmups:])
+                found[keys[place]] = Timing(time_s=time_s, least_s=one.least_s(num_warmups), spread=spread)
         return found
 
     @contextlib.contextmanager
