@@ -25,11 +25,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = _parser().parse_args(arguments)
     import jax
 
-    from jaxquard.pricing.steady_cpu import compute_on_one_thread
+    from jaxquard.pricing.steady_cpu import make_cpu_steady
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
-    compute_on_one_thread()
+    make_cpu_steady()
     from jaxquard.evaluate.cfp.reproduce import run_cells
     from jaxquard.evaluate.cfp.targets import targets
     from jaxquard.pricing import PriceCache

@@ -1,6 +1,7 @@
 """Virtual devices that compute on one thread each, asked for before JAX starts."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from jaxquard import _jax_compat
 from jaxquard.pricing import steady_cpu
-from jaxquard.pricing.environment import _flags
+from jaxquard.pricing.environment import _flags, environment_key
 from jaxquard.pricing.steady_cpu import compute_on_one_thread
 
 
@@ -56,3 +57,40 @@ def test_xla_knows_the_flag():
     environment.pop("XLA_FLAGS", None)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr
+
+
+# Ten buffers of 48 MiB, taken, touched and given back: in the second round, the pages that are new.
+TAKE_MEMORY = """
+import resource, sys
+import numpy as np
+from jaxquard.pricing.steady_cpu import is_memory_kept, keep_memory
+if sys.argv[1] == "keep":
+    keep_memory()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        np.ones(6 * 2**20)
+print(is_memory_kept(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_memory_that_is_kept_has_no_new_pages():
+    def run(how):
+        done = subprocess.run([sys.executable, "-c", TAKE_MEMORY, how], capture_output=True, text=True, check=True)
+        is_kept, num_faults = done.stdout.split()
+        return is_kept, int(num_faults)
+
+    is_kept, num_faults = run("keep")
+    assert is_kept == "True"
+    assert num_faults < 100
+    assert run("as it is")[0] == "False"
+
+
+def test_prices_of_memory_that_is_kept_are_others(monkeypatch):
+    mesh = jax.make_mesh((1,), ("x",))
+    keys = []
+    for is_kept in (False, True):
+        monkeypatch.setattr(steady_cpu, "_is_memory_kept", is_kept)
+        keys.append(environment_key(mesh))
+    assert keys[0] != keys[1]

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from jaxquard.errors import ShardingError
 from jaxquard.pricing import PriceCache
-from jaxquard.pricing.steady_cpu import compute_on_one_thread
+from jaxquard.pricing.steady_cpu import make_cpu_steady
 
 ModelArgument = Annotated[
     str,
@@ -98,7 +98,7 @@ def prepare_devices(*, cpu: bool, num_devices: int | None, sizes: tuple[int, ...
         raise _does_not_fit(sizes, f"--devices is {num_devices}")
     if cpu:
         jax.config.update("jax_platforms", "cpu")
-    compute_on_one_thread()
+    make_cpu_steady()
     wanted = num_devices or (math.prod(sizes) if sizes else _NUM_CPU_DEVICES)
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", wanted)

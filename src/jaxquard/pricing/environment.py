@@ -10,6 +10,8 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
+from jaxquard.pricing.steady_cpu import is_memory_kept
+
 # Settings of JAX that change what a jaxpr lowers or compiles to.
 _SETTINGS = (
     "jax_enable_x64",
@@ -51,7 +53,7 @@ def _processor() -> str:
 def environment_key(mesh: Mesh, **measured: Any) -> str:
     """A hash of all of it, and of how the measurement is made."""
     device = mesh.devices.flat[0]
-    parts = {
+    parts: dict[str, Any] = {
         "preparation": _PREPARATION,
         "mesh": (tuple(mesh.shape.items()), tuple(map(str, mesh.axis_types)), _order(mesh)),
         "jax": (jax.__version__, jaxlib.__version__),
@@ -60,6 +62,8 @@ def environment_key(mesh: Mesh, **measured: Any) -> str:
         "flags": [_flags(name, device.platform) for name in _FLAGS],
         "measured": sorted(measured.items()),
     }
+    if device.platform == "cpu" and is_memory_kept():
+        parts["memory"] = "kept"
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
