@@ -60,20 +60,44 @@ class TestTransformerLayers:
         assert len(found.blocks) == len(known.blocks)
         assert names_of(found)[1:9] == names_of(known)[1:9]
 
-    def test_what_is_there_once_is_no_measure(self):
-        """A head that is 64 times as large as the layers' products, and a router of a thirty-third of them."""
+    @pytest.mark.parametrize("times", [1, 2, 4])
+    def test_a_head_is_no_measure_however_often_it_is_used(self, times):
+        """It is 64 times as large as the layers' products, and a router has less than a 32nd of these."""
+
+        def score(params, batch):
+            for layer in ("w1", "w2"):
+                batch = jnp.tanh(batch @ params[layer].astype("float32")) * jnp.sum(batch @ params["router"])
+            return jnp.sum(batch @ params["head"].astype("float32"))
+
+        def loss(params, batch):
+            return sum(score(params, number * batch) for number in range(1, 1 + times))
+
+        args = weights(w1=(264, 264), w2=(264, 264), router=(264, 8), head=(264, 64 * 264)), inputs(8, 264)
+        args = jax.tree.map(lambda leaf: leaf.astype("bfloat16") if leaf.shape[1] > 8 else leaf, args[0]), args[1]
+        analysis = analyse(sgd(loss), args)
+        assert {products(analysis, block.number)[0][1] for block in analysis.blocks} == {(264, 264), (264, 64 * 264)}
+        assert len(analysis.blocks) == 3 * times
+
+    def test_nor_are_the_heads_of_two_models(self):
+        def loss(params, batch):
+            for layer in ("w1", "w2"):
+                batch = jnp.tanh(batch @ params[layer])
+            return jnp.sum(batch @ params["head"] - batch @ params["other head"])
+
+        head = (64, 64 * 64)
+        args = weights(**{"w1": (64, 64), "w2": (64, 64), "head": head, "other head": head}), inputs(8, 64)
+        assert len({products(analyse(sgd(loss), args), block)[0][1] for block in range(3)}) == 2
+
+    def test_nor_are_small_products_that_recur(self):
+        """Two gates of a thousandth of the layers, all of which differ, begin no blocks."""
 
         def loss(params, batch):
             for layer in ("w1", "w2"):
-                batch = jnp.tanh(batch @ params[layer]) * jnp.sum(batch @ params["router"])
-            return jnp.sum(batch @ params["head"])
+                batch = jnp.tanh(batch @ params[layer]) * jnp.sum(params["gate " + layer] @ jnp.ones(7))
+            return jnp.sum(batch)
 
-        args = weights(w1=(264, 264), w2=(264, 264), router=(264, 8), head=(264, 64 * 264)), inputs(8, 264)
-        assert [products(analyse(sgd(loss), args), block)[0][1] for block in range(3)] == [
-            (264, 264),
-            (264, 264),
-            (264, 64 * 264),
-        ]
+        args = weights(**{"w1": (256, 512), "w2": (512, 128), "gate w1": (3, 7), "gate w2": (3, 7)}), inputs(8, 256)
+        assert len(analyse(sgd(loss), args).blocks) == 2
 
     @pytest.mark.parametrize("name", ["queries, keys, values minor", "queries, keys, values per head"])
     def test_fused_queries_keys_and_values_are_one_block_with_the_attention(self, name):

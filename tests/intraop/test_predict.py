@@ -92,21 +92,25 @@ def test_the_closest_rivals_are_compared_before_one_is_chosen():
     found = search(2, pricer=pricer)
     assert found.storage is Storage.AS_USED
     assert found.time_s == pytest.approx(10e-3)
-    assert 2 <= len(pricer.compared) <= 8
+    assert 2 <= len(pricer.compared) <= 8 + 6
     assert len(set(pricer.compared)) == len(pricer.compared), "equal plans count once"
     assert any(name.endswith("zero 3") for name in pricer.compared)
 
 
-def test_far_rivals_are_not():
-    pricer = RoughPricer(lambda name: 3.0 if "zero" in name else 1.0)
+def test_far_finalists_are_not_but_all_baselines_are():
+    """The baselines keep their state in parts with rows everywhere."""
+    pricer = RoughPricer(lambda name: 3.0 if "zero" in name or "contracted" in name else 1.0)
     search(2, pricer=pricer)
-    assert pricer.compared
-    assert not [name for name in pricer.compared if "zero" in name]
+    in_parts = [name for name in pricer.compared if "zero" in name]
+    assert len(in_parts) == 2
+    assert not [name for name in in_parts if "columns" in name]
+    assert len([name for name in pricer.compared if "scattered" in name]) == 1
 
 
-def test_one_plan_by_two_names_is_no_rival_of_itself():
-    pricer = RoughPricer(lambda name: 3.0 if "zero" in name or "columns" in name else 1.0)
-    search(2, pricer=pricer)
+def test_if_nothing_fits_nothing_is_compared():
+    pricer = RoughPricer(lambda name: 1.0)
+    with pytest.raises(ShardingError, match="is too little"):
+        search(2, pricer=pricer, memory_limit_bytes=1)
     assert not pricer.compared
 
 
@@ -117,7 +121,7 @@ def test_what_was_not_compared_does_not_win_by_an_old_price():
     assert found.time_s == pytest.approx(50e-3)
     assert {names for segment in found.segments for names in segment.strategy} == {("rows",)}
     (megatron,) = (rival for rival in found.rivals if rival.name == "megatron")
-    assert megatron.time_s > 2 * found.time_s, "its old price is told at the new pace"
+    assert megatron.time_s > 2 * found.time_s, "it was compared as well"
 
 
 class FailingPricer(RoughPricer):

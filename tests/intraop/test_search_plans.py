@@ -153,7 +153,7 @@ def test_finalists_vary_all_kinds_of_layers():
     prices = price_segments(analysis, pricer=FakePricer())
     chain = make_chain(analysis, prices)
     best = search_chain(chain, memory_limit_bytes=None).best
-    found = choose_finalists(analysis, prices, chain, best, memory_limit_bytes=None, count=12)
+    found = choose_finalists(analysis, prices, chain, best, memory_limit_bytes=None, count=8)
     layers = {kind for kind, priced in prices.kinds.items() if len(priced.strategies) >= 27}
     varied = {
         segment.kind

@@ -5,8 +5,8 @@ import itertools
 import jax
 import pytest
 
+from jaxquard.intraop.block_choices import block_choices
 from jaxquard.intraop.layouts import Storage
-from jaxquard.intraop.strategies import block_choices
 from jaxquard.intraop.whole_step import write_whole_step
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import TOLERANCE, check_step
@@ -113,6 +113,7 @@ class TestStorage:
         for spec in weights:
             axes = [axis for entry in spec for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis]
             assert sorted(axes) == ["data", "model"]
+            assert ("data", "model") not in spec, "the part in use would lie on devices far apart"
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ZOO)

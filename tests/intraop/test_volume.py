@@ -8,8 +8,8 @@ from jax.sharding import AxisType
 
 from jaxquard.intraop.analyse import Analysis, analyse_step
 from jaxquard.intraop.baselines import baselines
+from jaxquard.intraop.block_choices import block_choices
 from jaxquard.intraop.collective_bytes import all_gather_bytes, all_reduce_bytes, all_to_all_bytes
-from jaxquard.intraop.strategies import block_choices
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.intraop.volume import solve_volume, volume, volume_problem
 from jaxquard.intraop.write_program import write_step

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.block import Block
+from jaxquard.intraop.block_choices import block_choices
 from jaxquard.intraop.find_blocks import find_blocks
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.match_backward import Matches, match_backward
@@ -44,12 +45,12 @@ class Analysis:
 
 
 def analyse_step(
-    step: TracedStep, *, axes: Mapping[str, int], num_free_axes: int = 1, lengths: Sequence[int] | None = None
+    step: TracedStep, *, axes: Mapping[str, int], every_combination: bool = False, lengths: Sequence[int] | None = None
 ) -> Analysis:
     """Finds the blocks and segments of a step.
 
     Args:
-        num_free_axes: the axes on each of which blocks have their choices; the other one cuts rows.
+        every_combination: whether blocks have their choices on every axis; else one of two cuts rows where it can.
         lengths: the number of blocks in each segment, as in a plan; None to find segments.
 
     Raises:
@@ -62,7 +63,7 @@ def analyse_step(
         raise ShardingError(_nothing_to_cut(graph))
     matches = match_backward(graph)
     if lengths is None:
-        segments = tuple(find_segments(graph, blocks, num_free_axes=num_free_axes))
+        segments = tuple(find_segments(graph, blocks, counts=_counts(blocks, axes, every_combination)))
     elif sum(lengths) == len(blocks):
         segments = tuple(given_segments(graph, blocks, lengths))
     else:
@@ -79,6 +80,12 @@ def analyse_step(
         owners=owners,
         travellers=find_travellers(graph, owners, segments, matches),
     )
+
+
+def _counts(blocks: Sequence[Block], axes: Mapping[str, int], every_combination: bool) -> list[int]:
+    """The strategies of each block."""
+    outer = None if every_combination or len(axes) == 1 else next(iter(axes))
+    return [max(1, len(block_choices(block, axes, batch_axis=outer))) for block in blocks]
 
 
 def _nothing_to_cut(graph: StepGraph) -> str:

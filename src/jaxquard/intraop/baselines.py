@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.block import Block
+from jaxquard.intraop.block_choices import block_choices
 from jaxquard.intraop.layouts import Assignment, Storage
 from jaxquard.intraop.moves import Move, all_choices, find_communication
-from jaxquard.intraop.strategies import block_choices
 from jaxquard.intraop.volume import solve_volume
 
 # What data parallelism cuts: rows, or else the first batch dim.

@@ -5,6 +5,7 @@ fastest plan for each strategy of a layer is found as well, and the best few are
 neighbours (`predict`). Layers are the kinds of segments with most strategies; an MoE model has two.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from jaxquard.intraop.search_chain import search_chain
 from jaxquard.intraop.search_frontier import FrontierPoint
 from jaxquard.intraop.search_segments import PricedSegment
 
-# Three blocks of three choices count beside four with experts, which have 144 together; an embedding does not.
+# Three blocks of three choices count beside four with experts, which have 144 together; an embedding alone does not.
 _ABOUT_AS_MANY = 6
 
 
@@ -30,8 +31,9 @@ def choose_finalists(
     count: int,
 ) -> list[Baseline]:
     """At most `count` plans, the search's own answer first."""
-    points = []
+    of_kinds = []
     for kind in _layers(prices):
+        points = []
         places = [place for place, segment in enumerate(analysis.segments) if segment.kind == kind]
         times = chain[places[0]].times_s
         for strategy in sorted(range(len(times)), key=times.__getitem__)[: 3 * count]:
@@ -40,7 +42,10 @@ def choose_finalists(
                 points.append(search_chain(forced, memory_limit_bytes=memory_limit_bytes, max_points=1).best)
             except ShardingError:
                 continue
-    points = [best, *sorted(points, key=lambda point: point.time_s)]
+        of_kinds.append(sorted(points, key=lambda point: point.time_s))
+    # The best of each kind in turns, so that none takes all places.
+    ranked = itertools.chain(*itertools.zip_longest(*of_kinds))
+    points = [best, *(point for point in ranked if point is not None)]
     unique = list({point.choices: point for point in points}.values())[:count]
     return [
         Baseline(name=f"finalist {number}", assignment=assignment_of(analysis, prices, point))

@@ -1,10 +1,11 @@
 """Prices the closest rivals once more, together: which of them is best, single prices are too rough to tell.
 
 Plans that were priced whole at different times met with different disturbances; of many that are nearly as fast, the
-one that seems fastest is often just the luckiest.
+one that seems fastest is often just the luckiest. Baselines take part however slow they are, as they are shown beside
+the plan: what is far behind is soon stopped.
 """
 
-import statistics
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,12 +21,11 @@ _MOST_RIVALS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All predictions, those of rivals with new times, and the others at the pace of these.
+    """All predictions, those of rivals with new times.
 
     Attributes:
         rivals: the places of plans with new times. They alone can be compared: the others' are of another moment, at
-            which the machine may have been faster, even if they are multiplied by as much as rivals changed in the
-            middle. None if nothing was compared.
+            which the machine may have been faster. None if nothing was compared.
     """
 
     predictions: tuple[Prediction, ...]
@@ -37,37 +37,41 @@ def compare_rivals(
     plans: Sequence[Baseline],
     predictions: Sequence[Prediction],
     *,
+    num_finalists: int,
     memory_limit_bytes: int | None,
     pricer: Pricer,
     on_progress: OnProgress | None = None,
 ) -> Comparison:
-    """Prices the closest rivals again; not for a step that is too deep to price whole."""
+    """Prices the closest rivals again, and the baselines; not for a step that is too deep to price whole.
+
+    Args:
+        num_finalists: so many plans are of the search, and stand before the baselines.
+    """
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
-    fitting = [place for place, found in enumerate(predictions) if found.size_bytes <= limit]
-    best_s = min((predictions[place].time_s for place in fitting), default=float("inf"))
-    close = [place for place in fitting if predictions[place].time_s <= _CLOSE * best_s < float("inf")]
-    equal: dict[Hashable, list[int]] = {}
-    for place in sorted(close, key=lambda place: predictions[place].time_s):
-        equal.setdefault(_key(analysis, plans[place]), []).append(place)
-    rivals = list(equal.values())[:_MOST_RIVALS]
+    running = [place for place, found in enumerate(predictions) if found.time_s != float("inf")]
+    fitting = [place for place in running if predictions[place].size_bytes <= limit]
+    best_s = min((predictions[place].time_s for place in fitting), default=0.0)
+    close = [place for place in fitting if predictions[place].time_s <= _CLOSE * best_s]
+    nearest = _equal(analysis, plans, sorted(close, key=lambda place: predictions[place].time_s))[:_MOST_RIVALS]
+    others = [place for place in running if place >= num_finalists] if nearest else []
+    rivals = _equal(analysis, plans, [*itertools.chain(*nearest), *others])
     if len(rivals) < 2 or len(analysis.segments) > MOST_PRICED_WHOLE:
         return Comparison(predictions=tuple(predictions))
     programs = [write_part(analysis, analysis.segments, plans[places[0]]) for places in rivals]
-    found = pricer.compare(programs, on_progress=on_progress)
-    new_s = {
-        place: price.time_s if isinstance(price, Price) else float("inf")
-        for places, price in zip(rivals, found, strict=True)
-        for place in places
-    }
-    pace = _pace([(predictions[places[0]].time_s, new_s[places[0]]) for places in rivals])
-    compared = [replace(one, time_s=new_s.get(place, pace * one.time_s)) for place, one in enumerate(predictions)]
-    return Comparison(predictions=tuple(compared), rivals=tuple(sorted(new_s)))
+    compared = list(predictions)
+    for places, price in zip(rivals, pricer.compare(programs, on_progress=on_progress), strict=True):
+        time_s = price.time_s if isinstance(price, Price) else float("inf")
+        for place in places:
+            compared[place] = replace(compared[place], time_s=time_s)
+    return Comparison(predictions=tuple(compared), rivals=tuple(sorted(itertools.chain(*rivals))))
 
 
-def _pace(times_s: Sequence[tuple[float, float]]) -> float:
-    """By how much times have changed, before and after, in the middle of those that ran; 1 if none did."""
-    changes = [after_s / before_s for before_s, after_s in times_s if after_s != float("inf")]
-    return statistics.median(changes) if changes else 1.0
+def _equal(analysis: Analysis, plans: Sequence[Baseline], places: Sequence[int]) -> list[list[int]]:
+    """The places, in their order, those together whose plans are the same."""
+    equal: dict[Hashable, list[int]] = {}
+    for place in dict.fromkeys(places):
+        equal.setdefault(_key(analysis, plans[place]), []).append(place)
+    return list(equal.values())
 
 
 def _key(analysis: Analysis, plan: Baseline) -> Hashable:

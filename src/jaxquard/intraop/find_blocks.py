@@ -1,9 +1,7 @@
 """Groups the forward of a step into parallel blocks (CFP, algorithm 1 and section 3.3).
 
 Contractions are taken in the order of the program. One that an earlier block took is passed over; the others begin
-blocks, if they are worth it: they multiply data by state, and do not count next to nothing beside the largest that
-recurs (a router). The head of a language model, which is there once, may be any number of times as large as the
-products of its layers. What is not worth a block is an input branch of the next one, or, if it multiplies two
+blocks, if they are worth it (`worth_a_block`). What is not is an input branch of the next one, or, if it multiplies two
 activations, follows the one before (`follow_blocks`).
 
 Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V apart;
@@ -11,7 +9,6 @@ gate and up), begin one block together. Where several dims can stand for the row
 with which the block grows largest.
 """
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
 from jaxquard.errors import ShardingError
@@ -22,10 +19,9 @@ from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.grow_block import Growth, find_needs, grow_block
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.trim_block import trim_block
+from jaxquard.intraop.worth_a_block import worth_a_block
 from jaxquard.ir.jaxpr_tools import is_var
 
-# A contraction with fewer multiplications than this part of the largest that recurs begins no block.
-_LEAST_SHARE = 32
 # How many equations a block may have while dims are compared: a cut along the batch goes through the whole model.
 _LOOK_AHEAD = 256
 
@@ -51,7 +47,7 @@ class _Finder:
         self.grouped: set[int] = set()
         self.by_input: dict[object, list[Contraction]] = {}
         self.best_cuts: dict[Hashable, int] = {}
-        self.seeds = _worthy(graph)
+        self.seeds = worth_a_block(graph)
         self.others = 0
         for position, contraction in graph.contractions.items():
             if position in self.seeds:
@@ -133,22 +129,6 @@ class _Finder:
             is_grouped=self.grouped.__contains__,
             limit=limit,
         )
-
-
-def _worthy(graph: StepGraph) -> dict[int, None]:
-    """The contractions that may begin blocks, in order."""
-    contractions = graph.contractions
-    has_state = any(found.has_state and not found.is_lookup for found in contractions.values())
-    candidates = {position: found for position, found in contractions.items() if found.has_state or not has_state}
-    weights = Counter(found.weight for found in candidates.values() if not found.is_lookup)
-    recurring = [weight for weight, count in weights.items() if count > 1]
-    largest = {
-        False: max(recurring or weights, default=0),
-        True: max((found.weight for found in candidates.values() if found.is_lookup), default=0),
-    }
-    return dict.fromkeys(
-        position for position, found in candidates.items() if found.weight * _LEAST_SHARE >= largest[found.is_lookup]
-    )
 
 
 def _form(contraction: Contraction) -> Hashable:

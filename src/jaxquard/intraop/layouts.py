@@ -64,7 +64,9 @@ class Layouts:
         """How state is kept, if that is not how it is used; axes along which the two are the same cut it as well."""
         if not any(var in of_axis for of_axis in self.stored.values()):
             return None
-        return self._spec(var, {axis: {**self.dims[axis], **of_axis} for axis, of_axis in self.stored.items()})
+        # Axes that cut it in use come first, so that it is gathered along the others alone.
+        axes = sorted(self.stored, key=lambda axis: var in self.stored[axis])
+        return self._spec(var, {axis: {**self.dims[axis], **self.stored[axis]} for axis in axes})
 
     def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
         cuts = [(axis, self.axes[axis], of_axis[var]) for axis, of_axis in dims.items() if var in of_axis]

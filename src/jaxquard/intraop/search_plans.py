@@ -82,7 +82,13 @@ def search_plans(
     witness = Witness(pricer)
     predicted = predict_all(analysis, prices, plans, pricer=witness, on_progress=on_progress)
     compared = compare_rivals(
-        analysis, plans, predicted, memory_limit_bytes=memory_limit_bytes, pricer=witness, on_progress=on_progress
+        analysis,
+        plans,
+        predicted,
+        num_finalists=len(finalists),
+        memory_limit_bytes=memory_limit_bytes,
+        pricer=witness,
+        on_progress=on_progress,
     )
     predicted = compared.predictions
     chosen = _fastest(predicted, memory_limit_bytes, among=compared.rivals)

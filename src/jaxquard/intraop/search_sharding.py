@@ -59,7 +59,7 @@ def search_sharding(
     outer = _check(axes, batch_axis)
     traced = trace_step(step, args)
     with without_mesh():
-        analysis = analyse_step(traced, axes=axes, num_free_axes=len(axes) - (outer is not None))
+        analysis = analyse_step(traced, axes=axes, every_combination=outer is None)
         own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
         try:
             used = pricer or own

@@ -37,16 +37,20 @@ class Segment:
 
 
 def find_segments(
-    graph: StepGraph, blocks: Sequence[Block], *, num_free_axes: int = 1, max_strategies: int = MAX_STRATEGIES
+    graph: StepGraph,
+    blocks: Sequence[Block],
+    *,
+    counts: Sequence[int] | None = None,
+    max_strategies: int = MAX_STRATEGIES,
 ) -> list[Segment]:
     """Covers the blocks of a step with segments, few of them unique.
 
     Args:
-        num_free_axes: the mesh axes on each of which a block has its choices.
+        counts: the strategies of each block; by default its choices on one axis.
         max_strategies: of a segment, unless it is one block.
     """
     words = _words(graph, blocks)
-    counts = [len(block.choices) ** num_free_axes for block in blocks]
+    counts = [len(block.choices) for block in blocks] if counts is None else counts
     return _segments(words, cover(words, counts, max_strategies=max_strategies, crossing=_crossing(graph, blocks)))
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxquard.intraop.analyse import Analysis
+from jaxquard.intraop.block_choices import block_choices
 from jaxquard.intraop.collective_bytes import all_gather_bytes, all_reduce_bytes, all_to_all_bytes
 from jaxquard.intraop.layouts import Assignment
 from jaxquard.intraop.moves import AS_IT_COMES, Communication, Move, Sum, all_choices, find_communication
-from jaxquard.intraop.strategies import block_choices
 from jaxquard.intraop.volume_program import ChoiceProblem, solve_choices
 
 # A choice of a block on every axis, by their places in `all_choices`.

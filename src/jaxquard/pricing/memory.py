@@ -8,6 +8,8 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from jaxquard.pricing.steady_cpu import kept_bytes
+
 
 def peak_bytes(compiled: Any) -> int:
     """Bytes on each device: arguments, temporaries and outputs, less what they share."""
@@ -22,7 +24,8 @@ def available_bytes(mesh: Mesh) -> int | None:
     devices = list(mesh.devices.flat)
     if devices[0].platform == "cpu":
         host = _host_bytes()
-        return None if host is None else host // len(devices)
+        # What the process keeps for itself it can use again.
+        return None if host is None else (host + kept_bytes()) // len(devices)
     stats = [device.memory_stats() or {} for device in devices]
     limits = [stat["bytes_limit"] - stat.get("bytes_in_use", 0) for stat in stats if "bytes_limit" in stat]
     return min(limits, default=None)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxquard.intraop.analyse import Analysis
+from jaxquard.intraop.block_choices import block_choices
 from jaxquard.intraop.phases import Phase
 from jaxquard.intraop.price_segments import StepPrices, make_chain
-from jaxquard.intraop.strategies import block_choices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
