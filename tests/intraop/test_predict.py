@@ -142,6 +142,22 @@ def test_a_rival_that_fails_is_not_chosen_and_named():
     assert found.notes.count("set aside: the fastest: out of memory (no room)") == 1
 
 
+def test_segments_that_the_search_does_not_look_at_are_priced_for_the_chosen_plan_alone():
+    def in_parts(pricer):
+        return [name for name in pricer.names if re.match(r"segment \d+:", name) and "zero" in name]
+
+    pricer = FakePricer(times_ms=TRADES, sizes=SIZES)
+    assert search(2, pricer=pricer).storage is Storage.AS_USED
+    assert not in_parts(pricer)
+    pricer = FakePricer(
+        times_ms=TRADES, sizes=SIZES, fails=lambda name: " and " in name and not name.endswith("zero 1")
+    )
+    found = search(2, pricer=pricer)
+    assert found.storage is Storage.ZERO_1
+    assert len(in_parts(pricer)) == len({segment.kind for segment in found.segments})
+    assert found.sum_s == pytest.approx(sum(segment.time_s for segment in found.segments))
+
+
 def test_a_deep_step_is_not_compared_whole():
     pricer = RoughPricer(lambda name: 1.0)
     search(7, pricer=pricer)

@@ -98,6 +98,13 @@ def test_what_was_stopped_or_failed_is_not_waited_for():
     assert failed == [2]
 
 
+def test_a_disturbance_is_not_taken_for_a_slow_program():
+    disturbed = Runner(*[0.03] * 5, 0.01)
+    assert race(disturbed, Runner(0.01), slow_factor=2.5, num_runs=8, max_runs=0) == [4, 10]
+    disturbed = Runner(*[0.03] * 5, 0.01)
+    assert race(disturbed, Runner(0.01), slow_factor=2.5, num_runs=8, max_runs=0, fair_s=0.16) == [10, 10]
+
+
 def test_nobody_is_left():
     assert race(Runner(1.0), limit_s=0.5) == [1]
 

@@ -65,7 +65,7 @@ def _segment(content: dict[str, Any]) -> PlannedSegment:
         kind=int(content["kind"]),
         lines=tuple(content["lines"]),
         strategy=tuple(tuple(names) for names in content["strategy"]),
-        time_s=float(content["time_s"]),
+        time_s=_seconds(content["time_s"]),
         reshard_s=_seconds(content["reshard_s"]),
         size_bytes=int(content["size_bytes"]),
     )

@@ -16,7 +16,10 @@ def plan_content(plan: "ShardingPlan") -> dict[str, Any]:
         "step": asdict(plan.fingerprint),
         "axes": dict(plan.axes),
         "storage": plan.storage.value,
-        "segments": [asdict(segment) | {"reshard_s": _finite(segment.reshard_s)} for segment in plan.segments],
+        "segments": [
+            asdict(segment) | {"time_s": _finite(segment.time_s), "reshard_s": _finite(segment.reshard_s)}
+            for segment in plan.segments
+        ],
         "specs": {
             name: [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
             for name, spec in plan.specs.items()

@@ -40,10 +40,11 @@ class Prediction:
 
     Attributes:
         time_s: whole, or with neighbours in pairs.
-        sum_s: by equation (8), segment by segment.
+        sum_s: by equation (8), segment by segment; infinite if not all segments have prices.
         size_bytes: on each device, in the same way as the time.
-        sum_bytes: by equation (9).
-        segments: of every segment, what it takes alone, what resharding before it takes, and its memory.
+        sum_bytes: by equation (9); 0 in that case.
+        segments: of every segment, what it takes alone, what resharding before it takes, and its memory; none in that
+            case.
     """
 
     name: str
@@ -62,18 +63,43 @@ def predict_all(
     pricer: Pricer,
     on_progress: OnProgress | None = None,
 ) -> list[Prediction]:
-    """Predicts plans; what the search did not price is priced now."""
+    """Predicts plans; what the search did not price is priced now.
+
+    Segments of a step that is priced whole are not: those that the search does not look at, as of a baseline that keeps
+    its state in parts, are of use for the plan that is chosen alone (`with_segments`).
+    """
+    parts = list(_parts(analysis))
+    found = _price(analysis, prices, [(segments, plan) for plan in plans for segments in parts], pricer, on_progress)
+    return [_predict(analysis, prices, plan, found) for plan in plans]
+
+
+def with_segments(
+    analysis: Analysis, prices: StepPrices, plan: Baseline, prediction: Prediction, *, pricer: Pricer
+) -> Prediction:
+    """The prediction with the prices of all segments; infinite for those that have none."""
+    if prediction.segments:
+        return prediction
+    found = _price(analysis, prices, [((segment,), plan) for segment in analysis.segments], pricer, None)
+    return _with_sums(analysis, prices, plan, prediction, found)
+
+
+def _price(
+    analysis: Analysis,
+    prices: StepPrices,
+    parts: Sequence[tuple[Sequence[Segment], Baseline]],
+    pricer: Pricer,
+    on_progress: OnProgress | None,
+) -> dict[Key, Price | Failure]:
+    """The prices of parts of plans, beside those of the search."""
     found = _known(prices)
     wanted: dict[Key, ShardedProgram] = {}
-    for plan in plans:
-        for segments in _parts(analysis):
-            key = _key(segments, plan)
-            if key not in found and key not in wanted:
-                wanted[key] = write_part(analysis, segments, plan)
+    for segments, plan in parts:
+        key = _key(segments, plan)
+        if key not in found and key not in wanted:
+            wanted[key] = write_part(analysis, segments, plan)
     groups = [tuple(kind for kind, _ in parts) for parts, _ in wanted]
     new = pricer.price_all(list(wanted.values()), groups=groups, on_progress=on_progress)
-    found |= dict(zip(wanted, new, strict=True))
-    return [_predict(analysis, prices, plan, found) for plan in plans]
+    return found | dict(zip(wanted, new, strict=True))
 
 
 def write_part(analysis: Analysis, segments: Sequence[Segment], plan: Baseline) -> ShardedProgram:
@@ -93,13 +119,13 @@ def _known(prices: StepPrices) -> dict[Key, Price | Failure]:
 
 
 def _parts(analysis: Analysis) -> Iterator[tuple[Segment, ...]]:
-    """All segments, and all pairs of neighbours or all segments together."""
+    """All segments together; or each, and all pairs of neighbours."""
+    if len(analysis.segments) <= MOST_PRICED_WHOLE:
+        yield analysis.segments
+        return
     for segment in analysis.segments:
         yield (segment,)
-    if len(analysis.segments) > MOST_PRICED_WHOLE:
-        yield from itertools.pairwise(analysis.segments)
-    elif len(analysis.segments) > 1:
-        yield analysis.segments
+    yield from itertools.pairwise(analysis.segments)
 
 
 def _key(segments: Sequence[Segment], plan: Baseline) -> Key:
@@ -114,17 +140,33 @@ def _predict(
     if any(isinstance(price, Failure) for price in parts.values()):
         return Prediction(name=plan.name, time_s=float("inf"), sum_s=float("inf"), size_bytes=0)
     known = {segments: price for segments, price in parts.items() if isinstance(price, Price)}
-    alone = [known[segment,] for segment in analysis.segments]
-    reshards_s = reshard_times_s(analysis, prices, plan.assignment)
-    return Prediction(
+    prediction = Prediction(
         name=plan.name,
         time_s=_together(analysis, {segments: price.time_s for segments, price in known.items()}),
-        sum_s=sum(price.time_s for price in alone) + sum(reshards_s),
+        sum_s=float("inf"),
         size_bytes=round(_together(analysis, {segments: price.peak_bytes for segments, price in known.items()})),
-        sum_bytes=sum(price.peak_bytes for price in alone),
-        segments=tuple(
-            (price.time_s, reshard_s, price.peak_bytes) for price, reshard_s in zip(alone, reshards_s, strict=True)
-        ),
+    )
+    is_known = all(isinstance(found.get(_key((segment,), plan)), Price) for segment in analysis.segments)
+    return _with_sums(analysis, prices, plan, prediction, found) if is_known else prediction
+
+
+def _with_sums(
+    analysis: Analysis,
+    prices: StepPrices,
+    plan: Baseline,
+    prediction: Prediction,
+    found: Mapping[Key, Price | Failure],
+) -> Prediction:
+    """The prediction with what is known of its segments."""
+    alone = [found[_key((segment,), plan)] for segment in analysis.segments]
+    times_s = [price.time_s if isinstance(price, Price) else float("inf") for price in alone]
+    sizes = [price.peak_bytes if isinstance(price, Price) else 0 for price in alone]
+    reshards_s = reshard_times_s(analysis, prices, plan.assignment)
+    return replace(
+        prediction,
+        sum_s=sum(times_s) + sum(reshards_s),
+        sum_bytes=sum(sizes),
+        segments=tuple(zip(times_s, reshards_s, sizes, strict=True)),
     )
 
 

@@ -11,7 +11,7 @@ from jaxquard.intraop.choose_finalists import assignment_of, choose_finalists
 from jaxquard.intraop.compare_rivals import compare_rivals
 from jaxquard.intraop.explain_misfit import Witness, explain_misfit
 from jaxquard.intraop.layouts import Storage
-from jaxquard.intraop.predict import Prediction, predict_all
+from jaxquard.intraop.predict import Prediction, predict_all, with_segments
 from jaxquard.intraop.price_segments import StepPrices, make_chain
 from jaxquard.intraop.search_chain import search_chain
 from jaxquard.intraop.search_frontier import Frontier, FrontierPoint
@@ -110,10 +110,12 @@ def search_plans(
             memory_limit_bytes=memory_limit_bytes,
             failures=witness.failures,
         )
+    told = list(predicted)
+    told[chosen] = with_segments(analysis, prices, plans[chosen], told[chosen], pricer=witness)
     return PlanSearch(
         finalists=tuple(finalists),
         baselines=others,
-        predictions=predicted,
+        predictions=tuple(told),
         chosen=chosen,
         points=frontier.points if isinstance(frontier, Frontier) else (),
         composed_s=composed_s,

@@ -32,6 +32,8 @@ DEFAULT_MAX_RUNS = 40
 # Rivals that are still so close have up to so many times as many runs, if each takes no more seconds than these.
 _CLOSE = 0.05
 _FINE_RUNS, _FINE_EXTRA_S = 4, 8.0
+# Seen on 2 cores: all that ran for 0.4 s took three times as long.
+_FAIR_S = 1.0
 
 
 class MeasuredPricer:
@@ -156,7 +158,9 @@ class MeasuredPricer:
         """
         num_runs = 3 * self._effort.num_runs
         max_runs = 0 if self._effort.max_runs <= self._effort.num_runs else _FINE_RUNS * num_runs
-        effort = replace(self._effort, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, close=_CLOSE)
+        effort = replace(
+            self._effort, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, fair_s=_FAIR_S, close=_CLOSE
+        )
         keys = self._keys(programs)
         rivals = combine_keys(*sorted(key for key, _ in keys))
         cache = self._cache

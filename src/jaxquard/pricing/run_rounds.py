@@ -40,6 +40,7 @@ class Effort:
         extra_s: seconds that those may take for each program, in the mean over a round; or as long as the planned ones
             took, if that is longer.
         slow_factor: how many times as long as the best of its group a program may take before it is stopped.
+        fair_s: seconds that it runs at least before that: all runs of a short one may meet with the same disturbance.
         limit_s: seconds that all runs of one program together may take, and one alone before it counts as stalled.
         close: of rivals, how far behind the best of its group one may lie to have more runs than planned, as a part of
             its time; None if they are no rivals.
@@ -51,6 +52,7 @@ class Effort:
     limit_s: float
     max_runs: int = 0
     extra_s: float = 0.3
+    fair_s: float = 0.0
     close: float | None = None
 
 
@@ -139,8 +141,10 @@ def _is_confirmed(times_s: Sequence[float]) -> bool:
 
 def _is_hopeless(contender: Contender, best_s: float, effort: Effort) -> bool:
     num_left = effort.num_warmups + effort.num_runs - len(contender.times_s)
-    is_slow = len(contender.times_s) >= _FEWEST_RUNS and contender.warm_s > effort.slow_factor * best_s
-    return num_left > 0 and (is_slow or sum(contender.times_s) > effort.limit_s)
+    spent_s = sum(contender.times_s)
+    is_tried = len(contender.times_s) >= _FEWEST_RUNS and spent_s >= effort.fair_s
+    is_slow = is_tried and contender.warm_s > effort.slow_factor * best_s
+    return num_left > 0 and (is_slow or spent_s > effort.limit_s)
 
 
 def spread_of(times_s: Sequence[float]) -> float | None:
