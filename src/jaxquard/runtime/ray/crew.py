@@ -35,6 +35,7 @@ class Member:
 
     Attributes:
         hello: what it said when it came up.
+        is_started: whether JAX is up in it; until then the limit for starting holds, and silence means nothing.
         num_steps: how many steps it was sent.
     """
 
@@ -42,6 +43,7 @@ class Member:
     rank: int
     handle: WorkerHandle
     hello: Hello | None = None
+    is_started: bool = False
     num_steps: int = 0
 
     @property
@@ -246,6 +248,8 @@ class Crew:
             member.hello = hello
         coordinators = self._coordinators(fresh)
         self._await_start([member.handle.start(coordinators[member.actor]) for member in fresh], fresh)
+        for member in fresh:
+            member.is_started = True
 
     def _coordinators(self, fresh: Sequence[Member]) -> dict[int, str | None]:
         """For each actor the address of its `jax.distributed`; with collectives between actors, one for all."""

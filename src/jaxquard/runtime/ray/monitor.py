@@ -142,8 +142,10 @@ class Monitor:
         pulse.reference = member.handle.sign()
 
     def _note_silence(self, member: Member, pulse: _Pulse, elapsed_s: float) -> None:
+        if not member.is_started:
+            return
         pulse.silent_s += elapsed_s
-        if pulse.silent_s > self.limit_s and member.hello is not None:
+        if pulse.silent_s > self.limit_s:
             self._on_lost(member, f"has given no sign of life for {pulse.silent_s:.0f} s")
 
     def _find_stuck(self, members: list[Member]) -> None:
