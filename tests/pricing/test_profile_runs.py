@@ -51,7 +51,7 @@ def test_the_parts_are_what_they_should_be():
     for price in prices:
         assert price.compute_s + price.communication_s == pytest.approx(price.time_s, rel=1e-12)
     assert shares[0] == 0
-    assert shares[1] > 0.7
+    assert shares[1] > 0.5
     assert 0.02 < shares[2] < shares[1]
     # Most devices wait in the sum for the others' products, which is no communication.
     assert shares[3] < 0.3
