@@ -278,6 +278,29 @@ def typed_key() -> tuple[Any, Any]:
     return step, (state, (inputs(16, 32), inputs(16, 16, seed=3)), np.float32(0.1))
 
 
+def new_style_key() -> tuple[Any, Any]:
+    """The same with a key that is no plain array."""
+    plain, ((params, key_data), batch, rate) = typed_key()
+
+    def step(state, batch, rate):
+        (params, key_data), value = plain((state[0], jax.random.key_data(state[1])), batch, rate)
+        return (params, jax.random.wrap_key_data(key_data)), value
+
+    return step, ((params, jax.random.wrap_key_data(key_data)), batch, rate)
+
+
+def mean_of_weights() -> tuple[Any, Any]:
+    """A running mean of the weights, which nothing reads but its own update."""
+    plain, (params, batch) = mlp_net()
+
+    def step(state, batch):
+        params, value = plain(state["params"], batch)
+        mean = jax.tree.map(lambda mean, param: 0.9 * mean + 0.1 * param, state["mean"], params)
+        return {"params": params, "mean": mean}, value
+
+    return step, ({"params": params, "mean": jax.tree.map(np.zeros_like, params)}, batch)
+
+
 def frozen_weights() -> tuple[Any, Any]:
     """A first layer that the step closes over and does not train."""
     frozen = inputs(32, 64, seed=7)
@@ -351,6 +374,8 @@ PATTERNS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "scanned layers": scanned_layers,
     "gradient penalty": penalised,
     "key in the state": typed_key,
+    "typed key in the state": new_style_key,
+    "mean of weights": mean_of_weights,
     "frozen weights": frozen_weights,
     "clipped": clipped,
     "mixed precision": mixed_precision,

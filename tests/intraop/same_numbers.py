@@ -23,10 +23,15 @@ def check_same(found: Any, wanted: Any, *, tolerance: float = TOLERANCE) -> None
     for (path, expected), value in zip(paths, jax.tree.leaves(found), strict=True):
         name = jax.tree_util.keystr(path)
         assert (value.shape, value.dtype) == (expected.shape, expected.dtype), name
-        expected, value = (np.asarray(leaf, dtype=np.float64) for leaf in (expected, value))
+        expected, value = (_numbers(leaf) for leaf in (expected, value))
         bound = tolerance * max(np.abs(expected).max(initial=0.0), 1e-3)
         worst = np.abs(value - expected).max(initial=0.0)
         assert worst <= bound, f"{name} is off by {worst}, allowed {bound}"
+
+
+def _numbers(leaf: Any) -> Any:
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf, dtype=np.float64)
 
 
 def check_step(

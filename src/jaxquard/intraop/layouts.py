@@ -10,7 +10,7 @@ where they do not.
 import enum
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec
@@ -44,12 +44,14 @@ class Layouts:
         dims: per axis, for each value that is laid out, the dim that is cut; None: whole along this axis.
         entries: the same for values that come from other segments, as this one wants them.
         stored: the same for state that is kept otherwise than the forward uses it.
+        late: per axis, the values that it cuts only because state is kept in parts.
     """
 
     axes: Mapping[str, int]
     dims: Mapping[str, Mapping[Var, int | None]]
     entries: Mapping[str, Mapping[Var, int | None]]
     stored: Mapping[str, Mapping[Var, int | None]]
+    late: Mapping[str, Collection[Var]]
 
     def spec(self, var: Var) -> PartitionSpec | None:
         """How a value is cut; None if it is left to the compiler."""
@@ -64,12 +66,18 @@ class Layouts:
         """How state is kept, if that is not how it is used; axes along which the two are the same cut it as well."""
         if not any(var in of_axis for of_axis in self.stored.values()):
             return None
-        # Axes that cut it in use come first, so that it is gathered along the others alone.
-        axes = sorted(self.stored, key=lambda axis: var in self.stored[axis])
-        return self._spec(var, {axis: {**self.dims[axis], **self.stored[axis]} for axis in axes})
+        dims = {axis: {**self.dims[axis], **of_axis} for axis, of_axis in self.stored.items()}
+        return self._make(var, dims, late={axis for axis, of_axis in self.stored.items() if var in of_axis})
 
     def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
-        cuts = [(axis, self.axes[axis], of_axis[var]) for axis, of_axis in dims.items() if var in of_axis]
+        return self._make(var, dims, late={axis for axis, of_axis in self.late.items() if var in of_axis})
+
+    def _make(
+        self, var: Var, dims: Mapping[str, Mapping[Var, int | None]], *, late: Collection[str]
+    ) -> PartitionSpec | None:
+        """Axes that cut state in use come first: it, and what updates it, is gathered along the others alone."""
+        axes = sorted(dims, key=lambda axis: axis in late)
+        cuts = [(axis, self.axes[axis], dims[axis][var]) for axis in axes if var in dims[axis]]
         return _make_spec(tuple(var.aval.shape), tuple(cuts)) if cuts else None
 
 
@@ -109,7 +117,7 @@ def lay_out(
 def _lay_out(analysis: Analysis, assignment: Assignment, *, segment: Segment, storage: Storage) -> Layouts:
     crossing = find_crossing(analysis, segment)
     chosen = [analysis.blocks[number] for number in segment.blocks]
-    dims, entries, stored = {}, {}, {}
+    dims, entries, stored, late = {}, {}, {}, {}
     num_devices = math.prod(analysis.axes.values())
     for place, (axis, size) in enumerate(analysis.axes.items()):
         on_axis = {block.number: block.choice(assignment[block.number][place]) for block in chosen}
@@ -118,8 +126,9 @@ def _lay_out(analysis: Analysis, assignment: Assignment, *, segment: Segment, st
         layout.lay_out_gradients(analysis, on_axis)
         layout.lay_out_state(storage, num_devices=num_devices)
         layout.lay_out_rest(crossing)
-        dims[axis], entries[axis], stored[axis] = layout.dims, layout.entries, layout.stored
-    return Layouts(axes=analysis.axes, dims=dims, entries=entries, stored=stored)
+        layout.lay_out_followers(storage, num_devices=num_devices)
+        dims[axis], entries[axis], stored[axis], late[axis] = layout.dims, layout.entries, layout.stored, layout.late
+    return Layouts(axes=analysis.axes, dims=dims, entries=entries, stored=stored, late=late)
 
 
 class _AxisLayout:
@@ -133,6 +142,7 @@ class _AxisLayout:
         self.dims: dict[Var, int | None] = {}
         self.entries: dict[Var, int | None] = {}
         self.stored: dict[Var, int | None] = {}
+        self.late: set[Var] = set()
 
     def lay_out_blocks(self, blocks: Sequence[Block], choices: Mapping[int, Choice]) -> None:
         for block in blocks:
@@ -176,14 +186,33 @@ class _AxisLayout:
             kept = _largest_dim(var, num_devices) if storage is not Storage.AS_USED and used is None else used
             position = self.graph.definitions.get(out)
             if kept == used or position is None:
-                self._want(out, used)
+                self._want(out, used, is_late=var in self.late)
             elif storage is Storage.ZERO_3:
                 self.stored[var] = kept
-                self._want(out, kept)
+                self._want(out, kept, is_late=True)
             else:
                 self.dims[out] = used
                 for source, dim in list(self._inputs(position, out, kept)):
-                    self._want(source, dim)
+                    self._want(source, dim, is_late=True)
+
+    def lay_out_followers(self, storage: Storage, *, num_devices: int) -> None:
+        """State that follows the weights and is read by nothing else, as a running mean of them: as it is made."""
+        step = self.graph.step
+        for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
+            if result is None or var in self.dims or not var.aval.shape:
+                continue
+            out = step.jaxpr.outvars[result]
+            position = self.graph.definitions.get(out) if out in self.dims else None
+            if position is None or position not in self.inside:
+                continue
+            kept, is_late = self.dims[out], out in self.late
+            if kept is None and storage is not Storage.AS_USED:
+                kept, is_late = _largest_dim(var, num_devices), True
+            self._cut(out, kept, is_late=is_late)
+            for source, dim in list(self._inputs(position, out, kept)):
+                self._want(source, dim, is_late=is_late)
+            if var not in self.dims:
+                self._cut(var, kept, is_late=is_late)
 
     def lay_out_rest(self, crossing: Crossing) -> None:
         """Carries on through the other equations, in order: most of the backward, and the ends of the forward."""
@@ -201,11 +230,12 @@ class _AxisLayout:
                 if var in self.dims or not var.aval.shape:
                     continue
                 if first in self.dims:
-                    self.dims[var] = self.dims[first]
+                    self._cut(var, self.dims[first], is_late=first in self.late)
                     continue
                 found = self._carry(position, output)
                 if found is not None:
-                    self.dims[var] = found[0]
+                    is_late = any(atom in self.late for atom in equation.invars if is_var(atom))
+                    self._cut(var, found[0], is_late=is_late)
         for found in crossing.leaving:
             if found.value in self.entries:
                 self.dims[found.var] = self.entries[found.value]
@@ -231,7 +261,11 @@ class _AxisLayout:
             return None
         return (wanted.pop() if wanted else None,)
 
-    def _want(self, var: Var, dim: int | None) -> None:
+    def _cut(self, var: Var, dim: int | None, *, is_late: bool) -> None:
+        self.dims[var] = dim
+        (self.late.add if is_late else self.late.discard)(var)
+
+    def _want(self, var: Var, dim: int | None, *, is_late: bool = False) -> None:
         """Cuts a value, unless it is cut already, and what it is made of if that stands in no block."""
         waiting = [(var, dim)]
         while waiting:
@@ -244,7 +278,7 @@ class _AxisLayout:
             if position is not None and position not in self.inside:
                 self.entries.setdefault(var, dim)
                 continue
-            self.dims[var] = dim
+            self._cut(var, dim, is_late=is_late)
             if position is not None and self.graph.phases[position] is not Phase.BACKWARD:
                 waiting.extend(self._inputs(position, var, dim))
 
