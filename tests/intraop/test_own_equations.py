@@ -9,6 +9,7 @@ from jaxquard.intraop.match_backward import match_backward
 from jaxquard.intraop.phases import Phase
 from jaxquard.ir.jaxpr_tools import variables
 from tests.intraop.patterns import PATTERNS
+from tests.intraop.scanned_zoo import scanned_types
 from tests.intraop.steps import ZOO, analyse, zoo_types
 
 # Those that lay out layers without products between blocks.
@@ -121,3 +122,13 @@ def test_backward_products_belong_to_the_block_of_their_forward(name, remat):
     assert partners
     for backward, forward in partners.items():
         assert analysis.owners[backward] == analysis.owners[forward]
+
+
+@pytest.mark.parametrize("options", [{"is_outer": True}, {"is_outer": True, "remat": True}])
+def test_under_a_checkpoint_of_all_layers_each_updates_its_own_weights(options):
+    """Its barrier has all weights of all layers, and is in one block."""
+    analysis = analyse(*scanned_types("gpt-tiny", changes={"num_layers": 4}, **options))
+    graph = analysis.graph
+    results = [graph.step.jaxpr.outvars[result] for result in graph.step.result_of_input if result is not None]
+    owners = [analysis.owners[graph.definitions[var]] for var in results if var.aval.shape == (64, 256)]
+    assert owners == [3, 7, 11, 15]

@@ -114,13 +114,16 @@ def _first_use(graph: StepGraph, owners: list[int | None], source: int) -> int |
 
 
 def _own_states(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
-    """For each input that the forward uses, its first block."""
+    """For each input that the forward uses, its first block; for others, that of the backward."""
     states: dict[Var, int] = {}
     for var in graph.step.jaxpr.invars:
-        takers = [owners[user] for user in graph.users.get(var, ()) if graph.phases[user] is not Phase.UPDATE]
-        known = [taker for taker in takers if taker is not None]
-        if known:
-            states[var] = min(known)
+        # The barrier of a checkpoint around all layers has all their weights, and is in one block.
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            takers = [owners[user] for user in graph.users.get(var, ()) if graph.phases[user] is phase]
+            known = [taker for taker in takers if taker is not None]
+            if known:
+                states[var] = min(known)
+                break
     return states
 
 

@@ -1,8 +1,10 @@
 """Segments: runs of blocks that recur (CFP, section 4.1).
 
 A block's fingerprint is what its contractions look like and how they depend on the contractions of the blocks before:
-how far back, and along which dims. Runs with equal fingerprints have the same ways to be cut and communicate alike,
-whatever stands between their contractions. A greedy cover takes, again and again, the run whose repetitions cover most
+how far back, and along which dims; and, as a price is of forward, backward and update, which gradients there are of
+them, whether they are computed again, and how much state of their shapes is replaced: a frozen layer is another one.
+Runs with equal fingerprints have the same ways to be cut and communicate alike, whatever stands between their
+contractions. A greedy cover takes, again and again, the run whose repetitions cover most
 of what is left; the number of its strategies is bounded, as all of them are priced.
 """
 
@@ -13,6 +15,8 @@ from dataclasses import dataclass, field
 
 from jaxquard.intraop.block import Block, Choice
 from jaxquard.intraop.graph import StepGraph
+from jaxquard.intraop.later_work import later_work
+from jaxquard.intraop.match_backward import Matches
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
 
 # All strategies of a segment are priced: four blocks of three choices, or of four in the two products of experts.
@@ -40,31 +44,38 @@ def find_segments(
     graph: StepGraph,
     blocks: Sequence[Block],
     *,
+    matches: Matches,
+    owners: Sequence[int],
     counts: Sequence[int] | None = None,
     max_strategies: int = MAX_STRATEGIES,
 ) -> list[Segment]:
     """Covers the blocks of a step with segments, few of them unique.
 
     Args:
+        matches: what the backward contractions are to those of the forward.
+        owners: the block of each equation.
         counts: the strategies of each block; by default its choices on one axis.
         max_strategies: of a segment, unless it is one block.
     """
-    words = _words(graph, blocks)
+    words = _words(graph, blocks, matches, owners)
     counts = [len(block.choices) for block in blocks] if counts is None else counts
     return _segments(words, cover(words, counts, max_strategies=max_strategies, crossing=_crossing(graph, blocks)))
 
 
-def given_segments(graph: StepGraph, blocks: Sequence[Block], lengths: Sequence[int]) -> list[Segment]:
+def given_segments(
+    graph: StepGraph, blocks: Sequence[Block], lengths: Sequence[int], *, matches: Matches, owners: Sequence[int]
+) -> list[Segment]:
     """The segments of so many blocks each, as a plan has them."""
     stops = list(itertools.accumulate(lengths, initial=0))
     assert stops[-1] == len(blocks)
-    return _segments(_words(graph, blocks), list(itertools.pairwise(stops)))
+    return _segments(_words(graph, blocks, matches, owners), list(itertools.pairwise(stops)))
 
 
-def _words(graph: StepGraph, blocks: Sequence[Block]) -> list[int]:
-    """A number for each block, the same for those that are alike."""
+def _words(graph: StepGraph, blocks: Sequence[Block], matches: Matches, owners: Sequence[int]) -> list[int]:
+    """A number for each block, the same for those that are alike, forward and after it."""
     numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(fingerprint, len(numbers)) for fingerprint in fingerprints(graph, blocks)]
+    alike = zip(fingerprints(graph, blocks), later_work(graph, blocks, matches, owners), strict=True)
+    return [numbers.setdefault(fingerprint, len(numbers)) for fingerprint in alike]
 
 
 def _segments(words: Sequence[int], runs: Sequence[tuple[int, int]]) -> list[Segment]:
