@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import jax
 import pytest
 
 from jaxquard.errors import ShardingError
@@ -10,6 +11,7 @@ from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.search_sharding import search_sharding
 from jaxquard.pricing import Failure, FailureReason, Price
 from tests.intraop.fake_pricer import FakePricer
+from tests.intraop.scanned_patterns import plain
 from tests.intraop.steps import mesh_of, zoo_types
 
 TRADES = {"rows": 1, "columns": 2, "contracted": 3, "scattered": 9}
@@ -45,6 +47,25 @@ def test_time_and_memory_are_those_of_neighbours_together(num_layers):
     assert found.time_s == pytest.approx(num_blocks * 1e-3 - num_borders * 1e-4)
     assert found.sum_s == pytest.approx(num_blocks * 1e-3)
     assert found.size_bytes == 30 * num_blocks - 20 * num_borders
+
+
+def test_a_step_of_one_segment_is_priced_as_it_runs_too():
+    """Its segment has the same blocks, but takes its layers apart; the plan runs on stacks, which takes more."""
+    step, args = plain(2)
+    stacked = [leaf.shape for leaf in jax.tree.leaves(args)]
+
+    class StackPricer(FakePricer):
+        def price_all(self, programs, **more):
+            are_stacked = [[aval.shape for aval in program.jaxpr.in_avals] == stacked for program in programs]
+            found = zip(super().price_all(programs, **more), are_stacked, strict=True)
+            return [replace(price, peak_bytes=price.peak_bytes + 1000 * is_stacked) for price, is_stacked in found]
+
+    found = search_sharding(step, args, mesh=mesh_of(x=8), pricer=StackPricer())
+    assert len(found.segments) == 1
+    assert found.size_bytes > 1000
+    assert found.segments[0].size_bytes < 1000
+    with pytest.raises(ShardingError, match="need 1040 bytes"):
+        search_sharding(step, args, mesh=mesh_of(x=8), pricer=StackPricer(), memory_limit_bytes=900)
 
 
 def test_a_plan_that_fits_as_one_program_is_found_though_the_sum_does_not_fit():

@@ -214,6 +214,16 @@ class TestAmbientMesh:
 
 
 class TestRefused:
+    @pytest.mark.parametrize("names", [["diagonal"], ["rows", "rows"], []])
+    def test_a_plan_whose_choices_are_not_there(self, saved, names):
+        """As one of another version may be; the step is the same."""
+        content = json.loads(saved.read_text())
+        content["segments"][0]["strategy"][0] = names
+        saved.write_text(json.dumps(content))
+        step, args = PATTERNS["mlp"]()
+        with pytest.raises(ShardingError, match=r"the plan cuts block 0 by .*rows, columns, contracted.*Search again"):
+            load_sharding(saved).apply(step)(*args)
+
     def test_another_mesh(self, found):
         step, args = PATTERNS["mlp"]()
         with pytest.raises(ShardingError, match=r"for a mesh of {'x': 8}, but found {'x': 4}"):

@@ -62,15 +62,16 @@ def analyse_step(
     if not blocks:
         raise ShardingError(_nothing_to_cut(graph))
     matches = match_backward(graph)
+    owners = tuple(own_equations(graph, blocks, matches))
     if lengths is None:
-        segments = tuple(find_segments(graph, blocks, counts=_counts(blocks, axes, every_combination)))
+        counts = _counts(blocks, axes, every_combination)
+        segments = tuple(find_segments(graph, blocks, matches=matches, owners=owners, counts=counts))
     elif sum(lengths) == len(blocks):
-        segments = tuple(given_segments(graph, blocks, lengths))
+        segments = tuple(given_segments(graph, blocks, lengths, matches=matches, owners=owners))
     else:
         raise ShardingError(
             f"the plan has {sum(lengths)} blocks, and this version of jaxquard finds {len(blocks)}. Search again."
         )
-    owners = tuple(own_equations(graph, blocks, matches))
     return Analysis(
         graph=graph,
         axes=dict(axes),
@@ -80,6 +81,23 @@ def analyse_step(
         owners=owners,
         travellers=find_travellers(graph, owners, segments, matches),
     )
+
+
+def check_choices(analysis: Analysis, assignment: Mapping[int, Sequence[str]]) -> None:
+    """Looks whether every block has a choice of this name on every axis.
+
+    Raises:
+        ShardingError: if one has not.
+    """
+    for block in analysis.blocks:
+        names = [choice.name for choice in (*block.choices, *block.more_choices)]
+        chosen = assignment[block.number]
+        unknown = next((name for name in chosen if name not in names), None)
+        if unknown is not None or len(chosen) != len(analysis.axes):
+            raise ShardingError(
+                f"the plan cuts block {block.number} by {' and '.join(chosen) or 'nothing'}, and this version of "
+                f"jaxquard has {', '.join(names)} for it, one for each of {len(analysis.axes)} axes. Search again."
+            )
 
 
 def _counts(blocks: Sequence[Block], axes: Mapping[str, int], every_combination: bool) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline
-from jaxquard.intraop.predict import MOST_PRICED_WHOLE, Prediction, write_part
+from jaxquard.intraop.predict import MOST_PRICED_WHOLE, Prediction, write_plan
 from jaxquard.pricing import OnProgress, Price, Pricer
 
 # Plans that take at most so many times as long as the fastest, and so many different ones of them.
@@ -57,7 +57,7 @@ def compare_rivals(
     rivals = _equal(analysis, plans, [*itertools.chain(*nearest), *others])
     if len(rivals) < 2 or len(analysis.segments) > MOST_PRICED_WHOLE:
         return Comparison(predictions=tuple(predictions))
-    programs = [write_part(analysis, analysis.segments, plans[places[0]]) for places in rivals]
+    programs = [write_plan(analysis, plans[places[0]]) for places in rivals]
     compared = list(predictions)
     for places, price in zip(rivals, pricer.compare(programs, on_progress=on_progress), strict=True):
         time_s = price.time_s if isinstance(price, Price) else float("inf")

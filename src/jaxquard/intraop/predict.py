@@ -30,8 +30,9 @@ from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
 
 # Up to so many segments, a whole step is no larger than all its pairs.
 MOST_PRICED_WHOLE = 6
-# One segment or several neighbours: the kind and the strategy of each, and how state is kept.
-Key = tuple[tuple[tuple[int, Strategy], ...], Storage]
+# One segment or several neighbours: the kind and the strategy of each, how state is kept, and whether this is what the
+# plan runs, which is another program than a segment even where there is only one.
+Key = tuple[tuple[tuple[int, Strategy], ...], Storage, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,28 @@ class Prediction:
     segments: tuple[tuple[float, float, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Part:
+    """Some segments under a plan; `is_whole` if it is what the plan runs."""
+
+    segments: tuple[Segment, ...]
+    plan: Baseline
+    is_whole: bool = False
+
+    @property
+    def key(self) -> Key:
+        parts = tuple(
+            (segment.kind, tuple(tuple(self.plan.assignment[block]) for block in segment.blocks))
+            for segment in self.segments
+        )
+        return parts, self.plan.storage, self.is_whole
+
+    def write(self, analysis: Analysis) -> ShardedProgram:
+        if self.is_whole:
+            return write_plan(analysis, self.plan)
+        return write_segments(analysis, self.segments, self.plan.assignment, storage=self.plan.storage)
+
+
 def predict_all(
     analysis: Analysis,
     prices: StepPrices,
@@ -68,8 +91,12 @@ def predict_all(
     Segments of a step that is priced whole are not: those that the search does not look at, as of a baseline that keeps
     its state in parts, are of use for the plan that is chosen alone (`with_segments`).
     """
-    parts = list(_parts(analysis))
-    found = _price(analysis, prices, [(segments, plan) for plan in plans for segments in parts], pricer, on_progress)
+    parts = [
+        _Part(segments=segments, plan=plan, is_whole=_is_whole(analysis))
+        for plan in plans
+        for segments in _parts(analysis)
+    ]
+    found = _price(analysis, prices, parts, pricer, on_progress)
     return [_predict(analysis, prices, plan, found) for plan in plans]
 
 
@@ -79,48 +106,52 @@ def with_segments(
     """The prediction with the prices of all segments; infinite for those that have none."""
     if prediction.segments:
         return prediction
-    found = _price(analysis, prices, [((segment,), plan) for segment in analysis.segments], pricer, None)
+    found = _price(
+        analysis, prices, [_Part(segments=(segment,), plan=plan) for segment in analysis.segments], pricer, None
+    )
     return _with_sums(analysis, prices, plan, prediction, found)
 
 
 def _price(
     analysis: Analysis,
     prices: StepPrices,
-    parts: Sequence[tuple[Sequence[Segment], Baseline]],
+    parts: Sequence[_Part],
     pricer: Pricer,
     on_progress: OnProgress | None,
 ) -> dict[Key, Price | Failure]:
     """The prices of parts of plans, beside those of the search."""
     found = _known(prices)
     wanted: dict[Key, ShardedProgram] = {}
-    for segments, plan in parts:
-        key = _key(segments, plan)
-        if key not in found and key not in wanted:
-            wanted[key] = write_part(analysis, segments, plan)
-    groups = [tuple(kind for kind, _ in parts) for parts, _ in wanted]
+    for part in parts:
+        if part.key not in found and part.key not in wanted:
+            wanted[part.key] = part.write(analysis)
+    groups = [tuple(kind for kind, _ in kinds) for kinds, _, _ in wanted]
     new = pricer.price_all(list(wanted.values()), groups=groups, on_progress=on_progress)
     return found | dict(zip(wanted, new, strict=True))
 
 
-def write_part(analysis: Analysis, segments: Sequence[Segment], plan: Baseline) -> ShardedProgram:
-    """The program of some segments under a plan; of all of them, what the plan runs, stacked leaves and all."""
-    if len(segments) < len(analysis.segments):
-        return write_segments(analysis, segments, plan.assignment, storage=plan.storage)
-    name = name_segments(segments, plan.assignment, storage=plan.storage)
+def write_plan(analysis: Analysis, plan: Baseline) -> ShardedProgram:
+    """What a plan runs, stacked leaves and all, with the names of all its segments."""
+    name = name_segments(analysis.segments, plan.assignment, storage=plan.storage)
     return replace(write_whole_step(analysis, plan.assignment, storage=plan.storage), name=name)
 
 
 def _known(prices: StepPrices) -> dict[Key, Price | Failure]:
     return {
-        (((kind, strategy),), Storage.AS_USED): price
+        (((kind, strategy),), Storage.AS_USED, False): price
         for kind, found in prices.kinds.items()
         for strategy, price in zip(found.strategies, found.prices, strict=True)
     }
 
 
+def _is_whole(analysis: Analysis) -> bool:
+    """Whether plans are priced whole."""
+    return len(analysis.segments) <= MOST_PRICED_WHOLE
+
+
 def _parts(analysis: Analysis) -> Iterator[tuple[Segment, ...]]:
     """All segments together; or each, and all pairs of neighbours."""
-    if len(analysis.segments) <= MOST_PRICED_WHOLE:
+    if _is_whole(analysis):
         yield analysis.segments
         return
     for segment in analysis.segments:
@@ -128,15 +159,13 @@ def _parts(analysis: Analysis) -> Iterator[tuple[Segment, ...]]:
     yield from itertools.pairwise(analysis.segments)
 
 
-def _key(segments: Sequence[Segment], plan: Baseline) -> Key:
-    parts = [(segment.kind, tuple(tuple(plan.assignment[block]) for block in segment.blocks)) for segment in segments]
-    return tuple(parts), plan.storage
-
-
 def _predict(
     analysis: Analysis, prices: StepPrices, plan: Baseline, found: Mapping[Key, Price | Failure]
 ) -> Prediction:
-    parts = {segments: found[_key(segments, plan)] for segments in _parts(analysis)}
+    is_whole = _is_whole(analysis)
+    parts = {
+        segments: found[_Part(segments=segments, plan=plan, is_whole=is_whole).key] for segments in _parts(analysis)
+    }
     if any(isinstance(price, Failure) for price in parts.values()):
         return Prediction(name=plan.name, time_s=float("inf"), sum_s=float("inf"), size_bytes=0)
     known = {segments: price for segments, price in parts.items() if isinstance(price, Price)}
@@ -146,7 +175,8 @@ def _predict(
         sum_s=float("inf"),
         size_bytes=round(_together(analysis, {segments: price.peak_bytes for segments, price in known.items()})),
     )
-    is_known = all(isinstance(found.get(_key((segment,), plan)), Price) for segment in analysis.segments)
+    alone = (_Part(segments=(segment,), plan=plan) for segment in analysis.segments)
+    is_known = all(isinstance(found.get(part.key), Price) for part in alone)
     return _with_sums(analysis, prices, plan, prediction, found) if is_known else prediction
 
 
@@ -158,7 +188,7 @@ def _with_sums(
     found: Mapping[Key, Price | Failure],
 ) -> Prediction:
     """The prediction with what is known of its segments."""
-    alone = [found[_key((segment,), plan)] for segment in analysis.segments]
+    alone = [found[_Part(segments=(segment,), plan=plan).key] for segment in analysis.segments]
     times_s = [price.time_s if isinstance(price, Price) else float("inf") for price in alone]
     sizes = [price.peak_bytes if isinstance(price, Price) else 0 for price in alone]
     reshards_s = reshard_times_s(analysis, prices, plan.assignment)

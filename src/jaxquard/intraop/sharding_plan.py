@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxquard._jax_compat import without_mesh
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.analyse import analyse_step
+from jaxquard.intraop.analyse import analyse_step, check_choices
 from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.own_buffers import copy_leaf
 from jaxquard.intraop.plan_content import plan_content
@@ -119,6 +119,7 @@ class ShardingPlan:
             with without_mesh():
                 analysis = analyse_step(traced, axes=self.axes, lengths=self.lengths)
                 assignment = dict(enumerate(self.choices))
+                check_choices(analysis, assignment)
                 return CompiledStep(analysis, assignment, mesh=found, storage=self.storage, donate=donate)
 
         return ShardedStep(step, make=make, check=lambda args: check_weak_types(step, args, types))

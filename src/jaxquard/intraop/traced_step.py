@@ -104,9 +104,15 @@ def type_of(leaf: Any) -> jax.ShapeDtypeStruct:
     A Python number is weakly typed, as in `jax.jit`, and so is `jnp.array(0.1)`: it takes the dtype of what it meets.
     """
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=is_weak(leaf))
+        return jax.ShapeDtypeStruct(leaf.shape, _in_jax(leaf.dtype), weak_type=is_weak(leaf))
     found = jax.typeof(leaf)
     return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=is_weak(leaf))
+
+
+def _in_jax(dtype: Any) -> Any:
+    """What an array of it has when it comes: shapes of NumPy arrays may have 64 bits where JAX has 32."""
+    is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    return dtype if is_key else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def is_weak(leaf: Any) -> bool:
