@@ -124,6 +124,24 @@ def test_the_bar_says_what_is_left():
     ]
 
 
+def test_each_call_has_its_bar_from_its_beginning():
+    """A comparison settles all of its programs at the end; until then it says what it does."""
+    bars = FakeBars()
+    move = move_bars(bars, "segments", "comparing", width=120)
+    for done, name in ((0, "a"), (1, "a")):
+        move(Progress(done=done, total=1, name=name, num_cached=0, left_s=None))
+    for done, name in ((0, "compiling 1 of 2"), (0, "round 3 of at most 125"), (1, "a"), (2, "b")):
+        move(Progress(done=done, total=2, name=name, num_cached=0, left_s=None))
+    assert bars.moves == [
+        ("segments", 0, 1, "a"),
+        ("segments", 1, 1, "a"),
+        ("comparing", 0, 2, "compiling 1 of 2"),
+        ("comparing", 0, 2, "round 3 of at most 125"),
+        ("comparing", 1, 2, "a"),
+        ("comparing", 2, 2, "b"),
+    ]
+
+
 def test_words_leave_room_for_the_bar():
     bars = FakeBars()
     move = move_bars(bars, "segments", width=100)

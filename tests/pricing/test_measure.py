@@ -44,7 +44,11 @@ def test_a_cached_price_is_not_measured_again(tmp_path, monkeypatch):
     seen = []
     second = quick_pricer(cache).price_all([product(24), product(16)], on_progress=seen.append)
     assert second == first[::-1]
-    assert [(p.done, p.total, p.num_cached, p.left_s) for p in seen] == [(1, 2, 1, None), (2, 2, 2, 0.0)]
+    assert [(p.done, p.total, p.num_cached, p.left_s) for p in seen] == [
+        (0, 2, 0, None),
+        (1, 2, 1, None),
+        (2, 2, 2, 0.0),
+    ]
 
 
 def test_a_price_is_found_by_what_a_program_lowers_to(tmp_path, monkeypatch):
@@ -266,9 +270,25 @@ def test_keys_and_loops_and_constraints_have_prices():
 def test_progress_tells_what_is_left():
     seen = []
     quick_pricer(round_size=1).price_all([product(8, "a"), product(16, "b")], on_progress=seen.append)
-    assert [(p.done, p.total, p.name, p.num_cached) for p in seen] == [(1, 2, "a", 0), (2, 2, "b", 0)]
-    assert seen[0].left_s > 0
-    assert seen[1].left_s == 0
+    assert [(p.done, p.name) for p in seen] == [
+        (0, "a"),
+        (0, "compiling 1 of 1"),
+        (1, "a"),
+        (1, "compiling 1 of 1"),
+        (2, "b"),
+    ]
+    assert {(p.total, p.num_cached) for p in seen} == {(2, 0)}
+    assert seen[0].left_s is None
+    assert seen[2].left_s > 0
+    assert seen[-1].left_s == 0
+
+
+def test_a_comparison_tells_of_every_round():
+    seen = []
+    quick_pricer().compare([product(8, "a"), product(16, "b")], on_progress=seen.append)
+    names = [p.name for p in seen if p.done == 0]
+    assert names[:4] == ["a", "compiling 1 of 2", "compiling 2 of 2", "round 1 of at most 13"]
+    assert [p.done for p in seen[-2:]] == [1, 2]
 
 
 @pytest.mark.ray

@@ -45,14 +45,15 @@ def move_bars(bars: ProgressBars, *labels: str, width: int | None = None) -> OnP
     """
     waiting = list(labels)
     move = bars.add(waiting.pop(0), name="tracing")
-    last = 0
+    last: Progress | None = None
     room = max((width or Console(stderr=True).width) - _BAR_WIDTH, 10)
 
     def on_progress(progress: Progress) -> None:
         nonlocal move, last
-        if progress.done <= last and waiting:
+        is_over = last is not None and (last.done == last.total or progress.done < last.done)
+        if is_over and waiting:
             move = bars.add(waiting.pop(0))
-        last = progress.done
+        last = progress
         move(progress.done, progress.total, shorten(_in_words(progress), room))
 
     return on_progress

@@ -14,3 +14,4 @@ from jaxquard.pricing.price import Provenance as Provenance
 from jaxquard.pricing.program import ShardedProgram as ShardedProgram
 from jaxquard.pricing.program import reshard_program as reshard_program
 from jaxquard.pricing.spent import Spent as Spent
+from jaxquard.pricing.steady_cpu import make_cpu_steady as make_cpu_steady

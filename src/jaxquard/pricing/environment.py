@@ -10,6 +10,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
+from jaxquard.pricing.compilers import num_cores
 from jaxquard.pricing.steady_cpu import is_memory_kept
 
 # Settings of JAX that change what a jaxpr lowers or compiles to.
@@ -37,7 +38,7 @@ def device_kind(mesh: Mesh) -> str:
     device = mesh.devices.flat[0]
     if device.platform != "cpu":
         return device.device_kind
-    return f"{device.device_kind}: {_processor()}, {os.cpu_count()} cores"
+    return f"{device.device_kind}: {_processor()}, {num_cores()} cores"
 
 
 @functools.cache

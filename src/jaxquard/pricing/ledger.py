@@ -14,6 +14,8 @@ class Ledger:
         self._results: dict[int, Price | Failure] = {}
         self._num_cached = 0
         self._start_s = time.monotonic()
+        if names:
+            self.tell(names[0])
 
     def __contains__(self, number: int) -> bool:
         return number in self._results
@@ -22,12 +24,16 @@ class Ledger:
         """Writes down a result."""
         self._results[number] = result
         self._num_cached += is_cached
+        self.tell(self._names[number])
+
+    def tell(self, name: str) -> None:
+        """Says how far all is, and what is in work."""
         if self._on_progress is not None:
             self._on_progress(
                 Progress(
                     done=len(self._results),
                     total=len(self._names),
-                    name=self._names[number],
+                    name=name,
                     num_cached=self._num_cached,
                     left_s=self._left_s(),
                 )

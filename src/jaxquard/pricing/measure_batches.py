@@ -121,10 +121,11 @@ class Measurement:
             begun.append(_Begun(job=job, key=key, finish=finish))
         return begun
 
-    def _finish(self, begun: Iterable[_Begun]) -> Iterator[_Ready]:
+    def _finish(self, begun: Sequence[_Begun]) -> Iterator[_Ready]:
         """Those that compiled and fit."""
         available = self.memory_limit_bytes or available_bytes(self.mesh)
-        for item in begun:
+        for done, item in enumerate(begun):
+            self.ledger.tell(f"compiling {done + 1} of {len(begun)}")
             try:
                 with self.meter.during("compiling_s"):
                     executable = item.finish()
@@ -178,6 +179,7 @@ class Measurement:
             effort=self.effort,
             watch=self.watch,
             on_error=set_aside,
+            on_round=self._tell_round,
             small=[position for position, item in enumerate(together) if self._is_small(item)],
         )
         shares = self._communication_shares(contenders)
@@ -191,6 +193,11 @@ class Measurement:
         for item in crowded:
             self.pacer.stop()
             self._run([item])
+
+    def _tell_round(self, done: int, most: int) -> None:
+        # Others are soon done, and the program is of more interest.
+        if self.are_rivals:
+            self.ledger.tell(f"round {done} of at most {most}")
 
     def _is_small(self, ready: _Ready) -> bool:
         available = self.memory_limit_bytes or available_bytes(self.mesh)

@@ -32,13 +32,22 @@ def available_bytes(mesh: Mesh) -> int | None:
 
 
 def _host_bytes() -> int | None:
-    """What the host has free, or what the container may have if that is less; None where Linux does not tell."""
+    """What the host has free, or what is left to the container if that is less; None where Linux does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
         return None
+    left = _container_bytes(Path("/sys/fs/cgroup"))
+    return free if left is None else min(free, left)
+
+
+def _container_bytes(folder: Path) -> int | None:
+    """What is left to a container, with the files that it has read and could forget; None if it is not limited."""
     try:
-        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return free
+        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+        lines = (folder / "memory.stat").read_text().splitlines()
+        files = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    except (OSError, StopIteration, ValueError):
+        return None
+    return max(0, limit - used + files)

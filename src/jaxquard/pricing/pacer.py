@@ -47,6 +47,7 @@ class Pacer:
         watch: WatchedRun,
         on_error: Callable[[int, Exception], None],
         small: Collection[int],
+        on_round: Callable[[int, int], None] = lambda done, most: None,
     ) -> None:
         """As `run_rounds`; the times of the round with the best pace are kept.
 
@@ -58,7 +59,7 @@ class Pacer:
         def race_once() -> tuple[float, float]:
             """The pace, and the seconds that it took."""
             start_s = time.perf_counter()
-            pace = self._race_once(contenders, groups, best, effort, watch, on_error)
+            pace = self._race_once(contenders, groups, best, effort, watch, on_error, on_round)
             return pace, time.perf_counter() - start_s
 
         pace, took_s = race_once()
@@ -89,6 +90,7 @@ class Pacer:
         effort: Effort,
         watch: WatchedRun,
         on_error: Callable[[int, Exception], None],
+        on_round: Callable[[int, int], None],
     ) -> float:
         """How much longer our program took than at best; 1 if there is none."""
         racing = dict(contenders)
@@ -104,8 +106,14 @@ class Pacer:
                 on_error(number, error)
 
         run_rounds(
-            racing, groups={**groups, _PLACE: self}, best=best, effort=effort, watch=watch, on_error=note_error
-        )  # fmt: skip
+            racing,
+            groups={**groups, _PLACE: self},
+            best=best,
+            effort=effort,
+            watch=watch,
+            on_error=note_error,
+            on_round=on_round,
+        )
         if self._contender is None:
             return 1.0
         time_s = self._contender.least_s(effort.num_warmups)

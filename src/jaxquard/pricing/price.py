@@ -86,7 +86,7 @@ class Progress:
 
     Attributes:
         done: how many programs have a price or were set aside.
-        name: the program that was last in work.
+        name: the program that was last in work, or what is done with all of them.
         num_cached: how many prices were known before.
         left_s: how long the rest may take; None as long as nothing is measured.
     """

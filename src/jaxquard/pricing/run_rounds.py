@@ -77,8 +77,14 @@ def run_rounds(
     effort: Effort,
     watch: WatchedRun,
     on_error: Callable[[int, Exception], None],
+    on_round: Callable[[int, int], None] = lambda done, most: None,
 ) -> None:
-    """Runs all of them; their times are in them afterwards, and what fails goes to `on_error`."""
+    """Runs all of them; their times are in them afterwards.
+
+    Args:
+        on_error: told of what fails.
+        on_round: told of the number of a round before it begins, and of how many there may be.
+    """
     racing = dict(contenders)
 
     def run_one(number: int, contender: Contender) -> None:
@@ -95,12 +101,14 @@ def run_rounds(
             del racing[number]
 
     planned = effort.num_warmups + effort.num_runs
-    for round_ in range(effort.num_warmups + max(effort.num_runs, effort.max_runs)):
+    most = effort.num_warmups + max(effort.num_runs, effort.max_runs)
+    for round_ in range(most):
         if effort.close is not None and round_ >= planned and (round_ - planned) % _RUNS_BETWEEN == 0:
             for number in _far_behind(racing, groups, effort):
                 del racing[number]
         if round_ >= planned and _is_enough(racing, groups, effort):
             return
+        on_round(round_ + 1, most)
         order = list(racing.items())
         if round_ > 0:  # In another order each time: what follows on a large program finds the caches full of it.
             random.Random(round_).shuffle(order)

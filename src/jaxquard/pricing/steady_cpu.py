@@ -24,11 +24,19 @@ _KEEP = {"M_TRIM_THRESHOLD": (-1, -1), "M_MMAP_MAX": (-4, 0), "M_TOP_PAD": (-2, 
 _is_memory_kept = False
 
 
-def make_cpu_steady() -> None:
-    """Asks for all of it before JAX starts, in a process that is ours: a command or a benchmark."""
-    compute_on_one_thread()
-    if not _jax_compat.has_started():
+def make_cpu_steady() -> bool:
+    """Makes virtual CPU devices take a steady time: each computes on one thread, and the process keeps its memory.
+
+    For a process that is there for measuring, as the commands are. The user's own `XLA_FLAGS` go before.
+
+    Returns:
+        Whether it came in time: nothing is changed when JAX has started.
+    """
+    is_early = not _jax_compat.has_started()
+    if is_early:
+        compute_on_one_thread()
         keep_memory()
+    return is_early
 
 
 def compute_on_one_thread() -> None:

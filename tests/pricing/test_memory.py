@@ -1,0 +1,40 @@
+"""How much memory there is."""
+
+import pytest
+
+from jaxquard.pricing import memory
+from tests.pricing.programs import line_mesh
+
+GIB = 2**30
+
+
+@pytest.fixture
+def container(tmp_path):
+    """A container's folder: limited to 8 GiB, 6 of them used, one of these by files that were read."""
+    (tmp_path / "memory.max").write_text(f"{8 * GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{6 * GIB}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {5 * GIB}\ninactive_file {GIB}\nactive_file 0\n")
+    return tmp_path
+
+
+def test_what_a_container_uses_is_not_free(container):
+    assert memory._container_bytes(container) == 3 * GIB
+
+
+def test_it_is_never_less_than_nothing(container):
+    (container / "memory.current").write_text(f"{12 * GIB}\n")
+    assert memory._container_bytes(container) == 0
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory.current", "memory.stat"])
+def test_where_nobody_says_there_is_no_limit(container, name):
+    (container / name).write_text("max\n")
+    assert memory._container_bytes(container) is None
+    (container / name).unlink()
+    assert memory._container_bytes(container) is None
+
+
+def test_what_the_process_keeps_it_can_use_again(monkeypatch):
+    monkeypatch.setattr(memory, "_container_bytes", lambda folder: 3 * GIB)
+    monkeypatch.setattr(memory, "kept_bytes", lambda: 5 * GIB)
+    assert memory.available_bytes(line_mesh()) <= 8 * GIB // 8
