@@ -18,8 +18,9 @@ def fake_runs(monkeypatch):
     def run_cell(spec, *, cache, on_part):
         on_part("pricing", 1, 2, "a program")
         ran.append(spec)
-        return replace(made_cell(spec.model), spec=spec)
+        return replace(made_cell(spec.model), spec=spec, machine=module.describe_machine(None))
 
+    monkeypatch.setattr(module, "describe_machine", lambda mesh: "this machine")
     monkeypatch.setattr(module, "run_cell", run_cell)
     monkeypatch.setattr(module, "measure_depth", lambda spec: replace(made_results().depths[0], model=spec.model))
     return ran
@@ -36,6 +37,16 @@ def test_every_cell_is_kept_and_none_is_run_twice(fake_runs, tmp_path):
     assert [cell.spec for cell in both.cells] == specs
     assert told == [(0, 2, specs[0].name), (1, 2, specs[1].name), (2, 2, "")]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_cell_of_another_machine_is_run_again(fake_runs, tmp_path, monkeypatch):
+    path = tmp_path / "cells.json"
+    specs = quick_cells()[:2]
+    module.run_cells(specs, path=path, cache=None)
+    monkeypatch.setattr(module, "describe_machine", lambda mesh: "another")
+    found = module.run_cells(specs[:1], path=path, cache=None)
+    assert fake_runs == [*specs, specs[0]]
+    assert [cell.machine for cell in found.cells] == ["another", "this machine"]
 
 
 def test_what_was_finished_before_an_error_is_kept(fake_runs, tmp_path, monkeypatch):

@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from jaxquard.intraop.sharding_plan import make_mesh
 from jaxquard.pricing import PriceCache
 
 from .cell import Cell
 from .cell_content import Results, read_results, results_text
 from .cell_spec import CellSpec
+from .cell_step import axes_of
 from .cells import MODELS, QUICK_MODELS, full_cells, quick_cells
 from .depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
+from .describe_machine import describe_machine
 from .run_cell import OnPart, run_cell
 
 # How many cells are done, of how many, and the next one's name.
@@ -71,7 +74,7 @@ def run_cells(
     on_part: OnPart = lambda *_: None,
     on_done: Callable[[Cell], None] = lambda cell: None,
 ) -> Results:
-    """Runs what the file does not have yet; `on_done` is told of each cell that was run now.
+    """Runs what the file does not have yet of this machine; `on_done` is told of each cell that was run now.
 
     Raises:
         JaxquardError: if the file holds something else.
@@ -80,7 +83,8 @@ def run_cells(
     finished = {cell.spec: cell for cell in results.cells}
     for done, spec in enumerate(specs):
         on_cell(done, len(specs), spec.name)
-        if spec not in finished:
+        known = finished.get(spec)
+        if known is None or known.machine != describe_machine(make_mesh(axes_of(spec))):
             finished[spec] = run_cell(spec, cache=cache, on_part=on_part)
             results = replace(results, cells=tuple(finished.values()))
             keep_results(results, path)

@@ -14,11 +14,12 @@ from jaxquard.intraop.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.sharding_plan import make_mesh
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.intraop.whole_step import write_whole_step
-from jaxquard.pricing import MeasuredPricer, Price, PriceCache, Progress
+from jaxquard.pricing import MeasuredPricer, PriceCache, Progress
 
 from .cell import Cell, Seconds
 from .cell_spec import CellSpec
 from .cell_step import axes_of, make_step
+from .describe_machine import describe_machine
 from .layer_strategies import layer_strategies
 from .name_blocks import name_blocks
 from .run_plans import OnPart, run_plans
@@ -81,7 +82,7 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
         num_known=num_known,
         blocks=name_blocks(analysis),
         seconds=replace(seconds, whole_run=clock.lap()),
-        machine=_machine(prices),
+        machine=describe_machine(mesh),
         failure=str(found) if isinstance(found, ShardingError) else None,
     )
 
@@ -130,14 +131,6 @@ def _plans(
         return [*([] if chosen in found.baselines else [chosen]), *found.baselines]
     others = layer_strategies(analysis, prices, chosen=chosen.assignment, count=num_strategies, limit_bytes=limit_bytes)
     return [*found.plans, *others]
-
-
-def _machine(prices: StepPrices) -> str:
-    found = [price for kind in prices.kinds.values() for price in kind.prices if isinstance(price, Price)]
-    if not found:
-        return ""
-    source = found[0].provenance
-    return f"{source.num_devices} x {source.device_kind}, JAX {source.jax_version}"
 
 
 class _Clock:
