@@ -10,6 +10,8 @@ TPU := $(CURDIR)/build/tpu
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # A mesh on Ray is many processes, and one serves many tests: no workers.
 PYTEST_RAY := $(BIN)/python -m pytest -q
+# Most of the time goes into machine code for programs that run once: it is left as it comes, but in slow tests.
+QUICK := XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0"
 TPU_TESTS := tests/gemm/test_overlap_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -48,8 +50,8 @@ typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
 unit: $(VENV)/.dev $(TPU)/.done  ## The tests alone
-	$(call timed,pytest,$(PYTEST) -m 'not slow and not ray' --durations=10)
-	$(call timed,pytest on Ray,$(PYTEST_RAY) -m 'not slow and ray' --durations=10)
+	$(call timed,pytest,$(QUICK) $(PYTEST) -m 'not slow and not ray' --durations=10)
+	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10)
 	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
 
 format: $(VENV)/.dev  ## Rewrite the code in its one format

@@ -38,10 +38,17 @@ BLOCKS = {
 }
 
 
+QUICK = "meshslice", "cannon"
+
+
 @pytest.mark.parametrize(
     ("block", "algorithm"),
     [
-        *(("three", algorithm) for algorithm in ALGORITHMS if algorithm != "summa"),
+        *(
+            pytest.param("three", algorithm, marks=() if algorithm in QUICK else pytest.mark.slow)
+            for algorithm in ALGORITHMS
+            if algorithm != "summa"
+        ),
         ("two", "meshslice"),
         ("residuals", "meshslice"),
         ("residuals", "1d_tp"),

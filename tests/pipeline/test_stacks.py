@@ -34,7 +34,9 @@ def test_gives_what_scan_gives(num_layers, num_stages):
     (expected, expected_outputs), expected_grads = jax.value_and_grad(loss, has_aux=True)(layers, lax.scan)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(outputs["mean"], expected_outputs["mean"], rtol=1e-5)
-    np.testing.assert_allclose(grads["kernel"], expected_grads["kernel"], rtol=1e-5, atol=1e-6)
+    # Layers in one program or in several are fused, and rounded, in other ways: a few roundings of the largest value.
+    largest = np.abs(expected_grads["kernel"]).max()
+    np.testing.assert_allclose(grads["kernel"], expected_grads["kernel"], rtol=1e-5, atol=8 * 2**-24 * largest)
 
 
 def test_under_vmap_and_forward_mode():

@@ -146,7 +146,7 @@ def test_memory_lives_as_long_as_any_view(num_devices):
         del array
         add(zeros, np.float32(-1)).block_until_ready()
         held.append((number, moved))
-        if number % 20 == 0:
+        if number % 60 == 0:
             gc.collect()
         if len(held) > 20:
             for value, kept in held:

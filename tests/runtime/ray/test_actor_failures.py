@@ -208,6 +208,7 @@ def test_several_steps_are_queued(mesh, step, run):
     check_goes_on(mesh, step, run, (0,))
 
 
+@pytest.mark.slow
 def test_the_time_of_a_long_task_does_not_count(mesh, step):
     start_s = time.monotonic()
     _, loss = step(initial_state(mesh), spinning_step.batch(), LONG // 2)

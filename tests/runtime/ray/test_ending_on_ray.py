@@ -125,6 +125,7 @@ def test_nothing_is_left(where, how):
         assert status in (-how, 128 + how)
 
 
+@pytest.mark.slow
 def test_the_program_goes_on_after_an_interrupt_and_ends_without_closing():
     program = start(
         """
