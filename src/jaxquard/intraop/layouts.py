@@ -202,7 +202,9 @@ class _AxisLayout:
             if result is None or var in self.dims or not var.aval.shape:
                 continue
             out = step.jaxpr.outvars[result]
-            position = self.graph.definitions.get(out) if out in self.dims else None
+            if not is_var(out) or out not in self.dims:
+                continue
+            position = self.graph.definitions.get(out)
             if position is None or position not in self.inside:
                 continue
             kept, is_late = self.dims[out], out in self.late

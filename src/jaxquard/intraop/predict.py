@@ -106,9 +106,8 @@ def with_segments(
     """The prediction with the prices of all segments; infinite for those that have none."""
     if prediction.segments:
         return prediction
-    found = _price(
-        analysis, prices, [_Part(segments=(segment,), plan=plan) for segment in analysis.segments], pricer, None
-    )
+    parts = [_Part(segments=(segment,), plan=plan) for segment in analysis.segments]
+    found = _price(analysis, prices, parts, pricer, None)
     return _with_sums(analysis, prices, plan, prediction, found)
 
 
