@@ -35,6 +35,13 @@ def test_where_nobody_says_there_is_no_limit(container, name):
 
 
 def test_what_the_process_keeps_it_can_use_again(monkeypatch):
-    monkeypatch.setattr(memory, "_container_bytes", lambda folder: 3 * GIB)
+    monkeypatch.setattr(memory, "_host_bytes", lambda: 3 * GIB)
     monkeypatch.setattr(memory, "kept_bytes", lambda: 5 * GIB)
-    assert memory.available_bytes(line_mesh()) <= 8 * GIB // 8
+    assert memory.available_bytes(line_mesh()) == GIB
+
+
+def test_the_host_or_the_container_whichever_has_less(monkeypatch):
+    for left, expected in ((1, 1), (2**60, None)):
+        monkeypatch.setattr(memory, "_container_bytes", lambda folder, left=left: left)
+        found = memory._host_bytes()
+        assert found == expected if expected is not None else 1 < found < 2**60

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from jaxquard.cli.shard_step import NamedStep
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.analyse import analyse_step
+from jaxquard.intraop.analyse import analyse_step, check_choices
 from jaxquard.intraop.baselines import Baseline, baselines
 from jaxquard.intraop.sharding_plan import ShardingPlan
 from jaxquard.intraop.step_fingerprint import differences, fingerprint_step
@@ -55,6 +55,7 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
         raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
     analysis = analyse_step(traced, axes=plan.axes, lengths=plan.lengths)
     chosen = Baseline(name=PLAN, assignment=dict(enumerate(plan.choices)), storage=plan.storage)
+    check_choices(analysis, chosen.assignment)
     plans: Sequence[Baseline] = [chosen, *baselines(analysis).values()]
     programs = [
         replace(write_whole_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans

@@ -70,7 +70,8 @@ def explain_misfit(
     if needs:
         assert memory_limit_bytes is not None, "without a limit, what runs fits"
         fits_as_sum = isinstance(frontier, Frontier) and frontier.smallest.size_bytes <= memory_limit_bytes
-        return _too_little(memory_limit_bytes, *min(needs), fits_as_sum=fits_as_sum)
+        why = _why_not_together(len(prices.borders) + 1) if fits_as_sum else ""
+        return _too_little(memory_limit_bytes, *min(needs), why=why)
     if isinstance(frontier, ShardingError):
         dead_ends = _dead_ends(prices)
         return ShardingError(f"{frontier}{_reasons(dead_ends)}{_advice(dead_ends)}")
@@ -80,15 +81,23 @@ def explain_misfit(
     )
 
 
-def _too_little(limit_bytes: int, least_bytes: int, how: str, *, fits_as_sum: bool) -> ShardingError:
-    why = (
+def _why_not_together(num_segments: int) -> str:
+    if num_segments == 1:
+        return (
+            " The layers alone fit, but not the step: it takes stacked weights apart and puts them together again. A "
+            "larger num_finalists looks at more plans."
+        )
+    return (
         " By the sum of their segments some plans fit, but none with its segments together; a larger num_finalists "
         "looks at more of them."
     )
+
+
+def _too_little(limit_bytes: int, least_bytes: int, how: str, *, why: str) -> ShardingError:
     return ShardingError(
         f"memory_limit_bytes={limit_bytes} ({_mib(limit_bytes)}) is too little: the plans that were looked at need "
         f"{least_bytes} bytes ({_mib(least_bytes)}) or more; the smallest is {how}. Raise the limit to at least that, "
-        f"use more devices, or a smaller batch.{why if fits_as_sum else ''}"
+        f"use more devices, or a smaller batch.{why}"
     )
 
 

@@ -1,9 +1,9 @@
 """What a step does for a block after the forward: it decides what the block costs, and not how it can be cut.
 
-Of which operands of its contractions gradients are made, whether it or the block before it is computed again (the last
-product under a checkpoint need not be, wherever that is), and how many arrays of the operands' shapes the update puts
-into the state: a weight and its moments. What else belongs to a block, such as the norm at the end of a model, is
-small, and would make another kind of the last layer.
+Of which operands of its products gradients are made (of convolutions, how many), whether it or the block before it is
+computed again (the last product under a checkpoint need not be, wherever that is), and how many arrays of the operands'
+shapes the update puts into the state: a weight and its moments. What else belongs to a block, such as the norm at the
+end of a model, is small, and would make another kind of the last layer.
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ from jaxquard.ir.jaxpr_tools import is_var
 def later_work(graph: StepGraph, blocks: Sequence[Block], matches: Matches, owners: Sequence[int]) -> list[Hashable]:
     """Of every block; equal where the same is done."""
     gradients = Counter(_gradients(graph, matches))
+    others = _convolutions(graph, owners)
     again = {owners[position] for position in _computed_again(graph)}
     replaced = _replaced(graph, owners)
     found: list[Hashable] = []
@@ -28,8 +29,9 @@ def later_work(graph: StepGraph, blocks: Sequence[Block], matches: Matches, owne
         }
         updates = tuple(sorted((shape, replaced[block.number, shape]) for shape in shapes))
         of_each = tuple(tuple(gradients[position, place] for place in (0, 1)) for position in block.contractions)
+        of_others = tuple(sorted((name, count) for (owner, name), count in others.items() if owner == block.number))
         is_again = not again.isdisjoint((block.number - 1, block.number))
-        found.append((of_each, is_again, updates))
+        found.append((of_each, of_others, is_again, updates))
     return found
 
 
@@ -37,6 +39,13 @@ def _gradients(graph: StepGraph, matches: Matches) -> list[tuple[int, int | None
     """The contractions and the places of their operands that backward contractions make gradients of."""
     made = (matches.cotangents[graph.equations[position].outvars[0]] for position in matches.partners)
     return [(cotangent.position, cotangent.place) for cotangent in made]
+
+
+def _convolutions(graph: StepGraph, owners: Sequence[int]) -> Counter[tuple[int, str]]:
+    """By block, those of the backward."""
+    backward = (position for position, phase in enumerate(graph.phases) if phase is Phase.BACKWARD)
+    names = ((position, graph.equations[position].primitive.name) for position in backward)
+    return Counter((owners[position], name) for position, name in names if name.startswith("conv_general"))
 
 
 def _computed_again(graph: StepGraph) -> list[int]:

@@ -199,7 +199,7 @@ class _AxisLayout:
         """State that follows the weights and is read by nothing else, as a running mean of them: as it is made."""
         step = self.graph.step
         for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
-            if result is None or var in self.dims or not var.aval.shape:
+            if result is None or var in self.dims or not var.aval.shape or var not in self.graph.users:
                 continue
             out = step.jaxpr.outvars[result]
             if not is_var(out) or out not in self.dims:
@@ -208,7 +208,7 @@ class _AxisLayout:
             if position is None or position not in self.inside:
                 continue
             kept, is_late = self.dims[out], out in self.late
-            if kept is None and storage is not Storage.AS_USED:
+            if kept is None and storage is not Storage.AS_USED and out not in self.graph.users:
                 kept, is_late = _largest_dim(var, num_devices), True
             self._cut(out, kept, is_late=is_late)
             for source, dim in list(self._inputs(position, out, kept)):
@@ -278,7 +278,9 @@ class _AxisLayout:
                 dim = None
             position = self.graph.definitions.get(var)
             if position is not None and position not in self.inside:
-                self.entries.setdefault(var, dim)
+                if var not in self.entries:
+                    self.entries[var] = dim
+                    self.late.update([var] if is_late else [])
                 continue
             self._cut(var, dim, is_late=is_late)
             if position is not None and self.graph.phases[position] is not Phase.BACKWARD:

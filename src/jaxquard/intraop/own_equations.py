@@ -8,7 +8,8 @@ backward   a contraction       the block of the contraction that it makes a grad
            computed again      the block that computed it first
            others              the block of the forward values that they use, or else that of their inputs;
                                what only updates state, the block of that state
-update                         the block of the state
+update                         the block of the state; also where no gradient comes in (a frozen layer's, a mean of
+                               old weights), which makes it forward
 """
 
 from collections import Counter
@@ -129,7 +130,8 @@ def _own_states(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
 
 def _own_update(graph: StepGraph, owners: list[int | None], states: dict[Var, int]) -> None:
     for position, equation in enumerate(graph.equations):
-        if graph.phases[position] is not Phase.UPDATE:
+        is_left = owners[position] is None and graph.phases[position] is Phase.FORWARD
+        if graph.phases[position] is not Phase.UPDATE and not is_left:
             continue
         arrays: list[int] = []
         scalars: list[int] = []

@@ -12,11 +12,13 @@ from jaxquard.intraop.analyse import analyse_step
 from jaxquard.intraop.choose_finalists import choose_finalists
 from jaxquard.intraop.price_segments import make_chain, price_segments
 from jaxquard.intraop.search_chain import search_chain
+from jaxquard.intraop.sharding_plan import make_mesh
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.pricing import Failure, OnProgress, Price, Provenance, ShardedProgram
 
 from .cell_spec import CellSpec
 from .cell_step import axes_of, make_step
+from .describe_machine import describe_machine
 
 MODELS = ("gpt", "llama", "moe")
 DEPTHS = (4, 12, 24, 48, 96)
@@ -37,6 +39,7 @@ class Depth:
     traced_s: float
     analysed_s: float
     composed_s: float
+    machine: str = ""
 
 
 def measure_depth(spec: CellSpec) -> Depth:
@@ -63,6 +66,7 @@ def measure_depth(spec: CellSpec) -> Depth:
         traced_s=laps_s[1] - laps_s[0],
         analysed_s=min(laps_s[2] - laps_s[1], laps_s[3] - laps_s[2]),
         composed_s=time.perf_counter() - start_s,
+        machine=describe_machine(make_mesh(axes_of(spec))),
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs the cells one after the other; what is finished is kept after each, and not run again."""
+"""Runs the cells one after the other; what is finished on this machine is kept after each, and not run again."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,7 +35,8 @@ def reproduce_cfp(
     Args:
         models: only those; by default all, or a few if quick.
         is_quick: tiny models and few strategies.
-        path: where results are kept after every cell; what is in it already stays.
+        path: where results are kept after every cell; what is in it already of this machine stays, and of others what
+            is not asked for.
         cache: where prices of parts are kept.
         on_cell, on_part: told how far the cells are, and how far the work of the present one.
         on_done: told of each cell that was run now.
@@ -84,7 +85,7 @@ def run_cells(
     for done, spec in enumerate(specs):
         on_cell(done, len(specs), spec.name)
         known = finished.get(spec)
-        if known is None or known.machine != describe_machine(make_mesh(axes_of(spec))):
+        if known is None or known.machine != _machine(spec):
             finished[spec] = run_cell(spec, cache=cache, on_part=on_part)
             results = replace(results, cells=tuple(finished.values()))
             keep_results(results, path)
@@ -95,13 +96,17 @@ def run_cells(
 
 def run_depths(results: Results, specs: Sequence[CellSpec], *, on_part: OnPart = lambda *_: None) -> Results:
     """Adds analysis and search of the depths that are not there yet."""
-    known = {(depth.model, depth.num_layers) for depth in results.depths}
-    depths = list(results.depths)
+    depths = {(depth.model, depth.num_layers): depth for depth in results.depths}
     for done, spec in enumerate(specs):
         on_part("analysis by depth", done, len(specs), spec.name)
-        if (spec.model, spec.num_layers) not in known:
-            depths.append(measure_depth(spec))
-    return replace(results, depths=tuple(depths))
+        known = depths.get((spec.model, spec.num_layers))
+        if known is None or known.machine != _machine(spec):
+            depths[spec.model, spec.num_layers] = measure_depth(spec)
+    return replace(results, depths=tuple(depths.values()))
+
+
+def _machine(spec: CellSpec) -> str:
+    return describe_machine(make_mesh(axes_of(spec)))
 
 
 def keep_results(results: Results, path: Path | None) -> None:
