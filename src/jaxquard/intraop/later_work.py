@@ -19,7 +19,7 @@ from jaxquard.ir.jaxpr_tools import is_var
 def later_work(graph: StepGraph, blocks: Sequence[Block], matches: Matches, owners: Sequence[int]) -> list[Hashable]:
     """Of every block; equal where the same is done."""
     gradients = Counter(_gradients(graph, matches))
-    others = _convolutions(graph, owners)
+    convolutions = Counter(_owners_of_convolutions(graph, owners))
     again = {owners[position] for position in _computed_again(graph)}
     replaced = _replaced(graph, owners)
     found: list[Hashable] = []
@@ -29,9 +29,8 @@ def later_work(graph: StepGraph, blocks: Sequence[Block], matches: Matches, owne
         }
         updates = tuple(sorted((shape, replaced[block.number, shape]) for shape in shapes))
         of_each = tuple(tuple(gradients[position, place] for place in (0, 1)) for position in block.contractions)
-        of_others = tuple(sorted((name, count) for (owner, name), count in others.items() if owner == block.number))
         is_again = not again.isdisjoint((block.number - 1, block.number))
-        found.append((of_each, of_others, is_again, updates))
+        found.append((of_each, convolutions[block.number], is_again, updates))
     return found
 
 
@@ -41,11 +40,14 @@ def _gradients(graph: StepGraph, matches: Matches) -> list[tuple[int, int | None
     return [(cotangent.position, cotangent.place) for cotangent in made]
 
 
-def _convolutions(graph: StepGraph, owners: Sequence[int]) -> Counter[tuple[int, str]]:
-    """By block, those of the backward."""
-    backward = (position for position, phase in enumerate(graph.phases) if phase is Phase.BACKWARD)
-    names = ((position, graph.equations[position].primitive.name) for position in backward)
-    return Counter((owners[position], name) for position, name in names if name.startswith("conv_general"))
+def _owners_of_convolutions(graph: StepGraph, owners: Sequence[int]) -> list[int]:
+    """The blocks of those in the backward."""
+    steps = zip(graph.equations, graph.phases, owners, strict=True)
+    return [
+        owner
+        for equation, phase, owner in steps
+        if phase is Phase.BACKWARD and equation.primitive.name == "conv_general_dilated"
+    ]
 
 
 def _computed_again(graph: StepGraph) -> list[int]:
