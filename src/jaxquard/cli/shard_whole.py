@@ -6,11 +6,8 @@ from dataclasses import dataclass, replace
 from jax.sharding import Mesh
 
 from jaxquard.cli.shard_step import NamedStep
-from jaxquard.errors import ShardingError
-from jaxquard.intraop.analyse import analyse_step, check_choices
 from jaxquard.intraop.baselines import Baseline, baselines
 from jaxquard.intraop.sharding_plan import ShardingPlan
-from jaxquard.intraop.step_fingerprint import differences, fingerprint_step
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price
@@ -49,13 +46,8 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
     Raises:
         ShardingError: if the plan is not for this step.
     """
-    traced = trace_step(step.train_step, step.args)
-    different = differences(plan.fingerprint, fingerprint_step(traced))
-    if different:
-        raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
-    analysis = analyse_step(traced, axes=plan.axes, lengths=plan.lengths)
-    chosen = Baseline(name=PLAN, assignment=dict(enumerate(plan.choices)), storage=plan.storage)
-    check_choices(analysis, chosen.assignment)
+    analysis = plan.analyse(trace_step(step.train_step, step.args))
+    chosen = Baseline(name=PLAN, assignment=plan.assignment, storage=plan.storage)
     plans: Sequence[Baseline] = [chosen, *baselines(analysis).values()]
     programs = [
         replace(write_whole_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans

@@ -4,8 +4,8 @@ A block's fingerprint is what its contractions look like and how they depend on 
 how far back, and along which dims; and, as a price is of forward, backward and update, which gradients there are of
 them, whether they are computed again, and how much state of their shapes is replaced: a frozen layer is another one.
 Runs with equal fingerprints have the same ways to be cut and communicate alike, whatever stands between their
-contractions. A greedy cover takes, again and again, the run whose repetitions cover most
-of what is left; the number of its strategies is bounded, as all of them are priced.
+contractions. A greedy cover takes, again and again, the run whose repetitions cover most of what is left; the number of
+its strategies is bounded, as all of them are priced.
 """
 
 import itertools

@@ -15,14 +15,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxquard._jax_compat import without_mesh
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.analyse import analyse_step, check_choices
+from jaxquard.intraop.analyse import Analysis, analyse_step, check_choices
 from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.own_buffers import copy_leaf
 from jaxquard.intraop.plan_content import plan_content
 from jaxquard.intraop.plan_text import plan_text
 from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.step_fingerprint import StepFingerprint, differences, fingerprint_step
-from jaxquard.intraop.traced_step import argument_names, argument_number, trace_step
+from jaxquard.intraop.traced_step import TracedStep, argument_names, argument_number, trace_step
 from jaxquard.intraop.weak_types import as_planned, check_weak_types
 
 
@@ -92,6 +92,11 @@ class ShardingPlan:
         return tuple(names for segment in self.segments for names in segment.strategy)
 
     @property
+    def assignment(self) -> dict[int, tuple[str, ...]]:
+        """The same by the number of the block."""
+        return dict(enumerate(self.choices))
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """The number of blocks in each segment."""
         return tuple(len(segment.strategy) for segment in self.segments)
@@ -113,16 +118,24 @@ class ShardingPlan:
 
         def make(args: Sequence[Any]) -> CompiledStep:
             traced = trace_step(step, as_planned(args, types))
-            different = differences(self.fingerprint, fingerprint_step(traced))
-            if different:
-                raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
             with without_mesh():
-                analysis = analyse_step(traced, axes=self.axes, lengths=self.lengths)
-                assignment = dict(enumerate(self.choices))
-                check_choices(analysis, assignment)
-                return CompiledStep(analysis, assignment, mesh=found, storage=self.storage, donate=donate)
+                analysis = self.analyse(traced)
+                return CompiledStep(analysis, self.assignment, mesh=found, storage=self.storage, donate=donate)
 
         return ShardedStep(step, make=make, check=lambda args: check_weak_types(step, args, types))
+
+    def analyse(self, traced: TracedStep) -> Analysis:
+        """Takes the step apart as the plan has it.
+
+        Raises:
+            ShardingError: if it is another step, or this version of jaxquard takes it apart in another way.
+        """
+        different = differences(self.fingerprint, fingerprint_step(traced))
+        if different:
+            raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
+        analysis = analyse_step(traced, axes=self.axes, lengths=self.lengths)
+        check_choices(analysis, self.assignment)
+        return analysis
 
     def shard(self, *args: Any, mesh: Mesh | None = None) -> Any:
         """Places the step's first argument, or first few, as planned, in memory of its own: they stay as they are.
