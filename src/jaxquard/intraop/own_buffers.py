@@ -18,10 +18,12 @@ def copy_leaf(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, jax.Array) else leaf
 
 
-def without_repeats(leaves: Sequence[Any], *, others: Sequence[Any] = ()) -> list[Any]:
-    """The leaves, those copied that are the same array as one before, or as one of the others."""
-    seen = {id(leaf) for leaf in others}
-    found = []
+def without_repeats(leaves: list[Any], *, others: frozenset[int] = frozenset()) -> list[Any]:
+    """The leaves, those copied that are the same array as one before, or as one of the others, given by their ids."""
+    numbers = set(map(id, leaves))
+    if len(numbers) == len(leaves) and numbers.isdisjoint(others):
+        return leaves
+    seen, found = set(others), []
     for leaf in leaves:
         found.append(copy_leaf(leaf) if id(leaf) in seen else leaf)
         seen.add(id(leaf))
@@ -41,7 +43,7 @@ def with_own_buffers(arrays: Sequence[Any], *, places: Collection[int]) -> list[
 
 
 def _buffers(array: Any) -> list[tuple[int, int]]:
-    """Where its parts lie, by device; an array of no elements lies nowhere, and one that is traced has no memory."""
-    if isinstance(array, jax.core.Tracer) or not array.size:
+    """Where its parts lie, by device; one of no elements, of numpy, or one that is traced is on no device."""
+    if isinstance(array, jax.core.Tracer | np.ndarray) or not array.size:
         return []
     return [(shard.device.id, shard.data.unsafe_buffer_pointer()) for shard in array.addressable_shards]

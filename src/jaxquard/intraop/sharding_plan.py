@@ -120,9 +120,16 @@ class ShardingPlan:
             traced = trace_step(step, as_planned(args, types))
             with without_mesh():
                 analysis = self.analyse(traced)
-                return CompiledStep(analysis, self.assignment, mesh=found, storage=self.storage, donate=donate)
+                return CompiledStep(
+                    analysis,
+                    self.assignment,
+                    mesh=found,
+                    storage=self.storage,
+                    donate=donate,
+                    check=lambda args: check_weak_types(step, args, types),
+                )
 
-        return ShardedStep(step, make=make, check=lambda args: check_weak_types(step, args, types))
+        return ShardedStep(step, make=make)
 
     def analyse(self, traced: TracedStep) -> Analysis:
         """Takes the step apart as the plan has it.

@@ -1,0 +1,102 @@
+"""Puts the leaves of a call where the step's program wants them, and takes time only for those that are new there.
+
+`jax.device_put` of leaves that are in place already, and a look at the type of each, took 15 ms a step for the 607
+leaves of a BERT with 12 layers on an H200, nearly as long as the step itself (19 ms). In a training loop all leaves but
+the batch are what the last call returned, and results of one program have the same types and shardings in every call.
+So a leaf is known if it is the last call's result that was found to be right at this place, or the very leaf that was
+there in the last call.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.step_fingerprint import type_text
+from jaxquard.intraop.traced_step import TracedStep
+
+
+class LeafPlacer:
+    """Places leaves of calls of one step."""
+
+    def __init__(self, step: TracedStep, shardings: Sequence[NamedSharding]) -> None:
+        self._step, self._shardings = step, list(shardings)
+        # What each place has without a further look, as far as it is still alive.
+        self._known: list[Callable[[], Any]] = [_nothing] * len(self._shardings)
+        # For each place, the number of the result that belongs there.
+        self._sources: dict[int, int] = {}
+        self._results: list[weakref.ref[Any]] = []
+
+    def newcomers(self, leaves: Sequence[Any]) -> list[int]:
+        """Places of leaves that have to be looked at."""
+        return [
+            place for place, (leaf, known) in enumerate(zip(leaves, self._known, strict=True)) if known() is not leaf
+        ]
+
+    def check(self, leaves: Sequence[Any], places: Sequence[int]) -> None:
+        """Looks at the leaves of some places.
+
+        Raises:
+            ShardingError: if one has another shape or dtype. The program is for these types alone: a mean over a batch
+                has its size in it.
+        """
+        for place in places:
+            leaf, planned = leaves[place], self._step.arg_types[place]
+            found = leaf if isinstance(leaf, jax.Array) else jax.typeof(leaf)
+            if (found.shape, found.dtype) != (planned.shape, planned.dtype):
+                name, types = self._step.arg_names[place], (type_text(planned), type_text(found))
+                raise ShardingError(
+                    f"the plan was made for another step: {name} was {types[0]} and is {types[1]}. Search again for "
+                    "this one."
+                )
+
+    def place(self, leaves: Sequence[Any], places: Sequence[int]) -> list[Any]:
+        """All leaves, those of some places moved to where they belong."""
+        placed = list(leaves)
+        if not places:
+            return placed
+        moved = jax.device_put([leaves[place] for place in places], [self._shardings[place] for place in places])
+        for place, array in zip(places, moved, strict=True):
+            placed[place] = array
+        there = [place for place in places if _is_at(leaves[place], self._shardings[place])]
+        self._learn(leaves, places, there)
+        return placed
+
+    def _learn(self, leaves: Sequence[Any], places: Sequence[int], there: Sequence[int]) -> None:
+        """Remembers leaves that did not have to be moved, and which results they are."""
+        for place in places:
+            self._known[place] = _nothing
+        numbers = {id(result()): number for number, result in enumerate(self._results)} if there else {}
+        for place in there:
+            self._known[place] = weakref.ref(leaves[place])
+            if id(leaves[place]) in numbers:
+                self._sources[place] = numbers[id(leaves[place])]
+
+    def note_results(self, results: Sequence[jax.Array]) -> None:
+        """What the call has returned; the next one may be given it."""
+        self._results = list(map(weakref.ref, results))
+        for place, number in self._sources.items():
+            self._known[place] = self._results[number]
+
+    def strangers(self, leaves: Sequence[Any]) -> list[int]:
+        """Places of leaves that the last call has not made."""
+        made = {id(result()) for result in self._results}
+        return [place for place, leaf in enumerate(leaves) if id(leaf) not in made]
+
+
+def _is_at(leaf: Any, sharding: NamedSharding) -> bool:
+    """Whether it lies there; what is traced does nowhere."""
+    if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
+        return False
+    return leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+
+def _nothing() -> object:
+    """A reference to what no leaf is."""
+    return _NO_LEAF
+
+
+_NO_LEAF = object()
