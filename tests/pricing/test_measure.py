@@ -1,9 +1,11 @@
 import _thread
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from jaxquard.errors import PricingError
 from jaxquard.pricing import Failure, FailureReason, Price, PriceCache, measure, measure_batches, reshard_program
 from jaxquard.pricing.compilers import CompileInThreads
 from jaxquard.pricing.contender import Contender
+from jaxquard.pricing.make_inputs import InputMaker
 from tests.pricing.programs import array, make, product, quick_pricer
 
 
@@ -138,6 +141,97 @@ def test_out_of_memory_beside_others_is_tried_again_alone(monkeypatch):
 
     monkeypatch.setattr(Contender, "run", run)
     assert all(isinstance(price, Price) for price in quick_pricer().price_all([product(16), product(24)]))
+
+
+def test_what_is_tried_again_alone_has_the_memory_of_the_others(monkeypatch):
+    """Also without the garbage collector, which may come too late."""
+    original, seen, left = Contender.run, weakref.WeakSet(), []
+
+    def run(self):
+        is_retried = self not in seen and len(runs) > 1
+        runs.append(None)
+        if is_retried:
+            left.append(len(seen))
+        seen.add(self)
+        if len(runs) == 1:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")
+        return original(self)
+
+    runs: list[None] = []
+    monkeypatch.setattr(Contender, "run", run)
+    gc.disable()
+    try:
+        prices = quick_pricer().price_all([product(16), product(24)])
+    finally:
+        gc.enable()
+    assert all(isinstance(price, Price) for price in prices)
+    assert left == [0]
+
+
+def test_what_could_not_be_compiled_beside_a_round_is_compiled_after_it(monkeypatch):
+    """A GPU's compiler needs some of the device's memory."""
+    said = []
+
+    class Crowded(CompileInThreads):
+        def start(self, lowered, *, free_outputs):
+            def finish():
+                said.append("RESOURCE_EXHAUSTED: Failed to get configs for: 4 out of 50 instructions.")
+                raise RuntimeError(said[-1])
+
+            return finish
+
+    monkeypatch.setattr(measure, "choose_compilers", lambda *_, **__: Crowded(2))
+    with quick_pricer(round_size=4) as pricer:
+        found = pricer.price_all([product(8 * n) for n in range(1, 9)])
+    assert len(said) == 8
+    assert all(isinstance(price, Price) for price in found)
+
+
+def test_the_program_that_keeps_the_pace_holds_no_inputs_of_others(monkeypatch):
+    shared = []
+
+    class Maker(InputMaker):
+        def share(self, aval, spec):
+            array = super().share(aval, spec)
+            shared.append(weakref.ref(array))
+            return array
+
+    monkeypatch.setattr(measure_batches, "InputMaker", Maker)
+    pricer = quick_pricer()
+    pricer.price_all([product(16), product(24), product(32)])
+    assert len(shared) == 6
+    gc.collect()
+    assert sum(array() is not None for array in shared) == 2
+    pricer.close()
+    gc.collect()
+    assert not any(array() for array in shared)
+
+
+def test_before_something_does_not_fit_the_pace_is_let_go(monkeypatch):
+    """Here there is room only as long as no program stays in memory."""
+    pricer = quick_pricer(round_size=1)
+    monkeypatch.setattr(
+        measure_batches, "available_bytes", lambda mesh: 10**6 if pricer._pacer._contender is None else 100
+    )
+    assert all(isinstance(price, Price) for price in pricer.price_all([product(16), product(24)]))
+    assert all(isinstance(price, Price) for price in pricer.price_all([product(32)]))
+
+
+def test_devices_that_do_not_answer_any_more_end_it(monkeypatch):
+    original, runs = Contender.run, []
+
+    def run(self):
+        runs.append(self)
+        if len(runs) > 30:
+            time.sleep(2)
+        return original(self)
+
+    monkeypatch.setattr(Contender, "run", run)
+    pricer = quick_pricer(limit_s=0.5, round_size=1)
+    pricer.price(product(16))
+    runs += [None] * 30
+    with pytest.raises(PricingError, match=r"^the devices do not answer any more: .*\(no result within 0.5 s\)"):
+        pricer.price_all([product(24), product(32)])
 
 
 def test_what_does_not_run_is_set_aside(monkeypatch):

@@ -1,5 +1,8 @@
 """How much memory there is."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from jaxquard.pricing import memory
@@ -45,3 +48,23 @@ def test_the_host_or_the_container_whichever_has_less(monkeypatch):
         monkeypatch.setattr(memory, "_container_bytes", lambda folder, left=left: left)
         found = memory._host_bytes()
         assert found == expected if expected is not None else 1 < found < 2**60
+
+
+def accelerators(*stats):
+    """A mesh of devices that tell so much."""
+    devices = [SimpleNamespace(platform="gpu", memory_stats=lambda stat=stat: stat) for stat in stats]
+    return SimpleNamespace(devices=np.array(devices, dtype=object))
+
+
+def test_an_accelerator_has_what_is_left_and_the_fullest_decides():
+    mesh = accelerators(
+        {"bytes_limit": 8 * GIB, "bytes_in_use": GIB}, {"bytes_limit": 9 * GIB, "bytes_in_use": 4 * GIB}
+    )
+    assert memory.available_bytes(mesh) == 5 * GIB
+    assert memory.capacity_bytes(mesh) == 8 * GIB
+
+
+@pytest.mark.parametrize("stats", [None, {}])
+def test_where_a_device_does_not_tell_nothing_is_known(stats):
+    assert memory.available_bytes(accelerators(stats)) is None
+    assert memory.capacity_bytes(accelerators(stats)) is None

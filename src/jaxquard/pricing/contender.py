@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard.pricing.lower_program import usable_donations
-from jaxquard.pricing.make_inputs import InputMaker
+from jaxquard.pricing.make_inputs import InputMaker, make_input
 from jaxquard.pricing.program import ShardedProgram
 
 
@@ -30,7 +30,8 @@ class Contender:
     """
 
     def __init__(self, program: ShardedProgram, compiled: Any, *, mesh: Mesh, maker: InputMaker) -> None:
-        self._compiled, self._maker = compiled, maker
+        # Not the maker, which holds inputs of other programs.
+        self._compiled, self._mesh = compiled, mesh
         closed: Any = program.jaxpr
         self._types = tuple(zip(closed.in_avals, program.in_specs, strict=True))
         self._donated = usable_donations(program)
@@ -38,7 +39,7 @@ class Contender:
             maker.make(*type_) if position in self._donated else maker.share(*type_)
             for position, type_ in enumerate(self._types)
         ]
-        self._successors = self._find_successors(closed.out_avals, mesh)
+        self._successors = self._find_successors(closed.out_avals)
         self.series = Series()
 
     def run(self, label: str = "jaxquard run") -> float:
@@ -81,13 +82,13 @@ class Contender:
         counted = self.times_s[num_warmups:]
         return min(counted) if counted else self.warm_s
 
-    def _find_successors(self, out_avals: Any, mesh: Mesh) -> dict[int, int]:
+    def _find_successors(self, out_avals: Any) -> dict[int, int]:
         """For each donated input, the output that can follow it."""
         free = list(enumerate(zip(out_avals, self._compiled.output_shardings, strict=True)))
         found = {}
         for position in self._donated:
             aval, spec = self._types[position]
-            sharding = NamedSharding(mesh, spec)
+            sharding = NamedSharding(self._mesh, spec)
             for entry in free:
                 output, (out_aval, out_sharding) = entry
                 is_alike = (out_aval.shape, out_aval.dtype) == (aval.shape, aval.dtype)
@@ -101,4 +102,8 @@ class Contender:
         for position in self._donated:
             if self._inputs[position].is_deleted():
                 output = self._successors.get(position)
-                self._inputs[position] = self._maker.make(*self._types[position]) if output is None else outputs[output]
+                self._inputs[position] = self._make(position) if output is None else outputs[output]
+
+    def _make(self, position: int) -> jax.Array:
+        aval, spec = self._types[position]
+        return make_input(aval, NamedSharding(self._mesh, spec))

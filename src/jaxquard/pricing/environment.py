@@ -32,6 +32,9 @@ _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 # How many virtual devices there are is the mesh's to say.
 _NO_MATTER = ("--xla_force_host_platform_device_count", "--xla_dump_")
 
+# What of NCCL's settings only says how much is told; all others may change how long a collective takes.
+_NCCL_LOGS = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
+
 
 def device_kind(mesh: Mesh) -> str:
     """As JAX names it; all processors are "cpu" to it, so there the model and the cores follow."""
@@ -65,6 +68,9 @@ def environment_key(mesh: Mesh, **measured: Any) -> str:
     }
     if device.platform == "cpu" and is_memory_kept():
         parts["memory"] = "kept"
+    links = sorted(item for item in os.environ.items() if item[0].startswith("NCCL_") and item[0] not in _NCCL_LOGS)
+    if device.platform == "gpu" and links:
+        parts["links"] = links
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.compilers import Compilers
+from jaxquard.pricing.compilers import CompileHere, Compilers
 from jaxquard.pricing.contender import Contender
 from jaxquard.pricing.environment import device_kind
 from jaxquard.pricing.even_times import even_race
@@ -49,11 +49,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """A job whose compilation has begun; `finish` waits for it."""
+    """A job whose compilation has begun; `finish` waits for it, and `again` compiles once more, at once."""
 
     job: Job
     key: str
     finish: Callable[[], Any]
+    again: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,27 +119,50 @@ class Measurement:
             free_outputs = tuple(spec is None for spec in job.program.out_specs)
             with self.meter.during("compiling_s"):
                 finish = self.compilers.start(lowered, free_outputs=free_outputs)
-            begun.append(_Begun(job=job, key=key, finish=finish))
+            again = CompileHere().start(lowered, free_outputs=free_outputs)
+            begun.append(_Begun(job=job, key=key, finish=finish, again=again))
         return begun
 
     def _finish(self, begun: Sequence[_Begun]) -> Iterator[_Ready]:
         """Those that compiled and fit."""
-        available = self.memory_limit_bytes or available_bytes(self.mesh)
         for done, item in enumerate(begun):
             self.ledger.tell(f"compiling {done + 1} of {len(begun)}")
             try:
                 with self.meter.during("compiling_s"):
-                    executable = item.finish()
+                    executable = self._compiled(item)
                 needed = peak_bytes(executable)
             except Exception as error:  # The compiler refuses this candidate.
                 self._set_aside(item.job, FailureReason.NO_COMPILATION, error)
                 continue
+            available = self._available_for(needed)
             if available is not None and needed > available:
                 for number in item.job.numbers:
                     name = item.job.program.name
                     self.ledger.settle(number, misfit(name, needed_bytes=needed, available_bytes=available))
                 continue
             yield _Ready(job=item.job, key=item.key, executable=executable, peak_bytes=needed)
+
+    def _compiled(self, begun: _Begun) -> Any:
+        """What a compiler made of it.
+
+        A GPU's compiler tries kernels out on the device, and finds no memory for it if a round beside it takes all.
+        """
+        try:
+            return begun.finish()
+        except Exception as error:
+            reason = failure_of("", FailureReason.NO_COMPILATION, error).reason
+            if reason is not FailureReason.OUT_OF_MEMORY or not self.compilers.may_overlap:
+                raise
+        self.pacer.stop()
+        return begun.again()
+
+    def _available_for(self, needed_bytes: int) -> int | None:
+        """The memory there is; before it is too little, our own program lets go of its part."""
+        available = self.memory_limit_bytes or available_bytes(self.mesh)
+        if available is not None and needed_bytes > available:
+            self.pacer.stop()
+            available = self.memory_limit_bytes or available_bytes(self.mesh)
+        return available
 
     def _rounds(self, ready: Sequence[_Ready]) -> Iterator[list[_Ready]]:
         """Splits them into rounds whose programs fit into memory beside each other."""
@@ -182,17 +206,21 @@ class Measurement:
             on_round=self._tell_round,
             small=[position for position, item in enumerate(together) if self._is_small(item)],
         )
+        self._settle_all(together, contenders)
+        contenders.clear()
+        del maker
+        for item in crowded:
+            self.pacer.stop()
+            self._run([item])
+
+    def _settle_all(self, together: Sequence[_Ready], contenders: Mapping[int, Contender]) -> None:
+        """Notes the prices of what has run."""
         shares = self._communication_shares(contenders)
         times_s = self._times(contenders)
         for position, contender in contenders.items():
             item = together[position]
             price = self._price(item, contender, time_s=times_s[position], share=shares.get(position))
             self._settle(item.job, item.key, price)
-        contenders.clear()
-        del maker
-        for item in crowded:
-            self.pacer.stop()
-            self._run([item])
 
     def _tell_round(self, done: int, most: int) -> None:
         # Others are soon done, and the program is of more interest.

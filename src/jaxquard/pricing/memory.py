@@ -31,6 +31,15 @@ def available_bytes(mesh: Mesh) -> int | None:
     return min(limits, default=None)
 
 
+def capacity_bytes(mesh: Mesh) -> int | None:
+    """Bytes on each device that a training step can have when nothing else is there; None if nobody says."""
+    devices = list(mesh.devices.flat)
+    if devices[0].platform == "cpu":
+        return available_bytes(mesh)
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def _host_bytes() -> int | None:
     """What the host has free, or what is left to the container if that is less; None where Linux does not tell."""
     try:

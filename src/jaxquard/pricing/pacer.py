@@ -10,9 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 
+from jaxquard.errors import PricingError
 from jaxquard.pricing.contender import Contender
 from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds
-from jaxquard.pricing.watched_run import WatchedRun
+from jaxquard.pricing.watched_run import StalledError, WatchedRun
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ class Pacer:
         Args:
             contenders: `on_error` takes what fails out of it.
             small: those that may stay in memory.
+
+        Raises:
+            PricingError: if even the program that keeps the pace stalls.
         """
 
         def race_once() -> tuple[float, float]:
@@ -102,6 +106,11 @@ class Pacer:
         def note_error(number: int, error: Exception) -> None:
             if number == _PLACE:
                 self.stop()
+                if isinstance(error, StalledError):
+                    raise PricingError(
+                        "the devices do not answer any more: a program that has run before does not end "
+                        f"({error}). Start again; what was measured is kept if there is a cache."
+                    ) from error
             else:
                 on_error(number, error)
 

@@ -30,13 +30,13 @@ def communication_shares(
         num_runs: how often each is run in the trace; the median counts. What was stopped early is run once.
         limit_s: after so many seconds a run counts as stalled.
     """
-    programs = {number: Instructions.of(contender.text) for number, contender in contenders.items()}
+    programs = _instructions(contenders)
     shares = {number: 0.0 for number, program in programs.items() if not program.communicate}
     labels = {
         f"jaxquard run {number}.{run}": number
         for run in range(num_runs)
-        for number, contender in contenders.items()
-        if number not in shares and not (run > 0 and contender.was_stopped_early)
+        for number in programs
+        if number not in shares and not (run > 0 and contenders[number].was_stopped_early)
     }
     if labels:
         traces = _trace(contenders, labels, programs, limit_s=limit_s, watch=watch)
@@ -45,7 +45,20 @@ def communication_shares(
             told = [share for share in found if share is not None]
             if told:
                 shares[number] = statistics.median(told)
+            else:
+                _log.warning("communication is not told from computation: the trace shows no collective of a program")
     return shares
+
+
+def _instructions(contenders: Mapping[int, Contender]) -> dict[int, Instructions]:
+    """Of those whose compiled text can be read."""
+    found = {}
+    for number, contender in contenders.items():
+        try:
+            found[number] = Instructions.of(contender.text)
+        except ValueError as error:
+            _log.warning("communication is not told from computation: a program cannot be read: %s", error)
+    return found
 
 
 def share_of(run: RunTrace) -> float | None:

@@ -41,9 +41,12 @@ class WatchedRun:
         except BaseException:
             self.end(wait_s=0.0)
             raise
-        if error is not None:
+        if error is None:
+            return result
+        try:
             raise error
-        return result
+        finally:
+            del error  # It knows this call, and the two would keep each other, and the arrays of the run, in memory.
 
     def _wait(self, limit_s: float) -> Any:
         end_s = time.monotonic() + limit_s
