@@ -214,3 +214,10 @@ def test_a_step_that_cannot_be_cut():
     result = run("steps:make_odd", "--no-cache")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ")
+
+
+def test_one_device_has_nothing_to_shard(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda *_: jax.local_devices()[:1])
+    result = run("gpt-tiny", "--no-cache")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "JAX has one device, of the platform cpu, and on one there is nothing to shard. Use --cpu" in result.stderr

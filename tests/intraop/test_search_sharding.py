@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxquard.errors import ShardingError
+from jaxquard.intraop import search_sharding as search_module
 from jaxquard.intraop.search_sharding import search_sharding
 from tests.intraop.fake_pricer import TIMES_MS, FakePricer
 from tests.intraop.patterns import PATTERNS
@@ -179,6 +180,11 @@ class TestBadInput:
         with pytest.raises(ShardingError, match=r"mesh must be a jax\.sharding\.Mesh, but is None\. Make one with"):
             search(*PATTERNS["mlp"](), None)
 
+    def test_a_mesh_with_devices_of_other_processes(self, mesh, monkeypatch):
+        monkeypatch.setattr(jax, "process_index", lambda: 1)
+        with pytest.raises(ShardingError, match=r"devices of other processes \(0\), .*jax\.local_devices"):
+            search(*PATTERNS["mlp"](), mesh)
+
     def test_three_axes(self):
         with pytest.raises(
             ShardingError, match=r"one or two axes to shard over, but found 3: {'a': 2, 'b': 2, 'c': 2}"
@@ -246,6 +252,44 @@ class TestBadInput:
         step = lambda params, batch: jnp.sum((batch @ params["w"]) ** 2)  # noqa: E731
         found = search(step, (weights(w=(16, 32)), inputs(8, 16)), mesh)
         assert "note: no argument is state: none comes back" in str(found)
+
+
+class TestWithoutALimit:
+    """What the devices have is the limit, if prices are measured on them."""
+
+    @pytest.fixture
+    def search_with(self, mesh, monkeypatch):
+        class Measured(FakePricer):
+            def __init__(self, mesh, *, cache):
+                sizes = {"rows": 30, "columns": 20, "contracted": 10, "scattered": 1}
+                super().__init__(times_ms={"rows": 1, "columns": 2, "contracted": 3, "scattered": 9}, sizes=sizes)
+
+            def close(self):
+                pass
+
+        def search_with(capacity_bytes, **more):
+            monkeypatch.setattr(search_module, "MeasuredPricer", Measured)
+            monkeypatch.setattr(search_module, "capacity_bytes", lambda mesh: capacity_bytes)
+            return search_sharding(*PATTERNS["mlp"](), mesh=mesh, **more)
+
+        return search_with
+
+    @pytest.mark.parametrize("capacity", [None, 90, 10**9])
+    def test_the_fastest_is_taken_if_it_fits(self, search_with, capacity):
+        assert search_with(capacity).size_bytes == 90
+
+    def test_else_the_fastest_that_fits(self, search_with):
+        assert search_with(75).size_bytes == 70
+        assert search_with(75) == search_with(10**9, memory_limit_bytes=75)
+
+    def test_a_limit_of_the_users_counts_instead(self, search_with):
+        assert search_with(75, memory_limit_bytes=90).size_bytes == 90
+
+    def test_if_nothing_fits_the_device_is_blamed(self, search_with):
+        with pytest.raises(
+            ShardingError, match=r"^the 0\.00 MiB that each device has are too little: .* need 30 bytes"
+        ):
+            search_with(2)
 
 
 class TestState:

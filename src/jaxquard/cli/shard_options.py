@@ -111,6 +111,11 @@ def start_mesh(sizes: tuple[int, ...] | None, *, num_devices: int | None) -> Mes
         raise ShardingError(
             f"--devices is {num_devices}, but JAX has {_devices(devices)}. Give --devices {len(devices)}."
         )
+    if sizes is None and num_devices is None and len(devices) == 1:
+        raise ShardingError(
+            f"JAX has one device, of the platform {devices[0].platform}, and on one there is nothing to shard. Use "
+            "--cpu for 8 virtual CPU devices, or --mesh 1 to go on anyway."
+        )
     sizes = sizes or (num_devices or len(devices),)
     if math.prod(sizes) > len(devices):
         raise _does_not_fit(sizes, f"JAX has {_devices(devices)}")

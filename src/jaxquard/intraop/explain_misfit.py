@@ -55,6 +55,7 @@ def explain_misfit(
     *,
     num_finalists: int,
     memory_limit_bytes: int | None,
+    is_limit_given: bool,
     failures: Sequence[Failure],
 ) -> ShardingError:
     """The error for a step of which no plan fits.
@@ -63,6 +64,7 @@ def explain_misfit(
         frontier: of a search without a limit; or why there is none.
         predicted: all plans that were looked at, finalists of the search first, with the smallest of the frontier.
         num_finalists: how many of them are.
+        is_limit_given: whether the limit is the user's, or else all that the devices have.
         failures: what was set aside when the plans were priced.
     """
     ran = [(place, plan, found) for place, (plan, found) in enumerate(predicted) if found.time_s != float("inf")]
@@ -71,7 +73,7 @@ def explain_misfit(
         assert memory_limit_bytes is not None, "without a limit, what runs fits"
         fits_as_sum = isinstance(frontier, Frontier) and frontier.smallest.size_bytes <= memory_limit_bytes
         why = _why_not_together(len(prices.borders) + 1) if fits_as_sum else ""
-        return _too_little(memory_limit_bytes, *min(needs), why=why)
+        return _too_little(memory_limit_bytes, *min(needs), why=why, is_limit_given=is_limit_given)
     if isinstance(frontier, ShardingError):
         dead_ends = _dead_ends(prices)
         return ShardingError(f"{frontier}{_reasons(dead_ends)}{_advice(dead_ends)}")
@@ -93,11 +95,15 @@ def _why_not_together(num_segments: int) -> str:
     )
 
 
-def _too_little(limit_bytes: int, least_bytes: int, how: str, *, why: str) -> ShardingError:
+def _too_little(limit_bytes: int, least_bytes: int, how: str, *, why: str, is_limit_given: bool) -> ShardingError:
+    limit = f"memory_limit_bytes={limit_bytes} ({_mib(limit_bytes)})"
+    if not is_limit_given:
+        limit = f"the {_mib(limit_bytes)} that each device has"
+    advice = "Raise the limit to at least that, use more devices, or a smaller batch."
     return ShardingError(
-        f"memory_limit_bytes={limit_bytes} ({_mib(limit_bytes)}) is too little: the plans that were looked at need "
-        f"{least_bytes} bytes ({_mib(least_bytes)}) or more; the smallest is {how}. Raise the limit to at least that, "
-        f"use more devices, or a smaller batch.{why}"
+        f"{limit} {'is' if is_limit_given else 'are'} too little: the plans that were looked at need "
+        f"{least_bytes} bytes ({_mib(least_bytes)}) or more; the smallest is {how}. "
+        f"{advice if is_limit_given else 'Use more devices, or a smaller batch.'}{why}"
     )
 
 

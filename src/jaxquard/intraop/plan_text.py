@@ -32,9 +32,7 @@ def plan_text(plan: "ShardingPlan") -> str:
         ratio, size = (f"{rival.time_s / plan.time_s:.2f}", _size(rival.size_bytes)) if has_price else ("-", "-")
         rivals.append((rival.name, _time(rival.time_s), ratio, size))
     lines += _align(rivals)
-    lines += (
-        ["", f"{plan.num_programs} programs of parts priced, then plans ({plan.provenance})"] if plan.provenance else []
-    )
+    lines += ["", f"{plan.num_programs} prices of parts, then of plans ({plan.provenance})"] if plan.provenance else []
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)
 

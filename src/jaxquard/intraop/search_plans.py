@@ -52,6 +52,11 @@ class PlanSearch:
         return (*self.finalists, *self.baselines)
 
     @property
+    def size_bytes(self) -> int:
+        """Of the chosen one, on each device."""
+        return self.predictions[self.chosen].size_bytes
+
+    @property
     def rivals(self) -> tuple[Prediction, ...]:
         """Of the baselines."""
         return self.predictions[len(self.finalists) :]
@@ -65,8 +70,12 @@ def search_plans(
     memory_limit_bytes: int | None,
     num_finalists: int,
     on_progress: OnProgress | None = None,
+    is_limit_given: bool = True,
 ) -> PlanSearch:
     """Finds the fastest plan that fits, of the search's finalists and of the baselines alike.
+
+    Args:
+        is_limit_given: whether the limit is the user's, or else all that the devices have.
 
     Raises:
         ShardingError: if no plan runs, or none fits in memory; it says why, or what would fit.
@@ -108,6 +117,7 @@ def search_plans(
             list(zip(plans, predicted, strict=True)),
             num_finalists=len(finalists),
             memory_limit_bytes=memory_limit_bytes,
+            is_limit_given=is_limit_given,
             failures=witness.failures,
         )
     told = list(predicted)

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -21,6 +23,7 @@ from jaxquard.intraop.traced_step import trace_step
 from jaxquard.intraop.unseen_products import unseen_products
 from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
+from jaxquard.pricing.memory import capacity_bytes
 
 
 def search_sharding(
@@ -42,7 +45,7 @@ def search_sharding(
             the step returns again, anywhere in its result, with the same leaves, is state.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
         mesh: one or two axes of devices of this process.
-        memory_limit_bytes: what the step may take on each device.
+        memory_limit_bytes: what the step may take on each device; None for all of its memory.
         batch_axis: on a mesh with two axes, the one that always cuts the batch: the outer one, as in the paper; None
             to look at every combination.
         pricer: prices programs; by default by running them on the mesh.
@@ -65,18 +68,22 @@ def search_sharding(
             used = pricer or own
             assert used is not None
             prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
-            found = search_plans(
-                analysis,
-                prices,
-                pricer=used,
-                memory_limit_bytes=memory_limit_bytes,
-                num_finalists=num_finalists,
-                on_progress=on_progress,
+            search = partial(
+                search_plans, analysis, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress
             )
+            found = search(memory_limit_bytes=memory_limit_bytes)
+            if memory_limit_bytes is None and own is not None and found.size_bytes > (room := _room(mesh)):
+                found = search(memory_limit_bytes=int(room), is_limit_given=False)
         finally:
             if own is not None:
                 own.close()
         return _make_plan(analysis, prices, found, mesh)
+
+
+def _room(mesh: Mesh) -> float:
+    """What a step may take where the user sets no limit."""
+    capacity = capacity_bytes(mesh)
+    return math.inf if capacity is None else capacity
 
 
 def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_finalists: object) -> None:
@@ -87,6 +94,12 @@ def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_fin
         )
     if not isinstance(mesh, Mesh):
         raise ShardingError(f"mesh must be a jax.sharding.Mesh, but is {mesh!r}. Make one with jax.make_mesh.")
+    elsewhere = {device.process_index for device in mesh.devices.flat} - {jax.process_index()}
+    if elsewhere:
+        raise ShardingError(
+            f"the mesh has devices of other processes ({', '.join(map(str, sorted(elsewhere)))}), which would have to "
+            "run every candidate as often as this one. Search on the devices of one process (jax.local_devices())."
+        )
     _check_numbers(memory_limit_bytes, num_finalists)
 
 
