@@ -77,6 +77,29 @@ def test_a_state_with_one_array_in_two_leaves_is_trained():
     )
 
 
+def test_also_after_a_call_that_failed_or_was_traced():
+    """They donate nothing, so what they were given is no better known than before."""
+    run_alone(
+        """
+        step = plan.apply(momentum)
+        whole = NamedSharding(mesh_of(x=8), PartitionSpec())
+        placed = jax.tree.map(lambda leaf: jax.device_put(leaf, whole), make_state())
+        jax.eval_shape(lambda batch: step(placed, batch), batch)
+        run = step._compiled._jitted
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        step._compiled._jitted = interrupted
+        try:
+            step(placed, batch)
+        except KeyboardInterrupt:
+            step._compiled._jitted = run
+        check_same(step(placed, batch), wanted)
+        """
+    )
+
+
 def test_the_state_that_was_placed_is_there_for_the_next_use():
     state, batch = make_state(), inputs(8, 16)
     plan = plan_for(state, batch)

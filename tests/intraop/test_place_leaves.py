@@ -96,14 +96,57 @@ def test_another_type_is_refused_in_any_call(plan):
     step(state, inputs(8, 16))
 
 
-def test_inside_of_another_program_nothing_is_remembered(plan):
-    step, batch = plan.apply(train), inputs(8, 16)
+def test_inside_of_another_program_nothing_is_remembered(plan, newcomers):
+    step, batch, wanted = plan.apply(train), inputs(8, 16), make_state()
+    state = plan.shard(make_state())
 
     @jax.jit
     def twice(state):
         return step(step(state, batch)[0], batch)[0]
 
-    wanted = jax.jit(train)(jax.jit(train)(make_state(), batch)[0], batch)[0]
-    state = plan.shard(make_state())
+    for _ in range(2):
+        wanted = jax.jit(train)(wanted, batch)[0]
+    jax.eval_shape(lambda batch: step(state, batch), batch)
     check_same(twice(state), wanted)
-    check_same(step(step(plan.shard(make_state()), batch)[0], batch)[0], wanted)
+    newcomers.clear()
+    check_same(step(step(state, batch)[0], batch)[0], wanted)
+    assert newcomers[0] == 4
+
+
+@pytest.mark.parametrize("donate", [True, False])
+def test_a_batch_on_a_mesh_with_explicit_axes_is_moved_every_time(plan, donate):
+    step, state, wanted = plan.apply(train, donate=donate), plan.shard(make_state()), make_state()
+    explicit = jax.make_mesh((8,), ("x",))
+    batch = jax.device_put(np.asarray(inputs(8, 16)), NamedSharding(explicit, plan.specs["argument 1"]))
+    for _ in range(3):
+        state, _ = step(state, batch)
+        wanted, _ = jax.jit(train)(wanted, np.asarray(inputs(8, 16)))
+        check_same(state, wanted)
+
+
+def test_whatever_the_batch_is_there_is_one_program(plan):
+    step, state = plan.apply(train), plan.shard(make_state())
+    there = NamedSharding(mesh_of(x=8), plan.specs["argument 1"])
+    host = np.asarray(inputs(8, 16))
+    for batch in (jnp.asarray(host), host, jax.device_put(host, there), jax.device_put(host, jax.devices()[2]), host):
+        state, _ = step(state, batch)
+    assert step._compiled._jitted._cache_size() == 1
+
+
+def test_weak_types_are_told_of_all_leaves_together():
+    """Of known ones as well: only both weak take the dtype of the third."""
+
+    def step(state, x, y):
+        return {"w": state["w"] - 0.1 * state["w"]}, (x @ state["w"]).sum() + (x[0, 0] + y).astype(jnp.result_type(y))
+
+    state, strong = {"w": jnp.ones((16, 8), jnp.float32)}, jnp.ones((8, 16))
+    plan = search_sharding(step, (state, strong, jnp.float32(1)), mesh=mesh_of(x=8), pricer=FakePricer())
+    asked = []
+    applied = plan.apply(step)
+    state = plan.shard(state)
+    state, _ = applied(state, strong, jnp.float32(1))
+    applied._compiled._check = lambda args: asked.append(None)
+    for y in (jnp.float32(2), jnp.asarray(3.0), jnp.asarray(4.0), jnp.float32(5)):
+        state, _ = applied(state, strong, y)
+    # The first is as planned; that a leaf is weak is asked about once.
+    assert len(asked) == 1

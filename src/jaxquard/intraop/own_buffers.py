@@ -43,7 +43,7 @@ def with_own_buffers(arrays: Sequence[Any], *, places: Collection[int]) -> list[
 
 
 def _buffers(array: Any) -> list[tuple[int, int]]:
-    """Where its parts lie, by device; one of no elements, of numpy, or one that is traced is on no device."""
-    if isinstance(array, jax.core.Tracer | np.ndarray) or not array.size:
+    """Where its parts lie, by device; an array of no elements lies nowhere, and one that is traced has no memory."""
+    if isinstance(array, jax.core.Tracer) or not array.size:
         return []
     return [(shard.device.id, shard.data.unsafe_buffer_pointer()) for shard in array.addressable_shards]

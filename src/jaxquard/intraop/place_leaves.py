@@ -8,7 +8,7 @@ there in the last call.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,19 +16,28 @@ from jax.sharding import NamedSharding
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.step_fingerprint import type_text
-from jaxquard.intraop.traced_step import TracedStep
+from jaxquard.intraop.traced_step import TracedStep, is_weak
 
 
 class LeafPlacer:
     """Places leaves of calls of one step."""
 
-    def __init__(self, step: TracedStep, shardings: Sequence[NamedSharding]) -> None:
-        self._step, self._shardings = step, list(shardings)
-        # What each place has without a further look, as far as it is still alive.
+    def __init__(self, step: TracedStep, shardings: Sequence[NamedSharding], *, donated: Collection[int]) -> None:
+        """For a program.
+
+        Args:
+            shardings: where the program wants the leaves of its arguments.
+            donated: places whose buffers it takes. Only results of the last call are known there: they alone have
+                buffers of their own.
+        """
+        self._step, self._shardings, self._donated = step, list(shardings), donated
+        # What each place has without a further look, as far as it is alive, and whether that is weakly typed.
         self._known: list[Callable[[], Any]] = [_nothing] * len(self._shardings)
-        # For each place, the number of the result that belongs there.
-        self._sources: dict[int, int] = {}
+        self._weak = [False] * len(self._shardings)
+        # For each place, the number of the result that belongs there, and whether that is weakly typed.
+        self._sources: dict[int, tuple[int, bool]] = {}
         self._results: list[weakref.ref[Any]] = []
+        self._seen: dict[int, Any] = {}
 
     def newcomers(self, leaves: Sequence[Any]) -> list[int]:
         """Places of leaves that have to be looked at."""
@@ -36,13 +45,14 @@ class LeafPlacer:
             place for place, (leaf, known) in enumerate(zip(leaves, self._known, strict=True)) if known() is not leaf
         ]
 
-    def check(self, leaves: Sequence[Any], places: Sequence[int]) -> None:
-        """Looks at the leaves of some places.
+    def check(self, leaves: Sequence[Any], places: Sequence[int]) -> tuple[bool, ...]:
+        """Looks at the leaves of some places; tells which of all leaves are weakly typed.
 
         Raises:
             ShardingError: if one has another shape or dtype. The program is for these types alone: a mean over a batch
                 has its size in it.
         """
+        weak = list(self._weak)
         for place in places:
             leaf, planned = leaves[place], self._step.arg_types[place]
             found = leaf if isinstance(leaf, jax.Array) else jax.typeof(leaf)
@@ -52,46 +62,52 @@ class LeafPlacer:
                     f"the plan was made for another step: {name} was {types[0]} and is {types[1]}. Search again for "
                     "this one."
                 )
+            weak[place] = is_weak(leaf)
+        return tuple(weak)
 
     def place(self, leaves: Sequence[Any], places: Sequence[int]) -> list[Any]:
         """All leaves, those of some places moved to where they belong."""
         placed = list(leaves)
-        if not places:
-            return placed
         moved = jax.device_put([leaves[place] for place in places], [self._shardings[place] for place in places])
         for place, array in zip(places, moved, strict=True):
             placed[place] = array
-        there = [place for place in places if _is_at(leaves[place], self._shardings[place])]
-        self._learn(leaves, places, there)
+        self._seen = {place: leaves[place] for place in places if _is_at(leaves[place], self._shardings[place])}
         return placed
-
-    def _learn(self, leaves: Sequence[Any], places: Sequence[int], there: Sequence[int]) -> None:
-        """Remembers leaves that did not have to be moved, and which results they are."""
-        for place in places:
-            self._known[place] = _nothing
-        numbers = {id(result()): number for number, result in enumerate(self._results)} if there else {}
-        for place in there:
-            self._known[place] = weakref.ref(leaves[place])
-            if id(leaves[place]) in numbers:
-                self._sources[place] = numbers[id(leaves[place])]
-
-    def note_results(self, results: Sequence[jax.Array]) -> None:
-        """What the call has returned; the next one may be given it."""
-        self._results = list(map(weakref.ref, results))
-        for place, number in self._sources.items():
-            self._known[place] = self._results[number]
 
     def strangers(self, leaves: Sequence[Any]) -> list[int]:
         """Places of leaves that the last call has not made."""
         made = {id(result()) for result in self._results}
         return [place for place, leaf in enumerate(leaves) if id(leaf) not in made]
 
+    def note_results(self, results: Sequence[Any]) -> None:
+        """What the call has returned, now that it has ended well; the next one may be given it."""
+        seen, self._seen = self._seen, {}
+        if results and isinstance(results[0], jax.core.Tracer):  # Then all of them are.
+            return
+        if seen:
+            self._learn(seen)
+        self._results = list(map(weakref.ref, results))
+        for place, (number, weak) in self._sources.items():
+            self._known[place], self._weak[place] = self._results[number], weak
+
+    def _learn(self, seen: Mapping[int, Any]) -> None:
+        """Remembers leaves that did not have to be moved, and which results of the call before they are."""
+        numbers = {id(result()): number for number, result in enumerate(self._results)}
+        for place, leaf in seen.items():
+            if id(leaf) in numbers:
+                self._sources[place] = numbers[id(leaf)], is_weak(leaf)
+            elif place not in self._donated:
+                self._known[place], self._weak[place] = weakref.ref(leaf), is_weak(leaf)
+
 
 def _is_at(leaf: Any, sharding: NamedSharding) -> bool:
-    """Whether it lies there; what is traced does nowhere."""
+    """Whether it lies there; what is traced does nowhere.
+
+    An equivalent sharding is not enough: to JAX an array on a mesh with other types of axes is of another type.
+    """
     if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
         return False
-    return leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    return leaf.sharding == sharding
 
 
 def _nothing() -> object:

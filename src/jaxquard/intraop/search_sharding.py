@@ -45,7 +45,8 @@ def search_sharding(
             the step returns again, anywhere in its result, with the same leaves, is state.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
         mesh: one or two axes of devices of this process.
-        memory_limit_bytes: what the step may take on each device; None for all of its memory.
+        memory_limit_bytes: what the step may take on each device; None for all that it has, or for no limit if another
+            pricer is given than a measured one, which may price for other devices.
         batch_axis: on a mesh with two axes, the one that always cuts the batch: the outer one, as in the paper; None
             to look at every combination.
         pricer: prices programs; by default by running them on the mesh.
@@ -55,6 +56,7 @@ def search_sharding(
 
     Raises:
         ShardingError: if the step has nothing to cut, the mesh divides nothing, or no plan fits in memory.
+        PricingError: if the devices do not answer any more.
     """
     _check_types(args, mesh, memory_limit_bytes, num_finalists)
     mesh = automatic_mesh(mesh)
@@ -72,7 +74,8 @@ def search_sharding(
                 search_plans, analysis, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress
             )
             found = search(memory_limit_bytes=memory_limit_bytes)
-            if memory_limit_bytes is None and own is not None and found.size_bytes > (room := _room(mesh)):
+            is_measured = isinstance(used, MeasuredPricer)
+            if memory_limit_bytes is None and is_measured and found.size_bytes > (room := _room(mesh)):
                 found = search(memory_limit_bytes=int(room), is_limit_given=False)
         finally:
             if own is not None:
@@ -107,11 +110,13 @@ def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
     is_size = isinstance(memory_limit_bytes, int | float | np.number) and not isinstance(memory_limit_bytes, bool)
     if memory_limit_bytes is not None and (not is_size or not math.isfinite(memory_limit_bytes)):
         raise ShardingError(
-            f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20; None is no limit."
+            f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20; None is all that "
+            "the devices have."
         )
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
         raise ShardingError(
-            f"memory_limit_bytes={memory_limit_bytes!r} leaves nothing. 16 MiB are 16 * 2**20; None is no limit."
+            f"memory_limit_bytes={memory_limit_bytes!r} leaves nothing. 16 MiB are 16 * 2**20; None is all that the "
+            "devices have."
         )
     is_count = isinstance(num_finalists, int | np.integer) and not isinstance(num_finalists, bool)
     if not is_count or num_finalists < 0:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard._jax_compat import without_mesh
@@ -14,7 +13,7 @@ from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.layouts import Assignment, Storage
 from jaxquard.intraop.own_buffers import with_own_buffers, without_repeats
 from jaxquard.intraop.place_leaves import LeafPlacer
-from jaxquard.intraop.traced_step import TracedStep, is_weak
+from jaxquard.intraop.traced_step import TracedStep
 from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing.compiler_options import jit_on_mesh
 from jaxquard.pricing.insert_constraints import insert_constraints
@@ -84,13 +83,13 @@ class CompiledStep:
         closed: Any = insert_constraints(self.program.jaxpr, self.program.constraints, mesh=mesh)
         shardings = [NamedSharding(mesh, spec) for spec in self.program.in_specs]
         num_leaves = len(shardings) - len(self.step.constants)
-        self._placer = LeafPlacer(self.step, shardings[:num_leaves])
         self._constants: list[Any] | None = None
         self._constant_shardings = shardings[num_leaves:]
         self._constant_ids = frozenset(map(id, self.step.constants))
         self._donated = frozenset(usable_donations(self.program) if donate else ())
+        self._placer = LeafPlacer(self.step, shardings[:num_leaves], donated=self._donated)
         self._check = check
-        self._checked: set[tuple[tuple[int, bool], ...]] = set()
+        self._checked: set[tuple[bool, ...]] = set()
         self._jitted = jit_on_mesh(
             closed,
             mesh=mesh,
@@ -121,17 +120,14 @@ class CompiledStep:
 
     def _look_at(self, args: Sequence[Any], leaves: Sequence[Any], places: Sequence[int]) -> None:
         """Checks leaves that are new at their places."""
-        self._placer.check(leaves, places)
-        weak = tuple((place, is_weak(leaves[place])) for place in places)
+        weak = self._placer.check(leaves, places)
         if weak not in self._checked:
             self._check(args)
             self._checked.add(weak)
 
     def _place(self, leaves: Sequence[Any], new: Sequence[int]) -> list[Any]:
         """All leaves, the new ones in their places, and what is donated in memory of its own."""
-        # An array of numpy is placed by the program itself, which is quicker.
-        moved = [place for place in new if place in self._donated or not isinstance(leaves[place], np.ndarray)]
-        placed = self._placer.place(leaves, moved)
+        placed = self._placer.place(leaves, new)
         if self._donated.isdisjoint(new):
             return placed
         return with_own_buffers(placed, places=self._placer.strangers(leaves))

@@ -159,9 +159,9 @@ class Measurement:
     def _available_for(self, needed_bytes: int) -> int | None:
         """The memory there is; before it is too little, our own program lets go of its part."""
         available = self.memory_limit_bytes or available_bytes(self.mesh)
-        if available is not None and needed_bytes > available:
+        if available is not None and needed_bytes > available and self.memory_limit_bytes is None:
             self.pacer.stop()
-            available = self.memory_limit_bytes or available_bytes(self.mesh)
+            available = available_bytes(self.mesh)
         return available
 
     def _rounds(self, ready: Sequence[_Ready]) -> Iterator[list[_Ready]]:

@@ -32,7 +32,10 @@ def available_bytes(mesh: Mesh) -> int | None:
 
 
 def capacity_bytes(mesh: Mesh) -> int | None:
-    """Bytes on each device that a training step can have when nothing else is there; None if nobody says."""
+    """Bytes on each device that a training step can have: all of an accelerator's, on CPU what is free now.
+
+    None if nobody says.
+    """
     devices = list(mesh.devices.flat)
     if devices[0].platform == "cpu":
         return available_bytes(mesh)

@@ -6,6 +6,7 @@ seconds at 0.4 to 0.6 of its speed, all of its programs alike, and a plan of 13.
 of the first round runs in all further ones; where it takes longer than it did at best, the round is run again.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -24,6 +25,8 @@ _PLACE = -1
 _TOLERANCE = 0.1
 _MOST_REPEATS = 3
 _FREE_S, _REPEATED_SHARE = 10.0, 0.5
+# How often it is tried again where it stalls, which it never did before.
+_MOST_WAITS = 2
 
 
 class Pacer:
@@ -105,12 +108,9 @@ class Pacer:
 
         def note_error(number: int, error: Exception) -> None:
             if number == _PLACE:
-                self.stop()
                 if isinstance(error, StalledError):
-                    raise PricingError(
-                        "the devices do not answer any more: a program that has run before does not end "
-                        f"({error}). Start again; what was measured is kept if there is a cache."
-                    ) from error
+                    self._wait_for_devices(effort, watch)
+                self.stop()
             else:
                 on_error(number, error)
 
@@ -129,6 +129,19 @@ class Pacer:
         pace = time_s / self._least_s
         self._least_s = min(time_s, self._least_s)
         return pace
+
+    def _wait_for_devices(self, effort: Effort, watch: WatchedRun) -> None:
+        """Tries our program again: one that was left behind as too slow may still have been running."""
+        assert self._contender is not None
+        for _ in range(_MOST_WAITS):
+            with contextlib.suppress(StalledError):
+                watch.run(self._contender.run, limit_s=effort.limit_s)
+                return
+        raise PricingError(
+            f"the devices do not answer any more: a program that has run before did not end in {_MOST_WAITS + 1} times "
+            f"{effort.limit_s:g} s. What was last set aside as too slow may still be running. Prices so far are kept, "
+            "if there is a cache; start again, with a larger limit_s of the pricer if that one only takes long."
+        )
 
     def _choose(self, contenders: Mapping[int, Contender], effort: Effort) -> None:
         """Takes one of middling time."""

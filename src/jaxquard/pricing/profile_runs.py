@@ -45,7 +45,7 @@ def communication_shares(
             told = [share for share in found if share is not None]
             if told:
                 shares[number] = statistics.median(told)
-            else:
+            elif found:
                 _log.warning("communication is not told from computation: the trace shows no collective of a program")
     return shares
 
