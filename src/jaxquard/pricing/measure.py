@@ -29,6 +29,8 @@ from jaxquard.pricing.watched_run import WatchedRun
 # With fewer programs, starting processes takes longer than they save.
 _FEWEST_FOR_COMPILERS = 8
 DEFAULT_MAX_RUNS = 40
+# On a host with many cores a batch is no larger: prices are kept, and devices run, only when one is compiled.
+_MOST_TOGETHER = 32
 # Rivals that are still so close have up to so many times as many runs, if each takes no more seconds than these.
 _CLOSE = 0.05
 _FINE_RUNS, _FINE_EXTRA_S = 4, 8.0
@@ -93,7 +95,7 @@ class MeasuredPricer:
         # They hold what they have compiled, so once there are some, even a few programs go to them.
         self._has_compilers = False
         self._pacer = Pacer()
-        self._batch_size = max(round_size, num_compilers)
+        self._batch_size = max(round_size, min(num_compilers, _MOST_TOGETHER))
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
 
