@@ -37,7 +37,8 @@ class LeafPlacer:
         # For each place, the number of the result that belongs there, and whether that is weakly typed.
         self._sources: dict[int, tuple[int, bool]] = {}
         self._results: list[weakref.ref[Any]] = []
-        self._seen: dict[int, Any] = {}
+        # New leaves of a call that has not ended yet, and may fail.
+        self._seen: dict[int, weakref.ref[Any]] = {}
 
     def newcomers(self, leaves: Sequence[Any]) -> list[int]:
         """Places of leaves that have to be looked at."""
@@ -71,7 +72,8 @@ class LeafPlacer:
         moved = jax.device_put([leaves[place] for place in places], [self._shardings[place] for place in places])
         for place, array in zip(places, moved, strict=True):
             placed[place] = array
-        self._seen = {place: leaves[place] for place in places if _is_at(leaves[place], self._shardings[place])}
+        there = [place for place in places if _is_at(leaves[place], self._shardings[place])]
+        self._seen = {place: weakref.ref(leaves[place]) for place in there}
         return placed
 
     def strangers(self, leaves: Sequence[Any]) -> list[int]:
@@ -90,14 +92,15 @@ class LeafPlacer:
         for place, (number, weak) in self._sources.items():
             self._known[place], self._weak[place] = self._results[number], weak
 
-    def _learn(self, seen: Mapping[int, Any]) -> None:
+    def _learn(self, seen: Mapping[int, weakref.ref[Any]]) -> None:
         """Remembers leaves that did not have to be moved, and which results of the call before they are."""
         numbers = {id(result()): number for number, result in enumerate(self._results)}
-        for place, leaf in seen.items():
-            if id(leaf) in numbers:
+        for place, reference in seen.items():
+            leaf = reference()
+            if leaf is not None and id(leaf) in numbers:
                 self._sources[place] = numbers[id(leaf)], is_weak(leaf)
-            elif place not in self._donated:
-                self._known[place], self._weak[place] = weakref.ref(leaf), is_weak(leaf)
+            elif leaf is not None and place not in self._donated:
+                self._known[place], self._weak[place] = reference, is_weak(leaf)
 
 
 def _is_at(leaf: Any, sharding: NamedSharding) -> bool:
