@@ -133,20 +133,21 @@ def test_whatever_the_batch_is_there_is_one_program(plan):
     assert step._compiled._jitted._cache_size() == 1
 
 
-def test_weak_types_are_told_of_all_leaves_together():
-    """Of known ones as well: only both weak take the dtype of the third."""
+def test_every_set_of_weak_leaves_is_asked_about_once():
+    """Also where one of them is known from the last call, and only the other is new."""
 
-    def step(state, x, y):
-        return {"w": state["w"] - 0.1 * state["w"]}, (x @ state["w"]).sum() + (x[0, 0] + y).astype(jnp.result_type(y))
+    def step(state, x, y, batch):
+        return {"w": state["w"] - 0.1 * state["w"]}, jnp.sum(batch @ state["w"]) + x + y
 
-    state, strong = {"w": jnp.ones((16, 8), jnp.float32)}, jnp.ones((8, 16))
-    plan = search_sharding(step, (state, strong, jnp.float32(1)), mesh=mesh_of(x=8), pricer=FakePricer())
-    asked = []
-    applied = plan.apply(step)
-    state = plan.shard(state)
-    state, _ = applied(state, strong, jnp.float32(1))
-    applied._compiled._check = lambda args: asked.append(None)
-    for y in (jnp.float32(2), jnp.asarray(3.0), jnp.asarray(4.0), jnp.float32(5)):
-        state, _ = applied(state, strong, y)
-    # The first is as planned; that a leaf is weak is asked about once.
-    assert len(asked) == 1
+    whole = NamedSharding(mesh_of(x=8), PartitionSpec())
+    strong, weak = (jax.device_put(value, whole) for value in (jnp.float32(1), jnp.asarray(1.0)))
+    assert (strong.weak_type, weak.weak_type) == (False, True)
+    state, batch = {"w": jnp.ones((16, 8))}, np.ones((8, 16), np.float32)
+    plan = search_sharding(step, (state, strong, strong, batch), mesh=mesh_of(x=8), pricer=FakePricer())
+    applied, state, asked = plan.apply(step), plan.shard(state), []
+    state, _ = applied(state, strong, strong, batch)
+    applied._compiled._check = lambda args: asked.append((args[1].weak_type, args[2].weak_type))
+    pairs = [(strong, strong), (strong, weak), (weak, strong), (weak, weak), (strong, weak), (weak, weak)]
+    for x, y in pairs:
+        state, _ = applied(state, x, y, batch)
+    assert asked == [(False, True), (True, False), (True, True)]
