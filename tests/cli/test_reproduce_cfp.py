@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from jaxquard.cli import reproduce_cfp as command
 from jaxquard.cli.main import app
 from jaxquard.evaluate.cfp import Results, read_results, results_text
-from tests.evaluate.cfp.made_cells import made_results
+from tests.evaluate.cfp.made_cells import made_cell, made_results
 
 
 def run(*words, columns=140):
@@ -45,15 +46,37 @@ def test_draws_an_earlier_run(asked, tmp_path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["cfp.html"]
 
 
+def test_cells_of_a_quick_run_are_not_drawn_with_others(asked, tmp_path):
+    thin = made_cell("bert", is_thin=True)
+    (tmp_path / "cells.json").write_text(results_text(Results(cells=(thin, made_cell("gpt")))))
+    run("cfp", "--from", tmp_path / "cells.json", "--out", tmp_path)
+    page = (tmp_path / "cfp.html").read_text()
+    assert "GPT, 2 layers" in page
+    assert "BERT, 2 layers" not in page
+    assert "quick run" not in page
+
+
+def test_a_cell_whose_plan_did_not_run_says_why(monkeypatch, tmp_path):
+    cell = made_cell("gpt")
+    failed = tuple(replace(run, measured_s=None, coarse_s=None, failure="no memory") for run in cell.runs)
+
+    def reproduce(*, on_done, **_):
+        on_done(replace(cell, runs=failed))
+        return Results()
+
+    monkeypatch.setattr(command, "reproduce_cfp", reproduce)
+    assert "gpt, 2 layers of 256, batch 8: no memory\n" in run("cfp", "--out", tmp_path).stderr
+
+
 def test_measures_what_is_asked_for(asked, tmp_path):
     result = run("cfp", "--out", tmp_path, "--quick", "--models", "gpt, moe", "--cache", tmp_path / "prices")
     assert result.exit_code == 0, result.output
     (options,) = asked
     assert (options["models"], options["is_quick"]) == (("gpt", "moe"), True)
-    assert options["path"] == tmp_path / "cfp.json"
+    assert options["path"] == tmp_path / "cfp-quick.json"
     assert options["cache"].folder == tmp_path / "prices"
     assert "gpt, 2 layers of 256, batch 8: 10.0 ms" in result.stderr
-    assert f"wrote {tmp_path / 'cfp.html'}" in result.stderr
+    assert f"wrote {tmp_path / 'cfp-quick.html'}" in result.stderr
 
 
 def test_keeps_results_where_it_is_told(asked, tmp_path):
@@ -119,13 +142,13 @@ def test_a_quick_run_for_real(tmp_path):
     words = ("cfp", "--quick", "--out", tmp_path, "--cache", tmp_path / "prices")
     result = run(*words)
     assert result.exit_code == 0, result.output
-    found = read_results(tmp_path / "cfp.json")
+    found = read_results(tmp_path / "cfp-quick.json")
     assert {cell.spec.model for cell in found.cells} == {"gpt", "llama", "moe"}
     assert all(cell.best is not None and cell.best.measured_s for cell in found.cells)
-    page = (tmp_path / "cfp.html").read_text()
+    page = (tmp_path / "cfp-quick.html").read_text()
     for number in (1, 7, 8, 9, 10, 11, 12, 13, 14):
         assert f'<section id="figure-{number}">' in page
     start_s = time.monotonic()
     assert run(*words).exit_code == 0
     assert time.monotonic() - start_s < 10
-    assert read_results(tmp_path / "cfp.json") == found != Results()
+    assert read_results(tmp_path / "cfp-quick.json") == found != Results()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxquard.pricing.even_times import even_times
+from jaxquard.pricing.even_times import even_errors, even_times
 
 TRUE_S = np.array([0.100, 0.103, 0.110, 0.125])
 
@@ -55,6 +55,21 @@ def test_ratios_wander_less_than_those_of_least_runs():
     least = np.array([noisy_runs(seed).min(axis=1) for seed in range(200)])
     assert wander(found) < 0.4 * wander(least)
     assert (found.argmin(axis=1) == 0).mean() > 0.95
+
+
+def test_errors_are_what_ratios_wander_by():
+    """Over many repetitions; times of neighbours in a race hang together, so that it is no equality."""
+    found = np.array([even_times(noisy_runs(seed)) for seed in range(200)])
+    wander = np.log(found / np.exp(np.log(found).mean(axis=1, keepdims=True))).std(axis=0)
+    told = np.array([even_errors(noisy_runs(seed)) for seed in range(200)]).mean(axis=0)
+    assert told == pytest.approx(wander, rel=0.5)
+    assert 0.002 < told.mean() < 0.02
+
+
+def test_few_runs_have_no_error():
+    assert even_errors([[0.1] * 3, [0.2] * 3]) == [None, None]
+    assert even_errors([[0.1] * 4, [0.2] * 3]) == [0.0, None]
+    assert even_errors([]) == []
 
 
 def test_one_with_fewer_runs_is_compared_with_those_beside_it():

@@ -22,7 +22,7 @@ def reproduce(
         typer.Option(
             help="Also write the numbers to this JSON file. For cfp it is written after every cell, and what is in it "
             "is not run again.",
-            show_default="for cfp OUT/cfp.json",
+            show_default="for cfp OUT/cfp.json, or OUT/cfp-quick.json",
         ),
     ] = None,
     quick: Annotated[

@@ -10,7 +10,7 @@ from jaxquard.cli.interrupt import ends_with
 from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard_options import choose_cache, prepare_devices, start_mesh
 from jaxquard.errors import JaxquardError
-from jaxquard.evaluate.cfp import Results, cfp_page, read_results, reproduce_cfp, verdict_counts
+from jaxquard.evaluate.cfp import Results, cfp_page, read_results, reproduce_cfp, verdict_counts, without_quick_cells
 from jaxquard.evaluate.cfp.cell import Cell
 from jaxquard.evaluate.cfp.cells import MODELS
 from jaxquard.evaluate.cfp.headlines import Verdict, headlines, in_unit
@@ -30,12 +30,14 @@ def reproduce_cfp_paper(
     wrong = [option for option, value in given.items() if value]
     if drawn is not None and wrong:
         raise JaxquardError(f"--from draws an earlier run and measures nothing. Leave out {' and '.join(wrong)}.")
-    page = out / "cfp.html"
+    # A quick run's cells are no part of an evaluation: they have files of their own.
+    stem = "cfp-quick" if is_quick else "cfp"
+    page = out / f"{stem}.html"
     check_writable(page)
     if drawn is not None:
-        results = read_results(drawn)
+        results = without_quick_cells(read_results(drawn))
     else:
-        path = json or out / "cfp.json"
+        path = json or out / f"{stem}.json"
         check_writable(path)
         results = _measure(path, is_quick=is_quick, models=_models(models), cache=choose_cache(cache, no_cache=False))
     _print(results)
@@ -70,7 +72,8 @@ def _say_done(cell: Cell) -> None:
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         best = cell.best
-        found = cell.failure if best is None or best.measured_s is None else f"{best.measured_s * 1e3:.1f} ms"
+        found = f"{best.measured_s * 1e3:.1f} ms" if best is not None and best.measured_s is not None else None
+        found = found or cell.failure or (best.failure if best is not None else None) or "the chosen plan did not run"
         console.print(f"{cell.spec.name}: {found}", markup=False, soft_wrap=True)
 
 

@@ -13,6 +13,9 @@ import numpy as np
 
 from jaxquard.pricing.contender import Contender
 
+# Of fewer runs, the quartiles tell nothing.
+_FEWEST = 4
+
 
 def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
     """Seconds of each program: in the mean as much as their least runs, in the ratios that most rounds show.
@@ -28,6 +31,23 @@ def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
     neighbours = np.median(whole, axis=0)
     level = whole.min(axis=1).mean() - np.median(whole - neighbours, axis=1).mean()
     return [float(np.exp(level + np.median(runs - neighbours[: len(runs)]))) for runs in logs]
+
+
+def even_errors(times_s: Sequence[Sequence[float]]) -> list[float | None]:
+    """How far the times of `even_times` may be off against one another: the standard error, as a part of each.
+
+    None for fewer than four runs.
+    """
+    logs = [np.log(np.asarray(runs)) for runs in times_s]
+    most = max(map(len, logs), default=0)
+    neighbours = np.median(np.array([runs for runs in logs if len(runs) == most]), axis=0) if logs else np.zeros(0)
+    return [_median_error(runs - neighbours[: len(runs)]) if len(runs) >= _FEWEST else None for runs in logs]
+
+
+def _median_error(values: np.ndarray) -> float:
+    """The standard error of the median, by the half of the values around it, as if they were normal."""
+    low, high = np.quantile(values, [0.25, 0.75])
+    return float(np.sqrt(np.pi / 2) * (high - low) / 1.349 / np.sqrt(len(values)))
 
 
 def even_race(contenders: Mapping[int, Contender], *, num_warmups: int) -> dict[int, float]:

@@ -54,13 +54,14 @@ def bar_chart(
 
     Args:
         show: a value in words, for the bars; `show_tick` for the axis.
-        most: where the axis ends; a tenth above the longest bar unless said.
+        most: where the axis ends; a tenth above the longest bar unless said, or at 1 where no bar has a length.
         mark: what the diamonds are, for the legend; none without it.
     """
     legend, top = draw_legend(12, 44, [(one.name, one.color) for one in series], right=width, mark=mark)
     values = [bar.value for one in series for bar in one.bars if bar is not None]
     top += 24
-    frame = Frame(left=46, right=width - 8, top=top, bottom=top + _PLOT_HEIGHT, most=most or 1.1 * max(values))
+    most = most or 1.1 * max(values, default=0) or 1.0
+    frame = Frame(left=46, right=width - 8, top=top, bottom=top + _PLOT_HEIGHT, most=most)
     step = (frame.right - frame.left) / len(groups)
     bar_width = 0.84 * step / len(series)
     parts = [draw_text(12, 20, title, size=14, weight=600), *legend, *draw_value_axis(frame, value_name, show_tick)]

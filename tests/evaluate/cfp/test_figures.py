@@ -8,12 +8,14 @@ from scipy.stats import spearmanr
 
 from jaxquard.evaluate.cfp.cell import Role
 from jaxquard.evaluate.cfp.figure_1 import figure_1
-from jaxquard.evaluate.cfp.figure_7 import speedups
+from jaxquard.evaluate.cfp.figure_7 import draw_throughputs, speedups
 from jaxquard.evaluate.cfp.figure_8 import figure_8
 from jaxquard.evaluate.cfp.figure_9 import alike_apart, figure_9
 from jaxquard.evaluate.cfp.figure_10 import SEAMS, SUM, figure_10
-from jaxquard.evaluate.cfp.figure_11 import batch_series, depth_series, memory_cells
+from jaxquard.evaluate.cfp.figure_11 import TOO_LARGE, batch_series, depth_series, draw_figure_11, memory_cells
 from jaxquard.evaluate.cfp.figure_12 import priced_cells
+from jaxquard.evaluate.cfp.labels import chosen_words
+from jaxquard.evaluate.cfp.pick import are_some_strategies, first_cell
 from tests.evaluate.cfp.made_cells import BASELINES, MIB, OURS, made_cell, made_results
 
 
@@ -42,7 +44,7 @@ def test_figure_1_needs_llama():
 def test_speedups_are_ratios_of_measured_times():
     cells = [made_cell("gpt"), made_cell("moe", scale=3.0)]
     found = speedups(cells, "volume")
-    assert list(found.by_cell.values()) == pytest.approx([1.5, 1.5])
+    assert found.ratios == pytest.approx((1.5, 1.5))
     faster = with_runs(cells[0], lambda run: replace(run, measured_s=12e-3) if run.name == "volume" else run)
     found = speedups([faster, cells[1]], "volume")
     assert found.mean == pytest.approx(np.exp(np.mean(np.log([1.2, 1.5]))))
@@ -50,7 +52,7 @@ def test_speedups_are_ratios_of_measured_times():
 
 
 def test_a_plan_over_the_limit_does_not_count():
-    assert speedups([made_cell(limit_bytes=31 * MIB)], "volume").by_cell == {}
+    assert speedups([made_cell(limit_bytes=31 * MIB)], "volume").ratios == ()
     assert speedups([made_cell(limit_bytes=33 * MIB)], "volume").mean == pytest.approx(1.5)
 
 
@@ -96,7 +98,8 @@ def test_figure_10_is_the_root_of_the_mean_squared_error():
     assert found[SUM].rmse == pytest.approx(np.sqrt(np.mean(errors**2)) / measured.mean())
     # Strategies have no prediction of their own.
     assert len(found[SEAMS].names) == 1 + len(BASELINES)
-    assert found[SEAMS].rmse < found[SUM].rmse
+    finalists = np.array([run.time_s for run in cell.runs if run.role is not Role.STRATEGY])
+    assert found[SEAMS].rmse_s == pytest.approx(np.sqrt(np.mean((0.04 * finalists) ** 2)))
 
 
 def test_ranks_as_scipy_has_them():
@@ -119,6 +122,39 @@ def test_figure_12_leaves_out_known_prices():
     assert priced_cells(cells) == [cells[0]]
     # A few of another model's are no matter.
     assert priced_cells([replace(cells[0], num_known=10)]) != []
+
+
+def test_figures_rather_show_cells_with_more_strategies():
+    some, every, none = (
+        replace(cell, spec=replace(cell.spec, num_strategies=count, batch_size=batch_size))
+        for cell, count, batch_size in zip([made_cell()] * 3, (12, None, 0), (8, 16, 32), strict=True)
+    )
+    assert first_cell([none, some, every], "gpt") == every
+    assert first_cell([none, some], "gpt") == some
+    assert (are_some_strategies(some), are_some_strategies(every), are_some_strategies(none)) == (True, False, False)
+
+
+def test_figure_11_where_nothing_fits():
+    cell = replace(made_cell("llama", limit_bytes=MIB), chosen=None, failure="nothing fits")
+    (chart,) = draw_figure_11([cell])
+    assert chart.count(f">{TOO_LARGE}</text>") == 3
+
+
+def test_a_chart_of_cells_in_which_nothing_ran():
+    cell = with_runs(made_cell(), lambda run: replace(run, measured_s=None, coarse_s=None))
+    (chart,) = draw_throughputs([cell])
+    assert "<svg" in chart
+
+
+def test_a_chosen_plan_that_is_a_baseline_is_called_so():
+    cell = made_cell()
+    assert chosen_words(cell) == "searched"
+    same = cell.run("megatron")
+    alike = with_runs(cell, lambda run: replace(same, name=run.name) if run.name == cell.chosen else run)
+    assert chosen_words(alike) == "Megatron"
+    stored = with_runs(cell, lambda run: replace(run, storage="zero 3") if run.name == cell.chosen else run)
+    assert chosen_words(stored) == "searched, state as ZeRO-3"
+    assert chosen_words(replace(cell, chosen=None)) == "nothing fits"
 
 
 def test_the_chosen_plan_is_a_run_of_its_cell():

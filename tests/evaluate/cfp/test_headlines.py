@@ -9,7 +9,7 @@ from jaxquard.evaluate.cfp.cell import Role
 from jaxquard.evaluate.cfp.claims import check_claims
 from jaxquard.evaluate.cfp.headlines import Verdict, headlines, in_unit
 from jaxquard.evaluate.cfp.paper import load_paper
-from jaxquard.evaluate.cfp.targets import behind_best, faster_baselines, ratio_errors, targets
+from jaxquard.evaluate.cfp.targets import behind_best, faster_baselines, over_volume, ratio_errors, targets
 from tests.evaluate.cfp.made_cells import MIB, made_cell, made_results
 
 
@@ -90,10 +90,38 @@ def test_behind_the_best_counts_what_fits():
     assert behind_best(made_cell()) == 0.0
 
 
-def test_a_baseline_is_faster_only_beyond_the_spread():
-    near = slower(made_cell(), "megatron", 9.9 / 11)
+def test_a_baseline_is_faster_only_beyond_chance():
+    """Each time is known to 1 %: two standard errors of a ratio are 2.8 %. Runs spread by half, which tells nothing."""
+    near = slower(made_cell(), "megatron", 9.8 / 11)
+    far = slower(made_cell(), "megatron", 9.7 / 11)
     assert faster_baselines(near) == []
-    assert [run.name for run in faster_baselines(slower(made_cell(), "megatron", 9.7 / 11))] == ["megatron"]
+    assert [run.name for run in faster_baselines(far)] == ["megatron"]
+    unknown = replace(far, runs=tuple(replace(run, error=None) for run in far.runs))
+    assert faster_baselines(unknown) == []
+    assert [run.name for run in faster_baselines(slower(unknown, "megatron", 0.98))] == ["megatron"]
+
+
+def test_only_a_volume_plan_that_fits_is_compared_with():
+    """It takes 32 MiB."""
+    assert over_volume(made_cell(limit_bytes=32 * MIB)) == pytest.approx(1.5)
+    assert over_volume(made_cell(limit_bytes=31 * MIB)) is None
+
+
+def test_the_best_of_baselines_alone_is_no_news():
+    behind = slower(made_cell(), "finalist 0", 1.04)
+    alone = slower(made_cell("bert"), "finalist 0", 1.2)
+    alone = replace(alone, spec=replace(alone.spec, num_strategies=0))
+    assert targets([behind, alone])[0].found == "worst 0.0%, mean 0.0% of 1 cells"
+    assert targets([alone])[0].exceptions == ("bert, 2 layers of 256, batch 8: 14.3%",)
+
+
+def test_zero_1_is_not_faster_than_itself():
+    cell = made_cell("llama", limit_bytes=29 * MIB)
+    found = check_claims(Results(cells=(replace(cell, chosen="zero 1"),)))
+    claim = next(claim for claim in found if "ZeRO-1" in claim.text)
+    assert claim.exceptions == ("llama, 2 layers of 256, batch 8, at most 29 MiB: ours is ZeRO-1",)
+    small = check_claims(Results(cells=(replace(cell, limit_bytes=23 * MIB),)))
+    assert next(claim for claim in small if "ZeRO-1" in claim.text).holds is None
 
 
 def test_targets_over_cells():
@@ -115,7 +143,7 @@ def test_lucky_runs_are_told_beside():
     runs = [replace(run, least_s=0.009 if run.name == "megatron" else run.measured_s) for run in cell.runs]
     found = targets([replace(cell, runs=tuple(runs))])[0]
     assert found.is_met
-    assert found.found == "worst 0.0%, mean 0.0%; by the least run of each worst 11.1%, mean 11.1%"
+    assert found.found == "worst 0.0%, mean 0.0% of 1 cells; by the least run of each worst 11.1%, mean 11.1%"
 
 
 def test_a_faster_machine_is_no_error_of_ratios():

@@ -1,6 +1,7 @@
 """The page: well-formed, whole, and with the numbers of the data."""
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -49,6 +50,13 @@ def test_it_says_what_cannot_be_compared(page):
     assert "seconds, bytes and the size of a gain cannot be compared" in page
     assert "quick run" not in page
     assert "quick run" in cfp_page(Results(cells=(made_cell(is_thin=True),)))
+
+
+def test_it_says_where_not_all_strategies_were_run(page):
+    assert "Not all strategies were run" not in page
+    cell = made_cell()
+    some = replace(cell, spec=replace(cell.spec, num_strategies=12))
+    assert "Not all strategies were run" in cfp_page(Results(cells=(some,)))
 
 
 def test_figures_without_cells_are_left_out():

@@ -1,5 +1,7 @@
 """What a cell asks of the search room: sums, counts, volumes, strategies, names; and small cells run for real."""
 
+import re
+
 import pytest
 
 from jaxquard.errors import JaxquardError
@@ -72,7 +74,7 @@ def test_volumes_one_by_one(analysis):
 
 def test_all_strategies_of_a_layer_the_fastest_first(analysis, prices):
     chosen = baselines(analysis)["megatron, sequence parallel"].assignment
-    found = layer_strategies(analysis, prices, chosen=chosen, count=None, limit_bytes=None)
+    found = layer_strategies(analysis, prices, bases=[chosen], count=None, limit_bytes=None)
     assert len(found) == len({plan.name for plan in found}) == 81
     times_s = [SumPricer(analysis, prices).price(plan.assignment).time_s for plan in found]
     assert times_s == sorted(times_s)
@@ -82,10 +84,40 @@ def test_all_strategies_of_a_layer_the_fastest_first(analysis, prices):
         assert len(taken) == 1
 
 
+def test_every_kind_of_layer_takes_its_strategies():
+    """In a mixture of experts: experts with attention, and dense layers at both ends with embedding or head."""
+    moe = analyse(*zoo_types("moe-tiny"))
+    priced = price_segments(moe, pricer=FakePricer())
+    base = baselines(moe)["volume"].assignment
+    found = layer_strategies(moe, priced, bases=[base], count=None, limit_bytes=None)
+    counts = [len(kind.strategies) for kind in priced.kinds.values()]
+    assert counts == [27, 144, 27]
+    # The base itself is one of each kind.
+    assert len(found) == len({plan.name for plan in found}) == sum(counts) - 2
+    for plan in found:
+        differing = {
+            segment.kind
+            for segment in moe.segments
+            for block in segment.blocks
+            if tuple(plan.assignment[block]) != tuple(base[block])
+        }
+        assert len(differing) <= 1
+
+
+def test_the_base_is_the_first_that_the_search_can_price(analysis, prices):
+    known = baselines(analysis)
+    bases = [known["megatron, sequence parallel"].assignment, known["megatron"].assignment]
+    found = layer_strategies(analysis, prices, bases=bases, count=None, limit_bytes=None)
+    ends = [block for segment in analysis.segments if len(segment.blocks) == 1 for block in segment.blocks]
+    assert ends
+    for plan in found:
+        assert [plan.assignment[block] for block in ends] == [tuple(bases[1][block]) for block in ends]
+
+
 def test_some_strategies_of_a_layer(analysis, prices):
     chosen = baselines(analysis)["data parallel"].assignment
-    every = layer_strategies(analysis, prices, chosen=chosen, count=None, limit_bytes=None)
-    some = layer_strategies(analysis, prices, chosen=chosen, count=9, limit_bytes=None)
+    every = layer_strategies(analysis, prices, bases=[chosen], count=None, limit_bytes=None)
+    some = layer_strategies(analysis, prices, bases=[chosen], count=9, limit_bytes=None)
     assert len({plan.name for plan in some}) == 9
     sizes_bytes = dict(
         zip((plan.name for plan in every), volumes(analysis, [p.assignment for p in every]), strict=True)
@@ -94,12 +126,12 @@ def test_some_strategies_of_a_layer(analysis, prices):
     # The fastest, those of least volume, and the slowest among others.
     assert {*(plan.name for plan in every[:3]), *least, every[-1].name} <= {plan.name for plan in some}
     assert [plan for plan in every if plan in some] == some
-    assert len(layer_strategies(analysis, prices, chosen=chosen, count=1, limit_bytes=None)) == 1
+    assert len(layer_strategies(analysis, prices, bases=[chosen], count=1, limit_bytes=None)) == 1
 
 
 def test_strategies_over_the_limit_are_left_out(analysis, prices):
     chosen = baselines(analysis)["data parallel"].assignment
-    found = layer_strategies(analysis, prices, chosen=chosen, count=None, limit_bytes=150)
+    found = layer_strategies(analysis, prices, bases=[chosen], count=None, limit_bytes=150)
     assert 0 < len(found) < 81
     assert all(SumPricer(analysis, prices).price(plan.assignment).size_bytes <= 195 for plan in found)
 
@@ -151,7 +183,7 @@ def test_a_small_cell_for_real(tmp_path):
                        cache=PriceCache(tmp_path))  # fmt: skip
     assert limited.num_known > 0
     assert limited.chosen is None
-    assert "10" in limited.failure or "fit" in limited.failure
+    assert re.match(r"memory_limit_bytes=10 \(.*\) is too little: the plans .* need \d+ bytes", limited.failure)
     assert {run.role for run in limited.runs} == {Role.BASELINE}
     assert not any(limited.fits(run) for run in limited.runs)
 

@@ -3,6 +3,7 @@
 from .cell_content import Results as Results
 from .cell_content import read_results as read_results
 from .cell_content import results_text as results_text
+from .cell_content import without_quick_cells as without_quick_cells
 from .page import cfp_page as cfp_page
 from .page import verdict_counts as verdict_counts
 from .reproduce import reproduce_cfp as reproduce_cfp

@@ -32,10 +32,11 @@ class PlanRun:
         predicted_s: by the prices of parts and of what neighbours share.
         sum_s: by equation (8).
         predicted_bytes: by equation (9).
-        coarse_s: the least of a few runs.
+        coarse_s: the least of a few runs, at the machine's pace in the many.
         measured_s: by many runs in turns with the others, side by side with them (`even_times`).
         least_s: the least of these.
         spread: how far their upper quartile lies above the least, as a part of it.
+        error: the standard error of `measured_s` against those of the others, as a part of it.
         compute_s: of a step, on one device; and `communication_s`.
         peak_bytes: of the compiled step, on each device.
         failure: why it was set aside.
@@ -54,6 +55,7 @@ class PlanRun:
     measured_s: float | None = None
     least_s: float | None = None
     spread: float | None = None
+    error: float | None = None
     compute_s: float | None = None
     communication_s: float | None = None
     peak_bytes: int | None = None

@@ -28,6 +28,12 @@ class Results:
     depths: tuple[Depth, ...] = ()
 
 
+def without_quick_cells(results: Results) -> Results:
+    """What a figure may put together: the cells of quick runs only if there are no others."""
+    full = tuple(cell for cell in results.cells if not cell.spec.is_thin)
+    return dataclasses.replace(results, cells=full or results.cells)
+
+
 def results_text(results: Results) -> str:
     """JSON with a schema's name and version."""
     content = {

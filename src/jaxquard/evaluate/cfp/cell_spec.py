@@ -13,7 +13,8 @@ class CellSpec:
         memory_limit_bytes: what a step may take on each device.
         memory_limit_share: the same as a part of what data parallelism takes, as predicted.
         num_strategies: how many strategies of the layers are run whole as well: a third the fastest by equation (8),
-            a third those of least volume, and others; None for all, 0 for none.
+            a third those of least volume, and others; None for all, 0 for none. Where layers are of several kinds,
+            one kind at a time takes them.
         num_finalists: how many plans of the search are priced whole, or in pairs of neighbours.
         is_thin: each block has two choices only, that of data parallelism and that of Megatron.
         dropout_rate: of the model.

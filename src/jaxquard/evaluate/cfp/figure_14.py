@@ -35,7 +35,9 @@ def draw_figure_14(cells: Sequence[Cell]) -> list[str]:
 
 def _ours(cell: Cell) -> str:
     words = chosen_words(cell)
-    return "chosen" if words == SEARCHED else f"chosen: {words.split(' (')[0]}"
+    if words.startswith(SEARCHED):
+        return words.replace(SEARCHED, "chosen", 1)
+    return f"chosen: {words.split(' (')[0]}"
 
 
 def _groups(cell: Cell) -> list[TileGroup]:

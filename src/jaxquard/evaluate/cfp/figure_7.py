@@ -33,25 +33,25 @@ class Speedups:
     """Of the chosen plan over another one, over cells; empty where none ran."""
 
     over: str
-    by_cell: dict[str, float]
+    ratios: tuple[float, ...]
 
     @property
     def mean(self) -> float | None:
-        return geometric_mean(list(self.by_cell.values())) if self.by_cell else None
+        return geometric_mean(self.ratios) if self.ratios else None
 
     @property
     def most(self) -> float | None:
-        return max(self.by_cell.values(), default=None)
+        return max(self.ratios, default=None)
 
 
 def speedups(cells: Sequence[Cell], over: str) -> Speedups:
     """How many times as long the other plan takes; one that is too large for a cell's limit does not count."""
-    found = {}
+    found = []
     for cell in cells:
         ours, other = compared_s(cell, OURS), cell.run(over)
         if ours is not None and other is not None and other.measured_s is not None and cell.fits(other):
-            found[cell.spec.name] = other.measured_s / ours
-    return Speedups(over=over, by_cell=found)
+            found.append(other.measured_s / ours)
+    return Speedups(over=over, ratios=tuple(found))
 
 
 def draw_throughputs(cells: Sequence[Cell]) -> list[str]:

@@ -59,9 +59,12 @@ def mesh_label(mesh: tuple[int, ...]) -> str:
 
 def chosen_words(cell: Cell) -> str:
     """What the chosen plan is: a baseline by its name, or one that the search put together."""
-    if cell.chosen is None:
+    best = cell.best
+    if best is None:
         return "nothing fits"
-    return PLAN_LABELS.get(cell.chosen, SEARCHED)
+    same = [run.name for run in cell.runs if (run.choices, run.storage) == (best.choices, best.storage)]
+    stored = f", state as {PLAN_LABELS[best.storage]}" if best.storage in PLAN_LABELS else ""
+    return next((PLAN_LABELS[name] for name in same if name in PLAN_LABELS), SEARCHED + stored)
 
 
 def milliseconds(time_s: float) -> str:

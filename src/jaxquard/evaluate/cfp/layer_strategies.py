@@ -1,6 +1,10 @@
-"""Every strategy of the layers, the same in all of them, as whole plans; embedding and head as the search chose."""
+"""Every strategy of the layers as whole plans; embedding and head as the search chose.
 
-from collections.abc import Sequence
+Layers of the same kind take the same strategy. Where layers are of several kinds, as in a mixture of experts, one kind
+at a time takes every strategy, and the others take what the search chose.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline
@@ -16,44 +20,57 @@ def layer_strategies(
     analysis: Analysis,
     prices: StepPrices,
     *,
-    chosen: Assignment,
+    bases: Sequence[Assignment],
     count: int | None,
     limit_bytes: int | None,
 ) -> list[Baseline]:
-    """Plans for the strategies of the kind of segment that has most, the fastest by equation (8) first.
+    """Plans for the strategies of every kind of segment of more than one block, the fastest by equation (8) first.
 
     Args:
-        chosen: what all other segments take, as far as the search looks at it there.
+        bases: what all other segments take: the first of these that has only strategies of the search.
         count: as many of them: some of the fastest, some of least volume, some of all; None for all.
         limit_bytes: those that need far more by equation (9), which counts some memory twice, are left out.
     """
-    kind = max(prices.kinds.values(), key=lambda found: len(found.strategies))
     summed = SumPricer(analysis, prices)
     most_bytes = float("inf") if limit_bytes is None else SUM_SLACK * limit_bytes
-    base = _searched(analysis, prices, chosen)
-    found: list[tuple[SumPrice, Baseline]] = []
-    for strategy in kind.strategies:
-        assignment = dict(base)
-        for segment in analysis.segments:
-            if segment.kind == kind.segment.kind:
-                assignment.update(zip(segment.blocks, strategy, strict=True))
+    base = _base(analysis, prices, bases, summed)
+    found: dict[tuple[tuple[str, ...], ...], tuple[SumPrice, Baseline]] = {}
+    for name, assignment in _variants(analysis, prices, base):
         price = summed.price(assignment)
-        if price is None or price.time_s == float("inf") or most_bytes < price.size_bytes:
-            continue
-        name = ", ".join("/".join(names) for names in strategy)
-        found.append((price, Baseline(name=name, assignment=assignment)))
-    found.sort(key=lambda pair: pair[0].time_s)
-    return _pick(analysis, [plan for _, plan in found], count)
+        if price is not None and price.time_s != float("inf") and price.size_bytes <= most_bytes:
+            key = tuple(assignment[block.number] for block in analysis.blocks)
+            found.setdefault(key, (price, Baseline(name=name, assignment=assignment)))
+    ordered = sorted(found.values(), key=lambda pair: pair[0].time_s)
+    return _pick(analysis, [plan for _, plan in ordered], count)
 
 
-def _searched(analysis: Analysis, prices: StepPrices, chosen: Assignment) -> dict[int, tuple[str, ...]]:
-    """The assignment with strategies that the search knows; for others, as of a baseline, the first stands in."""
-    found: dict[int, tuple[str, ...]] = {}
+def _variants(
+    analysis: Analysis, prices: StepPrices, base: Mapping[int, tuple[str, ...]]
+) -> Iterator[tuple[str, dict[int, tuple[str, ...]]]]:
+    """Names and assignments: in the base, all segments of one kind take another strategy."""
+    most = max(len(found.segment.blocks) for found in prices.kinds.values())
+    kinds = [found for found in prices.kinds.values() if len(found.segment.blocks) > 1 or most == 1]
+    for found in kinds:
+        for strategy in found.strategies:
+            assignment = dict(base)
+            for segment in analysis.segments:
+                if segment.kind == found.segment.kind:
+                    assignment.update(zip(segment.blocks, strategy, strict=True))
+            name = ", ".join("/".join(names) for names in strategy)
+            yield name if len(kinds) == 1 else f"{name} in kind {found.segment.kind}", assignment
+
+
+def _base(
+    analysis: Analysis, prices: StepPrices, bases: Sequence[Assignment], summed: SumPricer
+) -> dict[int, tuple[str, ...]]:
+    """The first assignment that the search can price; if none is, as with baselines alone, rows everywhere."""
+    for one in bases:
+        if summed.price(one) is not None:
+            return {block.number: tuple(one[block.number]) for block in analysis.blocks}
+    first: dict[int, tuple[str, ...]] = {}
     for segment in analysis.segments:
-        strategies = prices.kinds[segment.kind].strategies
-        wanted = tuple(tuple(chosen[block]) for block in segment.blocks)
-        found.update(zip(segment.blocks, wanted if wanted in strategies else strategies[0], strict=True))
-    return found
+        first.update(zip(segment.blocks, prices.kinds[segment.kind].strategies[0], strict=True))
+    return first
 
 
 def _pick(analysis: Analysis, plans: Sequence[Baseline], count: int | None) -> list[Baseline]:

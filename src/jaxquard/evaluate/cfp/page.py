@@ -86,8 +86,8 @@ def _method(results: Results) -> str:
             "baselines and the strategies of the layers are compiled whole, once; all run a few times; then the "
             "best ten, the chosen one and the baselines in turns, 30 to 90 times each. Times are in the mean as long "
             "as the least run of each, and in the ratios that the runs of most rounds show, side by side. The "
-            "strategies take the same choice in all layers; embedding and head are as the search chose them, or by "
-            "rows where it chose what only a baseline has."
+            "strategies take the same choice in all layers of a kind, one kind at a time; all else is as in the "
+            "chosen plan, or as in the fastest finalist where that is a baseline with choices of its own."
         ),
         html_paragraph(
             "Not done: models of the paper's size, several nodes, GPUs with and without NVLink. Communication is "

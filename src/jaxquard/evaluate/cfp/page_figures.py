@@ -14,7 +14,7 @@ from .figure_13 import draw_figure_13
 from .figure_14 import draw_figure_14, figure_14
 from .labels import cell_label
 from .page_tables import depth_table, prediction_table, seconds_table, volume_table
-from .pick import line_cells
+from .pick import are_some_strategies, line_cells
 
 
 def figure_sections(results: Results) -> list[str]:
@@ -39,7 +39,8 @@ def _figure_1(results: Results) -> str:
         html_paragraph(
             f"Four configurations of {cell_label(cell.spec)}, from the least symbolic volume to the most. "
             "Communication is what is not hidden behind computation. If volume told the time, all bars would grow "
-            "to the right."
+            "to the right. The symbolic volume is that of the choices: that state is kept in parts, as with ZeRO, "
+            "is not in it."
         ),
         f'<div class="wide">{draw_figure_1(found)}</div>',
     )
@@ -87,9 +88,14 @@ def _section_53(results: Results) -> list[str]:
         )
     if by_volume:
         text = (
-            "Strategies of a layer, the same in all layers, in the order of Alpa's cost. If volume told the time, bars "
-            "would grow to the right, and the first would be the fastest."
+            "Strategies of the layers, in layers of the same kind the same, in the order of Alpa's cost. If volume "
+            "told the time, bars would grow to the right, and the first would be the fastest."
         )
+        if any(are_some_strategies(one.cell) for one in by_volume):
+            text += (
+                " Not all strategies were run: a third of these are the fastest by equation (8), a third those of "
+                "least volume, the others spread over the rest. So places count among those alone."
+            )
         charts = html_charts(*draw_figure_9(by_volume))
         sections.append(
             html_section(
@@ -183,7 +189,7 @@ def _figure_14(results: Results) -> str:
         html_paragraph(
             "What each block cuts: rows of the batch, columns of the weight, what the product sums over "
             "(contracted), or a batch dim of the product, which for experts are the experts. Names are those of the "
-            "weights."
+            "weights. State is kept as blocks use it, or in parts (ZeRO) where the plan's name says so."
         ),
         f'<div class="wide">{charts}</div>',
     )

@@ -1,5 +1,6 @@
 """Finds cells and plans for figures."""
 
+import math
 from collections.abc import Sequence
 
 from .cell import Cell, PlanRun
@@ -12,9 +13,14 @@ def line_cells(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def first_cell(cells: Sequence[Cell], model: str) -> Cell | None:
-    """The first of a model in the grid, rather one with all strategies."""
+    """The first of a model in the grid, rather one with all strategies, or else with some."""
     found = [cell for cell in line_cells(cells) if cell.spec.model == model]
-    return min(found, key=lambda cell: cell.spec.num_strategies == 0, default=None)
+    return max(found, key=lambda cell: math.inf if (count := cell.spec.num_strategies) is None else count, default=None)
+
+
+def are_some_strategies(cell: Cell) -> bool:
+    """Whether a part of the strategies of the layers was run, and not all."""
+    return cell.spec.num_strategies is not None and cell.spec.num_strategies > 0
 
 
 def models_of(cells: Sequence[Cell]) -> list[str]:

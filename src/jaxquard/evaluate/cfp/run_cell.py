@@ -129,7 +129,9 @@ def _plans(
     chosen = found.plans[found.chosen]
     if num_strategies == 0:
         return [*([] if chosen in found.baselines else [chosen]), *found.baselines]
-    others = layer_strategies(analysis, prices, chosen=chosen.assignment, count=num_strategies, limit_bytes=limit_bytes)
+    fastest = sorted(range(len(found.finalists)), key=lambda place: found.predictions[place].time_s)
+    bases = [chosen.assignment, *(found.finalists[place].assignment for place in fastest)]
+    others = layer_strategies(analysis, prices, bases=bases, count=num_strategies, limit_bytes=limit_bytes)
     return [*found.plans, *others]
 
 

@@ -1,5 +1,6 @@
 """Runs plans whole: all coarsely; then the best ten, the chosen one and the baselines in turns; some profiled."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,7 +50,7 @@ def run_plans(
     limit = limit_bytes or float("inf")
     fitting = [name for name in coarse if coarse[name].time_s is not None and (steps[name].peak_bytes or 0) <= limit]
     best = sorted(fitting, key=lambda name: coarse[name].least_s or 0.0)[:_NUM_FINE]
-    last = list(dict.fromkeys([*always, *best]))
+    last = steps.same_as(list(dict.fromkeys([*always, *best])))
     fine = steps.time(last, FINE, round_size=None, on_step=partial(on_part, "the best in turns"))
     strategies = [run for run in runs if run.role is Role.STRATEGY and run.name in coarse]
     by_volume = sorted(strategies, key=lambda run: run.volume_bytes)[:NUM_SHOWN]
@@ -65,18 +66,30 @@ def run_plans(
 def _measured_runs(
     runs: Sequence[PlanRun], steps: WholeSteps, coarse: Mapping[str, Timing], fine: Mapping[str, Timing]
 ) -> list[PlanRun]:
-    return [
-        replace(
-            run,
-            peak_bytes=steps[run.name].peak_bytes,
-            coarse_s=coarse[run.name].least_s if run.name in coarse else None,
-            measured_s=fine[run.name].time_s if run.name in fine else None,
-            least_s=fine[run.name].least_s if run.name in fine else None,
-            spread=fine[run.name].spread if run.name in fine else None,
-            failure=(fine.get(run.name) or coarse[run.name]).failure,
+    pace = _pace(coarse, fine)
+    found = []
+    for run in runs:
+        few, many = coarse.get(run.name, Timing()), fine.get(run.name, Timing())
+        found.append(
+            replace(
+                run,
+                peak_bytes=steps[run.name].peak_bytes,
+                coarse_s=None if few.least_s is None else pace * few.least_s,
+                measured_s=many.time_s,
+                least_s=many.least_s,
+                spread=many.spread,
+                error=many.error,
+                failure=(fine.get(run.name) or coarse[run.name]).failure,
+            )
         )
-        for run in runs
-    ]
+    return found
+
+
+def _pace(coarse: Mapping[str, Timing], fine: Mapping[str, Timing]) -> float:
+    """How much longer runs took when many were made than when few were, in most plans that have both."""
+    pairs = [(coarse[name].least_s, timing.time_s) for name, timing in fine.items() if name in coarse]
+    ratios = [many_s / few_s for few_s, many_s in pairs if few_s is not None and many_s is not None]
+    return statistics.median(ratios) if ratios else 1.0
 
 
 def _with_split(run: PlanRun, share: float | None) -> PlanRun:

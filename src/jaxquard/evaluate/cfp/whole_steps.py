@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxquard.pricing.collectives import collectives
 from jaxquard.pricing.compilers import Compilers
 from jaxquard.pricing.contender import Contender
-from jaxquard.pricing.even_times import even_race
+from jaxquard.pricing.even_times import even_errors, even_race
 from jaxquard.pricing.failures import failure_of
 from jaxquard.pricing.fingerprint import Fingerprints
 from jaxquard.pricing.lower_program import lower_program
@@ -26,7 +26,8 @@ COARSE = Effort(num_warmups=1, num_runs=3, slow_factor=5.0, limit_s=60.0)
 # Plans that are close differ by less than a busy machine's runs: more of them, until the least is confirmed.
 FINE = Effort(num_warmups=3, num_runs=30, max_runs=90, extra_s=3.0, slow_factor=50.0, limit_s=60.0)
 _WARM = Effort(num_warmups=1, num_runs=1, slow_factor=50.0, limit_s=60.0)
-_NUM_PROFILED = 2
+# One run's share of communication wanders by half; the median of these counts.
+_NUM_PROFILED = 5
 COARSE_ROUND = 8
 # How many are done, of how many, and the next one's name.
 OnStep = Callable[[int, int, str], None]
@@ -55,12 +56,13 @@ class Timing:
     """What the runs that count tell, and their spread; a failure if there are none.
 
     Attributes:
-        time_s: by its runs beside those of the others (`even_times`).
+        time_s: by its runs beside those of the others (`even_times`); `error` is how far that may be off.
     """
 
     time_s: float | None = None
     least_s: float | None = None
     spread: float | None = None
+    error: float | None = None
     failure: str | None = None
 
 
@@ -88,6 +90,11 @@ class WholeSteps:
 
     def __getitem__(self, name: str) -> WholeStep:
         return self._steps[self._keys[name]]
+
+    def same_as(self, names: Sequence[str]) -> list[str]:
+        """These, and all others that are the same program as one of them."""
+        keys = {self._keys[name] for name in names}
+        return [*names, *(name for name, key in self._keys.items() if key in keys and name not in names)]
 
     def time(
         self, names: Sequence[str], effort: Effort, *, round_size: int | None, on_step: OnStep
@@ -153,10 +160,15 @@ class WholeSteps:
             run_rounds(contenders, groups=groups, best=best, effort=effort, watch=watch, on_error=set_aside)
             keys = list(together)
             num_warmups = effort.num_warmups
+            counted = {place: one.times_s[num_warmups:] for place, one in contenders.items()}
+            errors = dict(zip(counted, even_errors(list(counted.values())), strict=True))
             for place, time_s in even_race(contenders, num_warmups=num_warmups).items():
-                one = contenders[place]
-                spread = spread_of(one.times_s[num_warmups:])
-                found[keys[place]] = Timing(time_s=time_s, least_s=one.least_s(num_warmups), spread=spread)
+                found[keys[place]] = Timing(
+                    time_s=time_s,
+                    least_s=contenders[place].least_s(num_warmups),
+                    spread=spread_of(counted[place]),
+                    error=errors[place],
+                )
         return found
 
     @contextlib.contextmanager
