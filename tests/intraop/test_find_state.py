@@ -75,6 +75,79 @@ def test_arguments_that_are_alike_are_paired_in_order_and_no_result_twice():
     assert pairs(lambda a, b, batch: ((smaller(a),), 0.0), PARAMS, PARAMS, BATCH) == (0, None, None)
 
 
+def gradients(params, batch, teacher=None):
+    targets = 0.0 if teacher is None else batch["x"] @ teacher["w"]
+    return jax.grad(lambda params: jnp.mean((batch["x"] @ params["w"] - targets) ** 2))(params)
+
+
+def descend(params, grads):
+    return jax.tree.map(lambda leaf, grad: leaf - 0.1 * grad, params, grads)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_what_is_trained_is_state_and_not_what_teaches(decay):
+    def step(teacher, student, batch):
+        grads = jax.tree.map(lambda grad, leaf: grad + decay * leaf, gradients(student, batch, teacher), student)
+        return descend(student, grads), jnp.float32(0)
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (None, 0, None)
+    assert pairs(jax.jit(step), PARAMS, PARAMS, BATCH) == (None, 0, None)
+    assert trace_step(step, (PARAMS, PARAMS, BATCH)).notes == ()
+
+
+def test_weights_and_not_their_gradients_are_state():
+    def step(params, batch):
+        grads = gradients(params, batch)
+        return jnp.float32(0), grads, descend(params, grads)
+
+    assert pairs(step, PARAMS, BATCH) == (2, None)
+
+
+def test_a_mean_of_weights_in_any_order():
+    def step(student, teacher, batch):
+        student = descend(student, gradients(student, batch, teacher))
+        return jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, teacher, student), student
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (1, 0, None)
+    assert pairs(lambda teacher, student, batch: step(student, teacher, batch), PARAMS, PARAMS, BATCH) == (0, 1, None)
+
+
+def test_weights_and_moments_in_another_order():
+    def step(params, first, second, batch):
+        grads = gradients(params, batch)
+        first = jax.tree.map(lambda leaf, grad: 0.9 * leaf + 0.1 * grad, first, grads)
+        second = jax.tree.map(lambda leaf, grad: 0.9 * leaf + 0.1 * grad**2, second, grads)
+        params = jax.tree.map(lambda leaf, m, v: leaf - 0.1 * m / jnp.sqrt(v + 1e-6), params, first, second)
+        return second, first, params
+
+    assert pairs(step, PARAMS, PARAMS, PARAMS, BATCH) == (2, 1, 0, None)
+
+
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_what_a_loop_carries_is_followed(loop):
+    def step(teacher, student, batch):
+        def train(student):
+            return descend(student, gradients(student, batch, teacher))
+
+        if loop == "scan":
+            return jax.lax.scan(lambda student, _: (train(student), None), student, None, length=3)[0]
+        return jax.lax.fori_loop(0, jnp.int32(3), lambda _, student: train(student), student)
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (None, 0, None)
+
+
+def test_a_choice_that_nothing_tells_is_said():
+    def step(one, other, batch):
+        return jax.tree.map(lambda a, b: a @ b, one, other), jnp.sum(batch["x"])
+
+    traced = trace_step(step, (PARAMS, PARAMS, BATCH))
+    assert traced.result_of_input == (0, None, None)
+    (note,) = traced.notes
+    assert note.startswith(
+        "arguments 0 and 1 have the same form, and nothing tells which of them the step returns anew"
+    )
+
+
 def test_the_outermost_of_two_is_taken():
     def step(params, batch):
         return {"aux": {"grads": smaller(params)}, "params": smaller(params)}

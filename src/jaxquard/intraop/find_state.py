@@ -5,12 +5,16 @@
 
 An argument is state if some subtree of the result has its structure and types. A single number is not, as a learning
 rate has the type of a loss; nor is a single array, unless it is the first argument and the result or an item of it, as
-a batch may have the type of what is made of it.
+a batch may have the type of what is made of it. Where several arguments or results are alike (a teacher and a student,
+weights and their gradients), what the step computes tells which belong together (`update_distance`).
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from jaxquard.intraop.update_distance import UpdateDistances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,31 +35,99 @@ class _Subtree:
         return range(self.start, self.start + self.tree.num_leaves)
 
 
-def pair_state(in_tree: Any, arg_types: Sequence[Any], out_tree: Any, result_types: Sequence[Any]) -> list[int | None]:
-    """For each flat argument, the flat result of the same place in the state that the step returns.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePairs:
+    """Arguments and the results that replace them.
 
-    No result is taken twice. Large arguments choose first, and the outermost subtree: the moments of an optimizer,
-    which hold trees like the weights, are not taken for weights. Equal ones are paired in order.
+    Attributes:
+        results: for each flat argument, the flat result of the same place in the state that the step returns.
+        unclear: first leaves of arguments that are alike, where nothing tells which of them is replaced; the first
+            one was taken.
+    """
+
+    results: tuple[int | None, ...]
+    unclear: tuple[int, ...] = ()
+
+
+def pair_state(
+    in_tree: Any,
+    arg_types: Sequence[Any],
+    out_tree: Any,
+    result_types: Sequence[Any],
+    *,
+    distances: UpdateDistances,
+) -> StatePairs:
+    """Pairs arguments with results.
+
+    No result is taken twice. Large arguments choose first: the moments of an optimizer, which hold trees like the
+    weights, are not taken for weights. Of arguments and results that are alike, the nearest are paired, then the
+    outermost, then the first.
 
     Args:
         in_tree: structure of the tuple of arguments.
         arg_types: of the flat arguments.
         out_tree: structure of the result.
         result_types: of the flat results.
+        distances: how near results are to arguments.
     """
     pairs: list[int | None] = [None] * len(arg_types)
     free = set(range(len(result_types)))
     results = _by_depth(out_tree)
-    for place, arg in _largest_first(in_tree):
-        if _is_data(arg, place, arg_types):
-            continue
-        for found in results:
-            is_free = found.tree == arg.tree and free.issuperset(found.leaves)
-            if is_free and _may_replace(arg, found) and _same_types(arg, found, arg_types, result_types):
-                free.difference_update(found.leaves)
-                pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
+    unclear: tuple[int, ...] = ()
+    for alike in _alike(in_tree, arg_types):
+        waiting = list(alike)
+        while waiting:
+            options = [
+                (arg, found)
+                for arg in waiting
+                for found in results
+                if found.tree == arg.tree
+                and free.issuperset(found.leaves)
+                and _may_replace(arg, found)
+                and _same_types(arg, found, arg_types, result_types)
+            ]
+            if not options:
                 break
-    return pairs
+            distance = {option: _distance(*option, distances) for option in options} if len(options) > 1 else {}
+            arg, found = min(options, key=lambda option: (distance.get(option, ()), option[1].depth))
+            if not unclear and not _is_clear(arg, found, distance):
+                unclear = tuple(sorted(one.start for one in waiting))
+            waiting.remove(arg)
+            free.difference_update(found.leaves)
+            pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
+    return StatePairs(results=tuple(pairs), unclear=unclear)
+
+
+def _distance(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> tuple[int, int]:
+    """How many leaves do not follow from those in their places, and how many operations lead to the others."""
+    steps = [distances.between(own, other) for own, other in zip(arg.leaves, found.leaves, strict=True)]
+    return sum(step is None for step in steps), sum(step or 0 for step in steps)
+
+
+def _is_clear(arg: _Subtree, found: _Subtree, distance: dict[tuple[_Subtree, _Subtree], tuple[int, int]]) -> bool:
+    """Whether no other argument could as well be what the result replaces."""
+    mine = distance.get((arg, found))
+    if mine is None or mine[0] < len(arg.leaves):
+        return True
+    return all(one == arg or other != found for one, other in distance)
+
+
+def _alike(in_tree: Any, arg_types: Sequence[Any]) -> Iterator[list[_Subtree]]:
+    """Arguments that may be state, large ones first, those of one form together."""
+    found = [arg for place, arg in _largest_first(in_tree) if not _is_data(arg, place, arg_types)]
+    for _, same_size in itertools.groupby(found, key=_size):
+        groups: list[list[_Subtree]] = []
+        for arg in same_size:
+            mine = next((group for group in groups if _are_alike(group[0], arg, arg_types)), None)
+            if mine is None:
+                groups.append([arg])
+            else:
+                mine.append(arg)
+        yield from groups
+
+
+def _are_alike(one: _Subtree, other: _Subtree, arg_types: Sequence[Any]) -> bool:
+    return one.tree == other.tree and _same_types(one, other, arg_types, arg_types)
 
 
 def changed_dtype(
@@ -81,7 +153,12 @@ def _largest_first(in_tree: Any) -> list[tuple[int, _Subtree]]:
         if tree.num_leaves:
             found.append((place, _Subtree(tree=tree, start=start, depth=0)))
         start += tree.num_leaves
-    return sorted(found, key=lambda item: (-item[1].tree.num_leaves, -item[1].tree.num_nodes))
+    return sorted(found, key=lambda item: _size(item[1]))
+
+
+def _size(arg: _Subtree) -> tuple[int, int]:
+    """Less for what has more leaves, or else more nodes."""
+    return -arg.tree.num_leaves, -arg.tree.num_nodes
 
 
 def _by_depth(tree: Any) -> list[_Subtree]:

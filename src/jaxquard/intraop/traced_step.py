@@ -12,10 +12,11 @@ from typing import Any
 import jax
 
 from jaxquard._jax_compat import without_mesh
-from jaxquard.intraop.find_state import changed_dtype, pair_state
+from jaxquard.intraop.find_state import StatePairs, changed_dtype, pair_state
 from jaxquard.intraop.open_calls import open_calls
 from jaxquard.intraop.open_scans import FlatStep, open_scans
 from jaxquard.intraop.step_parts import Part, names_of_parts, pair_parts, whole_leaves
+from jaxquard.intraop.update_distance import UpdateDistances
 from jaxquard.ir.jaxpr_tools import Jaxpr, with_constants_as_inputs
 
 
@@ -60,8 +61,9 @@ def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
     closed, results = trace_jaxpr(step, types)
     arg_types, in_tree = jax.tree.flatten(types)
     leaves, out_tree = jax.tree.flatten(results)
-    pairs = pair_state(in_tree, arg_types, out_tree, leaves)
     jaxpr, constants = open_calls(*with_constants_as_inputs(closed))
+    state = pair_state(in_tree, arg_types, out_tree, leaves, distances=UpdateDistances(jaxpr))
+    pairs = state.results
     flat = FlatStep(
         jaxpr=jaxpr, constants=constants, inputs=whole_leaves(len(arg_types)), outputs=whole_leaves(len(leaves))
     )
@@ -79,7 +81,7 @@ def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
         result_of_input=(*pair_parts(flat.inputs, flat.outputs, dict(enumerate(pairs))), *(None,) * num_constants),
         in_tree=in_tree,
         out_tree=out_tree,
-        notes=_state_notes(names, pairs, changed_dtype(in_tree, arg_types, out_tree, leaves, pairs), arg_types, leaves),
+        notes=_state_notes(names, state, changed_dtype(in_tree, arg_types, out_tree, leaves, pairs), arg_types, leaves),
     )
 
 
@@ -137,7 +139,7 @@ def argument_number(name: str) -> int:
 
 def _state_notes(
     names: Sequence[str],
-    pairs: Sequence[int | None],
+    state: StatePairs,
     changed: tuple[int, int] | None,
     arg_types: Sequence[Any],
     result_types: Sequence[Any],
@@ -149,7 +151,15 @@ def _state_notes(
             f"{name} is {before.name} and comes back as {after.name}, so its argument is taken for data, not for "
             "state: it is not donated, and is not kept in parts. Cast it back before you return it.",
         )
-    if names and all(result is None for result in pairs):
+    if state.unclear:
+        numbers = [argument_number(names[leaf]) for leaf in state.unclear]
+        taken = argument_number(next(names[leaf] for leaf in state.unclear if state.results[leaf] is not None))
+        return (
+            f"arguments {' and '.join(map(str, numbers))} have the same form, and nothing tells which of them the step "
+            f"returns anew: argument {taken} is taken for state, and is donated. If that is wrong, give them different "
+            "forms, say one in a dict or a tuple.",
+        )
+    if names and all(result is None for result in state.results):
         return (
             "no argument is state: none comes back with the same structure, shapes and dtypes, so nothing is donated, "
             "and the optimizer is not taken into account. If the step trains, return the new weights and optimizer "

@@ -1,0 +1,64 @@
+"""How near a result of a step is to an argument that it may be the next value of.
+
+    params - 0.1 * grads           one step from params; the gradients come out of products
+    0.9 * teacher + 0.1 * student  two steps from the teacher, and more from the student's old value
+
+Two arguments may have the same form, and so may two results. Which belongs to which is in what the step computes:
+a new value is the old one with something added, element by element, or what a loop carries.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, definitions, is_var
+from jaxquard.pipeline.operations import ELEMENTWISE
+
+_PASSING = frozenset(["optimization_barrier", "sharding_constraint", "name"])
+
+
+class UpdateDistances:
+    """Counts the operations between results and arguments of a step."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        """For a jaxpr without calls, whose inputs begin with the flat arguments."""
+        self._jaxpr = jaxpr
+        self._inputs: dict[int, dict[Var, int]] = {}
+
+    def between(self, arg: int, result: int) -> int | None:
+        """Operations from a flat argument to a flat result, each element from that in its place; None if none lead."""
+        if result not in self._inputs:
+            self._inputs[result] = self._find(self._jaxpr.outvars[result])
+        return self._inputs[result].get(self._jaxpr.invars[arg])
+
+    @cached_property
+    def _definitions(self) -> dict[Var, int]:
+        return definitions(self._jaxpr.eqns)
+
+    def _find(self, result: Any) -> dict[Var, int]:
+        """All that leads to a result so, with the number of operations."""
+        found: dict[Var, int] = {result: 0} if is_var(result) else {}
+        reached = list(found)
+        for var in reached:
+            position = self._definitions.get(var)
+            if position is None:
+                continue
+            for source in _sources(self._jaxpr.eqns[position], var):
+                if source not in found and source.aval.shape == result.aval.shape:
+                    found[source] = found[var] + 1
+                    reached.append(source)
+        return found
+
+
+def _sources(equation: Equation, output: Var) -> Iterator[Var]:
+    """The inputs of which an output has an element from each element."""
+    name, atoms, place = equation.primitive.name, equation.invars, equation.outvars.index(output)
+    if name in ELEMENTWISE:
+        yield from filter(is_var, atoms)
+    elif name in _PASSING:
+        yield from filter(is_var, atoms[place : place + 1])
+    elif name == "scan" and place < equation.params["num_carry"]:
+        yield from filter(is_var, [atoms[equation.params["num_consts"] + place]])
+    elif name == "while":
+        first = equation.params["cond_nconsts"] + equation.params["body_nconsts"]
+        yield from filter(is_var, [atoms[first + place]])
