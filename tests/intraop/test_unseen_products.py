@@ -1,5 +1,6 @@
 """Products in a loop or a branch are named, as no plan is made for them."""
 
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -8,7 +9,7 @@ from jax import lax
 
 from jaxquard.intraop.analysis_text import analysis_text
 from jaxquard.intraop.search_sharding import search_sharding
-from jaxquard.intraop.unseen_products import unseen_products
+from jaxquard.intraop.unseen_products import frozen_products, unseen_products
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.scanned_patterns import OPENED
@@ -50,6 +51,28 @@ def test_a_scan_over_time_a_branch_and_a_while_are_named_with_their_lines():
         line = next(count for count, text in enumerate(LINES, 1) if f"lax.{name}" in text)
         assert f"not planned: inside `{name}` at test_unseen_products.py:{line}" in note
         assert "They run as the compiler likes" in note
+
+
+def lora(base, adapters, batch):
+    def loss(adapters):
+        hidden = batch @ base["w"].T + batch @ adapters["a"] @ adapters["b"]
+        return jnp.mean(jnp.tanh(hidden) ** 2)
+
+    return jax.tree.map(lambda leaf, grad: leaf - 0.1 * grad, adapters, jax.grad(loss)(adapters))
+
+
+def test_weights_that_are_not_trained_and_come_as_data_are_named():
+    base, adapters = weights(w=(64, 32)), weights(a=(32, 8), b=(8, 64))
+    (note,) = frozen_products(analyse(lora, (base, adapters, inputs(16, 32))).graph)
+    assert note.startswith("products with argument 0['w'] are not planned, 73% of the forward's: the step does not")
+    bound = partial(lora, base)
+    assert frozen_products(analyse(bound, (adapters, inputs(16, 32))).graph) == ()
+    assert len(analyse(bound, (adapters, inputs(16, 32))).blocks) > 1
+
+
+def test_queries_and_keys_are_no_such_weights():
+    for name in ("queries, keys, values minor", "mlp", "cross attention"):
+        assert frozen_products(analyse(*PATTERNS[name]()).graph) == ()
 
 
 def test_the_analysis_says_so_too():

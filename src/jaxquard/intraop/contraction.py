@@ -92,7 +92,8 @@ def _dot_general(equation: Equation, position: int, data_vars: Collection[Var]) 
         for side in (0, 1)
     ]
     num_batch, num_left = len(batch[0]), len(free[0])
-    data = 1 if equation.invars[1] in data_vars and equation.invars[0] not in data_vars else 0
+    is_data = [is_var(atom) and atom in data_vars for atom in equation.invars]
+    data = 1 if is_data == [False, True] else 0
     sides = (
         tuple((num_batch + place, (dim, None)) for place, dim in enumerate(free[0])),
         tuple((num_batch + num_left + place, (None, dim)) for place, dim in enumerate(free[1])),
@@ -140,7 +141,9 @@ def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Co
     numbers = equation.params["dimension_numbers"]
     looked_up = numbers.collapsed_slice_dims
     is_lookup = len(looked_up) == 1 and tuple(numbers.start_index_map) == tuple(looked_up)
-    if not is_lookup or numbers.operand_batching_dims or table in data_vars or indices not in data_vars:
+    if not is_lookup or numbers.operand_batching_dims or not (is_var(table) and is_var(indices)):
+        return None
+    if table in data_vars or indices not in data_vars:
         return None
     shape, out_shape = table.aval.shape, equation.outvars[0].aval.shape
     kept = [dim for dim in range(len(shape)) if dim not in looked_up]

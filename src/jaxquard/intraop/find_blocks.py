@@ -74,10 +74,13 @@ class _Finder:
     def _block(self, number: int, seed: Contraction) -> Block:
         seeds = [seed, *self._siblings(seed)]
         if len(seeds) > 1:
-            met = self._grow(seeds, self._cuts(seeds)).component(0)
+            together = self._cuts(seeds)
+            met = self._grow(seeds, together, undivided=self._undivided(seeds)).component(0) if together else 1
             seeds = [sibling for place, sibling in enumerate(seeds) if met >> place & 1]
         cuts = self._cuts(seeds)
-        growth = self._grow(seeds, cuts)
+        if not cuts:
+            raise ShardingError(_nothing_divides(self.graph, seeds[0], self.num_parts))
+        growth = self._grow(seeds, cuts, undivided=self._undivided(seeds))
         trim_block(self.graph, growth, keep={seed.position for seed in seeds})
         return _make_block(self.graph, number, seeds, cuts, growth)
 
@@ -100,9 +103,16 @@ class _Finder:
             fitting = [[cut for cut in group if cut.size % self.num_parts == 0] for group in groups]
             if all(fitting):
                 found.append(self._best(seeds, fitting))
-        if not found:
-            raise ShardingError(_nothing_divides(self.graph, seeds[0], self.num_parts))
         return found
+
+    def _undivided(self, seeds: Sequence[Contraction]) -> list[tuple[Cut, ...]]:
+        """The ways to cut contractions for which this mesh is too large: they still tell where the block ends."""
+        return [
+            tuple(group[0] for group in groups)
+            for groups in zip(*(seed.groups for seed in seeds), strict=True)
+            if any(all(cut.size % self.num_parts for cut in group) for group in groups)
+            and all(group[0].size > 1 for group in groups)
+        ]
 
     def _best(self, seeds: Sequence[Contraction], fitting: list[list[Cut]]) -> tuple[Cut, ...]:
         """The dims, one per contraction, with which the block grows largest; the first ones if it is the same.
@@ -119,11 +129,19 @@ class _Finder:
             self.best_cuts[key] = sizes.index(max(sizes))
         return candidates[self.best_cuts[key]]
 
-    def _grow(self, seeds: Sequence[Contraction], cuts: Sequence[Sequence[Cut]], *, limit: int | None = None) -> Growth:
+    def _grow(
+        self,
+        seeds: Sequence[Contraction],
+        cuts: Sequence[Sequence[Cut]],
+        *,
+        undivided: Sequence[Sequence[Cut]] = (),
+        limit: int | None = None,
+    ) -> Growth:
         return grow_block(
             self.graph,
             seeds,
             cuts,
+            undivided=undivided,
             num_parts=self.num_parts,
             grouped=self.grouped_bits | self.others,
             is_grouped=self.grouped.__contains__,
@@ -152,7 +170,8 @@ def _make_block(
             dims=dims,
             needs=find_needs(graph, growth.positions, seeds, cuts_of, dims),
         )
-        for cuts_of, chunks, dims in zip(cuts, growth.num_chunks, growth.dims, strict=True)
+        # What the growth has beyond the cuts are those that do not divide.
+        for cuts_of, chunks, dims in zip(cuts, growth.num_chunks, growth.dims, strict=False)
     ]
     return Block(
         number=number,

@@ -150,7 +150,7 @@ def _spread(
                 opened.add(place)
             values.update(var for var in met if var not in fixed)
         for state, result in pairs:
-            if state in values or result in values:
+            if not values.isdisjoint(variables([state, result])):
                 values.update(variables([state, result]))
     return values
 

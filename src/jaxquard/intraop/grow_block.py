@@ -26,7 +26,7 @@ class Growth:
 
     Attributes:
         positions: of its equations.
-        dims: per choice, the dim that is cut of each value in the block.
+        dims: per choice, the dim that is cut of each value in the block; then for cuts that do not divide.
         num_chunks: per choice, into how many parts it can be cut.
         reached_by: for each value, which of the first contractions it depends on, as bits.
         together: sets of first contractions that meet.
@@ -56,6 +56,7 @@ def grow_block(
     seeds: Sequence[Contraction],
     choices: Sequence[Sequence[Cut]],
     *,
+    undivided: Sequence[Sequence[Cut]] = (),
     num_parts: int,
     grouped: int,
     is_grouped: Callable[[int], bool],
@@ -65,14 +66,18 @@ def grow_block(
 
     Args:
         choices: per choice, the cut of each of the contractions.
+        undivided: cuts into which the parts do not go. They are no choices, but the block ends where they do, so that
+            it is the same on any mesh: what is left of a product may go through all that follows.
         num_parts: into how many parts each cut must go.
         grouped: the contractions that stand in earlier blocks, as bits.
         is_grouped: whether an equation stands in an earlier block.
         limit: at so many equations it stops growing.
     """
+    every = [*choices, *undivided]
+    parts = [num_parts] * len(choices) + [1] * len(undivided)
     growth = Growth(
-        dims=[{} for _ in choices],
-        num_chunks=[math.gcd(*(cut.size for cut in cuts)) for cuts in choices],
+        dims=[{} for _ in every],
+        num_chunks=[math.gcd(*(cut.size for cut in cuts)) for cuts in every],
     )
     own = 0
     waiting: list[int] = []
@@ -90,7 +95,7 @@ def grow_block(
         queued.add(seed.position)
         (out,) = seed.equation.outvars
         growth.reached_by[out] = 1 << number
-        for dims, cuts in zip(growth.dims, choices, strict=True):
+        for dims, cuts in zip(growth.dims, every, strict=True):
             dims[out] = cuts[number].out_dim
         push_users(out)
     while waiting and (limit is None or len(growth.positions) < limit):
@@ -99,7 +104,7 @@ def grow_block(
             continue
         bit = graph.bit(position) if position in graph.contractions else 0
         waits = graph.ancestors[position] & ~(grouped | own | bit)
-        if waits or _comes_back(graph, growth, position, own) or not _join(graph, growth, position, num_parts):
+        if waits or _comes_back(graph, growth, position, own) or not _join(graph, growth, position, parts):
             continue
         own |= bit
         for var in graph.equations[position].outvars:
@@ -141,11 +146,11 @@ def _comes_back(graph: StepGraph, growth: Growth, position: int, own: int) -> bo
     return False
 
 
-def _join(graph: StepGraph, growth: Growth, position: int, num_parts: int) -> bool:
-    """Takes an equation into the block if all choices go through it."""
+def _join(graph: StepGraph, growth: Growth, position: int, num_parts: Sequence[int]) -> bool:
+    """Takes an equation into the block if all choices go through it, each in so many parts."""
     equation = graph.equations[position]
     links = graph.links(position)
-    found = [_carry(equation, links, dims, num_parts) for dims in growth.dims]
+    found = [_carry(equation, links, *of_choice) for of_choice in zip(growth.dims, num_parts, strict=True)]
     if any(outputs is None for outputs in found):
         return False
     for choice, outputs in enumerate(found):

@@ -14,6 +14,7 @@ from typing import Any
 from jax import lax
 from jax.extend import core
 
+from jaxquard.intraop.dependence.rules.randomness import is_each_by_itself
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 from jaxquard.pipeline.operations import ELEMENTWISE
 
@@ -156,7 +157,7 @@ def _keys(equation: Equation) -> LayerForm | None:
     """Each key by itself."""
     before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     same = all(atom.aval.shape == before for atom in equation.invars)
-    is_stack = bool(before) and bool(after) and before[0] == after[0] and same
+    is_stack = bool(before) and bool(after) and before[0] == after[0] and same and is_each_by_itself(equation)
     return LayerForm(stacked=(True,) * len(equation.invars), params=equation.params) if is_stack else None
 
 

@@ -16,17 +16,19 @@ def open_calls(
 ) -> tuple[Jaxpr, tuple[Any, ...]]:
     """The flat jaxpr, with more constants if calls closed over arrays; the last inputs are the constants.
 
+    Shardings that calls were given (`jax.jit(step, in_shardings=...)`) are gone: the plan has its own.
+
     Args:
         always_barrier: keeps what a checkpoint computes again apart from the first time, whatever `prevent_cse` says:
             in the body of a scan the two do not meet, but they do once the scan is opened.
     """
     num_args = len(jaxpr.invars) - len(constants)
     step = Step(jaxpr=jaxpr, constants=constants, arg_parts=((),) * num_args, result_parts=((),) * len(jaxpr.outvars))
-    step = inline_calls(step)
+    step = inline_calls(step, ignores_shardings=True)
     while any(equation.primitive.name in _CHECKPOINTS for equation in step.jaxpr.eqns):
         closed = _with_barriers(step.jaxpr) if always_barrier else step.jaxpr
         opened = open_in(closed, is_wanted=lambda _: True, with_barrier=True)
-        step = inline_calls(replace(step, jaxpr=opened))
+        step = inline_calls(replace(step, jaxpr=opened), ignores_shardings=True)
     return step.jaxpr, step.constants
 
 

@@ -65,7 +65,7 @@ def _own_backward(graph: StepGraph, owners: list[int | None], matches: Matches) 
             owners[position] = owners[partner]
             anchored.add(position)
             continue
-        if equation.primitive.name in COPIES:
+        if equation.primitive.name in COPIES or not equation.outvars:
             continue
         again = _forward_source(graph, equation.outvars[0])
         if again is not None:

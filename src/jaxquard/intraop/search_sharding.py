@@ -20,7 +20,7 @@ from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan, 
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.step_fingerprint import fingerprint_step
 from jaxquard.intraop.traced_step import trace_step
-from jaxquard.intraop.unseen_products import unseen_products
+from jaxquard.intraop.unseen_products import frozen_products, unseen_products
 from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
 from jaxquard.pricing.memory import capacity_bytes
@@ -128,7 +128,7 @@ def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
     if not 1 <= len(axes) <= 2:
         raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
-    if batch_axis == "outer":
+    if batch_axis == "outer" and "outer" not in axes:
         return next(iter(axes)) if len(axes) == 2 else None
     if batch_axis is not None and batch_axis not in axes:
         raise ShardingError(f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}.")
@@ -181,7 +181,8 @@ def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> 
     unknown = analysis.graph.unknown_primitives()
     if unknown:
         notes.append(f"operations without a rule, not partitioned: {', '.join(unknown)}")
-    return (*notes, *unseen_products(analysis.graph.equations), *analysis.graph.step.notes)
+    graph = analysis.graph
+    return (*notes, *unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
 
 
 def _provenance(prices: StepPrices) -> str:

@@ -17,12 +17,15 @@ from jaxquard.intraop.block import Block, Choice
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.later_work import later_work
 from jaxquard.intraop.match_backward import Matches
+from jaxquard.intraop.phases import Phase
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
 
 # All strategies of a segment are priced: four blocks of three choices, or of four in the two products of experts.
 MAX_STRATEGIES = 3 * 3 * 4 * 4
 # Blocks so far back count as equally far: an encoder's memory, for every layer of the decoder but the first.
 _FAR = 8
+# What is no contraction that begins a block, and may take as long: grouped convolutions, products by experts.
+_HEAVY = frozenset({"conv_general_dilated", "ragged_dot_general"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +77,23 @@ def given_segments(
 def _words(graph: StepGraph, blocks: Sequence[Block], matches: Matches, owners: Sequence[int]) -> list[int]:
     """A number for each block, the same for those that are alike, forward and after it."""
     numbers: dict[Hashable, int] = {}
-    alike = zip(fingerprints(graph, blocks), later_work(graph, blocks, matches, owners), strict=True)
+    alike = zip(
+        fingerprints(graph, blocks),
+        _other_products(graph, blocks, owners),
+        later_work(graph, blocks, matches, owners),
+        strict=True,
+    )
     return [numbers.setdefault(fingerprint, len(numbers)) for fingerprint in alike]
+
+
+def _other_products(graph: StepGraph, blocks: Sequence[Block], owners: Sequence[int]) -> list[Hashable]:
+    """For each block, what takes long in its forward and is no contraction."""
+    found: dict[int, list[Hashable]] = {block.number: [] for block in blocks}
+    for position, equation in enumerate(graph.equations):
+        is_forward = graph.phases[position] is Phase.FORWARD
+        if is_forward and equation.primitive.name in _HEAVY and position not in graph.contractions:
+            found[owners[position]].append(_shape_of(equation))
+    return [tuple(found[block.number]) for block in blocks]
 
 
 def _segments(words: Sequence[int], runs: Sequence[tuple[int, int]]) -> list[Segment]:
@@ -175,8 +193,10 @@ def _given(choice: Choice, var: Var) -> Hashable:
 
 
 def _shape_of(equation: Equation) -> Hashable:
-    shapes = tuple((atom.aval.shape, str(atom.aval.dtype)) for atom in equation.invars)
-    return equation.primitive.name, shapes, str(equation.params.get("dimension_numbers"))
+    """What tells products apart: also what a convolution's stride makes of the same inputs."""
+    shapes = tuple((atom.aval.shape, str(atom.aval.dtype)) for atom in (*equation.invars, *equation.outvars))
+    params = tuple((name, str(value)) for name, value in sorted(equation.params.items()))
+    return equation.primitive.name, shapes, params
 
 
 def _origin(graph: StepGraph, atom: Var, made_by: dict[Var, int]) -> Var | None:

@@ -1,11 +1,22 @@
-"""Products that stand in a loop or a branch, where the analysis does not look."""
+"""Products that are not planned, for a note.
+
+They stand in a loop or a branch, where the analysis does not look; or are of ragged groups; or with weights that count
+as data.
+"""
 
 from collections.abc import Iterable
 
+from jaxquard.intraop.contraction import Contraction
+from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.source_lines import source_line
-from jaxquard.ir.jaxpr_tools import Equation, sub_jaxprs
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, sub_jaxprs
 
-_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
+_RAGGED = frozenset({"ragged_dot", "ragged_dot_general"})
+_PRODUCTS = frozenset({"dot_general", "conv_general_dilated", *_RAGGED})
+# What changes the form of a weight, and not what it is.
+_FORMS = frozenset({"convert_element_type", "copy", "reshape", "transpose", "squeeze", "stop_gradient", "slice"})
+# Products with weights that are not trained are worth a note from this part of the forward's multiplications on.
+_LEAST_SHARE = 0.25
 # A note names so many places.
 _MOST_PLACES = 4
 
@@ -13,7 +24,9 @@ _MOST_PLACES = 4
 def unseen_products(equations: Iterable[Equation]) -> tuple[str, ...]:
     """A note that names the operators of a flat step with products inside; none if there are none."""
     places = dict.fromkeys(
-        f"`{equation.primitive.name}` at {source_line(equation)}" for equation in equations if _inner_products(equation)
+        f"{where}`{equation.primitive.name}` at {source_line(equation)}"
+        for equation in equations
+        if (where := _where(equation)) is not None
     )
     if not places:
         return ()
@@ -21,9 +34,60 @@ def unseen_products(equations: Iterable[Equation]) -> tuple[str, ...]:
     if len(places) > len(named):
         named.append(f"{len(places) - len(named)} more")
     return (
-        f"products not seen, so not planned: inside {', '.join(named)}. They run as the compiler likes; of loops and "
+        f"products not seen, so not planned: {', '.join(named)}. They run as the compiler likes; of loops and "
         "branches, only a `lax.scan` over stacked weights is opened.",
     )
+
+
+def frozen_products(graph: StepGraph) -> tuple[str, ...]:
+    """A note on weights that are not trained and come as an argument, if their products are many of the forward's.
+
+    Beside products with state, those of data with data begin no blocks: queries with keys, and these.
+    """
+    products = [found for found in graph.contractions.values() if not found.is_lookup]
+    if not any(found.has_state for found in products):
+        return ()
+    names = dict(zip(graph.step.jaxpr.invars, graph.step.input_names, strict=True))
+    frozen = {found.position: leaf for found in products if (leaf := _frozen_leaf(graph, found)) is not None}
+    share = sum(graph.contractions[position].weight for position in frozen) / sum(found.weight for found in products)
+    if share < _LEAST_SHARE:
+        return ()
+    name = names[next(iter(frozen.values()))]
+    more = len(set(frozen.values())) - 1
+    others = f" and {more} other{'' if more == 1 else 's'}" if more else ""
+    return (
+        f"products with {name}{others} are not planned, {share:.0%} of the forward's: the step does not return it, so "
+        "that it counts as data. If these are weights that are not trained, bind them before the search "
+        "(`functools.partial`), or return them with the state.",
+    )
+
+
+def _frozen_leaf(graph: StepGraph, product: Contraction) -> Var | None:
+    """The argument that is no state and that other data is multiplied with, perhaps cast or turned; None if none is."""
+    if product.has_state:
+        return None
+    atoms = product.equation.invars
+    if not all(is_var(atom) and atom in graph.data_vars for atom in atoms):
+        return None
+    data, other = (_source(graph, atoms[place]) for place in (product.data, 1 - product.data))
+    return data if other is None else other
+
+
+def _source(graph: StepGraph, atom: Var) -> Var | None:
+    """The argument that a value is but for its form; None if it is computed."""
+    while (position := graph.definitions.get(atom)) is not None:
+        equation = graph.equations[position]
+        if equation.primitive.name not in _FORMS:
+            return None
+        atom = equation.invars[0]
+    return atom
+
+
+def _where(equation: Equation) -> str | None:
+    """Before the name of an equation with products that are not planned; None for others."""
+    if equation.primitive.name in _RAGGED:
+        return ""
+    return "inside " if _inner_products(equation) else None
 
 
 def _inner_products(equation: Equation) -> bool:

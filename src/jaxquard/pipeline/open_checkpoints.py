@@ -31,7 +31,7 @@ from jaxquard.ir.jaxpr_tools import (
     substitute,
 )
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.inline_calls import open_body
+from jaxquard.pipeline.inline_calls import CallOpener
 from jaxquard.pipeline.loop import loop_p
 
 
@@ -67,7 +67,10 @@ def open_in(
     with_barrier: bool,
     constants: Collection[Var] = (),
 ) -> Jaxpr:
-    """Opens the checkpoints of a jaxpr for which `is_wanted` says so."""
+    """Opens the checkpoints of a jaxpr for which `is_wanted` says so.
+
+    Calls inside them that close over arrays stay closed: there is no place for those here.
+    """
     renamed: dict[Var, Any] = {}
     equations: list[Equation] = []
     for equation in jaxpr.eqns:
@@ -80,7 +83,7 @@ def open_in(
             equations.extend(barrier)
         body = equation.params["jaxpr"]
         call = close(getattr(body, "jaxpr", body), getattr(body, "consts", ()))
-        equations.extend(open_body(moved, call, renamed, {}))
+        equations.extend(CallOpener(constants=None).open_body(moved, call, renamed))
     return prune(make_jaxpr(jaxpr.invars, equations, [substitute(atom, renamed) for atom in jaxpr.outvars]))
 
 

@@ -67,7 +67,8 @@ def select(draw):
 @case
 def clamp(draw):
     shape = shape_of(draw)
-    return lax.clamp, (f32(), f32(*shape), f32(*draw(st.sampled_from([(), ()]))))
+    low, high = (draw(st.sampled_from([(), shape])) for _ in range(2))
+    return lax.clamp, (f32(*low), f32(*shape), f32(*high))
 
 
 @case

@@ -1,7 +1,8 @@
 """Keys and random bits.
 
 One key gives nothing to cut: the bits that follow from it need it whole, which costs nothing. The dims
-of an array of keys are a batch.
+of an array of keys are a batch; but not of keys of the kinds `rbg` and `unsafe_rbg`, where the numbers of all of them
+follow from the first.
 """
 
 from jaxquard.intraop.dependence.link import Links, links_of
@@ -20,7 +21,19 @@ def leading_dims(rank: int, out_shape: tuple[int, ...], in_shape: tuple[int, ...
 def _batch_of_keys(equation: Equation) -> Relation:
     """The side with fewer dims has the keys, or what takes a key's place; the other has more for each."""
     out_shape, shape = out_shapes(equation)[0], in_shapes(equation)[0]
+    if not is_each_by_itself(equation):
+        return _read_whole(equation)
     return ((leading_dims(min(len(shape), len(out_shape)), out_shape, shape),),)
+
+
+def is_each_by_itself(equation: Equation) -> bool:
+    """Whether what follows from a key in an array of keys follows from that one alone."""
+    kinds = {str(atom.aval.dtype) for atom in equation.invars if str(atom.aval.dtype).startswith("key<")}
+    return equation.primitive.name in _NO_NUMBERS or kinds <= {"key<fry>"}
+
+
+def _one_for_one(equation: Equation) -> Relation:
+    return elementwise(equation) if is_each_by_itself(equation) else _read_whole(equation)
 
 
 def _read_whole(equation: Equation) -> Relation:
@@ -29,10 +42,11 @@ def _read_whole(equation: Equation) -> Relation:
 
 _ONE_FOR_ONE = "random_clone random_fold_in random_gamma random_seed threefry2x32"
 _MANY_FOR_ONE = "random_bits random_split random_unwrap random_wrap"
+_NO_NUMBERS = frozenset({"random_clone", "random_wrap", "random_unwrap", "random_seed"})
 _NOTHING_TO_CUT = "empty empty2 iota iota_2x32_shape platform_index rng_bit_generator rng_uniform"
 
 RULES: dict[str, Rule] = (
-    for_each(_ONE_FOR_ONE, elementwise)
+    for_each(_ONE_FOR_ONE, _one_for_one)
     | for_each(_MANY_FOR_ONE, _batch_of_keys)
     | for_each(_NOTHING_TO_CUT, _read_whole)
 )
