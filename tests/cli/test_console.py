@@ -1,6 +1,7 @@
 """What the subcommands share in printing."""
 
 import io
+import os
 
 import pytest
 from rich.console import Console
@@ -39,6 +40,17 @@ def test_files(tmp_path, capsys):
     check_writable(tmp_path / "new.txt")
     assert (tmp_path / "new.txt").read_text() == "text"
     assert capsys.readouterr().err.split() == ["wrote", str(tmp_path / "new.txt")]
+
+
+def test_what_is_there_stays(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere.txt")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("empty.txt", "link", "pipe", os.devnull):
+        check_writable(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.txt", "link", "pipe"]
+    assert not (tmp_path / "nowhere.txt").exists()
+    assert os.path.exists(os.devnull)
 
 
 @pytest.mark.parametrize("refuse", [check_writable, lambda path: write_file(path, "")])

@@ -82,6 +82,12 @@ def test_without_a_plan_it_searches(monkeypatch):
     assert "kept in prices" in result.stderr
 
 
+def test_an_interrupted_comparison_of_a_plan_keeps_nothing(plan, monkeypatch):
+    monkeypatch.setattr("jaxquard.cli.shard_compare.run_whole", interrupted)
+    result = run("compare", "steps:make_step", "--plan", plan)
+    assert (result.exit_code, result.stderr) == (130, "interrupted. Whole steps are always run; nothing is kept.\n")
+
+
 def test_plans_that_fail_are_marked(plan, monkeypatch):
     def fail(pricer, programs, **_):
         return [
@@ -104,6 +110,8 @@ def interrupted(*_, **__):
     [
         (("--mesh", "2x4"), "PLAN is for a mesh of 8, but --mesh is 2x4. Leave --mesh out."),
         (("--batch-size", 24), "the plan was made for another step: argument 1['x'] was float32[16,32] and is "),
+        (("--devices", 4), "PLAN is for 8 devices, but --devices is 4. Leave --devices out."),
+        (("--no-cache",), "--plan runs a saved plan and searches nothing. Leave out --no-cache."),
         (("--plan", "steps.py"), "steps.py cannot be read as a plan: "),
         (("--plan", "nowhere.json"), "nowhere.json cannot be read as a plan: "),
     ],

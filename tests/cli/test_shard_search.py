@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from xml.etree import ElementTree
 
@@ -213,7 +214,7 @@ def test_errors_of_the_users_code_pass_untouched(name, kind, message):
 def test_a_step_that_cannot_be_cut():
     result = run("steps:make_odd", "--no-cache")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: ")
+    assert re.match(r"error: the contraction at steps\.py:\d+ has no dim that 8 devices can share", result.stderr)
 
 
 def test_one_device_has_nothing_to_shard(monkeypatch):

@@ -16,6 +16,7 @@ from jaxquard.intraop.write_program import write_step
 from jaxquard.models.zoo import find_model
 from jaxquard.pricing.lower_program import lower_program
 from tests.intraop.compiled_bytes import compiled_bytes
+from tests.intraop.steps import analyse, mesh_of, zoo_types
 from tests.intraop.zoo_analyses import analyse_model
 
 MODELS = ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
@@ -146,6 +147,29 @@ def test_the_compiled_step_moves_as_much(baseline: str, tolerance: float):
     assignment = baselines(analysis)[baseline].assignment
     moved = volume(analysis, assignment).size_bytes
     assert moved == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=tolerance)
+
+
+@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_state_in_parts_moves_as_its_name_says(remat):
+    """In units of one gather of all weights: data parallelism sums gradients for 2, on a CPU also where parts are kept.
+
+    ZeRO-1 gathers new weights once. So does ZeRO-3, and keeps them from the forward to the backward, unless a
+    checkpoint computes the layer again: then it gathers again what the layer multiplies with.
+    """
+    analysis = analyse(*zoo_types("gpt-tiny", num_layers=1, remat=remat))
+    moved = {}
+    for name in ("data parallel", "zero 1", "zero 3"):
+        plan = baselines(analysis)[name]
+        program = write_step(analysis, plan.assignment, storage=plan.storage)
+        moved[name] = compiled_bytes(lower_program(program, mesh=mesh_of(x=8)).compile().as_text())
+    gather = moved["data parallel"] / 2
+    step = analysis.graph.step
+    sizes = {name: leaf.size for name, leaf in zip(step.arg_names, step.arg_types, strict=True)}
+    again = sum(size for name, size in sizes.items() if "kernel" in name) / sum(sizes.values())
+    assert moved["zero 1"] / gather == pytest.approx(3, rel=0.01)
+    # Not all weights of a layer are needed to compute it again up to its last product.
+    least, most = (3 + 0.5 * again, 3 + again) if remat else (3, 3)
+    assert 0.99 * least < moved["zero 3"] / gather < 1.01 * most
 
 
 @pytest.mark.slow

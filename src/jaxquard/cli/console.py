@@ -29,14 +29,18 @@ def count(number: int, noun: str) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Refuses a file that cannot be written, before long work begins."""
+    """Refuses a file that cannot be written, before long work begins; what is there already stays as it is."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return  # A device or a pipe; to open it for a look may end whoever reads it.
+    target = path.resolve()
+    is_new = not target.exists()
     try:
-        with path.open("a"):
+        with target.open("a"):
             pass
+        if is_new:
+            target.unlink()
     except OSError as error:
         raise _cannot_write(path, error) from None
-    if path.stat().st_size == 0:
-        path.unlink()
 
 
 def write_file(path: Path, text: str) -> None:

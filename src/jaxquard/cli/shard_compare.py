@@ -1,12 +1,14 @@
 """`jaxquard shard compare`: a plan and the baselines, run whole, beside their predictions."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jaxquard.cli.console import make_console
+from jaxquard.cli.interrupt import ends_with
 from jaxquard.cli.progress import ProgressBars
 from jaxquard.cli.shard_options import (
     BatchOption,
@@ -57,14 +59,19 @@ def compare(
     prices = choose_cache(cache, no_cache=no_cache)
     saved = None if plan is None else load_sharding(plan)
     if saved is not None:
-        sizes = _check_mesh(saved, sizes, path=plan)
+        given = {"--cache": cache, "--no-cache": no_cache, "--every-combination": every_combination}
+        needless = [option for option, value in given.items() if value]
+        if needless:
+            raise ShardingError(f"--plan runs a saved plan and searches nothing. Leave out {' and '.join(needless)}.")
+        sizes = _check_mesh(saved, sizes, num_devices=devices, path=plan)
     prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)
     step = find_step(model, batch_size=batch_size)
     used = start_mesh(sizes, num_devices=devices) if saved is None else make_mesh(saved.axes)
     chosen = saved or run_search(
         step, mesh=used, memory_limit_bytes=limit_bytes, every_combination=every_combination, cache=prices
     )
-    with interruptible(prices), ProgressBars() as bars:
+    ending = interruptible(prices) if saved is None else ends_with("Whole steps are always run; nothing is kept.")
+    with ending, ProgressBars() as bars:
         runs = run_whole(step, chosen, mesh=used, on_progress=move_bars(bars, "running whole"))
     if as_json:
         content = [run_content(run, limit_bytes) for run in runs]
@@ -73,8 +80,14 @@ def compare(
         print_runs(make_console(), runs, model=model, mesh=used, limit_bytes=limit_bytes)
 
 
-def _check_mesh(plan: ShardingPlan, sizes: tuple[int, ...] | None, *, path: Path | None) -> tuple[int, ...]:
+def _check_mesh(
+    plan: ShardingPlan, sizes: tuple[int, ...] | None, *, num_devices: int | None, path: Path | None
+) -> tuple[int, ...]:
     planned = tuple(plan.axes.values())
+    if num_devices is not None and num_devices < math.prod(planned):
+        raise ShardingError(
+            f"{path} is for {math.prod(planned)} devices, but --devices is {num_devices}. Leave --devices out."
+        )
     if sizes not in (None, planned):
         found, asked = ("x".join(map(str, one)) for one in (planned, sizes or ()))
         raise ShardingError(f"{path} is for a mesh of {found}, but --mesh is {asked}. Leave --mesh out.")

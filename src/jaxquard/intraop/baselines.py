@@ -1,7 +1,8 @@
 """What people use without a search, as choices for the same blocks, so that it works on any step (CFP, section 5).
 
     data parallel                  rows everywhere
-    zero 1, zero 3                 the same, but the optimizer's state, or all state, is kept in parts
+    zero 1, zero 3                 the same, but the optimizer's state, or all state, is kept in parts; weights are
+                                   gathered once a step, and again for what a checkpoint computes again
     megatron                       pairs of columns and contracted; embeddings cut along the vocabulary
     megatron, sequence parallel    the same, but sums end cut by rows
     volume                         the fewest bytes moved, as Alpa chooses

@@ -32,22 +32,31 @@ def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan
         raise ShardingError(f"{path} is no sharding plan of schema {SCHEMA} (found {found!r}). Search again.")
     try:
         return _plan(content, mesh)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ShardingError(f"{path} is no whole plan: {error!r}. Search again.") from error
 
 
 def _plan(content: dict[str, Any], mesh: Mesh | None) -> ShardingPlan:
     step = content["step"]
+    axes = {axis: int(size) for axis, size in content["axes"].items()}
+    specs = {name: _spec(entries) for name, entries in content["specs"].items()}
+    if not axes or min(axes.values()) < 1:
+        raise ValueError(f"axes of {axes}")
+    for name, spec in specs.items():
+        unknown = {axis for entry in spec for axis in _axes_in(entry)}.difference(axes)
+        if unknown:
+            raise ValueError(f"{name} is cut over {', '.join(map(repr, sorted(map(str, unknown))))}")
     return ShardingPlan(
         fingerprint=StepFingerprint(
             types=tuple((name, type_) for name, type_ in step["types"]),
             num_equations=step["num_equations"],
             key=step["key"],
+            jax_version=step.get("jax_version", ""),
         ),
         storage=Storage(content["storage"]),
-        axes={axis: int(size) for axis, size in content["axes"].items()},
+        axes=axes,
         segments=tuple(_segment(segment) for segment in content["segments"]),
-        specs={name: _spec(entries) for name, entries in content["specs"].items()},
+        specs=specs,
         time_s=float(content["time_s"]),
         sum_s=_seconds(content["sum_s"]),
         size_bytes=int(content["size_bytes"]),
@@ -81,3 +90,8 @@ def _seconds(content: Any) -> float:
 
 def _spec(entries: list[Any]) -> PartitionSpec:
     return PartitionSpec(*(tuple(entry) if isinstance(entry, list) else entry for entry in entries))
+
+
+def _axes_in(entry: Any) -> tuple[Any, ...]:
+    """The mesh axes that cut a dim."""
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)

@@ -31,8 +31,9 @@ def without_repeats(leaves: list[Any], *, others: frozenset[int] = frozenset()) 
 
 
 def with_own_buffers(arrays: Sequence[Any], *, places: Collection[int]) -> list[Any]:
-    """The arrays, those at the places copied that share a buffer with one at a place before."""
-    seen: set[tuple[int, int]] = set()
+    """The arrays, those at the places copied that share a buffer with one at another place, or at a place before."""
+    own = set(places)
+    seen = {buffer for place, array in enumerate(arrays) if place not in own for buffer in _buffers(array)}
     found = list(arrays)
     for place in places:
         buffers = _buffers(arrays[place])

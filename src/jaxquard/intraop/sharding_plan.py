@@ -21,8 +21,8 @@ from jaxquard.intraop.own_buffers import copy_leaf
 from jaxquard.intraop.plan_content import plan_content
 from jaxquard.intraop.plan_text import plan_text
 from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
-from jaxquard.intraop.step_fingerprint import StepFingerprint, differences, fingerprint_step
-from jaxquard.intraop.traced_step import TracedStep, argument_names, argument_number, trace_step
+from jaxquard.intraop.step_fingerprint import WEAK, StepFingerprint, differences, fingerprint_step, type_text
+from jaxquard.intraop.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
 from jaxquard.intraop.weak_types import as_planned, check_weak_types
 
 
@@ -164,10 +164,20 @@ class ShardingPlan:
         if lost:
             raise ShardingError(f"the plan has {lost[0]}, but it is not there. Pass the state as the step takes it.")
         leaves, tree = jax.tree.flatten(args)
+        self._check_types(names, leaves)
         shardings = [NamedSharding(found, self.specs[name]) for name in names]
         pairs = zip(leaves, shardings, strict=True)
         placed = jax.tree.unflatten(tree, [jax.device_put(copy_leaf(leaf), sharding) for leaf, sharding in pairs])
         return placed[0] if len(args) == 1 else placed
+
+    def _check_types(self, names: Sequence[str], leaves: Sequence[Any]) -> None:
+        planned = dict(self.fingerprint.types)
+        for name, leaf in zip(names, leaves, strict=True):
+            wanted, found = (text.removesuffix(WEAK) for text in (planned[name], type_text(type_of(leaf))))
+            if wanted != found:
+                raise ShardingError(
+                    f"the plan has {name} as {wanted}, but it is {found}. Pass the state of the step that was planned."
+                )
 
     def save(self, path: str) -> None:
         """Writes the plan as JSON."""
@@ -178,7 +188,10 @@ class ShardingPlan:
         if mesh is None:
             return make_mesh(self.axes)
         if dict(mesh.shape) != dict(self.axes):
-            raise ShardingError(f"the plan is for a mesh of {dict(self.axes)}, but found {dict(mesh.shape)}.")
+            raise ShardingError(
+                f"the plan is for a mesh of {dict(self.axes)}, but found {dict(mesh.shape)}. Use a mesh of that shape, "
+                "or search again for this one."
+            )
         return automatic_mesh(mesh)
 
     def __str__(self) -> str:
@@ -202,6 +215,9 @@ def make_mesh(axes: Mapping[str, int]) -> Mesh:
         wanted *= size
     devices = jax.devices()
     if len(devices) < wanted:
-        raise ShardingError(f"the plan needs {wanted} devices, but there are {len(devices)}.")
+        raise ShardingError(
+            f"the plan needs {wanted} devices, but there are {len(devices)}, of the platform {devices[0].platform}. "
+            "Search again for these; or run it on virtual ones of a CPU (--cpu, or jax_num_cpu_devices)."
+        )
     types = (jax.sharding.AxisType.Auto,) * len(sizes)
     return jax.make_mesh(sizes, tuple(axes), axis_types=types, devices=devices[:wanted])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.traced_step import TracedStep
@@ -21,11 +22,13 @@ class StepFingerprint:
     Attributes:
         types: of every argument, by name: shape and dtype.
         key: a hash of all that the step computes; empty where it calls back into Python and has none.
+        jax_version: with which the step was traced: another one may write the same step with other operations.
     """
 
     types: tuple[tuple[str, str], ...]
     num_equations: int
     key: str
+    jax_version: str = ""
 
 
 def fingerprint_step(step: TracedStep) -> StepFingerprint:
@@ -42,6 +45,7 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
         types=tuple(zip(step.arg_names, types, strict=True)),
         num_equations=len(jaxpr.eqns),
         key=Fingerprints().key(program) or "",
+        jax_version=jax.__version__,
     )
 
 
@@ -57,6 +61,10 @@ def differences(planned: StepFingerprint, found: StepFingerprint) -> str:
     for name in [*before, *now]:
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}."
+    versions = (planned.jax_version, found.jax_version)
+    same = planned.num_equations == found.num_equations and planned.key == found.key
+    if not same and planned.jax_version and versions[0] != versions[1]:
+        return f"its operations are others; but it was traced with JAX {versions[0]}, and this is {versions[1]}."
     if planned.num_equations != found.num_equations:
         return f"it had {planned.num_equations} operations and has {found.num_equations}."
     if planned.key != found.key:
