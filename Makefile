@@ -25,7 +25,7 @@ MAKEFLAGS += --no-print-directory
 # lets the first of two commands joined by && fail.
 timed = @printf '== %s\n' '$(1)'; start=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - start))
 
-.PHONY: help demo test test-slow lint imports typecheck unit format golden bench docs pins clean
+.PHONY: help demo test test-slow lint imports typecheck unit unit-ray unit-tpu format golden bench docs pins clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -33,7 +33,9 @@ help:  ## Show this list
 demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, beside one jit
 	@$(BIN)/jaxquard demo
 
-test: lint imports typecheck unit  ## All that CI checks
+test: $(VENV)/.dev  ## All that CI checks
+	@$(MAKE) -j2 lint imports typecheck $(TPU)/.done
+	@$(MAKE) unit
 
 test-slow: $(VENV)/.dev $(TPU)/.done  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests,$(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10)
@@ -51,8 +53,16 @@ typecheck: $(VENV)/.dev  ## Check types
 
 unit: $(VENV)/.dev $(TPU)/.done  ## The tests alone
 	$(call timed,pytest,$(QUICK) $(PYTEST) -m 'not slow and not ray' --durations=10)
+	@$(MAKE) -j2 unit-ray unit-tpu
+
+unit-ray: $(VENV)/.dev
 	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10)
-	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
+
+# One process that compiles, beside others that mostly wait for each other; it says nothing but how it ended.
+unit-tpu: $(VENV)/.dev $(TPU)/.done
+	@PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS) > build/tpu-tests.log 2>&1 || \
+		{ cat build/tpu-tests.log; exit 1; }
+	@printf '== pytest with the TPU compiler: %s\n' "$$(tail -n 1 build/tpu-tests.log)"
 
 format: $(VENV)/.dev  ## Rewrite the code in its one format
 	@$(BIN)/ruff check --quiet --fix . || true
