@@ -56,6 +56,12 @@ def test_cells_of_a_quick_run_are_not_drawn_with_others(asked, tmp_path):
     assert "quick run" not in page
 
 
+def test_a_quick_run_is_drawn_beside_the_full_page(asked, tmp_path):
+    (tmp_path / "cells.json").write_text(results_text(Results(cells=(made_cell("bert", is_thin=True),))))
+    run("cfp", "--from", tmp_path / "cells.json", "--out", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cells.json", "cfp-quick.html"]
+
+
 def test_a_cell_whose_plan_did_not_run_says_why(monkeypatch, tmp_path):
     cell = made_cell("gpt")
     failed = tuple(replace(run, measured_s=None, coarse_s=None, failure="no memory") for run in cell.runs)

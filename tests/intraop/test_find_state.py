@@ -136,6 +136,66 @@ def test_what_a_loop_carries_is_followed(loop):
     assert pairs(step, PARAMS, PARAMS, BATCH) == (None, 0, None)
 
 
+def test_old_weights_beside_the_new():
+    def step(params, before, batch):
+        new = jax.tree.map(
+            lambda leaf, old, grad: leaf + 0.9 * (leaf - old) - 0.1 * grad, params, before, gradients(params, batch)
+        )
+        return new, params
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (0, 1, None)
+    assert pairs(lambda params, batch: step(params, params, batch)[::-1], PARAMS, BATCH) == (1, None)
+    assert trace_step(step, (PARAMS, PARAMS, BATCH)).notes == ()
+
+
+def test_a_teacher_that_comes_back_as_it_is():
+    def step(teacher, student, batch):
+        return descend(student, gradients(student, batch, teacher)), teacher
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (1, 0, None)
+
+
+@pytest.mark.parametrize("is_jitted", [False, True])
+def test_a_step_that_is_skipped_by_a_condition(is_jitted):
+    def step(teacher, student, batch):
+        new = descend(student, gradients(student, batch, teacher))
+        mean = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, teacher, new)
+        take = jax.jit(lambda: (new, mean)) if is_jitted else lambda: (new, mean)
+        return jax.lax.cond(jnp.sum(batch["x"]) > 0, take, lambda: (student, teacher))
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (1, 0, None)
+    assert trace_step(step, (PARAMS, PARAMS, BATCH)).notes == ()
+
+
+def test_parts_that_are_replaced():
+    def step(one, other, batch):
+        return {"w": other["w"].at[0].add(1.0)}, {"w": one["w"].at[0].set(1.0)}
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (1, 0, None)
+
+
+def test_moments_of_layers_in_a_scan():
+    """What a scan stacks up leads nowhere; the gradient is such."""
+    stacked = {"w": jax.ShapeDtypeStruct((3, 4, 4), jnp.float32)}
+
+    def step(params, moments, batch):
+        def loss(params):
+            return jnp.mean(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch["x"], params["w"])[0] ** 2)
+
+        moments = jax.tree.map(lambda old, grad: 0.9 * old + grad, moments, jax.grad(loss)(params))
+        return moments, jax.tree.map(lambda leaf, moment: leaf - 0.1 * moment, params, moments)
+
+    assert trace_step(step, (stacked, stacked, BATCH)).result_of_input == (3, 4, 5, 0, 1, 2, None)
+
+
+def test_many_alike_arguments():
+    def step(*layers_and_batch):
+        *layers, batch = layers_and_batch
+        return [smaller(layer) for layer in reversed(layers)], jnp.sum(batch["x"])
+
+    assert pairs(step, *[PARAMS] * 40, BATCH) == (*reversed(range(40)), None)
+
+
 def test_a_choice_that_nothing_tells_is_said():
     def step(one, other, batch):
         return jax.tree.map(lambda a, b: a @ b, one, other), jnp.sum(batch["x"])

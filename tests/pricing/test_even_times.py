@@ -67,9 +67,16 @@ def test_errors_are_what_ratios_wander_by():
 
 
 def test_few_runs_have_no_error():
-    assert even_errors([[0.1] * 3, [0.2] * 3]) == [None, None]
-    assert even_errors([[0.1] * 4, [0.2] * 3]) == [0.0, None]
+    assert even_errors([[0.1] * 3] * 3) == [None] * 3
+    assert even_errors([*[[0.1] * 4] * 3, [0.2] * 3]) == [0.0, 0.0, 0.0, None]
     assert even_errors([]) == []
+
+
+def test_without_neighbours_there_is_no_error():
+    runs = noisy_runs(0)
+    assert even_errors(runs[:1]) == [None]
+    assert even_errors(runs[:2]) == [None, None]
+    assert None not in even_errors(runs[:3])
 
 
 def test_one_with_fewer_runs_is_compared_with_those_beside_it():

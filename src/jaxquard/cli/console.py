@@ -1,5 +1,6 @@
 """What the subcommands share in printing."""
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -30,15 +31,15 @@ def count(number: int, noun: str) -> str:
 
 def check_writable(path: Path) -> None:
     """Refuses a file that cannot be written, before long work begins; what is there already stays as it is."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    target = os.path.realpath(path)
+    is_new = not os.path.exists(target)
+    if not is_new and not os.path.isfile(target) and not os.path.isdir(target):
         return  # A device or a pipe; to open it for a look may end whoever reads it.
-    target = path.resolve()
-    is_new = not target.exists()
     try:
-        with target.open("a"):
+        with open(target, "a"):
             pass
         if is_new:
-            target.unlink()
+            os.unlink(target)
     except OSError as error:
         raise _cannot_write(path, error) from None
 

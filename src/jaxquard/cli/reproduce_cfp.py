@@ -31,12 +31,12 @@ def reproduce_cfp_paper(
     if drawn is not None and wrong:
         raise JaxquardError(f"--from draws an earlier run and measures nothing. Leave out {' and '.join(wrong)}.")
     # A quick run's cells are no part of an evaluation: they have files of their own.
+    results = None if drawn is None else without_quick_cells(read_results(drawn))
+    is_quick = is_quick or (results is not None and any(cell.spec.is_thin for cell in results.cells))
     stem = "cfp-quick" if is_quick else "cfp"
     page = out / f"{stem}.html"
     check_writable(page)
-    if drawn is not None:
-        results = without_quick_cells(read_results(drawn))
-    else:
+    if results is None:
         path = json or out / f"{stem}.json"
         check_writable(path)
         results = _measure(path, is_quick=is_quick, models=_models(models), cache=choose_cache(cache, no_cache=False))

@@ -16,6 +16,9 @@ from typing import Any
 
 from jaxquard.intraop.update_distance import UpdateDistances
 
+# So many operations count for a leaf that comes back as it is.
+_UNCHANGED = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subtree:
@@ -75,41 +78,35 @@ def pair_state(
     results = _by_depth(out_tree)
     unclear: tuple[int, ...] = ()
     for alike in _alike(in_tree, arg_types):
-        waiting = list(alike)
-        while waiting:
-            options = [
-                (arg, found)
-                for arg in waiting
-                for found in results
-                if found.tree == arg.tree
-                and free.issuperset(found.leaves)
-                and _may_replace(arg, found)
-                and _same_types(arg, found, arg_types, result_types)
-            ]
-            if not options:
-                break
-            distance = {option: _distance(*option, distances) for option in options} if len(options) > 1 else {}
-            arg, found = min(options, key=lambda option: (distance.get(option, ()), option[1].depth))
-            if not unclear and not _is_clear(arg, found, distance):
-                unclear = tuple(sorted(one.start for one in waiting))
-            waiting.remove(arg)
-            free.difference_update(found.leaves)
-            pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
+        options = [
+            (arg, found)
+            for arg in alike
+            for found in results
+            if found.tree == arg.tree and _may_replace(arg, found) and _same_types(arg, found, arg_types, result_types)
+        ]
+        is_one = len(options) == 1
+        costs = {option: (0, 0) if is_one else _distance(*option, distances) for option in options}
+        # Sorting is stable: of equal ones the first argument has the first result.
+        options.sort(key=lambda option: (costs[option], option[1].depth))
+        is_told = True
+        for arg, found in options:
+            if pairs[arg.start] is None and free.issuperset(found.leaves):
+                free.difference_update(found.leaves)
+                pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
+                is_told = is_told and costs[arg, found][0] < len(arg.leaves)
+        # Where all of them have a result, they are in order at least.
+        if not is_told and not unclear and any(pairs[arg.start] is None for arg in alike):
+            unclear = tuple(arg.start for arg in alike)
     return StatePairs(results=tuple(pairs), unclear=unclear)
 
 
 def _distance(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> tuple[int, int]:
-    """How many leaves do not follow from those in their places, and how many operations lead to the others."""
+    """How many leaves do not follow from those in their places, and how many operations lead to the others.
+
+    What comes back as it is counts as far: a step may return the old weights beside the new.
+    """
     steps = [distances.between(own, other) for own, other in zip(arg.leaves, found.leaves, strict=True)]
-    return sum(step is None for step in steps), sum(step or 0 for step in steps)
-
-
-def _is_clear(arg: _Subtree, found: _Subtree, distance: dict[tuple[_Subtree, _Subtree], tuple[int, int]]) -> bool:
-    """Whether no other argument could as well be what the result replaces."""
-    mine = distance.get((arg, found))
-    if mine is None or mine[0] < len(arg.leaves):
-        return True
-    return all(one == arg or other != found for one, other in distance)
+    return sum(step is None for step in steps), sum(_UNCHANGED if step == 0 else step or 0 for step in steps)
 
 
 def _alike(in_tree: Any, arg_types: Sequence[Any]) -> Iterator[list[_Subtree]]:

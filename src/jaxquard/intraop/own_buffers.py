@@ -31,9 +31,14 @@ def without_repeats(leaves: list[Any], *, others: frozenset[int] = frozenset()) 
 
 
 def with_own_buffers(arrays: Sequence[Any], *, places: Collection[int]) -> list[Any]:
-    """The arrays, those at the places copied that share a buffer with one at another place, or at a place before."""
+    """The arrays, those at the places copied that share a buffer with one at another place, or at a place before.
+
+    Only arrays of one shape and dtype share a buffer, and others are not looked at: that takes a while.
+    """
     own = set(places)
-    seen = {buffer for place, array in enumerate(arrays) if place not in own for buffer in _buffers(array)}
+    types = {(arrays[place].shape, arrays[place].dtype) for place in places}
+    others = [array for place, array in enumerate(arrays) if place not in own and (array.shape, array.dtype) in types]
+    seen = {buffer for array in others for buffer in _buffers(array)}
     found = list(arrays)
     for place in places:
         buffers = _buffers(arrays[place])

@@ -4,14 +4,16 @@
     0.9 * teacher + 0.1 * student  two steps from the teacher, and more from the student's old value
 
 Two arguments may have the same form, and so may two results. Which belongs to which is in what the step computes:
-a new value is the old one with something added, element by element, or what a loop carries.
+a new value is the old one with something added, element by element, or what a loop carries, or one of both by a
+condition.
 """
 
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, definitions, is_var
+from jaxquard._jax_compat import scan_counts
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, definitions, is_var, sub_jaxprs
 from jaxquard.pipeline.operations import ELEMENTWISE
 
 _PASSING = frozenset(["optimization_barrier", "sharding_constraint", "name"])
@@ -43,7 +45,7 @@ class UpdateDistances:
             position = self._definitions.get(var)
             if position is None:
                 continue
-            for source in _sources(self._jaxpr.eqns[position], var):
+            for source in set(_sources(self._jaxpr.eqns[position], var)):
                 if source not in found and source.aval.shape == result.aval.shape:
                     found[source] = found[var] + 1
                     reached.append(source)
@@ -57,8 +59,18 @@ def _sources(equation: Equation, output: Var) -> Iterator[Var]:
         yield from filter(is_var, atoms)
     elif name in _PASSING:
         yield from filter(is_var, atoms[place : place + 1])
-    elif name == "scan" and place < equation.params["num_carry"]:
-        yield from filter(is_var, [atoms[equation.params["num_consts"] + place]])
+    elif name == "dynamic_update_slice" or name.startswith("scatter"):  # Some elements of the first input are others.
+        yield from filter(is_var, atoms[:1])
+    elif name == "scan":
+        num_constants, num_carries = scan_counts(equation.params)
+        if place < num_carries:
+            yield from filter(is_var, [atoms[num_constants + place]])
     elif name == "while":
         first = equation.params["cond_nconsts"] + equation.params["body_nconsts"]
         yield from filter(is_var, [atoms[first + place]])
+    elif name in ("cond", "jit", "pjit"):
+        given = atoms[1:] if name == "cond" else atoms
+        for body in sub_jaxprs(equation):
+            distances = UpdateDistances(body)
+            known = [arg for arg in range(len(given)) if distances.between(arg, place) is not None]
+            yield from filter(is_var, [given[arg] for arg in known])

@@ -15,6 +15,7 @@ from jaxquard.pricing.contender import Contender
 
 # Of fewer runs, the quartiles tell nothing.
 _FEWEST = 4
+_FEWEST_PROGRAMS = 3
 
 
 def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
@@ -36,11 +37,13 @@ def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
 def even_errors(times_s: Sequence[Sequence[float]]) -> list[float | None]:
     """How far the times of `even_times` may be off against one another: the standard error, as a part of each.
 
-    None for fewer than four runs.
+    None for fewer than four runs, or fewer than three programs: there are no neighbours to tell by.
     """
     logs = [np.log(np.asarray(runs)) for runs in times_s]
-    most = max(map(len, logs), default=0)
-    neighbours = np.median(np.array([runs for runs in logs if len(runs) == most]), axis=0) if logs else np.zeros(0)
+    whole = [runs for runs in logs if len(runs) == max(map(len, logs))]
+    if len(whole) < _FEWEST_PROGRAMS:
+        return [None] * len(logs)
+    neighbours = np.median(np.array(whole), axis=0)
     return [_median_error(runs - neighbours[: len(runs)]) if len(runs) >= _FEWEST else None for runs in logs]
 
 
