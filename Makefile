@@ -13,6 +13,8 @@ PYTEST_RAY := $(BIN)/python -m pytest -q
 # Most of the time goes into machine code for programs that run once: it is left as it comes, but in slow tests.
 QUICK := XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0"
 TPU_TESTS := tests/gemm/test_overlap_compile.py
+# Tests that start processes, and need no Ray for it.
+NO_RAY := tests/pricing tests/runtime/transports
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
@@ -25,7 +27,11 @@ MAKEFLAGS += --no-print-directory
 # lets the first of two commands joined by && fail.
 timed = @printf '== %s\n' '$(1)'; start=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - start))
 
-.PHONY: help demo test test-slow lint imports typecheck unit unit-ray unit-tpu format golden bench docs pins clean
+# $(call quiet,NAME,COMMAND): says how it ended, and all that it said only if that was badly.
+quiet = @log=$$(mktemp); trap 'rm -f $$log' EXIT; \
+	$(2) > $$log 2>&1 || { cat $$log; exit 1; }; printf '== %s: %s\n' '$(1)' "$$(tail -n 1 $$log)"
+
+.PHONY: help demo test test-slow lint imports typecheck unit unit-ray unit-beside format golden bench docs pins clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -53,16 +59,15 @@ typecheck: $(VENV)/.dev  ## Check types
 
 unit: $(VENV)/.dev $(TPU)/.done  ## The tests alone
 	$(call timed,pytest,$(QUICK) $(PYTEST) -m 'not slow and not ray' --durations=10)
-	@$(MAKE) -j2 unit-ray unit-tpu
+	@$(MAKE) -j2 unit-ray unit-beside
 
 unit-ray: $(VENV)/.dev
-	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10)
+	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' $(NO_RAY:%=--ignore=%) --durations=10)
 
-# One process that compiles, beside others that mostly wait for each other; it says nothing but how it ended.
-unit-tpu: $(VENV)/.dev $(TPU)/.done
-	@PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS) > build/tpu-tests.log 2>&1 || \
-		{ cat build/tpu-tests.log; exit 1; }
-	@printf '== pytest with the TPU compiler: %s\n' "$$(tail -n 1 build/tpu-tests.log)"
+# Beside processes that mostly wait for each other; these say nothing but how they ended.
+unit-beside: $(VENV)/.dev $(TPU)/.done
+	$(call quiet,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
+	$(call quiet,pytest with processes,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' $(NO_RAY))
 
 format: $(VENV)/.dev  ## Rewrite the code in its one format
 	@$(BIN)/ruff check --quiet --fix . || true
@@ -100,7 +105,7 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml
 	@command -v $(PYTHON) > /dev/null || { echo 'make needs $(PYTHON); or name another: make PYTHON=python3.12'; exit 1; }
 	@echo '== setting up $(VENV) (about a minute, once)'
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install -r requirements/dev.txt
+	@$(PIP) install --no-compile -r requirements/dev.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

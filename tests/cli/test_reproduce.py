@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from jaxquard.cli import reproduce_meshslice as command
 from jaxquard.cli.main import app
+from tests.evaluate.meshslice.shared_results import meshslice_results
 
 
 def run(*words, columns=120):
@@ -15,10 +16,19 @@ def run(*words, columns=120):
     return CliRunner().invoke(app, ["reproduce", *map(str, words)], env=environment)
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory):
+@pytest.fixture(scope="module", params=["known", pytest.param("computed", marks=pytest.mark.slow)])
+def done(request, tmp_path_factory):
+    """With results that other tests have computed, or by itself."""
     folder = tmp_path_factory.mktemp("out")
-    return run("meshslice", "--out", folder / "new" / "pages", "--json", folder / "numbers.json"), folder
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "known":
+            patch.setattr(command, "reproduce_meshslice", known_results)
+        return run("meshslice", "--out", folder / "new" / "pages", "--json", folder / "numbers.json"), folder
+
+
+def known_results(*, on_progress):
+    on_progress(1, 1, "Figure 9")
+    return meshslice_results()
 
 
 def test_prints_the_headlines(done):

@@ -22,6 +22,7 @@ CONFIG = gpt.GptConfig(
 init = jax.jit(lambda key: gpt.init(key, CONFIG))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_layers_in_a_list(remat):
     def loss_fn(params, microbatch):

@@ -328,7 +328,9 @@ def test_divisors():
     assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
 
 
-@pytest.mark.parametrize("algorithm", ["meshslice", "collective", "cannon", "summa"])
+@pytest.mark.parametrize(
+    "algorithm", ["meshslice", "collective", "cannon", pytest.param("summa", marks=pytest.mark.slow)]
+)
 def test_what_was_tuned_runs(algorithm):
     """A tuning goes into `matmul` as it is, whatever the algorithm."""
     problem = GemmProblem(layers=(FcLayer(name="a", in_features=64, out_features=128),), num_rows=64)

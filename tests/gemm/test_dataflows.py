@@ -51,7 +51,7 @@ QUICK = "meshslice", "cannon"
         ),
         ("two", "meshslice"),
         ("residuals", "meshslice"),
-        ("residuals", "1d_tp"),
+        pytest.param("residuals", "1d_tp", marks=pytest.mark.slow),
         ("narrow first", "1d_tp"),
     ],
 )

@@ -157,6 +157,7 @@ def test_a_mark_sees_the_hidden_state_and_the_balance_loss():
     assert seen == [((3, 8, 16), ())] * 2
 
 
+@pytest.mark.slow
 def test_remat_changes_no_gradient():
     config = dataclasses.replace(TINY, num_layers=1)
     params, microbatch = make(config)

@@ -59,6 +59,7 @@ def grads_of(loss):
     return step
 
 
+@pytest.mark.slow
 def test_a_weight_used_hundreds_of_times():
     def loss(params, x):
         hidden = x

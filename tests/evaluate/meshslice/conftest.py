@@ -2,9 +2,10 @@
 
 import pytest
 
-from jaxquard.evaluate.meshslice import Reproduction, reproduce_meshslice
+from jaxquard.evaluate.meshslice import Reproduction
+from tests.evaluate.meshslice.shared_results import meshslice_results
 
 
 @pytest.fixture(scope="session")
 def results() -> Reproduction:
-    return reproduce_meshslice()
+    return meshslice_results()
