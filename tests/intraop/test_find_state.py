@@ -148,6 +148,10 @@ def test_old_weights_beside_the_new():
     assert trace_step(step, (PARAMS, PARAMS, BATCH)).notes == ()
 
 
+def test_weights_that_come_back_as_they_are_beside_their_gradients():
+    assert pairs(lambda params, batch: (gradients(params, batch), params), PARAMS, BATCH) == (1, None)
+
+
 def test_a_teacher_that_comes_back_as_it_is():
     def step(teacher, student, batch):
         return descend(student, gradients(student, batch, teacher)), teacher
@@ -165,6 +169,34 @@ def test_a_step_that_is_skipped_by_a_condition(is_jitted):
 
     assert pairs(step, PARAMS, PARAMS, BATCH) == (1, 0, None)
     assert trace_step(step, (PARAMS, PARAMS, BATCH)).notes == ()
+
+
+def test_a_step_inside_a_condition():
+    def step(student, teacher, batch):
+        def update(student, teacher):
+            new = descend(student, gradients(student, batch))
+            return jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, teacher, new), new
+
+        keep = lambda student, teacher: (teacher, student)  # noqa: E731
+        return jax.lax.cond(jnp.sum(batch["x"]) > 0, update, keep, student, teacher)
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (1, 0, None)
+
+
+def test_one_leaf_that_comes_back_as_it_is():
+    def step(params, batch):
+        new = descend(params, gradients(params, batch)) | {"frozen": params["frozen"]}
+        return jax.tree.map(lambda old, new: 0.5 * (old + new), params, new), new
+
+    assert pairs(step, {"frozen": WEIGHT, "w": WEIGHT}, BATCH) == (2, 3, None)
+
+
+def test_what_could_be_either_leaves_the_other_to_it():
+    def step(online, target, batch):
+        is_even = jnp.sum(batch["x"]) > 0
+        return {"w": jnp.where(is_even, online["w"], target["w"])}, descend(online, gradients(online, batch))
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (1, 0, None)
 
 
 def test_parts_that_are_replaced():
@@ -206,6 +238,22 @@ def test_a_choice_that_nothing_tells_is_said():
     assert note.startswith(
         "arguments 0 and 1 have the same form, and nothing tells which of them the step returns anew"
     )
+
+
+def test_a_tie_is_said():
+    def step(*models_and_batch):
+        *models, batch = models_and_batch
+        mean = jax.tree.map(lambda one, other: (one + other) / 2, *models[:2])
+        return [mean, *map(smaller, models[2:])], jnp.sum(batch["x"])
+
+    two = trace_step(step, (PARAMS, PARAMS, BATCH))
+    assert two.result_of_input == (0, None, None)
+    assert "arguments 0 and 1 have the same form" in two.notes[0]
+    assert "argument 0 is taken for state, and donated" in two.notes[0]
+    three = trace_step(step, (PARAMS, PARAMS, PARAMS, BATCH))
+    assert three.result_of_input == (0, None, 1, None)
+    assert "arguments 0, 1 and 2 have the same form" in three.notes[0]
+    assert "arguments 0 and 2 are taken for state, and donated" in three.notes[0]
 
 
 def test_the_outermost_of_two_is_taken():

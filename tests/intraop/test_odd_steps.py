@@ -48,7 +48,7 @@ def test_a_checkpoint_in_a_jit_in_a_scan_does():
     check(sgd(loss), (stacked, inputs(16, 64)))
 
 
-def test_printing_in_a_checkpoint(capfd):
+def test_printing_in_a_checkpoint():
     def loss(params, x):
         def layer(x):
             hidden = x @ params["w"]
@@ -59,7 +59,10 @@ def test_printing_in_a_checkpoint(capfd):
 
     analysis = analyse(sgd(loss), (MLP, inputs(16, 32)))
     assert names_of(analysis) == [("rows", "columns", "contracted")] * 2
-    assert all(owner is not None for owner in analysis.owners)
+    owned = zip(analysis.owners, analysis.graph.equations, strict=True)
+    printing = [owner for owner, equation in owned if equation.primitive.name == "debug_print"]
+    assert printing
+    assert set(printing) == {0}, "it is told the rows of the first product"
 
 
 def test_a_scanned_model_whose_flag_comes_back_as_a_number():
@@ -169,6 +172,7 @@ def test_strides_make_other_segments():
     params = {f"w{number}": inputs(3, 3, 16, 16, seed=number) / 12 for number in range(5)}
     analysis = analyse(sgd(loss), (params, inputs(8, 8, 8, 16)))
     kinds = [segment.kind for segment in analysis.segments for _ in segment.blocks]
+    assert len(kinds) == 5
     assert kinds[3] not in (kinds[1], kinds[2])
 
 

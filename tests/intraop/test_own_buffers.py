@@ -135,8 +135,11 @@ def test_an_array_that_the_step_closes_over_is_not_taken():
         wanted = jax.jit(pulled_back)(state, batch)
         plan = search_sharding(pulled_back, (state, batch), mesh=mesh_of(x=8), pricer=FakePricer(times_ms=LIKES_ROWS))
         step = plan.apply(pulled_back)
+        whole = NamedSharding(mesh_of(x=8), PartitionSpec())
         for _ in range(2):
             check_same(step(make_state() | {"p": state["p"]}, batch), wanted)
+            # Another array over the same memory.
+            check_same(step(make_state() | {"p": jax.device_put(state["p"], whole)}, batch), wanted)
         """
     )
 

@@ -18,7 +18,7 @@ from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.block import Block, Choice
 from jaxquard.intraop.contraction import Contraction
 from jaxquard.intraop.source_lines import source_line, source_lines
-from jaxquard.intraop.unseen_products import frozen_products, unseen_products
+from jaxquard.intraop.unseen_products import step_notes
 
 
 def analysis_text(analysis: Analysis) -> str:
@@ -40,8 +40,7 @@ def analysis_text(analysis: Analysis) -> str:
         for block, begin in zip(blocks, begins, strict=True):
             depth = 2 if begins.count(begin) > 1 else 1
             lines += [f"  {line}" for line in _block_lines(block, owned[block.number], depth)]
-    graph = analysis.graph
-    notes = (*unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
+    notes = step_notes(analysis.graph)
     return "\n".join([*lines, *([""] if notes else []), *(f"note: {note}" for note in notes)])
 
 

@@ -17,6 +17,9 @@ from math import prod
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
+# Operations that multiply and add.
+PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
+
 
 class Kind(enum.Enum):
     """What a cut of a contraction cuts."""

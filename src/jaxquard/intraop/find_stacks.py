@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxquard._jax_compat import scan_counts
+from jaxquard.intraop.contraction import PRODUCTS
 from jaxquard.intraop.layer_rules import layer_form, stacks_of
 from jaxquard.intraop.open_calls import open_calls
 from jaxquard.intraop.phases import COPIES, depend_on
 from jaxquard.intraop.rearranged_layers import rearranged, rearranged_stacks
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, sub_jaxprs, variables, with_constants_as_inputs
 
-_CONTRACTIONS = ("dot_general", "conv_general_dilated", "gather", "ragged_dot", "ragged_dot_general")
+_CONTRACTIONS = PRODUCTS | {"gather"}
 # What a value in the body of a scan comes from.
 _WEIGHTS, _DATA = 1, 2
 

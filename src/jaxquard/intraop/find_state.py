@@ -14,10 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from jaxquard.intraop.update_distance import UpdateDistances
 
-# So many operations count for a leaf that comes back as it is.
-_UNCHANGED = 1000
+# So many operations count for a leaf that does not follow from that in its place. For each leaf of a tree that comes
+# back as it is, hardly less: a step may return the old weights beside the new.
+_STRANGER, _UNCHANGED = 10_000, 9999.5
+# Of equal ones, the first argument has the first result.
+_OUT_OF_ORDER = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +49,8 @@ class StatePairs:
 
     Attributes:
         results: for each flat argument, the flat result of the same place in the state that the step returns.
-        unclear: first leaves of arguments that are alike, where nothing tells which of them is replaced; the first
-            one was taken.
+        unclear: first leaves of arguments that are alike, where nothing tells which of them are replaced; the first
+            ones were taken.
     """
 
     results: tuple[int | None, ...]
@@ -63,8 +68,8 @@ def pair_state(
     """Pairs arguments with results.
 
     No result is taken twice. Large arguments choose first: the moments of an optimizer, which hold trees like the
-    weights, are not taken for weights. Of arguments and results that are alike, the nearest are paired, then the
-    outermost, then the first.
+    weights, are not taken for weights. Arguments and results that are alike are paired so that the least operations
+    lead from one to the other; of equal results, the outermost is taken, then the first.
 
     Args:
         in_tree: structure of the tuple of arguments.
@@ -78,35 +83,50 @@ def pair_state(
     results = _by_depth(out_tree)
     unclear: tuple[int, ...] = ()
     for alike in _alike(in_tree, arg_types):
+        first = alike[0]
         options = [
-            (arg, found)
-            for arg in alike
+            found
             for found in results
-            if found.tree == arg.tree and _may_replace(arg, found) and _same_types(arg, found, arg_types, result_types)
+            if found.tree == first.tree
+            and free.issuperset(found.leaves)
+            and _may_replace(first, found)
+            and _same_types(first, found, arg_types, result_types)
         ]
-        is_one = len(options) == 1
-        costs = {option: (0, 0) if is_one else _distance(*option, distances) for option in options}
-        # Sorting is stable: of equal ones the first argument has the first result.
-        options.sort(key=lambda option: (costs[option], option[1].depth))
-        is_told = True
-        for arg, found in options:
-            if pairs[arg.start] is None and free.issuperset(found.leaves):
-                free.difference_update(found.leaves)
-                pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
-                is_told = is_told and costs[arg, found][0] < len(arg.leaves)
+        if len(alike) == len(options) == 1:
+            costs = np.zeros((1, 1))
+        else:
+            costs = np.array([[_distance(arg, found, distances) for found in options] for arg in alike])
+        chosen = _least_pairs(costs)
+        for row, column in chosen:
+            arg, found = alike[row], options[column]
+            free.difference_update(found.leaves)
+            pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
         # Where all of them have a result, they are in order at least.
-        if not is_told and not unclear and any(pairs[arg.start] is None for arg in alike):
+        left = set(range(len(alike))).difference(row for row, _ in chosen)
+        if not unclear and any(costs[other, column] == costs[row, column] for row, column in chosen for other in left):
             unclear = tuple(arg.start for arg in alike)
     return StatePairs(results=tuple(pairs), unclear=unclear)
 
 
-def _distance(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> tuple[int, int]:
-    """How many leaves do not follow from those in their places, and how many operations lead to the others.
+def _least_pairs(costs: np.ndarray) -> list[tuple[int, int]]:
+    """Rows and columns, each once, as many as there can be, so that they cost least together."""
+    if not costs.size:
+        return []
+    if costs.size == 1:
+        return [(0, 0)]
+    from scipy.optimize import linear_sum_assignment  # Takes a while to import, and most steps do not need it.
 
-    What comes back as it is counts as far: a step may return the old weights beside the new.
-    """
+    rows, columns = np.indices(costs.shape)
+    found = linear_sum_assignment(costs + _OUT_OF_ORDER * (rows - columns) ** 2)
+    return [(int(row), int(column)) for row, column in zip(*found, strict=True)]
+
+
+def _distance(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> float:
+    """How many operations lead from an argument to what may replace it."""
     steps = [distances.between(own, other) for own, other in zip(arg.leaves, found.leaves, strict=True)]
-    return sum(step is None for step in steps), sum(_UNCHANGED if step == 0 else step or 0 for step in steps)
+    if all(step == 0 for step in steps):
+        return _UNCHANGED * len(steps)
+    return sum(_STRANGER if step is None else step for step in steps)
 
 
 def _alike(in_tree: Any, arg_types: Sequence[Any]) -> Iterator[list[_Subtree]]:

@@ -66,8 +66,8 @@ def grow_block(
 
     Args:
         choices: per choice, the cut of each of the contractions.
-        undivided: cuts into which the parts do not go. They are no choices, but the block ends where they do, so that
-            it is the same on any mesh: what is left of a product may go through all that follows.
+        undivided: cuts into which the parts do not go. They are no choices, but the block ends where they do, as
+            what is left of a product may go through all that follows.
         num_parts: into how many parts each cut must go.
         grouped: the contractions that stand in earlier blocks, as bits.
         is_grouped: whether an equation stands in an earlier block.

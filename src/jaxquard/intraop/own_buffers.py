@@ -33,7 +33,8 @@ def without_repeats(leaves: list[Any], *, others: frozenset[int] = frozenset()) 
 def with_own_buffers(arrays: Sequence[Any], *, places: Collection[int]) -> list[Any]:
     """The arrays, those at the places copied that share a buffer with one at another place, or at a place before.
 
-    Only arrays of one shape and dtype share a buffer, and others are not looked at: that takes a while.
+    Of those at other places, only such are looked at as have the shape and dtype of one at the places: that takes a
+    while.
     """
     own = set(places)
     types = {(arrays[place].shape, arrays[place].dtype) for place in places}

@@ -20,7 +20,7 @@ from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan, 
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.step_fingerprint import fingerprint_step
 from jaxquard.intraop.traced_step import trace_step
-from jaxquard.intraop.unseen_products import frozen_products, unseen_products
+from jaxquard.intraop.unseen_products import step_notes
 from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
 from jaxquard.pricing.memory import capacity_bytes
@@ -181,8 +181,7 @@ def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> 
     unknown = analysis.graph.unknown_primitives()
     if unknown:
         notes.append(f"operations without a rule, not partitioned: {', '.join(unknown)}")
-    graph = analysis.graph
-    return (*notes, *unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
+    return (*notes, *step_notes(analysis.graph))
 
 
 def _provenance(prices: StepPrices) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.intraop.block import Block, Choice
+from jaxquard.intraop.contraction import PRODUCTS
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.later_work import later_work
 from jaxquard.intraop.match_backward import Matches
@@ -25,7 +26,7 @@ MAX_STRATEGIES = 3 * 3 * 4 * 4
 # Blocks so far back count as equally far: an encoder's memory, for every layer of the decoder but the first.
 _FAR = 8
 # What is no contraction that begins a block, and may take as long: grouped convolutions, products by experts.
-_HEAVY = frozenset({"conv_general_dilated", "ragged_dot_general"})
+_HEAVY = PRODUCTS - {"dot_general"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

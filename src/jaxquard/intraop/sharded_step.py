@@ -113,8 +113,9 @@ class CompiledStep:
             self._look_at(args, leaves, new)
         own = without_repeats(leaves, others=self._constant_ids)
         with without_mesh():
-            placed = self._place(own, new) if new else own
-            results = self._jitted(*placed, *self._placed_constants())
+            constants = self._placed_constants()
+            placed = self._place(own, new, constants) if new else own
+            results = self._jitted(*placed, *constants)
         self._placer.note_results(results)
         return jax.tree.unflatten(self.step.out_tree, results)
 
@@ -125,12 +126,12 @@ class CompiledStep:
             self._check(args)
             self._checked.add(weak)
 
-    def _place(self, leaves: Sequence[Any], new: Sequence[int]) -> list[Any]:
+    def _place(self, leaves: Sequence[Any], new: Sequence[int], constants: Sequence[Any]) -> list[Any]:
         """All leaves, the new ones in their places, and what is donated in memory of its own."""
         placed = self._placer.place(leaves, new)
         if self._donated.isdisjoint(new):
             return placed
-        return with_own_buffers(placed, places=self._placer.strangers(leaves))
+        return with_own_buffers([*placed, *constants], places=self._placer.strangers(leaves))[: len(placed)]
 
     def _placed_constants(self) -> list[Any]:
         """What the step closes over, placed once; but inside another trace it is part of that."""

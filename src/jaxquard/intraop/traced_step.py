@@ -137,6 +137,11 @@ def argument_number(name: str) -> int:
     return int(found[1])
 
 
+def _listed(numbers: Sequence[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}"
+
+
 def _state_notes(
     names: Sequence[str],
     state: StatePairs,
@@ -153,11 +158,12 @@ def _state_notes(
         )
     if state.unclear:
         numbers = [argument_number(names[leaf]) for leaf in state.unclear]
-        taken = argument_number(next(names[leaf] for leaf in state.unclear if state.results[leaf] is not None))
+        taken = [number for number, leaf in zip(numbers, state.unclear, strict=True) if state.results[leaf] is not None]
+        were = f"argument {taken[0]} is" if len(taken) == 1 else f"arguments {_listed(taken)} are"
         return (
-            f"arguments {' and '.join(map(str, numbers))} have the same form, and nothing tells which of them the step "
-            f"returns anew: argument {taken} is taken for state, and is donated. If that is wrong, give them different "
-            "forms, say one in a dict or a tuple.",
+            f"arguments {_listed(numbers)} have the same form, and nothing tells which of them the step returns anew: "
+            f"{were} taken for state, and donated. If that is wrong, give them different forms, say one in a dict or a "
+            "tuple.",
         )
     if names and all(result is None for result in state.results):
         return (

@@ -6,19 +6,22 @@ as data.
 
 from collections.abc import Iterable
 
-from jaxquard.intraop.contraction import Contraction
+from jaxquard.intraop.contraction import PRODUCTS, Contraction
 from jaxquard.intraop.graph import StepGraph
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, sub_jaxprs
 
-_RAGGED = frozenset({"ragged_dot", "ragged_dot_general"})
-_PRODUCTS = frozenset({"dot_general", "conv_general_dilated", *_RAGGED})
 # What changes the form of a weight, and not what it is.
 _FORMS = frozenset({"convert_element_type", "copy", "reshape", "transpose", "squeeze", "stop_gradient", "slice"})
 # Products with weights that are not trained are worth a note from this part of the forward's multiplications on.
 _LEAST_SHARE = 0.25
 # A note names so many places.
 _MOST_PLACES = 4
+
+
+def step_notes(graph: StepGraph) -> tuple[str, ...]:
+    """All that is to be said of a step before any plan."""
+    return (*unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
 
 
 def unseen_products(equations: Iterable[Equation]) -> tuple[str, ...]:
@@ -48,11 +51,13 @@ def frozen_products(graph: StepGraph) -> tuple[str, ...]:
     if not any(found.has_state for found in products):
         return ()
     names = dict(zip(graph.step.jaxpr.invars, graph.step.input_names, strict=True))
-    frozen = {found.position: leaf for found in products if (leaf := _frozen_leaf(graph, found)) is not None}
+    frozen = {found.position: leaves for found in products if (leaves := _frozen_leaves(graph, found))}
     share = sum(graph.contractions[position].weight for position in frozen) / sum(found.weight for found in products)
     if share < _LEAST_SHARE:
         return ()
-    name = names[next(iter(frozen.values()))]
+    # One that is told is named; where both are arguments, either may be the weight.
+    named = min(frozen.values(), key=len)
+    name = " or ".join(names[leaf] for leaf in named)
     more = len(set(frozen.values())) - 1
     others = f" and {more} other{'' if more == 1 else 's'}" if more else ""
     return (
@@ -62,15 +67,13 @@ def frozen_products(graph: StepGraph) -> tuple[str, ...]:
     )
 
 
-def _frozen_leaf(graph: StepGraph, product: Contraction) -> Var | None:
-    """The argument that is no state and that other data is multiplied with, perhaps cast or turned; None if none is."""
-    if product.has_state:
-        return None
+def _frozen_leaves(graph: StepGraph, product: Contraction) -> tuple[Var, ...]:
+    """The arguments that are no state, perhaps cast or turned, in a product of data with data."""
     atoms = product.equation.invars
-    if not all(is_var(atom) and atom in graph.data_vars for atom in atoms):
-        return None
-    data, other = (_source(graph, atoms[place]) for place in (product.data, 1 - product.data))
-    return data if other is None else other
+    if product.has_state or not all(is_var(atom) and atom in graph.data_vars for atom in atoms):
+        return ()
+    sides = (atoms[1 - product.data], atoms[product.data])
+    return tuple(source for atom in sides if (source := _source(graph, atom)) is not None)
 
 
 def _source(graph: StepGraph, atom: Var) -> Var | None:
@@ -85,14 +88,14 @@ def _source(graph: StepGraph, atom: Var) -> Var | None:
 
 def _where(equation: Equation) -> str | None:
     """Before the name of an equation with products that are not planned; None for others."""
-    if equation.primitive.name in _RAGGED:
+    if equation.primitive.name == "ragged_dot_general":
         return ""
     return "inside " if _inner_products(equation) else None
 
 
 def _inner_products(equation: Equation) -> bool:
     return any(
-        inner.primitive.name in _PRODUCTS or _inner_products(inner)
+        inner.primitive.name in PRODUCTS or _inner_products(inner)
         for jaxpr in sub_jaxprs(equation)
         for inner in jaxpr.eqns
     )

@@ -8,24 +8,27 @@ a new value is the old one with something added, element by element, or what a l
 condition.
 """
 
+import heapq
+import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, definitions, is_var, sub_jaxprs
-from jaxquard.pipeline.operations import ELEMENTWISE
+from jaxquard.pipeline.operations import ELEMENTWISE, PASSING
 
-_PASSING = frozenset(["optimization_barrier", "sharding_constraint", "name"])
+_PASSING = PASSING | {"name"}
 
 
 class UpdateDistances:
-    """Counts the operations between results and arguments of a step."""
+    """Counts the operations between results and arguments of a step, or of a call in it."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
-        """For a jaxpr without calls, whose inputs begin with the flat arguments."""
+        """For a jaxpr whose inputs begin with the flat arguments."""
         self._jaxpr = jaxpr
         self._inputs: dict[int, dict[Var, int]] = {}
+        self._bodies: dict[int, list[UpdateDistances]] = {}
 
     def between(self, arg: int, result: int) -> int | None:
         """Operations from a flat argument to a flat result, each element from that in its place; None if none lead."""
@@ -38,39 +41,52 @@ class UpdateDistances:
         return definitions(self._jaxpr.eqns)
 
     def _find(self, result: Any) -> dict[Var, int]:
-        """All that leads to a result so, with the number of operations."""
-        found: dict[Var, int] = {result: 0} if is_var(result) else {}
-        reached = list(found)
-        for var in reached:
+        """All that leads to a result so, with the least number of operations."""
+        found: dict[Var, int] = {}
+        order = itertools.count()
+        reached = [(0, next(order), result)] if is_var(result) else []
+        while reached:
+            distance, _, var = heapq.heappop(reached)
+            if var in found:
+                continue
+            found[var] = distance
             position = self._definitions.get(var)
             if position is None:
                 continue
-            for source in set(_sources(self._jaxpr.eqns[position], var)):
-                if source not in found and source.aval.shape == result.aval.shape:
-                    found[source] = found[var] + 1
-                    reached.append(source)
+            for source, operations in self._sources(position, var):
+                if is_var(source) and source.aval.shape == result.aval.shape:
+                    heapq.heappush(reached, (distance + operations, next(order), source))
         return found
 
+    def _sources(self, position: int, output: Var) -> Iterator[tuple[Any, int]]:
+        """The inputs of which an output has an element from each element, and by how many operations."""
+        equation = self._jaxpr.eqns[position]
+        place = equation.outvars.index(output)
+        if equation.primitive.name not in ("cond", "jit", "pjit"):
+            yield from ((atom, 1) for atom in _kept(equation, place))
+            return
+        given = equation.invars[1:] if equation.primitive.name == "cond" else equation.invars
+        if position not in self._bodies:
+            self._bodies[position] = [UpdateDistances(body) for body in sub_jaxprs(equation)]
+        for distances in self._bodies[position]:
+            for arg, atom in enumerate(given):
+                inside = distances.between(arg, place)
+                if inside is not None:
+                    yield atom, inside + 1
 
-def _sources(equation: Equation, output: Var) -> Iterator[Var]:
-    """The inputs of which an output has an element from each element."""
-    name, atoms, place = equation.primitive.name, equation.invars, equation.outvars.index(output)
+
+def _kept(equation: Equation, place: int) -> list[Any]:
+    """What an operation has an element of in each element of an output."""
+    name, atoms = equation.primitive.name, equation.invars
     if name in ELEMENTWISE:
-        yield from filter(is_var, atoms)
-    elif name in _PASSING:
-        yield from filter(is_var, atoms[place : place + 1])
-    elif name == "dynamic_update_slice" or name.startswith("scatter"):  # Some elements of the first input are others.
-        yield from filter(is_var, atoms[:1])
-    elif name == "scan":
+        return atoms
+    if name in _PASSING:
+        return atoms[place : place + 1]
+    if name == "dynamic_update_slice" or name.startswith("scatter"):  # Some elements of the first input are others.
+        return atoms[:1]
+    if name == "scan":
         num_constants, num_carries = scan_counts(equation.params)
-        if place < num_carries:
-            yield from filter(is_var, [atoms[num_constants + place]])
-    elif name == "while":
-        first = equation.params["cond_nconsts"] + equation.params["body_nconsts"]
-        yield from filter(is_var, [atoms[first + place]])
-    elif name in ("cond", "jit", "pjit"):
-        given = atoms[1:] if name == "cond" else atoms
-        for body in sub_jaxprs(equation):
-            distances = UpdateDistances(body)
-            known = [arg for arg in range(len(given)) if distances.between(arg, place) is not None]
-            yield from filter(is_var, [given[arg] for arg in known])
+        return [atoms[num_constants + place]] if place < num_carries else []
+    if name == "while":
+        return [atoms[equation.params["cond_nconsts"] + equation.params["body_nconsts"] + place]]
+    return []

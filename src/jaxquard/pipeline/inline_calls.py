@@ -61,18 +61,19 @@ def inline_calls(step: Step, *, ignores_shardings: bool = False) -> Step:
     """
     constants: dict[Var, Any] = {}
     opened = CallOpener(constants=constants, ignores_shardings=ignores_shardings).open_all(step.jaxpr)
-    equations = [_inline_loop(equation, constants) for equation in opened.eqns]
+    equations = [_inline_loop(equation, constants, ignores_shardings) for equation in opened.eqns]
     _refuse_hidden_marks(equations)
     jaxpr = make_jaxpr([*opened.invars, *constants], equations, opened.outvars)
     return replace(step, jaxpr=prune(jaxpr), constants=(*step.constants, *constants.values()))
 
 
-def _inline_loop(equation: Equation, constants: dict[Var, Any]) -> Equation:
+def _inline_loop(equation: Equation, constants: dict[Var, Any], ignores_shardings: bool) -> Equation:
     """Opens a loop's body; arrays that its calls closed over become constants of the loop."""
     if equation.primitive is not loop_p:
         return equation
     found: dict[Var, Any] = {}
-    body = CallOpener(constants=found).open_all(equation.params["body"].jaxpr)
+    opener = CallOpener(constants=found, ignores_shardings=ignores_shardings)
+    body = opener.open_all(equation.params["body"].jaxpr)
     loop = equation.params["loop"]
     outer = [new_var(var) for var in found]
     constants.update(zip(outer, found.values(), strict=True))

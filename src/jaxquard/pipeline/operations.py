@@ -24,7 +24,7 @@ _REDUCING = frozenset("reduce_sum reduce_max reduce_min reduce_and reduce_or arg
 
 _KEYS = frozenset("random_wrap random_unwrap random_seed random_fold_in random_split random_clone".split())
 
-_PASSING = frozenset(["optimization_barrier", "sharding_constraint"])
+PASSING = frozenset(["optimization_barrier", "sharding_constraint"])
 
 _LINEAR = frozenset("convert_element_type neg transpose reshape copy copy_p squeeze sharding_constraint".split())
 
@@ -40,7 +40,7 @@ def result_bytes(equation: Equation) -> int:
 def is_light(equation: Equation) -> bool:
     """Whether it does little for each byte: elementwise, rearranging, reducing, or about keys."""
     name = equation.primitive.name
-    return name in ELEMENTWISE or name in REARRANGING or name in _REDUCING or name in _KEYS or name in _PASSING
+    return name in ELEMENTWISE or name in REARRANGING or name in _REDUCING or name in _KEYS or name in PASSING
 
 
 def is_recomputable(equation: Equation, *, from_nothing: bool) -> bool:

@@ -27,11 +27,11 @@ def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
     """
     if len(times_s) == 0:
         return []
-    logs = [np.log(np.asarray(runs)) for runs in times_s]
-    whole = np.array([runs for runs in logs if len(runs) == max(map(len, logs))])
-    neighbours = np.median(whole, axis=0)
-    level = whole.min(axis=1).mean() - np.median(whole - neighbours, axis=1).mean()
-    return [float(np.exp(level + np.median(runs - neighbours[: len(runs)]))) for runs in logs]
+    whole, beside = _beside_neighbours(times_s)
+    offsets = [np.median(runs) for runs in beside]
+    longest = [offset for offset, runs in zip(offsets, beside, strict=True) if len(runs) == whole.shape[1]]
+    level = whole.min(axis=1).mean() - np.mean(longest)
+    return [float(np.exp(level + offset)) for offset in offsets]
 
 
 def even_errors(times_s: Sequence[Sequence[float]]) -> list[float | None]:
@@ -39,12 +39,20 @@ def even_errors(times_s: Sequence[Sequence[float]]) -> list[float | None]:
 
     None for fewer than four runs, or fewer than three programs: there are no neighbours to tell by.
     """
-    logs = [np.log(np.asarray(runs)) for runs in times_s]
-    whole = [runs for runs in logs if len(runs) == max(map(len, logs))]
+    if len(times_s) == 0:
+        return []
+    whole, beside = _beside_neighbours(times_s)
     if len(whole) < _FEWEST_PROGRAMS:
-        return [None] * len(logs)
-    neighbours = np.median(np.array(whole), axis=0)
-    return [_median_error(runs - neighbours[: len(runs)]) if len(runs) >= _FEWEST else None for runs in logs]
+        return [None] * len(beside)
+    return [_median_error(runs) if len(runs) >= _FEWEST else None for runs in beside]
+
+
+def _beside_neighbours(times_s: Sequence[Sequence[float]]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The logarithms of those with most runs, and of all runs relative to the median of these in the same round."""
+    logs = [np.log(np.asarray(runs)) for runs in times_s]
+    whole = np.array([runs for runs in logs if len(runs) == max(map(len, logs))])
+    neighbours = np.median(whole, axis=0)
+    return whole, [runs - neighbours[: len(runs)] for runs in logs]
 
 
 def _median_error(values: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Every strategy of the layers as whole plans; embedding and head as the search chose.
+"""Every strategy of the layers as whole plans; segments of one block, as the head, as the search chose.
 
 Layers of the same kind take the same strategy. Where layers are of several kinds, as in a mixture of experts, one kind
 at a time takes every strategy, and the others take what the search chose.

@@ -86,8 +86,9 @@ def _method(results: Results) -> str:
             "baselines and the strategies of the layers are compiled whole, once; all run a few times; then the "
             "best ten, the chosen one and the baselines in turns, 30 to 90 times each. Times are in the mean as long "
             "as the least run of each, and in the ratios that the runs of most rounds show, side by side. The "
-            "strategies take the same choice in all layers of a kind, one kind at a time; all else is as in the "
-            "chosen plan, or as in the fastest finalist where that is a baseline with choices of its own."
+            "strategies take the same choice in all layers of a kind, one kind at a time; all other choices are "
+            "those of the chosen plan, or of the fastest finalist where that is a baseline with choices of its own; "
+            "state is kept as it is used."
         ),
         html_paragraph(
             "Not done: models of the paper's size, several nodes, GPUs with and without NVLink. Communication is "
