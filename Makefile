@@ -10,11 +10,13 @@ TPU := $(CURDIR)/build/tpu
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # A mesh on Ray is many processes, and one serves many tests: no workers.
 PYTEST_RAY := $(BIN)/python -m pytest -q
-# Most of the time goes into machine code for programs that run once: it is left as it comes, but in slow tests.
-QUICK := XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0"
+SLOW := $(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10
+# Most of the time goes into machine code for programs that run once: it is made quickly and left as it comes. Slow tests
+# optimise it, but for those of sharding: how a program is cut comes before. Later versions of JAX have only one way to
+# make it.
+EMITTERS := $(shell grep -q '^jax==0\.10\.' requirements/dev.txt && echo --xla_cpu_use_fusion_emitters=false)
+QUICK := XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
 TPU_TESTS := tests/gemm/test_overlap_compile.py
-# Tests that start processes, and need no Ray for it.
-NO_RAY := tests/pricing tests/runtime/transports
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
@@ -27,11 +29,7 @@ MAKEFLAGS += --no-print-directory
 # lets the first of two commands joined by && fail.
 timed = @printf '== %s\n' '$(1)'; start=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - start))
 
-# $(call quiet,NAME,COMMAND): says how it ended, and all that it said only if that was badly.
-quiet = @log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	$(2) > $$log 2>&1 || { cat $$log; exit 1; }; printf '== %s: %s\n' '$(1)' "$$(tail -n 1 $$log)"
-
-.PHONY: help demo test test-slow lint imports typecheck unit unit-ray unit-beside format golden bench docs pins clean
+.PHONY: help demo test test-slow lint imports typecheck unit format golden bench docs pins clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -44,7 +42,8 @@ test: $(VENV)/.dev  ## All that CI checks
 	@$(MAKE) unit
 
 test-slow: $(VENV)/.dev $(TPU)/.done  ## The tests marked slow, with many more generated examples
-	$(call timed,slow tests,$(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10)
+	$(call timed,slow tests of sharding,$(QUICK) $(SLOW) tests/intraop)
+	$(call timed,slow tests,$(SLOW) --ignore=tests/intraop)
 	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10)
 	$(call timed,slow tests with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m slow $(TPU_TESTS))
 
@@ -57,17 +56,11 @@ imports: $(VENV)/.dev  ## Check that imports point one way
 typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
+# Tests on Ray look at the clock, so nothing runs beside them.
 unit: $(VENV)/.dev $(TPU)/.done  ## The tests alone
 	$(call timed,pytest,$(QUICK) $(PYTEST) -m 'not slow and not ray' --durations=10)
-	@$(MAKE) -j2 unit-ray unit-beside
-
-unit-ray: $(VENV)/.dev
-	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' $(NO_RAY:%=--ignore=%) --durations=10)
-
-# Beside processes that mostly wait for each other; these say nothing but how they ended.
-unit-beside: $(VENV)/.dev $(TPU)/.done
-	$(call quiet,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
-	$(call quiet,pytest with processes,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' $(NO_RAY))
+	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10)
+	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
 
 format: $(VENV)/.dev  ## Rewrite the code in its one format
 	@$(BIN)/ruff check --quiet --fix . || true

@@ -16,11 +16,15 @@ _SENT = {
 
 
 def compiled_bytes(text: str) -> float:
-    """Of all collectives in the text of a compiled program; it must have no loops, and none may be asynchronous."""
-    operations = [
-        operation for computation in parse_module(text).computations.values() for operation in computation.operations
-    ]
-    assert not any(operation.opcode.endswith("-start") or operation.opcode == "while" for operation in operations)
+    """Of all collectives in the text of a compiled program; none may stand in a loop or be asynchronous."""
+    module = parse_module(text)
+    operations = [operation for computation in module.computations.values() for operation in computation.operations]
+    assert not any(operation.opcode.endswith("-start") for operation in operations)
+    in_loops = [name for operation in operations if operation.opcode == "while" for name in operation.calls]
+    for name in in_loops:
+        inner = module.computations[name].operations
+        assert not any(operation.opcode in _SENT for operation in inner)
+        in_loops += [called for operation in inner for called in operation.calls if called not in in_loops]
     return sum(
         operation.result_bytes * _SENT[operation.opcode](_group_size(operation.attributes))
         for operation in operations

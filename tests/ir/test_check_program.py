@@ -249,6 +249,6 @@ def long_program(num_actors, num_microbatches):
 def test_time_is_linear():
     program = long_program(8, 5000)
     num_instructions = sum(len(actor.instructions) for actor in program.actors)
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     check_program(program)
-    assert (time.perf_counter() - start_s) / num_instructions < 40e-6
+    assert (time.process_time() - start_s) / num_instructions < 40e-6

@@ -54,7 +54,7 @@ def joined(cluster: Any) -> Iterator[Session]:
 
 def wait_until_free() -> None:
     """Waits until what earlier tests gave back shows as free."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while any(host.free.get("CPU") != host.total["CPU"] for host in list_hosts()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

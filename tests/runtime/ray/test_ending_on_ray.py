@@ -71,7 +71,7 @@ def directory_of(processes):
     return Path(option.removeprefix("--temp_dir=")).parent
 
 
-def check_all_gone(processes, limit_s=5):
+def check_all_gone(processes, limit_s=30):
     _, alive = psutil.wait_procs(processes, timeout=limit_s)
     assert not alive
 
@@ -110,7 +110,7 @@ def test_nothing_is_left(where, how):
         os.kill(program.pid, how)
         start_s = time.monotonic()
         status, _, err = finish(program)
-        assert time.monotonic() - start_s < 15
+        assert time.monotonic() - start_s < 25
         check_all_gone(processes)
         assert not directory.exists() or how != signal.SIGINT
     finally:

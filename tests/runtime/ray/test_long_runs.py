@@ -73,7 +73,7 @@ def test_dropped_handles_are_freed(mesh):
     assert max(np.subtract(num_cells(mesh), full)) <= 8, "a step or two may be not told yet"
     del held
     gc.collect()
-    wait_until(lambda: max(np.subtract(num_cells(mesh), full)) <= -5, 5)
+    wait_until(lambda: max(np.subtract(num_cells(mesh), full)) <= -5)
 
 
 def test_dropped_programs_are_forgotten(mesh):
@@ -84,7 +84,7 @@ def test_dropped_programs_are_forgotten(mesh):
     for number in range(3):
         np.asarray(mesh.distributed(lambda x, number=number: x + number)(np.ones(2, np.float32)))
     gc.collect()
-    wait_until(lambda: count() <= before, 10)
+    wait_until(lambda: count() <= before)
 
 
 @pytest.mark.parametrize("size", [16 * MB, 1], ids=["64MB", "4B"])

@@ -74,7 +74,7 @@ def test_one_of_two_processes_dies(mesh, step, tmp_path):
     with pytest.raises(ActorFailed) as caught:
         train(step, state, 1000)
     assert caught.value.actor == 1
-    wait_until(lambda: 1 in mesh.engine.crew.losses, 10)
+    wait_until(lambda: 1 in mesh.engine.crew.losses)
     assert mesh.restart() == (1,)
     state = jq.restore(tmp_path / "a", like=mesh.init(init_state, KEY))
     np.testing.assert_array_equal(np.stack(train(step, state, 2)[1]), np.stack(losses))

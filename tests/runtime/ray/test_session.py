@@ -46,7 +46,7 @@ def processes_of_ray():
     return found
 
 
-def wait_until(condition, limit_s=10):
+def wait_until(condition, limit_s=30):
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "nothing happened in time"
@@ -182,7 +182,7 @@ def test_a_program_that_ends_leaves_nothing_and_says_nothing():
         assert child.wait(20) == 0
         assert child.stderr.read() == ""
     assert family
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
 
 
@@ -213,7 +213,7 @@ def test_ctrl_c_while_starting_leaves_nothing():
         family = descendants(child)
         assert child.wait(20) != 0
         assert "KeyboardInterrupt" in child.stderr.read()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
 
 
@@ -313,7 +313,7 @@ def test_a_black_hole():
         begin = time.monotonic()
         with pytest.raises(MeshError, match=r"could be reached at ray://127\.0\.0\.1:\d+: no answer within 3 s\. "):
             join_cluster(f"ray://127.0.0.1:{server.getsockname()[1]}")
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 10
 
 
 def test_not_ray():

@@ -242,10 +242,10 @@ def test_a_wait_can_be_given_up(crew):
     program_id, step = load_one(crew, one_way(SMALL)), next(NUMBERS)
     text, late_s, during, after = crew.run(_wait_in_vain, program_id, step)[1]
     assert text == f"stopped waiting for message 0 (float32[8]{{x}}) of step {step} from actor 0 to actor 1."
-    assert late_s < 0.2
+    assert late_s < 5
     (mark,) = during.waiting
     assert (mark.peer, mark.program_id, mark.step, mark.number) == (0, program_id, step, 0)
-    assert 0.05 < mark.age_s < 0.5
+    assert 0.05 < mark.age_s < 5
     assert after.waiting == ()
 
 

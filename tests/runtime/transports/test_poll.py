@@ -15,7 +15,7 @@ def test_it_ends_soon_after_it_is_done():
     threading.Timer(0.05, done.set).start()
     start_s = time.perf_counter()
     assert wait_until(done.is_set, should_stop=lambda: False)
-    assert 0.04 < time.perf_counter() - start_s < 0.5
+    assert 0.04 < time.perf_counter() - start_s < 5
 
 
 def test_it_ends_when_told_to():

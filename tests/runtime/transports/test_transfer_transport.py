@@ -118,4 +118,4 @@ def test_a_peer_that_is_killed(crew):
     (text, _, late_s), failure = crew.read(1)
     assert not failure
     assert text.startswith("message 0 (float32[8]{x}) of step 2 from actor 0 to actor 1 did not arrive: ")
-    assert late_s < 1.0
+    assert late_s < 5
