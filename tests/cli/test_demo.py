@@ -59,6 +59,7 @@ def test_a_tiny_demo(tmp_path):
     check_trace(json.loads(trace.read_text())["traceEvents"])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_tiny_demo_on_ray(tmp_path):
     """The same, with other losses of the last digit; its Ray is gone afterwards."""

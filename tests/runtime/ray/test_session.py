@@ -186,6 +186,7 @@ def test_a_program_that_ends_leaves_nothing_and_says_nothing():
     assert not alive
 
 
+@pytest.mark.slow  # One that is killed in a step is not: `test_ending_on_ray`.
 @pytest.mark.ray
 def test_a_program_that_is_killed_leaves_no_server_or_worker():
     with program(f"{START}; {WORK}; input()") as child:
