@@ -31,7 +31,7 @@ class MeshError(JaxquardError, ValueError):
 
 
 class ShardingError(JaxquardError, ValueError):
-    """A sharding names an axis that the actor's mesh lacks, or does not fit an array."""
+    """A sharding names an axis that the mesh lacks, or does not fit an array; none is found; or a plan does not fit."""
 
 
 class GemmError(JaxquardError, ValueError):

@@ -16,7 +16,9 @@ PAPERS = ("meshslice", "cfp")
 
 def reproduce(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help=f"One of {', '.join(PAPERS)}.")],
-    out: Annotated[Path, typer.Option(help="Folder for the page, PAPER.html; made if it is not there.")] = Path(),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the page, PAPER.html, or cfp-quick.html; made if it is not there.")
+    ] = Path(),
     json: Annotated[
         Path | None,
         typer.Option(
@@ -32,7 +34,12 @@ def reproduce(
         Path | None, typer.Option("--from", metavar="FILE", help="cfp: draw an earlier run, and measure nothing.")
     ] = None,
     models: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="cfp: only some of gpt, bert, llama, moe.")
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="cfp: only some of gpt, bert, llama, moe.",
+            show_default="all; but for bert with --quick",
+        ),
     ] = None,
     cache: Annotated[
         Path | None,

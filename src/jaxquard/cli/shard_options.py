@@ -23,11 +23,17 @@ ModelArgument = Annotated[
 ]
 MeshOption = Annotated[
     str | None,
-    typer.Option(metavar="N|NxM", help="Sizes of the mesh axes, the outer one first.", show_default="all devices"),
+    typer.Option(
+        metavar="N|NxM", help="Sizes of the mesh axes, the outer one first.", show_default="all devices; show: 8"
+    ),
 ]
 DevicesOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Without a GPU or TPU, how many virtual CPU devices there are.", show_default="8"),
+    typer.Option(
+        min=1,
+        help="How many virtual CPU devices there are, or how many GPUs or TPUs are used.",
+        show_default="8, or all",
+    ),
 ]
 BatchOption = Annotated[
     int | None, typer.Option("--batch-size", min=1, help="Sequences in the batch.", show_default="8 for a model")

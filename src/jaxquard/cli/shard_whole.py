@@ -20,7 +20,7 @@ class WholeRun:
     """A plan run whole.
 
     Attributes:
-        predicted_s: by the prices of its segments; None if one of them has none.
+        predicted_s: by the search; None if it did not price the plan.
         price: as measured; None if it was set aside.
         failure: why it was.
     """

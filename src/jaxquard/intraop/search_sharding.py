@@ -16,13 +16,14 @@ from jaxquard.intraop.baselines import Baseline
 from jaxquard.intraop.predict import Prediction
 from jaxquard.intraop.price_segments import StepPrices, price_segments
 from jaxquard.intraop.search_plans import PlanSearch, search_plans
-from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan, automatic_mesh
+from jaxquard.intraop.sharding_plan import PlannedSegment, Rival, ShardingPlan
 from jaxquard.intraop.source_lines import source_line
 from jaxquard.intraop.step_fingerprint import fingerprint_step
 from jaxquard.intraop.traced_step import trace_step
 from jaxquard.intraop.unseen_products import step_notes
 from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
+from jaxquard.pricing.automatic_mesh import automatic_mesh
 from jaxquard.pricing.memory import capacity_bytes
 
 
@@ -42,7 +43,8 @@ def search_sharding(
 
     Args:
         step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form; an argument that
-            the step returns again, anywhere in its result, with the same leaves, is state.
+            the step returns again, anywhere in its result, with the same leaves, is state. A single array is state
+            only if it is the first argument.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
         mesh: one or two axes of devices of this process.
         memory_limit_bytes: what the step may take on each device; None for all that it has, or for no limit if another
@@ -50,8 +52,10 @@ def search_sharding(
         batch_axis: on a mesh with two axes, the one that always cuts the batch: the outer one, as in the paper; None
             to look at every combination.
         pricer: prices programs; by default by running them on the mesh.
-        cache: where measured prices are kept: the user's folder, another, or None for nowhere.
-        num_finalists: how many plans are priced whole, or in pairs of neighbours, before one is chosen.
+        cache: where measured prices are kept: the user's folder, another, or None for nowhere. A pricer that is given
+            has its own.
+        num_finalists: how many plans are priced whole, or in pairs of neighbours, before one is chosen; besides, a
+            quarter as many of the fastest, with their state in parts in two ways, and the baselines.
         on_progress: told how far pricing is.
 
     Raises:

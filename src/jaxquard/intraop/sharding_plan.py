@@ -24,6 +24,7 @@ from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.step_fingerprint import WEAK, StepFingerprint, differences, fingerprint_step, type_text
 from jaxquard.intraop.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
 from jaxquard.intraop.weak_types import as_planned, check_weak_types
+from jaxquard.pricing.automatic_mesh import automatic_mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +63,12 @@ class ShardingPlan:
         segments: in the order of the step.
         storage: how state is kept between steps.
         specs: for every argument of the step, by name, how it is cut.
-        time_s: of a step, as predicted, neighbouring segments priced together.
+        time_s: of a step, as predicted: measured whole if it has few segments, else put together from pairs of
+            neighbours.
         sum_s: the same with every segment by itself, as in equation (8).
         size_bytes: on each device, as predicted.
         rivals: baselines by the same prices.
-        frontier: the least time for less and less memory: seconds and bytes.
+        frontier: the least time for less and less memory, under the limit: seconds and bytes, by the sums of segments.
         notes: what a user should know: candidates set aside, operations without a rule.
         provenance: where the prices come from.
     """
@@ -102,7 +104,7 @@ class ShardingPlan:
         return tuple(len(segment.strategy) for segment in self.segments)
 
     def apply(self, step: Callable[..., Any], *, mesh: Mesh | None = None, donate: bool = True) -> ShardedStep:
-        """The step as a jitted function with the plan's shardings, to be called as the step is.
+        """The step with the plan's shardings, to be called as the step is; compiled at its first call.
 
         Args:
             step: the step that the plan was made for.
@@ -196,11 +198,6 @@ class ShardingPlan:
 
     def __str__(self) -> str:
         return plan_text(self)
-
-
-def automatic_mesh(mesh: Mesh) -> Mesh:
-    """The mesh with axes that the compiler may use as it is told; `jax.make_mesh` makes explicit ones by default."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(jax.sharding.AxisType.Auto,) * len(mesh.axis_names))
 
 
 def make_mesh(axes: Mapping[str, int]) -> Mesh:

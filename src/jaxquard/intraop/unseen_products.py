@@ -61,9 +61,9 @@ def frozen_products(graph: StepGraph) -> tuple[str, ...]:
     more = len(set(frozen.values())) - 1
     others = f" and {more} other{'' if more == 1 else 's'}" if more else ""
     return (
-        f"products with {name}{others} are not planned, {share:.0%} of the forward's: the step does not return it, so "
-        "that it counts as data. If these are weights that are not trained, bind them before the search "
-        "(`functools.partial`), or return them with the state.",
+        f"products with {name}{others} are not planned, {share:.0%} of the forward's: the step does not return it, or "
+        "it is a single array after the first argument, so that it counts as data. If these are weights that are not "
+        "trained, bind them before the search (`functools.partial`), or return them with the state.",
     )
 
 

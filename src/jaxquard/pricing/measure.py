@@ -12,6 +12,7 @@ from typing import Any, Literal
 from jax.sharding import Mesh
 
 from jaxquard.errors import PricingError
+from jaxquard.pricing.automatic_mesh import automatic_mesh
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compilers import CompileHere, Compilers, choose_compilers, num_cores
 from jaxquard.pricing.environment import environment_key
@@ -63,7 +64,7 @@ class MeasuredPricer:
         """A pricer for a mesh.
 
         Args:
-            mesh: devices of this process.
+            mesh: devices of this process; its axes are taken as automatic ones.
             num_warmups: runs before those that count.
             num_runs: runs that count, at least.
             max_runs: runs that count, at most: if the machine is noisy there are more than `num_runs` (see
@@ -82,7 +83,7 @@ class MeasuredPricer:
         assert num_runs >= 1
         assert num_profiled_runs >= 0
         self._num_profiled_runs = num_profiled_runs
-        self._mesh = mesh
+        self._mesh = mesh = automatic_mesh(mesh)
         self._effort = Effort(
             num_warmups=num_warmups, num_runs=num_runs, max_runs=max_runs, slow_factor=slow_factor, limit_s=limit_s
         )
