@@ -14,8 +14,8 @@ SLOW := $(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10
 # Most of the time goes into machine code for programs that run once: it is made quickly and left as it comes. Slow tests
 # optimise it, but for those of sharding: how a program is cut comes before. Later versions of JAX have only one way to
 # make it.
-EMITTERS := $(shell grep -q '^jax==0\.10\.' requirements/dev.txt && echo --xla_cpu_use_fusion_emitters=false)
-QUICK := XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
+EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),--xla_cpu_use_fusion_emitters=false)
+QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
 TPU_TESTS := tests/gemm/test_overlap_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq

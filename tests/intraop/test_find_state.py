@@ -191,6 +191,45 @@ def test_one_leaf_that_comes_back_as_it_is():
     assert pairs(step, {"frozen": WEIGHT, "w": WEIGHT}, BATCH) == (2, 3, None)
 
 
+def test_gradients_that_are_kept_for_the_next_step():
+    def step(params, before, batch):
+        penalised = jax.grad(lambda p: jnp.mean((batch["x"] @ p["w"]) ** 2) + 0.01 * jnp.sum(p["w"] ** 2))
+        grads = penalised(params)
+        return jax.tree.map(lambda p, grad, old: p - 0.1 * (2 * grad - old), params, grads, before), grads
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (0, 1, None)
+
+
+@pytest.mark.parametrize("copy", [jnp.copy, jax.lax.stop_gradient, jax.jit(lambda leaf: leaf)])
+def test_copies_of_old_weights_beside_the_new(copy):
+    def step(params, before, batch):
+        grads = gradients(params, batch)
+        new = jax.tree.map(lambda p, old, grad: p - 0.1 * (grad + 0.5 * (p - old)), params, before, grads)
+        return new, jax.tree.map(copy, params)
+
+    assert pairs(step, PARAMS, PARAMS, BATCH) == (0, 1, None)
+
+
+def test_an_old_state_with_a_new_count_beside_the_new():
+    def step(state, batch):
+        state = state | {"count": state["count"] + 1}
+        return state | {"w": descend(state, gradients(state, batch) | {"count": 0.0})["w"]}, state
+
+    state = {"count": jax.ShapeDtypeStruct((), jnp.float32), "w": WEIGHT}
+    assert pairs(step, state, BATCH) == (0, 1, None)
+    assert pairs(lambda *args: step(*args)[::-1], state, BATCH) == (2, 3, None)
+
+
+def test_of_equal_results_the_nearest_argument_has_the_first():
+    def step(teacher, student, batch):
+        grads = gradients(student, batch, teacher)
+        return descend(student, grads), jax.tree.map(lambda leaf, grad: leaf + 0.1 * grad, student, grads)
+
+    traced = trace_step(step, (PARAMS, PARAMS, BATCH))
+    assert traced.result_of_input == (1, 0, None)
+    assert "arguments 0 and 1 are taken for state, and donated" in traced.notes[0]
+
+
 def test_what_could_be_either_leaves_the_other_to_it():
     def step(online, target, batch):
         is_even = jnp.sum(batch["x"]) > 0

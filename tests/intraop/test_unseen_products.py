@@ -80,6 +80,17 @@ def test_the_weight_is_told_where_the_other_side_is_computed():
     assert note.startswith("products with argument 0['w'] and 1 other are not planned")
 
 
+def test_a_weight_that_is_used_twice_and_a_product_with_itself_are_named_once():
+    def step(base, adapters, batch):
+        gram = jnp.mean((batch @ batch.T) ** 2)
+        twice = jnp.mean(jnp.tanh(batch @ base["w"]) @ base["w"])
+        loss = lambda adapters: jnp.mean((batch @ adapters["a"]) ** 2) * gram * twice  # noqa: E731
+        return jax.tree.map(lambda leaf, grad: leaf - grad, adapters, jax.grad(loss)(adapters))
+
+    (note,) = frozen_products(analyse(step, (weights(w=(32, 32)), weights(a=(32, 8)), inputs(64, 32))).graph)
+    assert note.startswith("products with argument 2 and 1 other are not planned")
+
+
 def test_queries_and_keys_are_no_such_weights():
     for name in ("queries, keys, values minor", "mlp", "cross attention"):
         assert frozen_products(analyse(*PATTERNS[name]()).graph) == ()

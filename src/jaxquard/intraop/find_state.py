@@ -18,11 +18,14 @@ import numpy as np
 
 from jaxquard.intraop.update_distance import UpdateDistances
 
-# So many operations count for a leaf that does not follow from that in its place. For each leaf of a tree that comes
-# back as it is, hardly less: a step may return the old weights beside the new.
-_STRANGER, _UNCHANGED = 10_000, 9999.5
-# Of equal ones, the first argument has the first result.
-_OUT_OF_ORDER = 1e-6
+# A leaf is this times as far with each operation between, so that one near pair counts for more than two far ones. What
+# is many operations away still counts for more than what is no relation.
+_FARTHER, _FAR = 3.0, 1e-3
+# A tree that comes back as it is counts for hardly more than that: a step may return the old weights beside the new.
+# And a leaf of another tree that does, for less than one that an operation changes.
+_UNCHANGED, _KEPT = 1e-5, 2.5
+# Of equal results the first is taken, and of equal arguments the first has it.
+_LATER, _OUT_OF_ORDER = 1e-8, 1e-11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,8 @@ def pair_state(
     """Pairs arguments with results.
 
     No result is taken twice. Large arguments choose first: the moments of an optimizer, which hold trees like the
-    weights, are not taken for weights. Arguments and results that are alike are paired so that the least operations
-    lead from one to the other; of equal results, the outermost is taken, then the first.
+    weights, are not taken for weights. Arguments and results that are alike are paired by how near they are, all
+    together; of equal results, the outermost is taken, then the first.
 
     Args:
         in_tree: structure of the tuple of arguments.
@@ -93,40 +96,53 @@ def pair_state(
             and _same_types(first, found, arg_types, result_types)
         ]
         if len(alike) == len(options) == 1:
-            costs = np.zeros((1, 1))
+            nearness = np.ones((1, 1))
         else:
-            costs = np.array([[_distance(arg, found, distances) for found in options] for arg in alike])
-        chosen = _least_pairs(costs)
+            nearness = np.array([[_nearness(arg, found, distances) for found in options] for arg in alike])
+        chosen = _nearest_pairs(nearness)
         for row, column in chosen:
             arg, found = alike[row], options[column]
             free.difference_update(found.leaves)
             pairs[arg.start : arg.start + len(arg.leaves)] = found.leaves
-        # Where all of them have a result, they are in order at least.
-        left = set(range(len(alike))).difference(row for row, _ in chosen)
-        if not unclear and any(costs[other, column] == costs[row, column] for row, column in chosen for other in left):
+        if not unclear and _is_unclear(nearness, chosen):
             unclear = tuple(arg.start for arg in alike)
     return StatePairs(results=tuple(pairs), unclear=unclear)
 
 
-def _least_pairs(costs: np.ndarray) -> list[tuple[int, int]]:
-    """Rows and columns, each once, as many as there can be, so that they cost least together."""
-    if not costs.size:
+def _nearest_pairs(nearness: np.ndarray) -> list[tuple[int, int]]:
+    """Rows and columns, each once, as many as there can be, so that they are nearest together."""
+    if not nearness.size:
         return []
-    if costs.size == 1:
+    if nearness.size == 1:
         return [(0, 0)]
     from scipy.optimize import linear_sum_assignment  # Takes a while to import, and most steps do not need it.
 
-    rows, columns = np.indices(costs.shape)
-    found = linear_sum_assignment(costs + _OUT_OF_ORDER * (rows - columns) ** 2)
+    num_rows, num_columns = nearness.shape
+    rows, columns = np.indices(nearness.shape)
+    later = _LATER * columns / num_columns * (nearness > 0)
+    order = _OUT_OF_ORDER * (rows - columns) ** 2 / (num_rows * num_columns)
+    found = linear_sum_assignment(later + order - nearness)
     return [(int(row), int(column)) for row, column in zip(*found, strict=True)]
 
 
-def _distance(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> float:
-    """How many operations lead from an argument to what may replace it."""
+def _is_unclear(nearness: np.ndarray, chosen: Sequence[tuple[int, int]]) -> bool:
+    """Whether one that has no result could have one as well, or some have theirs only because they are left over."""
+    left = set(range(len(nearness))).difference(row for row, _ in chosen)
+    if any(np.isclose(nearness[other, column], nearness[row, column]) for row, column in chosen for other in left):
+        return True
+    # What another one was before may well be kept for the next step.
+    kept = (nearness == _UNCHANGED).any(axis=0)
+    # Where nothing is near to anything, they are in order at least.
+    return len({nearness[row, column] > 0 for row, column in chosen if not kept[column]}) == 2
+
+
+def _nearness(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> float:
+    """How likely what was found replaces an argument, by the operations between: 0 for not at all, less than 1."""
     steps = [distances.between(own, other) for own, other in zip(arg.leaves, found.leaves, strict=True)]
     if all(step == 0 for step in steps):
-        return _UNCHANGED * len(steps)
-    return sum(_STRANGER if step is None else step for step in steps)
+        return _UNCHANGED
+    lengths = [step or _KEPT for step in steps if step is not None]
+    return sum(_FARTHER**-length + _FAR / (1 + length) for length in lengths) / len(steps)
 
 
 def _alike(in_tree: Any, arg_types: Sequence[Any]) -> Iterator[list[_Subtree]]:

@@ -58,7 +58,7 @@ def frozen_products(graph: StepGraph) -> tuple[str, ...]:
     # One that is told is named; where both are arguments, either may be the weight.
     named = min(frozen.values(), key=len)
     name = " or ".join(names[leaf] for leaf in named)
-    more = len(set(frozen.values())) - 1
+    more = len({leaves[0] for leaves in frozen.values()}.difference(named))
     others = f" and {more} other{'' if more == 1 else 's'}" if more else ""
     return (
         f"products with {name}{others} are not planned, {share:.0%} of the forward's: the step does not return it, or "
@@ -73,7 +73,7 @@ def _frozen_leaves(graph: StepGraph, product: Contraction) -> tuple[Var, ...]:
     if product.has_state or not all(is_var(atom) and atom in graph.data_vars for atom in atoms):
         return ()
     sides = (atoms[1 - product.data], atoms[product.data])
-    return tuple(source for atom in sides if (source := _source(graph, atom)) is not None)
+    return tuple(dict.fromkeys(source for atom in sides if (source := _source(graph, atom)) is not None))
 
 
 def _source(graph: StepGraph, atom: Var) -> Var | None:

@@ -18,7 +18,9 @@ from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, definitions, is_var, sub_jaxprs
 from jaxquard.pipeline.operations import ELEMENTWISE, PASSING
 
+# These give on what they are given: no operation.
 _PASSING = PASSING | {"name"}
+_COPYING = frozenset({"copy", "copy_p", "stop_gradient"})
 
 
 class UpdateDistances:
@@ -27,14 +29,20 @@ class UpdateDistances:
     def __init__(self, jaxpr: Jaxpr) -> None:
         """For a jaxpr whose inputs begin with the flat arguments."""
         self._jaxpr = jaxpr
-        self._inputs: dict[int, dict[Var, int]] = {}
+        self._places = {var: place for place, var in enumerate(jaxpr.invars)}
+        self._inputs: dict[int, dict[int, int]] = {}
         self._bodies: dict[int, list[UpdateDistances]] = {}
 
     def between(self, arg: int, result: int) -> int | None:
         """Operations from a flat argument to a flat result, each element from that in its place; None if none lead."""
+        return self._leading_to(result).get(arg)
+
+    def _leading_to(self, result: int) -> dict[int, int]:
+        """The flat arguments that lead to a flat result, and by how many operations."""
         if result not in self._inputs:
-            self._inputs[result] = self._find(self._jaxpr.outvars[result])
-        return self._inputs[result].get(self._jaxpr.invars[arg])
+            found = self._find(self._jaxpr.outvars[result])
+            self._inputs[result] = {self._places[var]: count for var, count in found.items() if var in self._places}
+        return self._inputs[result]
 
     @cached_property
     def _definitions(self) -> dict[Var, int]:
@@ -63,16 +71,17 @@ class UpdateDistances:
         equation = self._jaxpr.eqns[position]
         place = equation.outvars.index(output)
         if equation.primitive.name not in ("cond", "jit", "pjit"):
-            yield from ((atom, 1) for atom in _kept(equation, place))
+            count = 0 if equation.primitive.name in _PASSING | _COPYING else 1
+            yield from ((atom, count) for atom in _kept(equation, place))
             return
-        given = equation.invars[1:] if equation.primitive.name == "cond" else equation.invars
+        # To take one of two is an operation, to call is none.
+        is_cond = equation.primitive.name == "cond"
+        given = equation.invars[1:] if is_cond else equation.invars
         if position not in self._bodies:
             self._bodies[position] = [UpdateDistances(body) for body in sub_jaxprs(equation)]
         for distances in self._bodies[position]:
-            for arg, atom in enumerate(given):
-                inside = distances.between(arg, place)
-                if inside is not None:
-                    yield atom, inside + 1
+            for arg, inside in distances._leading_to(place).items():
+                yield given[arg], inside + is_cond
 
 
 def _kept(equation: Equation, place: int) -> list[Any]:

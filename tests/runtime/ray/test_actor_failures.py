@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ LIMIT_S = 4.0
 # What it may take on top, on a machine that is busy: to kill a process, read its log, wake a thread.
 SLACK_S = 4.0
 # What is known without waiting comes sooner than silence would be noticed.
-PROMPT_S = LIMIT_S
+PROMPT_S = LIMIT_S - 1
 KEY = jax.random.key(0)
 # A step of about 12 s on an idle machine.
 LONG = 200_000
@@ -123,13 +124,15 @@ def test_an_actor_is_lost_in_a_step(mesh, step, run, actor, harm):
     assert error.host.startswith(mesh.engine.crew.members[actor][0].hello.host)
     assert "famous last words" in error.log
     assert "famous last words" in error.__notes__[0]
-    how = "has died" if harm is kill else "has given no sign of life for 4 s"
-    assert str(error) == (
-        f"actor {actor} on {error.host} {how}, in hand: {in_hand}. Its state is lost: call mesh.restart(), and restore "
-        "a checkpoint."
+    # On a busy machine it is looked at more seldom.
+    how = "has died" if harm is kill else "has given no sign of life for [456] s"
+    assert re.fullmatch(
+        rf"actor {actor} on {re.escape(error.host)} {how}, in hand: {re.escape(in_hand)}\. Its state is lost: call "
+        r"mesh\.restart\(\), and restore a checkpoint\.",
+        str(error),
     )
     failure_of(lambda: jax.block_until_ready(state), PROMPT_S)
-    wait_until(lambda: not is_running(lost), PROMPT_S)
+    wait_until(lambda: not is_running(lost))
     check_goes_on(mesh, step, run, (actor,))
 
 
@@ -213,7 +216,7 @@ def test_several_steps_are_queued(mesh, step, run):
 @pytest.mark.slow
 def test_the_time_of_a_long_task_does_not_count(mesh, step):
     start_s = time.monotonic()
-    _, loss = step(initial_state(mesh), spinning_step.batch(), LONG // 2)
+    _, loss = step(initial_state(mesh), spinning_step.batch(), LONG)
     assert np.isfinite(float(loss))
     assert time.monotonic() - start_s > LIMIT_S
 

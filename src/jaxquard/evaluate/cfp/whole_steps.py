@@ -82,7 +82,8 @@ class WholeSteps:
         for name, program in programs.items():
             key = self._keys[name] = self._fingerprints.key(program) or name
             if key not in self._steps and key not in begun:
-                begun[key] = replace(program, name=name), self._begin(program)
+                named = replace(program, name=name)
+                begun[key] = named, self._begin(named)
         for done, (key, (program, finish)) in enumerate(begun.items()):
             on_step(done, len(begun), program.name)
             self._steps[key] = _finish(program, finish)
