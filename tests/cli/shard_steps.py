@@ -22,6 +22,16 @@ def make_step(batch_size=16):
     return train_step, (jax.ShapeDtypeStruct((32, 64), jnp.float32), batch)
 
 
+def make_seen(batch_size=16):
+    def seen_step(weight, batch):
+        type_ = jax.ShapeDtypeStruct((), jnp.float32)
+        seen = jax.pure_callback(lambda x: x.sum(), type_, batch["x"])
+        weight, value = train_step(weight, batch)
+        return weight, value + seen
+
+    return seen_step, make_step(batch_size)[1]
+
+
 def make_fixed():
     return make_step()
 

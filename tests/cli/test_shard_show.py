@@ -50,6 +50,12 @@ def test_a_function_on_another_mesh():
     assert "rows 8, columns 64, contracted 32" in result.stdout
 
 
+def test_operations_without_a_rule_are_listed_at_the_end():
+    result = run("steps:make_seen")
+    assert result.exit_code == 0, result.stderr
+    assert "note: operations without a rule, not partitioned: pure_callback" in result.stdout.splitlines()[-1]
+
+
 def test_more_devices_than_there_are_here():
     result = run("steps:make_step", "--devices", 16)
     assert "over devices=16" in result.stdout

@@ -44,4 +44,8 @@ def test_scanned_layers_are_opened_and_analysed_as_quickly():
     scanned = trace_step(*scanned_types("gpt-tiny", changes={"num_layers": 96}, optimizer="adam"))
     # A second, and room for a slower machine.
     assert time.process_time() - start_s < 3
-    assert analysis_s(scanned) < 1.5 * analysis_s(traced(96))
+    listed = traced(96)
+    # In turns: beside other tests, the same work may take half as long again.
+    times_s = [(analysis_s(scanned), analysis_s(listed)) for _ in range(2)]
+    scanned_s, listed_s = map(min, zip(*times_s, strict=True))
+    assert scanned_s < 1.5 * listed_s

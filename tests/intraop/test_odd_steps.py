@@ -194,3 +194,21 @@ def test_kernels_of_grouped_convolutions_make_other_segments():
     kinds = [segment.kind for segment in analysis.segments for _ in segment.blocks]
     assert len(kinds) == len(sizes)
     assert set(kinds[:4]).isdisjoint(kinds[4:])
+
+
+def test_dims_of_dependence_make_other_segments():
+    """Pairs of equal products; in the first the second takes columns of what comes before, as in figure 6."""
+
+    def loss(params, x):
+        for number in range(6):
+            x = jnp.tanh(x @ params[f"w{number}"])
+            if number == 0:
+                x = x.T
+        return jnp.mean(x**2)
+
+    params = {f"w{number}": inputs(64, 64, seed=number) / 8 for number in range(6)}
+    analysis = analyse(sgd(loss), (params, inputs(64, 64)))
+    kinds = [segment.kind for segment in analysis.segments for _ in segment.blocks]
+    assert len(kinds) == 6
+    assert kinds[1] not in kinds[2:]
+    assert kinds[2] == kinds[4]

@@ -9,10 +9,11 @@ import pytest
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.search_sharding import search_sharding
+from jaxquard.intraop.whole_step import write_whole_step
 from jaxquard.pricing import Failure, FailureReason, Price
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.scanned_patterns import plain
-from tests.intraop.steps import mesh_of, zoo_types
+from tests.intraop.steps import analyse, mesh_of, zoo_types
 
 TRADES = {"rows": 1, "columns": 2, "contracted": 3, "scattered": 9}
 SIZES = {"rows": 30, "columns": 20, "contracted": 10, "scattered": 1}
@@ -197,3 +198,19 @@ def test_state_in_parts_may_go_with_any_strategy():
     found = search(2, pricer=prices)
     assert set(found.choices) == {("columns",)}
     assert found.storage is Storage.ZERO_1
+
+
+def test_equal_layers_take_different_strategies_where_memory_asks_for_it():
+    """A millisecond buys 10 bytes in any block. Of 13 that are wanted, embedding and head have 4 at most; 7 layers that
+    are all alike would save 7 or 14."""
+    pricer = FakePricer(times_ms=TRADES, sizes=SIZES)
+    free = search(7, pricer=pricer)
+    found = search(7, pricer=pricer, memory_limit_bytes=free.size_bytes - 130)
+    assert free.size_bytes == 30 * 30
+    assert found.size_bytes == 30 * 30 - 130
+    assert found.time_s == pytest.approx(free.time_s + 13e-3)
+    assert len({segment.strategy for segment in found.segments[1:-1]}) > 1
+    assert {segment.kind for segment in found.segments[1:-1]} == {found.segments[1].kind}
+    step, args = zoo_types("gpt-tiny", num_layers=7)
+    written = write_whole_step(analyse(step, args), found.assignment)
+    assert dict(zip(found.specs, written.in_specs, strict=False)) == dict(found.specs)

@@ -5,6 +5,7 @@ import itertools
 import jax
 import pytest
 
+from jaxquard.intraop.baselines import baselines
 from jaxquard.intraop.block_choices import block_choices
 from jaxquard.intraop.layouts import Storage
 from jaxquard.intraop.whole_step import write_whole_step
@@ -29,6 +30,22 @@ class TestZoo:
         step, args = zoo_step(name, num_layers=1, dropout_rate=0.1 if name == "gpt-tiny" else 0.0)
         analysis = analyse(step, args)
         check_step(step, args, analysis, [random_assignment(analysis, seed)], mesh=mesh_of(x=8))
+
+    def test_sequence_parallelism_does(self):
+        step, args = zoo_step("gpt-tiny", num_layers=1)
+        analysis = analyse(step, args)
+        found = baselines(analysis)["megatron, sequence parallel"].assignment
+        assert ("scattered",) in found.values()
+        check_step(step, args, analysis, [found], mesh=mesh_of(x=8))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("axes", [{"x": 8}, {"data": 2, "model": 4}], ids=["8", "2x4"])
+    @pytest.mark.parametrize("name", ZOO)
+    def test_every_baseline_does(self, name, axes):
+        step, args = zoo_step(name, num_layers=1, dropout_rate=0.1)
+        analysis = analyse(step, args, axes)
+        for found in baselines(analysis).values():
+            check_step(step, args, analysis, [found.assignment], mesh=mesh_of(**axes), storage=found.storage)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ZOO)

@@ -14,12 +14,21 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.errors import PricingError
-from jaxquard.pricing import Failure, FailureReason, Price, PriceCache, measure, measure_batches, reshard_program
+from jaxquard.pricing import (
+    Failure,
+    FailureReason,
+    MeasuredPricer,
+    Price,
+    PriceCache,
+    measure,
+    measure_batches,
+    reshard_program,
+)
 from jaxquard.pricing.compilers import CompileInThreads
 from jaxquard.pricing.contender import Contender
 from jaxquard.pricing.make_inputs import InputMaker
 from jaxquard.pricing.watched_run import StalledError
-from tests.pricing.programs import array, make, product, quick_pricer
+from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
 
 def test_prices_are_ordered_as_the_work_is():
@@ -467,3 +476,14 @@ class TestCompare:
         assert [price.time_s for price in pricer.compare([product(8)])] == pytest.approx([3.0])
         assert [price.time_s for price in pricer.compare([product(8), product(16)])] == pytest.approx([5.0, 6.0])
         assert [price.time_s for price in pricer.compare([product(16), product(8)])] == pytest.approx([6.0, 5.0])
+
+
+def test_by_default_there_are_5_warm_ups_and_10_runs(monkeypatch):
+    """As in the paper; a machine without noise needs no more."""
+    times_s = []
+    monkeypatch.setattr(Contender, "run", lambda self, *_: times_s.append(1e-3) or 1e-3)
+    with MeasuredPricer(line_mesh(), cache=None, num_compilers=0) as pricer:
+        price = pricer.price(product(8))
+    assert len(times_s) == 15
+    assert price.provenance.num_runs == 10
+    assert (price.time_s, price.spread) == (1e-3, 0.0)

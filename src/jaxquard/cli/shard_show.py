@@ -1,6 +1,6 @@
 """`jaxquard shard show`: what a step is made of, without measuring anything."""
 
-from jaxquard.cli.console import make_console, print_line
+from jaxquard.cli.console import make_console
 from jaxquard.cli.shard_options import (
     BatchOption,
     DevicesOption,
@@ -32,6 +32,3 @@ def show(
     analysis = analyse_step(traced, axes=mesh_axes(sizes or (devices or _NUM_DEVICES,)))
     console = make_console()
     console.print(analysis_text(analysis), markup=False, soft_wrap=True)
-    unknown = analysis.graph.unknown_primitives()
-    if unknown:
-        print_line(console, f"operations without a rule, not partitioned: {', '.join(unknown)}")

@@ -182,9 +182,6 @@ def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> 
         notes.append(
             f"the search did not prove its answer: by its prices, a plan that is {gap_s * 1e3:.3g} ms faster may fit"
         )
-    unknown = analysis.graph.unknown_primitives()
-    if unknown:
-        notes.append(f"operations without a rule, not partitioned: {', '.join(unknown)}")
     return (*notes, *step_notes(analysis.graph))
 
 

@@ -21,7 +21,9 @@ _MOST_PLACES = 4
 
 def step_notes(graph: StepGraph) -> tuple[str, ...]:
     """All that is to be said of a step before any plan."""
-    return (*unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
+    unknown = graph.unknown_primitives()
+    no_rules = (f"operations without a rule, not partitioned: {', '.join(unknown)}",) if unknown else ()
+    return (*no_rules, *unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
 
 
 def unseen_products(equations: Iterable[Equation]) -> tuple[str, ...]:

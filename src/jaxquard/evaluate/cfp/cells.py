@@ -16,6 +16,8 @@ QUICK_MODELS = ("gpt", "llama", "moe")
 SIZES = ((256, 8), (256, 16), (256, 32), (512, 8))
 LIMIT_SHARE = 0.7
 NUM_LAYERS = 2
+# A step that is put together from pairs of neighbours, and a few of its plans run whole (Figure 10).
+DEEP_MODEL, DEEP_LAYERS, DEEP_STRATEGIES = "gpt", 6, 6
 # Meshes of two axes, for these models (CFP, section 5.2).
 MESHES = ((2, 4), (4, 2))
 MESH_MODELS = ("gpt", "moe")
@@ -58,6 +60,22 @@ def grid(models: Sequence[str] = MODELS) -> list[CellSpec]:
     return cells
 
 
+def deep(models: Sequence[str] = MODELS) -> list[CellSpec]:
+    """Figure 10 where the prediction is no measurement of the whole."""
+    if DEEP_MODEL not in models:
+        return []
+    model_dim, batch_size = SIZES[0]
+    return [
+        CellSpec(
+            model=DEEP_MODEL,
+            num_layers=DEEP_LAYERS,
+            model_dim=model_dim,
+            batch_size=batch_size,
+            num_strategies=DEEP_STRATEGIES,
+        )
+    ]
+
+
 def meshes(models: Sequence[str] = MODELS) -> list[CellSpec]:
     """Figure 7 on meshes of two axes."""
     model_dim, batch_size = SIZES[0]
@@ -86,7 +104,7 @@ def memory(models: Sequence[str] = MODELS) -> list[CellSpec]:
 
 def full_cells(models: Sequence[str] = MODELS) -> list[CellSpec]:
     """All of the whole evaluation."""
-    return [*grid(models), *meshes(models), *memory(models)]
+    return [*grid(models), *deep(models), *meshes(models), *memory(models)]
 
 
 def quick_cells(models: Sequence[str] = QUICK_MODELS) -> list[CellSpec]:
