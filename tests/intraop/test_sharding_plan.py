@@ -17,7 +17,7 @@ from jaxquard.intraop.search_sharding import search_sharding
 from tests.intraop.fake_pricer import SIZES, FakePricer
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import check_same
-from tests.intraop.steps import mesh_of, sgd, zoo_types
+from tests.intraop.steps import mesh_of, sgd, weights, zoo_types
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -270,6 +270,22 @@ class TestRefused:
         check_same(found.apply(sgd(loss))(*args), jax.jit(sgd(loss))(*args))
         with pytest.raises(ShardingError, match="its arguments are the same, but it computes something else"):
             found.apply(sgd(loss, rate=0.2))(*args)
+
+    def test_a_step_that_calls_back_with_another_operation(self, mesh):
+        """What is called back cannot be told from another function; the operations can."""
+
+        def step_of(operation):
+            def loss(params, batch):
+                seen = jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), jnp.sum(batch))
+                return jnp.mean(operation(batch @ params["w"]) ** 2) + jax.lax.stop_gradient(seen)
+
+            return sgd(loss)
+
+        args = (weights(w=(16, 32)), jnp.ones((16, 16)))
+        plan = search_sharding(step_of(jnp.sin), args, mesh=mesh, pricer=FakePricer())
+        plan.apply(step_of(jnp.sin), donate=False)(*args)
+        with pytest.raises(ShardingError, match="its arguments are the same, but it computes something else"):
+            plan.apply(step_of(jnp.sinh))(*args)
 
     def test_another_batch_after_the_first_call(self, mesh):
         """The mean over the batch has its size in it; nothing else would complain."""

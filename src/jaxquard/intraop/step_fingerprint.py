@@ -1,5 +1,6 @@
 """Tells one step from another, across processes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,8 +8,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.traced_step import TracedStep
-from jaxquard.ir.jaxpr_tools import close
-from jaxquard.pricing.fingerprint import Fingerprints
+from jaxquard.ir.jaxpr_tools import Jaxpr, close, sub_jaxprs
+from jaxquard.pricing.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program import ShardedProgram
 
 # How the text of a type ends that takes the dtype of what it meets.
@@ -21,7 +22,7 @@ class StepFingerprint:
 
     Attributes:
         types: of every argument, by name: shape and dtype.
-        key: a hash of all that the step computes; empty where it calls back into Python and has none.
+        key: a hash of all that the step computes; where it calls back into Python, of its operations and their types.
         jax_version: with which the step was traced: another one may write the same step with other operations.
     """
 
@@ -44,9 +45,18 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
     return StepFingerprint(
         types=tuple(zip(step.arg_names, types, strict=True)),
         num_equations=len(jaxpr.eqns),
-        key=Fingerprints().key(program) or "",
+        key=Fingerprints().key(program) or combine_keys(*_outline(jaxpr)),
         jax_version=jax.__version__,
     )
+
+
+def _outline(jaxpr: Jaxpr) -> Iterator[str]:
+    """A line for each operation, also those inside others, without the parameters."""
+    for equation in jaxpr.eqns:
+        values = (*equation.invars, *equation.outvars)
+        yield f"{equation.primitive.name}({', '.join(str(value.aval) for value in values)})"
+        for body in sub_jaxprs(equation):
+            yield from _outline(body)
 
 
 def type_text(type_: Any) -> str:

@@ -60,6 +60,8 @@ class NotStartedError(RuntimeError):
 class CompileProcesses:
     """Processes that start when they are first needed and then wait for more."""
 
+    # The paper overlaps compiling with running. But processes compile for CPU devices, which need the same cores:
+    # prices would be those of a busy machine. On accelerators threads compile, and do overlap.
     may_overlap = False
 
     def __init__(self, mesh: Mesh, *, num_compilers: int, limit_s: float, on_compiled: OnCompiled = ignore) -> None:
