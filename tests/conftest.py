@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from typing import TextIO
 
 import jax
 import pytest
@@ -57,11 +58,19 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     return compare
 
 
+_STDERR = pytest.StashKey[TextIO]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the way to the console: while a test runs, pytest captures stderr, and a process that ends loses that."""
+    config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """A test that hangs shows where all threads are, and ends its process, instead of blocking the run."""
     limit_s = 1200 if item.get_closest_marker("slow") else 300
-    faulthandler.dump_traceback_later(limit_s, exit=True)
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[_STDERR])
     try:
         return (yield)
     finally:

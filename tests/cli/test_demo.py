@@ -194,16 +194,15 @@ def test_ctrl_c_leaves_with_one_line(tmp_path, runtime, delay_s):
         "--trace",
         str(tmp_path / "x.json"),
     ]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        while "bubble" not in process.stdout.readline():
-            pass
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert any("bubble" in line for line in iter(process.stdout.readline, "")), process.stderr.read()
         time.sleep(delay_s)
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert psutil.wait_procs(started, timeout=30)[1] == []
     assert process.returncode == 130
     assert errors == "interrupted; no timeline was written\n"

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from jaxquard.cli.interrupt import keep_interrupts
 from jaxquard.errors import JaxquardError
 
 # Where each subcommand is. None of them waits for what the others import.
@@ -80,4 +81,5 @@ for _name in _SUBCOMMANDS:
 
 def main() -> None:
     """Entry point of the installed command."""
+    keep_interrupts()
     app()
