@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.pricing.fingerprint import Fingerprints
+from jaxquard.pricing.fingerprint import Fingerprints, operation_texts
 from tests.pricing.programs import array, make
 
 TYPES = (array(16, 16), array(16, 16))
@@ -125,3 +125,20 @@ def test_keys_are_the_same_in_another_process():
         texts.add(done.stdout)
     assert len(texts) == 1
     assert str(all_keys()) in texts.pop()
+
+
+def test_operations_around_a_callback_are_told_apart():
+    """What is called back prints its address: it does not count, and all beside it in the same loop does."""
+
+    def texts(operation):
+        def body(x, _):
+            return operation(jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((4,), np.float32), x)), None
+
+        return operation_texts(
+            jax.make_jaxpr(lambda x: jax.lax.scan(body, x + 1, length=3))(np.ones(4, np.float32)).jaxpr
+        )
+
+    add, loop = texts(jnp.sin)
+    assert texts(jnp.sin) == [add, loop]
+    other_add, other_loop = texts(jnp.sinh)
+    assert (other_add == add, other_loop == loop) == (True, False)

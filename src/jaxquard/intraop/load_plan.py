@@ -52,6 +52,7 @@ def _plan(content: dict[str, Any], mesh: Mesh | None) -> ShardingPlan:
             num_equations=step["num_equations"],
             key=step["key"],
             jax_version=step.get("jax_version", ""),
+            outline=step.get("outline", ""),
         ),
         storage=Storage(content["storage"]),
         axes=axes,

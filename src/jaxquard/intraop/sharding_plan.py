@@ -21,7 +21,7 @@ from jaxquard.intraop.own_buffers import copy_leaf
 from jaxquard.intraop.plan_content import plan_content
 from jaxquard.intraop.plan_text import plan_text
 from jaxquard.intraop.sharded_step import CompiledStep, ShardedStep
-from jaxquard.intraop.step_fingerprint import WEAK, StepFingerprint, differences, fingerprint_step, type_text
+from jaxquard.intraop.step_fingerprint import WEAK, StepFingerprint, differences, type_text
 from jaxquard.intraop.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
 from jaxquard.intraop.weak_types import as_planned, check_weak_types
 from jaxquard.pricing.automatic_mesh import automatic_mesh
@@ -139,7 +139,7 @@ class ShardingPlan:
         Raises:
             ShardingError: if it is another step, or this version of jaxquard takes it apart in another way.
         """
-        different = differences(self.fingerprint, fingerprint_step(traced))
+        different = differences(self.fingerprint, traced)
         if different:
             raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
         analysis = analyse_step(traced, axes=self.axes, lengths=self.lengths)

@@ -1,14 +1,14 @@
 """Tells one step from another, across processes."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
 
+from jaxquard.intraop.step_outline import first_difference, outline
 from jaxquard.intraop.traced_step import TracedStep
-from jaxquard.ir.jaxpr_tools import Jaxpr, close, sub_jaxprs
+from jaxquard.ir.jaxpr_tools import close
 from jaxquard.pricing.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program import ShardedProgram
 
@@ -22,14 +22,16 @@ class StepFingerprint:
 
     Attributes:
         types: of every argument, by name: shape and dtype.
-        key: a hash of all that the step computes; where it calls back into Python, of its operations and their types.
+        key: a hash of all that the step computes; where it calls back into Python, of its outline.
         jax_version: with which the step was traced: another one may write the same step with other operations.
+        outline: of its operations, to say which differs; "" in plans that were saved without.
     """
 
     types: tuple[tuple[str, str], ...]
     num_equations: int
     key: str
     jax_version: str = ""
+    outline: str = ""
 
 
 def fingerprint_step(step: TracedStep) -> StepFingerprint:
@@ -42,21 +44,14 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
         out_specs=(None,) * len(jaxpr.outvars),
     )
     types = [type_text(found) for found in step.arg_types]
+    operations = outline(jaxpr)
     return StepFingerprint(
         types=tuple(zip(step.arg_names, types, strict=True)),
         num_equations=len(jaxpr.eqns),
-        key=Fingerprints().key(program) or combine_keys(*_outline(jaxpr)),
+        key=Fingerprints().key(program) or combine_keys(operations),
         jax_version=jax.__version__,
+        outline=operations,
     )
-
-
-def _outline(jaxpr: Jaxpr) -> Iterator[str]:
-    """A line for each operation, also those inside others, without the parameters."""
-    for equation in jaxpr.eqns:
-        values = (*equation.invars, *equation.outvars)
-        yield f"{equation.primitive.name}({', '.join(str(value.aval) for value in values)})"
-        for body in sub_jaxprs(equation):
-            yield from _outline(body)
 
 
 def type_text(type_: Any) -> str:
@@ -65,8 +60,9 @@ def type_text(type_: Any) -> str:
     return f"{type_.dtype.name}[{','.join(map(str, type_.shape))}]{weak}"
 
 
-def differences(planned: StepFingerprint, found: StepFingerprint) -> str:
+def differences(planned: StepFingerprint, step: TracedStep) -> str:
     """What differs, in a sentence; nothing if the steps are the same."""
+    found = fingerprint_step(step)
     before, now = dict(planned.types), dict(found.types)
     for name in [*before, *now]:
         if before.get(name) != now.get(name):
@@ -75,8 +71,7 @@ def differences(planned: StepFingerprint, found: StepFingerprint) -> str:
     same = planned.num_equations == found.num_equations and planned.key == found.key
     if not same and planned.jax_version and versions[0] != versions[1]:
         return f"its operations are others; but it was traced with JAX {versions[0]}, and this is {versions[1]}."
-    if planned.num_equations != found.num_equations:
-        return f"it had {planned.num_equations} operations and has {found.num_equations}."
-    if planned.key != found.key:
-        return "its arguments are the same, but it computes something else."
-    return ""
+    if same:
+        return ""
+    first = first_difference(planned.outline, step.jaxpr) if planned.outline else ""
+    return f"{first}." if first else "its arguments are the same, but it computes something else."

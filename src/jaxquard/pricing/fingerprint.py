@@ -13,7 +13,7 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -63,6 +63,20 @@ class Fingerprints:
         return self._known[id(closed)][1]
 
 
+def operation_texts(jaxpr: Any) -> list[str]:
+    """A text for each operation, the same in every process; what cannot be told apart by value does not count in it."""
+    return list(_lines(jaxpr, _write_what_can_be))[1:-1]
+
+
+def _write_what_can_be(value: Any) -> str:
+    try:
+        return _write(value)
+    except Exception:  # As in `_jaxpr_key`; bodies have more inside that can be written.
+        if isinstance(value, core.Jaxpr | core.ClosedJaxpr):
+            return "\n".join(_lines(getattr(value, "jaxpr", value), _write_what_can_be))
+        return ",".join(map(_write_what_can_be, value)) if isinstance(value, tuple | list) else ""
+
+
 def combine_keys(*keys: str) -> str:
     """One key for several."""
     return _digest(*keys)
@@ -84,6 +98,11 @@ def _writer(kind: type) -> Callable[[Any], str]:
 
 def _write_jaxpr(value: Any) -> str:
     jaxpr = getattr(value, "jaxpr", value)
+    return "{" + "\n".join((*_lines(jaxpr, _write), _write(tuple(getattr(value, "consts", ()))))) + "}"
+
+
+def _lines(jaxpr: Any, write: Callable[[Any], str]) -> Iterator[str]:
+    """The inputs, a line for each operation, the outputs."""
     numbers: dict[Any, int] = {}
 
     def define(var: Any) -> str:
@@ -92,19 +111,17 @@ def _write_jaxpr(value: Any) -> str:
     def use(atom: Any) -> str:
         return str(numbers[atom]) if is_var(atom) else f"{_write_aval(atom.aval)}={_write(atom.val)}"
 
-    lines = [",".join(map(define, jaxpr.constvars)), ",".join(map(define, jaxpr.invars))]
+    yield ",".join(map(define, jaxpr.constvars)) + "\n" + ",".join(map(define, jaxpr.invars))
     for equation in jaxpr.eqns:
         inputs = ",".join(map(use, equation.invars))
         results = ",".join(map(define, equation.outvars))
-        lines.append(f"{results}={equation.primitive.name}{_write_params(equation)}({inputs})")
-    lines.append(",".join(map(use, jaxpr.outvars)))
-    lines.append(_write(tuple(getattr(value, "consts", ()))))
-    return "{" + "\n".join(lines) + "}"
+        yield f"{results}={equation.primitive.name}{_write_params(equation, write)}({inputs})"
+    yield ",".join(map(use, jaxpr.outvars))
 
 
-def _write_params(equation: Any) -> str:
+def _write_params(equation: Any, write: Callable[[Any], str]) -> str:
     skipped = _ONLY_TO_DIFFERENTIATE.get(equation.primitive.name, ())
-    return "[" + ";".join(f"{k}={_write(v)}" for k, v in sorted(equation.params.items()) if k not in skipped) + "]"
+    return "[" + ";".join(f"{k}={write(v)}" for k, v in sorted(equation.params.items()) if k not in skipped) + "]"
 
 
 @functools.lru_cache(maxsize=4096)
