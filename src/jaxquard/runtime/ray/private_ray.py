@@ -32,7 +32,12 @@ _NUM_CPUS = 4096
 """Ray's CPUs are a count, not cores; many, so that meshes which share this Ray all find theirs."""
 _GRACE_S = 2.0
 """How long the raylet's children may take to end by themselves."""
-_CONFIG = {"prestart_worker_first_driver": False, "enable_worker_prestart": False}
+_CONFIG = {
+    "prestart_worker_first_driver": False,
+    "enable_worker_prestart": False,
+    # 15 by default: an actor would wait for whatever else this host does, this process included.
+    "worker_niceness": 0,
+}
 
 
 class PrivateRay:
