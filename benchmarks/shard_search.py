@@ -75,7 +75,10 @@ def _specs(options: argparse.Namespace) -> "list[CellSpec]":
     from jaxquard.evaluate.cfp.cells import MODELS, SIZES, grid
 
     count = 0 if options.no_all_strategies else options.num_strategies
-    named = (options.batch_sizes, options.num_layers, options.model_dim, options.memory_limit_share)
+    limits = {"memory_limit_share": options.memory_limit_share}
+    if options.memory_limit_mib is not None:
+        limits["memory_limit_bytes"] = options.memory_limit_mib * 2**20
+    named = (options.batch_sizes, options.num_layers, options.model_dim, options.mesh, *limits.values())
     if all(option is None for option in named):
         return [replace(spec, num_strategies=count) for spec in grid(options.models or MODELS)]
     sizes = itertools.product(options.model_dim or [SIZES[0][0]], options.batch_sizes or [SIZES[0][1]])
@@ -85,8 +88,9 @@ def _specs(options: argparse.Namespace) -> "list[CellSpec]":
             num_layers=options.num_layers or 2,
             model_dim=model_dim,
             batch_size=batch_size,
-            memory_limit_share=options.memory_limit_share,
+            mesh=tuple(options.mesh or [NUM_DEVICES]),
             num_strategies=count,
+            **limits,
         )
         for model, (model_dim, batch_size) in itertools.product(options.models or MODELS, list(sizes))
     ]
@@ -96,11 +100,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shard_search", description=__doc__)
     parser.add_argument("--models", nargs="*")
     parser.add_argument(
-        "--batch-sizes", nargs="*", type=int, help="with this or one of the next three: just these cells"
+        "--batch-sizes", nargs="*", type=int, help="with this or one of the next five: just these cells"
     )
     parser.add_argument("--num-layers", type=int)
     parser.add_argument("--model-dim", nargs="*", type=int)
+    parser.add_argument("--mesh", nargs="*", type=int, help="sizes of its axes, the outer one first: 2 4")
     parser.add_argument("--memory-limit-share", type=float, help="of what data parallelism takes")
+    parser.add_argument("--memory-limit-mib", type=int, help="on each device")
     parser.add_argument("--no-all-strategies", action="store_true", help="run only the plan and the baselines whole")
     parser.add_argument("--num-strategies", type=int, help="run so many strategies of a layer, not all")
     parser.add_argument("--out", type=Path, help="JSON, written after every cell; what it has is not run again")

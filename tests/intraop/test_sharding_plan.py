@@ -231,6 +231,15 @@ class TestRefused:
         with pytest.raises(ShardingError, match=r"for a mesh of {'x': 8}, but found {'y': 8}"):
             found.shard(args[0], mesh=mesh_of(y=8))
 
+    def test_a_mesh_with_its_axes_in_another_order(self, saved):
+        """The same names and sizes, but other neighbours."""
+        saved.write_text(saved.read_text().replace('"x": 8', '"y": 2, "x": 4'))
+        step, args = PATTERNS["mlp"]()
+        found = load_sharding(saved)
+        found.apply(step, mesh=mesh_of(y=2, x=4))
+        with pytest.raises(ShardingError, match=r"for a mesh of {'y': 2, 'x': 4}, but found {'x': 4, 'y': 2}"):
+            found.apply(step, mesh=mesh_of(x=4, y=2))
+
     def test_too_few_devices(self, saved):
         saved.write_text(saved.read_text().replace('"x": 8', '"x": 16'))
         with pytest.raises(ShardingError, match="the plan needs 16 devices, but there are 8"):

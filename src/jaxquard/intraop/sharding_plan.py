@@ -189,7 +189,7 @@ class ShardingPlan:
         mesh = mesh or self.mesh
         if mesh is None:
             return make_mesh(self.axes)
-        if dict(mesh.shape) != dict(self.axes):
+        if tuple(mesh.shape.items()) != tuple(self.axes.items()):
             raise ShardingError(
                 f"the plan is for a mesh of {dict(self.axes)}, but found {dict(mesh.shape)}. Use a mesh of that shape, "
                 "or search again for this one."

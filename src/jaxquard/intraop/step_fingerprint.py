@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 from jaxquard.intraop.step_outline import first_difference, outline
 from jaxquard.intraop.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import close
-from jaxquard.pricing.fingerprint import Fingerprints, combine_keys
+from jaxquard.pricing.fingerprint import Fingerprints, loose_key
 from jaxquard.pricing.program import ShardedProgram
 
 # How the text of a type ends that takes the dtype of what it meets.
@@ -22,7 +22,7 @@ class StepFingerprint:
 
     Attributes:
         types: of every argument, by name: shape and dtype.
-        key: a hash of all that the step computes; where it calls back into Python, of its outline.
+        key: a hash of all that the step computes; where it calls back into Python, of all but what is called.
         jax_version: with which the step was traced: another one may write the same step with other operations.
         outline: of its operations, to say which differs; "" in plans that were saved without.
     """
@@ -44,13 +44,12 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
         out_specs=(None,) * len(jaxpr.outvars),
     )
     types = [type_text(found) for found in step.arg_types]
-    operations = outline(jaxpr)
     return StepFingerprint(
         types=tuple(zip(step.arg_names, types, strict=True)),
         num_equations=len(jaxpr.eqns),
-        key=Fingerprints().key(program) or combine_keys(operations),
+        key=Fingerprints().key(program) or loose_key(jaxpr),
         jax_version=jax.__version__,
-        outline=operations,
+        outline=outline(jaxpr),
     )
 
 

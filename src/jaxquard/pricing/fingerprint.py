@@ -68,6 +68,11 @@ def operation_texts(jaxpr: Any) -> list[str]:
     return list(_lines(jaxpr, _write_what_can_be))[1:-1]
 
 
+def loose_key(jaxpr: Any) -> str:
+    """A key of a jaxpr that may have no other: one that differs in what cannot be told apart shares it."""
+    return _digest(*_lines(jaxpr, _write_what_can_be))
+
+
 def _write_what_can_be(value: Any) -> str:
     try:
         return _write(value)

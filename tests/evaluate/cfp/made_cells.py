@@ -106,6 +106,7 @@ def made_results():
         cells.append(
             replace(limited, spec=replace(limited.spec, memory_limit_share=0.7), limit_bytes=28 * MIB, num_known=105)
         )
+    cells.append(made_cell("gpt", num_layers=6, num_strategies=6))
     cells += [made_cell("gpt", mesh=mesh, num_strategies=0) for mesh in ((2, 4), (4, 2))]
     for batch_size in (8, 32, 64):
         cells.append(made_cell("llama", batch_size=batch_size, limit_bytes=29 * MIB, num_strategies=0))

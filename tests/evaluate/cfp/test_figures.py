@@ -8,14 +8,14 @@ from scipy.stats import spearmanr
 
 from jaxquard.evaluate.cfp.cell import Role
 from jaxquard.evaluate.cfp.figure_1 import figure_1
-from jaxquard.evaluate.cfp.figure_7 import draw_throughputs, speedups
+from jaxquard.evaluate.cfp.figure_7 import draw_meshes, draw_throughputs, speedups
 from jaxquard.evaluate.cfp.figure_8 import figure_8
 from jaxquard.evaluate.cfp.figure_9 import alike_apart, figure_9
-from jaxquard.evaluate.cfp.figure_10 import SEAMS, SUM, figure_10
+from jaxquard.evaluate.cfp.figure_10 import SEAMS, SUM, draw_figure_10, figure_10
 from jaxquard.evaluate.cfp.figure_11 import TOO_LARGE, batch_series, depth_series, draw_figure_11, memory_cells
 from jaxquard.evaluate.cfp.figure_12 import priced_cells
 from jaxquard.evaluate.cfp.labels import chosen_words
-from jaxquard.evaluate.cfp.pick import are_some_strategies, first_cell
+from jaxquard.evaluate.cfp.pick import are_some_strategies, first_cell, line_cells
 from tests.evaluate.cfp.made_cells import BASELINES, MIB, OURS, made_cell, made_results
 
 
@@ -100,6 +100,32 @@ def test_figure_10_is_the_root_of_the_mean_squared_error():
     assert len(found[SEAMS].names) == 1 + len(BASELINES)
     finalists = np.array([run.time_s for run in cell.runs if run.role is not Role.STRATEGY])
     assert found[SEAMS].rmse_s == pytest.approx(np.sqrt(np.mean((0.04 * finalists) ** 2)))
+
+
+def test_figure_10_shows_deep_steps_beside_those_of_the_grid():
+    grid, wide, deep = (
+        made_cell("gpt"),
+        made_cell("gpt", model_dim=512),
+        made_cell("gpt", num_layers=6, num_strategies=6),
+    )
+    found = figure_10([deep, grid, wide])
+    assert [one.cell for one in found] == [grid, grid, deep, deep]
+    assert len(draw_figure_10(found)) == 2
+    # They are no part of the grid: a chart of sizes would have two alike.
+    assert line_cells([deep, grid, wide]) == [grid, wide]
+
+
+def test_meshes_of_the_same_model_share_a_chart():
+    cells = [
+        made_cell("gpt"),
+        made_cell("gpt", num_layers=6),
+        made_cell("gpt", mesh=(2, 4)),
+        made_cell("gpt", model_dim=64, mesh=(2, 4)),
+        made_cell("bert"),
+    ]
+    first, second = draw_meshes(cells)
+    assert [text in first for text in ("256 wide", "1×8", "2×4", "6 layers")] == [True, True, True, False]
+    assert [text in second for text in ("64 wide", "1×8", "2×4")] == [True, False, True]
 
 
 def test_ranks_as_scipy_has_them():

@@ -17,7 +17,7 @@ def page():
 
 def test_every_chart_is_well_formed(page):
     charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(charts) == 1 + 4 + 1 + 3 + 4 + 4 + 2 + 4 + 2 + 2
+    assert len(charts) == 1 + 4 + 1 + 3 + 4 + 5 + 2 + 4 + 2 + 2
     for chart in charts:
         for element in ElementTree.fromstring(chart).iter():
             for name, value in element.attrib.items():

@@ -11,7 +11,12 @@ from jaxquard.runtime.ray.ray_session import Session, start_or_join
 
 _LOOPBACK = {"node_ip_address": "127.0.0.1"}
 _HEAD = {"num_cpus": 2, "no_monitor": True, "include_dashboard": False, "include_log_monitor": False}
-_VARIABLES = {"RAY_AUTH_MODE": None, "RAY_ADDRESS": None, "RAY_USAGE_STATS_ENABLED": "0"}
+_VARIABLES = {
+    "RAY_AUTH_MODE": None,
+    "RAY_ADDRESS": None,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # as docs/cluster.md says
+}
 _OTHERS = ({"num_cpus": 2, "num_gpus": 1}, {"num_cpus": 4, "num_gpus": 4})
 
 

@@ -12,6 +12,9 @@ from tests.runtime.ray.cluster_hosts import joined
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 
+# For hosts that do answer: long, as a worker may have to be started for it.
+LIMIT_S = 60
+
 
 @pytest.fixture(scope="module", autouse=True)
 def session(cluster):
@@ -35,42 +38,42 @@ def sleeper():
 def test_tail(node_id, tmp_path):
     path = tmp_path / "log"
     path.write_text("".join(f"line {number}\n" for number in range(100_000)) + "the end é")
-    assert read_tail(node_id, str(path), 3) == "line 99998\nline 99999\nthe end é"
+    assert read_tail(node_id, str(path), 3, timeout_s=LIMIT_S) == "line 99998\nline 99999\nthe end é"
 
 
 def test_tail_of_a_short_file(node_id, tmp_path):
     path = tmp_path / "log"
     path.write_text("only\n")
-    assert read_tail(node_id, str(path), 3) == "only"
+    assert read_tail(node_id, str(path), 3, timeout_s=LIMIT_S) == "only"
 
 
 def test_tail_of_one_endless_line(node_id, tmp_path):
     path = tmp_path / "log"
     path.write_text("x" * 1_000_000)
-    tail = read_tail(node_id, str(path), 2)
+    tail = read_tail(node_id, str(path), 2, timeout_s=LIMIT_S)
     assert tail is not None
     assert set(tail) == {"x"}
 
 
 def test_tail_of_no_file(node_id, tmp_path):
-    assert read_tail(node_id, str(tmp_path / "missing"), 3) is None
+    assert read_tail(node_id, str(tmp_path / "missing"), 3, timeout_s=LIMIT_S) is None
 
 
 def test_kill(node_id, sleeper):
-    assert kill_process(node_id, sleeper.pid)
-    assert sleeper.wait(5) == -signal.SIGKILL
+    assert kill_process(node_id, sleeper.pid, timeout_s=LIMIT_S)
+    assert sleeper.wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_kill_a_frozen_process(node_id, sleeper):
     os.kill(sleeper.pid, signal.SIGSTOP)
-    assert kill_process(node_id, sleeper.pid)
-    assert sleeper.wait(5) == -signal.SIGKILL
+    assert kill_process(node_id, sleeper.pid, timeout_s=LIMIT_S)
+    assert sleeper.wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_kill_a_process_that_is_gone(node_id, sleeper):
     sleeper.kill()
     sleeper.wait()
-    assert kill_process(node_id, sleeper.pid)
+    assert kill_process(node_id, sleeper.pid, timeout_s=LIMIT_S)
 
 
 def test_a_host_that_never_was():

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jaxquard.report.xy_chart import Dot, DotSeries, xy_chart
 
 from .cell import Cell, PlanRun
-from .labels import milliseconds, model_label, size_label
-from .pick import first_cell, models_of
+from .labels import cell_label, milliseconds
+from .pick import deep_cells, first_cell, models_of
 
 SUM, SEAMS = "sum of segments, equation (8)", "with what neighbours share"
 _COLORS = {SUM: "#e0a93b", SEAMS: "#2f62b5"}
@@ -42,12 +42,11 @@ class Predicted:
 
 
 def figure_10(cells: Sequence[Cell]) -> tuple[Predicted, ...]:
-    """For one cell of each model, both ways."""
+    """For one cell of each model and all deep ones, both ways."""
     found = []
-    for model in models_of(cells):
-        cell = first_cell(cells, model)
-        if cell is not None:
-            found += [predicted(cell, SUM, lambda run: run.sum_s), predicted(cell, SEAMS, lambda run: run.predicted_s)]
+    firsts = [first_cell(cells, model) for model in models_of(cells)]
+    for cell in (*filter(None, firsts), *deep_cells(cells)):
+        found += [predicted(cell, SUM, lambda run: run.sum_s), predicted(cell, SEAMS, lambda run: run.predicted_s)]
     return tuple(one for one in found if one.names)
 
 
@@ -65,14 +64,14 @@ def predicted(cell: Cell, way: str, guess: Callable[[PlanRun], float | None]) ->
 
 
 def draw_figure_10(found: Sequence[Predicted]) -> list[str]:
-    """A chart a model."""
+    """A chart a cell."""
     charts = []
-    for model in dict.fromkeys(one.cell.spec.model for one in found):
-        mine = [one for one in found if one.cell.spec.model == model]
+    for spec in dict.fromkeys(one.cell.spec for one in found):
+        mine = [one for one in found if one.cell.spec == spec]
         series = [DotSeries(name=one.way, color=_COLORS[one.way], dots=_dots(one)) for one in mine]
         charts.append(
             xy_chart(
-                f"{model_label(model)}, {size_label(mine[0].cell.spec)}",
+                cell_label(spec),
                 series,
                 x_name="measured, ms",
                 y_name="predicted, ms",

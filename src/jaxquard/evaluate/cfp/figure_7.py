@@ -64,15 +64,19 @@ def draw_throughputs(cells: Sequence[Cell]) -> list[str]:
 
 
 def draw_meshes(cells: Sequence[Cell]) -> list[str]:
-    """A chart a model that ran on meshes of several shapes."""
+    """A chart for each model and size that ran on meshes of several shapes."""
     charts = []
     for model in models_of(cells):
         mine = [cell for cell in cells if cell.spec.model == model]
-        sizes = {(cell.spec.model_dim, cell.spec.batch_size) for cell in mine if len(cell.spec.mesh) > 1}
-        alike = [cell for cell in mine if (cell.spec.model_dim, cell.spec.batch_size) in sizes]
-        if sizes:
-            charts.append(_draw(model_label(model), alike, [mesh_label(cell.spec.mesh) for cell in alike]))
+        for size in dict.fromkeys(_size(cell) for cell in mine if len(cell.spec.mesh) > 1):
+            alike = [cell for cell in mine if _size(cell) == size]
+            title = f"{model_label(model)}, {alike[0].spec.model_dim} wide, batch {alike[0].spec.batch_size}"
+            charts.append(_draw(title, alike, [mesh_label(cell.spec.mesh) for cell in alike]))
     return charts
+
+
+def _size(cell: Cell) -> tuple[int, int, int]:
+    return cell.spec.num_layers, cell.spec.model_dim, cell.spec.batch_size
 
 
 def throughput_table(cells: Sequence[Cell]) -> str:

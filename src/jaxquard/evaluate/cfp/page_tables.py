@@ -85,7 +85,7 @@ def prediction_table(found: Sequence[Predicted]) -> str:
     for one in found:
         rows.append(
             [
-                f"{model_label(one.cell.spec.model)}, {size_label(one.cell.spec)}",
+                cell_label(one.cell.spec),
                 one.way,
                 str(len(one.names)),
                 f"{one.rmse:.3f}",

@@ -8,7 +8,21 @@ from .labels import OURS
 
 
 def line_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Of one mesh axis, and without a limit: the grid."""
+    """Of one mesh axis, without a limit, and of the model's least depth: the grid."""
+    deep = deep_cells(cells)
+    return [cell for cell in _on_a_line(cells) if cell not in deep]
+
+
+def deep_cells(cells: Sequence[Cell]) -> list[Cell]:
+    """The same, but deeper than others of the model: their predictions are no measurements of the whole."""
+    found = _on_a_line(cells)
+    least: dict[str, int] = {}
+    for spec in (cell.spec for cell in found):
+        least[spec.model] = min(spec.num_layers, least.get(spec.model, spec.num_layers))
+    return [cell for cell in found if cell.spec.num_layers > least[cell.spec.model]]
+
+
+def _on_a_line(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if len(cell.spec.mesh) == 1 and not cell.spec.has_limit]
 
 
