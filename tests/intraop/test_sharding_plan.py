@@ -234,7 +234,7 @@ class TestRefused:
     def test_a_mesh_with_its_axes_in_another_order(self, saved):
         """The same names and sizes, but other neighbours."""
         saved.write_text(saved.read_text().replace('"x": 8', '"y": 2, "x": 4'))
-        step, args = PATTERNS["mlp"]()
+        step, _ = PATTERNS["mlp"]()
         found = load_sharding(saved)
         found.apply(step, mesh=mesh_of(y=2, x=4))
         with pytest.raises(ShardingError, match=r"for a mesh of {'y': 2, 'x': 4}, but found {'x': 4, 'y': 2}"):
