@@ -58,8 +58,10 @@ class FakePricer:
             on_progress(Progress(done=total, total=total, name="all", num_cached=0, left_s=None))
         return [self._price(program.name) for program in programs]
 
-    def compare(self, programs: Sequence[ShardedProgram], *, on_progress: Any = None) -> list[Price | Failure]:
-        return self.price_all(programs, on_progress=on_progress)
+    def compare(
+        self, programs: Sequence[ShardedProgram], *, groups: Any = None, on_progress: Any = None
+    ) -> list[Price | Failure]:
+        return self.price_all(programs, groups=groups, on_progress=on_progress)
 
     def _price(self, name: str) -> Price | Failure:
         if self.fails(name):

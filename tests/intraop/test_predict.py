@@ -98,7 +98,7 @@ class RoughPricer(FakePricer):
         self.rough = rough
         self.compared = []
 
-    def compare(self, programs, *, on_progress=None):
+    def compare(self, programs, *, groups=None, on_progress=None):
         self.compared = [program.name for program in programs]
         return [replace(price, time_s=price.time_s * self.pace) for price in super().price_all(programs)]
 
@@ -149,7 +149,7 @@ def test_what_was_not_compared_does_not_win_by_an_old_price():
 class FailingPricer(RoughPricer):
     """One plan runs alone, and not beside others."""
 
-    def compare(self, programs, *, on_progress=None):
+    def compare(self, programs, *, groups=None, on_progress=None):
         failure = Failure(name="the fastest", reason=FailureReason.OUT_OF_MEMORY, message="no room")
         return [
             failure if program.name.endswith("zero 3") else price
@@ -180,10 +180,16 @@ def test_segments_that_the_search_does_not_look_at_are_priced_for_the_chosen_pla
     assert found.sum_s == pytest.approx(sum(segment.time_s for segment in found.segments))
 
 
-def test_a_deep_step_is_not_compared_whole():
-    pricer = RoughPricer(lambda name: 1.0)
-    search(7, pricer=pricer)
-    assert not pricer.compared
+def test_rivals_for_a_deep_step_are_compared_by_their_parts():
+    """When pairs were priced, those with their state in parts met with a faster machine: 3 % are 6 % in 7 layers."""
+    pricer = RoughPricer(lambda name: 0.97 if " and " in name and name.endswith("zero 3") else 1.0, pace=2.0)
+    found = search(7, pricer=pricer)
+    assert found.storage is Storage.AS_USED
+    assert {names for segment in found.segments for names in segment.strategy} == {("rows",)}
+    kinds = [re.match(r"segment (\d+(?: and \d+)?):", name)[1] for name in pricer.compared]
+    assert set(kinds) == {"0", "1", "8", "0 and 1", "1 and 2", "7 and 8"}, "no whole step"
+    assert len(set(pricer.compared)) == len(pricer.compared), "what plans share counts once"
+    assert found.time_s == pytest.approx(2 * found.sum_s)
 
 
 def test_state_in_parts_may_go_with_any_strategy():

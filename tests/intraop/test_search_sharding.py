@@ -77,7 +77,7 @@ class TestAnswer:
         assert len(few.names) == len(many.names), "pairs of neighbours are as many in a deeper model"
         assert [name for name in whole.names if name.startswith("segment 0 and 1 and 2 and 3:")]
         assert not [name for name in many.names if " and 2" in name and name.startswith("segment 0")]
-        alone = [name for name in few.names if re.match(r"segment \d+:", name)]
+        alone = {name for name in few.names if re.match(r"segment \d+:", name)}
         assert len([name for name in alone if "zero" not in name and "scattered" not in name]) == 3 + 81 + 3
 
     @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Prices the closest rivals once more, together: which of them is best, single prices are too rough to tell.
 
-Plans that were priced whole at different times met with different disturbances; of many that are nearly as fast, the
-one that seems fastest is often just the luckiest. Baselines take part however slow they are, as they are shown beside
+Plans that were priced at different times met with different disturbances; of many that are nearly as fast, the one that
+seems fastest is often just the luckiest. Of a step that is too deep to be priced whole, the segments and pairs of
+neighbours of all rivals run side by side. Baselines take part however slow they are, as they are shown beside
 the plan: what is far behind is soon stopped.
 """
 
@@ -11,12 +12,15 @@ from dataclasses import dataclass, field, replace
 
 from jaxquard.intraop.analyse import Analysis
 from jaxquard.intraop.baselines import Baseline
-from jaxquard.intraop.predict import MOST_PRICED_WHOLE, Prediction, write_plan
-from jaxquard.pricing import OnProgress, Price, Pricer
+from jaxquard.intraop.predict import MOST_PRICED_WHOLE, Prediction, compare_all
+from jaxquard.pricing import OnProgress, Pricer
 
 # Plans that take at most so many times as long as the fastest, and so many different ones of them.
 _CLOSE = 1.25
 _MOST_RIVALS = 8
+# Of deep steps fewer, as each has several programs; and others than the closest too, as the first prices are rougher.
+_CLOSE_DEEP = 1.5
+_MOST_DEEP_RIVALS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ def compare_rivals(
     pricer: Pricer,
     on_progress: OnProgress | None = None,
 ) -> Comparison:
-    """Prices the closest rivals again, and the baselines; not for a step that is too deep to price whole.
+    """Prices the closest rivals again, and the baselines.
 
     Args:
         num_finalists: so many plans are of the search, and stand before the baselines.
@@ -51,16 +55,18 @@ def compare_rivals(
     running = [place for place, found in enumerate(predictions) if found.time_s != float("inf")]
     fitting = [place for place in running if predictions[place].size_bytes <= limit]
     best_s = min((predictions[place].time_s for place in fitting), default=0.0)
-    close = [place for place in fitting if predictions[place].time_s <= _CLOSE * best_s]
-    nearest = _equal(analysis, plans, sorted(close, key=lambda place: predictions[place].time_s))[:_MOST_RIVALS]
+    is_deep = len(analysis.segments) > MOST_PRICED_WHOLE
+    factor, most = (_CLOSE_DEEP, _MOST_DEEP_RIVALS) if is_deep else (_CLOSE, _MOST_RIVALS)
+    close = [place for place in fitting if predictions[place].time_s <= factor * best_s]
+    nearest = _equal(analysis, plans, sorted(close, key=lambda place: predictions[place].time_s))[:most]
     others = [place for place in running if place >= num_finalists] if nearest else []
     rivals = _equal(analysis, plans, [*itertools.chain(*nearest), *others])
-    if len(rivals) < 2 or len(analysis.segments) > MOST_PRICED_WHOLE:
+    if len(rivals) < 2:
         return Comparison(predictions=tuple(predictions))
-    programs = [write_plan(analysis, plans[places[0]]) for places in rivals]
+    firsts = [plans[places[0]] for places in rivals]
     compared = list(predictions)
-    for places, price in zip(rivals, pricer.compare(programs, on_progress=on_progress), strict=True):
-        time_s = price.time_s if isinstance(price, Price) else float("inf")
+    times_s = compare_all(analysis, firsts, pricer=pricer, on_progress=on_progress)
+    for places, time_s in zip(rivals, times_s, strict=True):
         for place in places:
             compared[place] = replace(compared[place], time_s=time_s)
     return Comparison(predictions=tuple(compared), rivals=tuple(sorted(itertools.chain(*rivals))))

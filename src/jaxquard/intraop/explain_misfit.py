@@ -38,10 +38,14 @@ class Witness:
         return self._note(self._pricer.price_all(programs, groups=groups, on_progress=on_progress))
 
     def compare(
-        self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
         """See `Pricer`."""
-        return self._note(self._pricer.compare(programs, on_progress=on_progress))
+        return self._note(self._pricer.compare(programs, groups=groups, on_progress=on_progress))
 
     def _note(self, found: list[Price | Failure]) -> list[Price | Failure]:
         self.failures += [price for price in found if isinstance(price, Failure)]

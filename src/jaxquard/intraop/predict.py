@@ -15,7 +15,7 @@ depth. Only a few plans are worth it: those that the sum likes best, and the bas
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxquard.intraop.analyse import Analysis
@@ -100,6 +100,29 @@ def predict_all(
     return [_predict(analysis, prices, plan, found) for plan in plans]
 
 
+def compare_all(
+    analysis: Analysis, plans: Sequence[Baseline], *, pricer: Pricer, on_progress: OnProgress | None = None
+) -> list[float]:
+    """Seconds of plans whose parts all run side by side; infinite if one of them fails.
+
+    In a sum of pairs less a sum of segments, what was measured at different times does not go together: if the machine
+    has half of its pace in between, a chain of layers seems to take three times as long.
+    """
+    parts: dict[Key, _Part] = {}
+    for plan, segments in itertools.product(plans, list(_parts(analysis))):
+        part = _Part(segments=segments, plan=plan, is_whole=_is_whole(analysis))
+        parts.setdefault(part.key, part)
+    programs = [part.write(analysis) for part in parts.values()]
+    prices = pricer.compare(programs, groups=list(map(_group, parts)), on_progress=on_progress)
+    found = dict(zip(parts, prices, strict=True))
+    return [_time_s(analysis, plan, found) for plan in plans]
+
+
+def _time_s(analysis: Analysis, plan: Baseline, found: Mapping[Key, Price | Failure]) -> float:
+    known = _parts_of(analysis, plan, found)
+    return float("inf") if known is None else _together(analysis, _each(known, lambda price: price.time_s))
+
+
 def with_segments(
     analysis: Analysis, prices: StepPrices, plan: Baseline, prediction: Prediction, *, pricer: Pricer
 ) -> Prediction:
@@ -124,9 +147,13 @@ def _price(
     for part in parts:
         if part.key not in found and part.key not in wanted:
             wanted[part.key] = part.write(analysis)
-    groups = [tuple(kind for kind, _ in kinds) for kinds, _, _ in wanted]
-    new = pricer.price_all(list(wanted.values()), groups=groups, on_progress=on_progress)
+    new = pricer.price_all(list(wanted.values()), groups=list(map(_group, wanted)), on_progress=on_progress)
     return found | dict(zip(wanted, new, strict=True))
+
+
+def _group(key: Key) -> Hashable:
+    """The same for parts that compete: other strategies of the same segments."""
+    return tuple(kind for kind, _ in key[0])
 
 
 def write_plan(analysis: Analysis, plan: Baseline) -> ShardedProgram:
@@ -161,22 +188,36 @@ def _parts(analysis: Analysis) -> Iterator[tuple[Segment, ...]]:
 def _predict(
     analysis: Analysis, prices: StepPrices, plan: Baseline, found: Mapping[Key, Price | Failure]
 ) -> Prediction:
-    is_whole = _is_whole(analysis)
-    parts = {
-        segments: found[_Part(segments=segments, plan=plan, is_whole=is_whole).key] for segments in _parts(analysis)
-    }
-    if any(isinstance(price, Failure) for price in parts.values()):
+    known = _parts_of(analysis, plan, found)
+    if known is None:
         return Prediction(name=plan.name, time_s=float("inf"), sum_s=float("inf"), size_bytes=0)
-    known = {segments: price for segments, price in parts.items() if isinstance(price, Price)}
     prediction = Prediction(
         name=plan.name,
-        time_s=_together(analysis, {segments: price.time_s for segments, price in known.items()}),
+        time_s=_together(analysis, _each(known, lambda price: price.time_s)),
         sum_s=float("inf"),
-        size_bytes=round(_together(analysis, {segments: price.peak_bytes for segments, price in known.items()})),
+        size_bytes=round(_together(analysis, _each(known, lambda price: price.peak_bytes))),
     )
     alone = (_Part(segments=(segment,), plan=plan) for segment in analysis.segments)
     is_known = all(isinstance(found.get(part.key), Price) for part in alone)
     return _with_sums(analysis, prices, plan, prediction, found) if is_known else prediction
+
+
+def _parts_of(
+    analysis: Analysis, plan: Baseline, found: Mapping[Key, Price | Failure]
+) -> dict[tuple[Segment, ...], Price] | None:
+    """The prices of a plan's parts; None if one failed."""
+    is_whole = _is_whole(analysis)
+    parts = {
+        segments: found[_Part(segments=segments, plan=plan, is_whole=is_whole).key] for segments in _parts(analysis)
+    }
+    known = {segments: price for segments, price in parts.items() if isinstance(price, Price)}
+    return known if len(known) == len(parts) else None
+
+
+def _each(
+    known: Mapping[tuple[Segment, ...], Price], value: Callable[[Price], float]
+) -> dict[tuple[Segment, ...], float]:
+    return {segments: value(price) for segments, price in known.items()}
 
 
 def _with_sums(

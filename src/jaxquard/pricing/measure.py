@@ -152,7 +152,11 @@ class MeasuredPricer:
         )
 
     def compare(
-        self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
         """The prices of close rivals: all in one round, three times as many runs, compared side by side; see `Pricer`.
 
@@ -171,7 +175,7 @@ class MeasuredPricer:
             cache = _OnlyKeeps(cache.folder)
         return self._measure(
             programs,
-            None,
+            groups,
             effort=effort,
             round_size=len(programs),
             cache=cache,

@@ -128,7 +128,16 @@ class Pricer(Protocol):
         ...
 
     def compare(
-        self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
-        """The prices of a few close rivals, so exact that they tell which is best, if this pricer can do better."""
+        """The prices of a few close rivals, so exact that they tell which is best, if this pricer can do better.
+
+        Args:
+            groups: as in `price_all`, where rivals come in parts: those of a group compete, and all run side by side.
+            on_progress: called as prices become known.
+        """
         ...

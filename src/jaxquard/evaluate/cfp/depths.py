@@ -98,6 +98,10 @@ class _MadeUpPricer:
         return [self.price(program) for program in programs]
 
     def compare(
-        self, programs: Sequence[ShardedProgram], *, on_progress: OnProgress | None = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
         return self.price_all(programs)
