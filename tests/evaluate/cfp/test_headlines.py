@@ -43,6 +43,16 @@ def test_ours_follow_from_the_cells():
     assert found["rmse"].verdict is Verdict.NOT_HERE
 
 
+def test_a_deep_cell_is_not_the_papers_figure_10():
+    deep = made_cell("gpt", num_layers=6)
+    wrong = replace(deep, runs=tuple(replace(run, sum_s=9 * run.time_s) for run in deep.runs))
+
+    def rmse(*cells):
+        return next(one.ours for one in headlines(Results(cells=cells)) if one.paper.key == "rmse")
+
+    assert rmse(made_cell("gpt"), wrong) == rmse(made_cell("gpt"))
+
+
 def test_without_cells_nothing_was_run():
     assert {headline.verdict for headline in headlines(Results())} == {Verdict.NOT_RUN}
 

@@ -92,7 +92,7 @@ def _values(results: Results) -> dict[str, float | None]:
         return [cell for cell in line if cell.spec.model == model]
 
     by_volume = {found.cell.spec.model: found for found in figure_9(cells)}
-    sums = {found.cell.spec.model: found.rmse for found in figure_10(cells) if found.way == SUM}
+    sums = {found.cell.spec.model: found.rmse for found in figure_10(line) if found.way == SUM}
     searched = [cell for cell in cells if cell.is_measured_anew]
     return {
         "over_alpa_mean": speedups(line, "volume").mean,
