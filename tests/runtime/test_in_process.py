@@ -111,9 +111,15 @@ def make_callback(callback, mesh):
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_actors_compute_at_the_same_time(num_devices):
     num_actors, num_microbatches, time_s = 4, 12, 0.02
+    lock, inside, crowds = threading.Lock(), [], []
 
     def wait(x):
+        with lock:
+            inside.append(x)
+            crowds.append(len(inside))
         time.sleep(time_s)
+        with lock:
+            inside.pop()
         return x
 
     mesh = AbstractMesh((num_devices,), ("data",), axis_types=(AxisType.Auto,))
@@ -123,16 +129,17 @@ def test_actors_compute_at_the_same_time(num_devices):
     loaded = engine.load(program)
     inputs = [[place(np.zeros(4, np.float32), s) for s in shardings] for shardings in loaded.input_shardings]
     ideal_s = (num_microbatches + num_actors - 1) * time_s
-    serial_s = num_microbatches * num_actors * time_s
-    times_s = []
+    times_s, returned = [], []
     for _ in range(2):
         start_s = time.perf_counter()
         run = engine.execute(loaded, inputs)
-        returned_s = time.perf_counter() - start_s
+        returned.append(not run.is_done())
         run.wait()
         times_s.append(time.perf_counter() - start_s)
-        assert returned_s < ideal_s / 2, "execute returns at once"
-    assert ideal_s <= min(times_s) < (ideal_s + serial_s) / 2
+    assert all(returned), "execute returns at once"
+    assert ideal_s <= min(times_s)
+    # Not by the clock, which a busy machine slows: a device waits here once at a time, so these are of several actors.
+    assert max(crowds) > 2 * num_devices
     np.testing.assert_array_equal(run.results()[3], np.full(4, num_actors, np.float32))
 
 

@@ -60,7 +60,8 @@ def test_tasks_last_as_long_as_they_compute(timeline):
     assert min(span.start_s for span in timeline.spans) == 0
     for actor in range(2):
         times_s = sorted(span.time_s for span in spans(timeline, actor, Track.COMPUTE))
-        assert TIME_S <= times_s[0] <= times_s[len(times_s) // 2] < 3 * TIME_S
+        # The bound is wide, for a busy machine: without the end of the task, a span would be as long as the step.
+        assert TIME_S <= times_s[0] <= times_s[len(times_s) // 2] < max(3 * TIME_S, timeline.time_s / 3)
 
 
 def test_nothing_starts_before_what_it_needs(timeline):
@@ -78,8 +79,15 @@ def test_nothing_starts_before_what_it_needs(timeline):
 
 
 def test_actors_overlap(timeline):
-    serial_s = 2 * NUM_MICROBATCHES * TIME_S
-    assert (NUM_MICROBATCHES + 1) * TIME_S <= timeline.time_s < serial_s
+    assert timeline.time_s >= (NUM_MICROBATCHES + 1) * TIME_S
+    tasks = [spans(timeline, actor, Track.COMPUTE) for actor in range(2)]
+    # Not by the clock, which a busy machine slows.
+    together = [
+        (one, other)
+        for one, other in itertools.product(*tasks)
+        if one.start_s < other.end_s and other.start_s < one.end_s
+    ]
+    assert len(together) >= NUM_MICROBATCHES // 2
 
 
 def test_steps_that_are_not_measured_have_no_timeline():
@@ -112,9 +120,9 @@ def test_watchers_note_the_end_where_the_actor_runs_ahead():
     clocks[0].start(0)
     clocks[0].watch_run(0, Slow(0.02))
     clocks[0].start(1)
-    clocks[0].watch_send(1, [Slow(0.04)])
+    clocks[0].watch_send(1, [Slow(0.1)])
     clocks[1].start(1)
-    clocks[1].watch_run(1, Slow(0.06))
+    clocks[1].watch_run(1, Slow(0.6))
     for clock in clocks:
         clock.close()
     task, transfer, user = make_timeline(builder.build(), clocks).spans
