@@ -1,4 +1,5 @@
 import itertools
+import threading
 import time
 
 import jax
@@ -109,20 +110,26 @@ def test_watchers_note_the_end_where_the_actor_runs_ahead():
     (received,) = second.receive(0, type_)
     second.run("1F0", call, received)
 
-    class Slow:
-        def __init__(self, time_s):
-            self.time_s = time_s
+    class Result:
+        def __init__(self):
+            self.is_ready = threading.Event()
 
         def block_until_ready(self):
-            time.sleep(self.time_s)
+            self.is_ready.wait()
 
+    results = [Result() for _ in range(3)]
     clocks = [ActorClock(waits_in_place=False) for _ in range(2)]
     clocks[0].start(0)
-    clocks[0].watch_run(0, Slow(0.02))
+    clocks[0].watch_run(0, results[0])
     clocks[0].start(1)
-    clocks[0].watch_send(1, [Slow(0.1)])
+    clocks[0].watch_send(1, [results[1]])
     clocks[1].start(1)
-    clocks[1].watch_run(1, Slow(0.6))
+    clocks[1].watch_run(1, results[2])
+    # All were dispatched; now they are ready, one after the other.
+    for result, (clock, position) in zip(results, ((0, 0), (0, 1), (1, 1)), strict=True):
+        result.is_ready.set()
+        while position not in clocks[clock].ends:
+            time.sleep(0.001)
     for clock in clocks:
         clock.close()
     task, transfer, user = make_timeline(builder.build(), clocks).spans
