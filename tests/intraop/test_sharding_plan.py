@@ -264,7 +264,7 @@ class TestRefused:
             return params, 2 * value
 
         message = (
-            r"it had (\d+) operations and has \d+; the first that differs is mul at test_sharding_plan.py:\d+. Search"
+            r"it had \d+ operations and has \d+; the first that differs is mul at test_sharding_plan.py:\d+. Search"
         )
         with pytest.raises(ShardingError, match=message):
             found.apply(other)(*args)

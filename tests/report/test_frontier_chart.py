@@ -68,7 +68,7 @@ def test_the_line_is_level_up_to_the_next_larger_plan():
 
 def test_a_plan_with_its_rivals():
     plan = ShardingPlan(
-        fingerprint=StepFingerprint(types=(), num_equations=0, key=""),
+        fingerprint=StepFingerprint(types=(), key=""),
         axes={"x": 8},
         segments=(),
         specs={},

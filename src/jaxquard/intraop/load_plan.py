@@ -49,7 +49,6 @@ def _plan(content: dict[str, Any], mesh: Mesh | None) -> ShardingPlan:
     return ShardingPlan(
         fingerprint=StepFingerprint(
             types=tuple((name, type_) for name, type_ in step["types"]),
-            num_equations=step["num_equations"],
             key=step["key"],
             jax_version=step.get("jax_version", ""),
             outline=step.get("outline", ""),

@@ -28,7 +28,6 @@ class StepFingerprint:
     """
 
     types: tuple[tuple[str, str], ...]
-    num_equations: int
     key: str
     jax_version: str = ""
     outline: str = ""
@@ -36,6 +35,19 @@ class StepFingerprint:
 
 def fingerprint_step(step: TracedStep) -> StepFingerprint:
     """The fingerprint of a traced step."""
+    return StepFingerprint(
+        types=_types(step),
+        key=_key(step),
+        jax_version=jax.__version__,
+        outline=outline(step.jaxpr),
+    )
+
+
+def _types(step: TracedStep) -> tuple[tuple[str, str], ...]:
+    return tuple(zip(step.arg_names, map(type_text, step.arg_types), strict=True))
+
+
+def _key(step: TracedStep) -> str:
     jaxpr = step.jaxpr
     program = ShardedProgram(
         name="",
@@ -43,14 +55,7 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
         in_specs=(PartitionSpec(),) * len(jaxpr.invars),
         out_specs=(None,) * len(jaxpr.outvars),
     )
-    types = [type_text(found) for found in step.arg_types]
-    return StepFingerprint(
-        types=tuple(zip(step.arg_names, types, strict=True)),
-        num_equations=len(jaxpr.eqns),
-        key=Fingerprints().key(program) or loose_key(jaxpr),
-        jax_version=jax.__version__,
-        outline=outline(jaxpr),
-    )
+    return Fingerprints().key(program) or loose_key(jaxpr)
 
 
 def type_text(type_: Any) -> str:
@@ -61,16 +66,16 @@ def type_text(type_: Any) -> str:
 
 def differences(planned: StepFingerprint, step: TracedStep) -> str:
     """What differs, in a sentence; nothing if the steps are the same."""
-    found = fingerprint_step(step)
-    before, now = dict(planned.types), dict(found.types)
+    before, now = dict(planned.types), dict(_types(step))
     for name in [*before, *now]:
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}."
-    versions = (planned.jax_version, found.jax_version)
-    same = planned.num_equations == found.num_equations and planned.key == found.key
-    if not same and planned.jax_version and versions[0] != versions[1]:
-        return f"its operations are others; but it was traced with JAX {versions[0]}, and this is {versions[1]}."
-    if same:
+    if planned.key == _key(step):
         return ""
+    if planned.jax_version and planned.jax_version != jax.__version__:
+        return (
+            f"its operations are others; but it was traced with JAX {planned.jax_version}, and this is "
+            f"{jax.__version__}."
+        )
     first = first_difference(planned.outline, step.jaxpr) if planned.outline else ""
     return f"{first}." if first else "its arguments are the same, but it computes something else."
