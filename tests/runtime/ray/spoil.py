@@ -1,8 +1,11 @@
 """Makes a task fail inside an actor's process: what `call_inside` is given to run there."""
 
+import time
+from pathlib import Path
 
-def fail_in(process, task):
-    """The next time that a task starts, it fails."""
+
+def fail_in(process, task, after=None):
+    """The next time that a task starts, it fails; once a file exists, if its path is given."""
     write = type(process._note).write
 
     class Spoiled(type(process._note)):
@@ -10,6 +13,8 @@ def fail_in(process, task):
             write(self, text)
             if text == task:
                 mend(process)
+                while after is not None and not Path(after).exists():
+                    time.sleep(0.01)
                 raise ValueError("out of ink")
 
     process._note.__class__ = Spoiled

@@ -58,14 +58,15 @@ def test_a_step_on_the_results_of_a_failed_step_says_so(mesh, step, first_loss):
     assert one_loss(mesh, step) == first_loss
 
 
-def test_a_failure_that_is_known_just_before_a_step_is_sent(mesh, step, first_loss, monkeypatch):
+def test_a_failure_that_is_known_just_before_a_step_is_sent(mesh, step, first_loss, monkeypatch, tmp_path):
     state, _ = step(mesh.init(spinning_step.init, KEY), spinning_step.batch(), 0)
-    call_inside(mesh, 0, fail_in, "0F1")
+    call_inside(mesh, 0, fail_in, "0F1", str(tmp_path / "now"))
     failed, _ = step(state, spinning_step.batch(), 0)
     take_donated = engine_module.take_donated
 
     def slow(*args):
         taken = take_donated(*args)
+        (tmp_path / "now").touch()
         wait_until(lambda: mesh.engine._epochs.current is None)
         return taken
 
