@@ -11,6 +11,7 @@ from typing import TextIO
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.golden import check_golden
 
@@ -64,6 +65,9 @@ _STDERR = pytest.StashKey[TextIO]()
 def pytest_configure(config: pytest.Config) -> None:
     """Keeps the way to the console: while a test runs, pytest captures stderr, and a process that ends loses that."""
     config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
+    if config.getoption("--hypothesis-profile", None) is None and hasattr(providers, "_get_local_constants"):
+        # Examples would depend on which modules of ours are imported by then, so on which tests ran before.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(wrapper=True)

@@ -200,7 +200,7 @@ def test_ctrl_c_leaves_with_one_line(tmp_path, runtime, delay_s):
         time.sleep(delay_s)
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=180)
     finally:
         process.kill()
     assert psutil.wait_procs(started, timeout=30)[1] == []

@@ -56,7 +56,7 @@ def start(script, num_devices=1):
 
 def finish(process):
     try:
-        out, err = process.communicate(timeout=40)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     return process.returncode, out, [line for line in err.splitlines() if "spmd_partitioner" not in line]
@@ -72,18 +72,20 @@ def test_a_process_ends_while_steps_are_under_way():
     status, out, err = finish(start("engine, runs = make_run(0.5, num_steps=4)"))
     assert (status, err) == (0, [])
     assert out.splitlines().count("running") < 10
-    assert time.perf_counter() - start_s < 30
+    assert time.perf_counter() - start_s < 120
 
 
 def test_control_c_reaches_a_waiting_main_thread():
     process = start(
-        "engine, runs = make_run(2.0)\n"
+        "engine, runs = make_run(5.0)\n"
         "try:\n"
+        "    print('waiting', flush=True)\n"
         "    np.asarray(runs[0].results()[0])\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', runs[0].is_done(), flush=True)\n"
     )
-    assert process.stdout.readline() == "running\n"
+    # Both have begun: the actor, and the main thread with what it is interrupted in.
+    assert {process.stdout.readline() for _ in range(2)} == {"running\n", "waiting\n"}
     process.send_signal(signal.SIGINT)
     status, out, err = finish(process)
     assert (status, err) == (0, [])

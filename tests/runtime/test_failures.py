@@ -155,10 +155,11 @@ def test_a_deleted_array_as_input_is_a_failed_task():
 
 
 def test_closing_releases_everyone():
-    gate = threading.Event()
+    entered, gate = threading.Event(), threading.Event()
 
     def wait(x):
-        gate.wait(20)
+        entered.set()
+        gate.wait(60)
         return x
 
     builder = ProgramBuilder(2)
@@ -174,12 +175,13 @@ def test_closing_releases_everyone():
     engine = InProcessEngine(make_meshes(2))
     loaded = engine.load(builder.build())
     run = engine.execute(loaded, [[place(np.ones(4, np.float32), loaded.input_shardings[0][0])], []])
-    time.sleep(0.05)
+    assert entered.wait(60)
     closer = threading.Thread(target=engine.close)
     closer.start()
-    time.sleep(0.05)
+    while not engine.actors[0].feeder.is_halting:
+        time.sleep(0.001)
     gate.set()
-    closer.join(20)
+    closer.join(60)
     assert not closer.is_alive()
     with pytest.raises(TaskFailed, match="task 0F1 failed on actor 0: the mesh was closed"):
         run.wait()

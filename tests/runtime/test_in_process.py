@@ -111,12 +111,13 @@ def make_callback(callback, mesh):
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_actors_compute_at_the_same_time(num_devices):
     num_actors, num_microbatches, time_s = 4, 12, 0.02
-    lock, inside, crowds = threading.Lock(), [], []
+    lock, looked, inside, crowds = threading.Lock(), threading.Event(), [], []
 
     def wait(x):
         with lock:
             inside.append(x)
             crowds.append(len(inside))
+        looked.wait(60)
         time.sleep(time_s)
         with lock:
             inside.pop()
@@ -131,9 +132,11 @@ def test_actors_compute_at_the_same_time(num_devices):
     ideal_s = (num_microbatches + num_actors - 1) * time_s
     times_s, returned = [], []
     for _ in range(2):
+        looked.clear()
         start_s = time.perf_counter()
         run = engine.execute(loaded, inputs)
         returned.append(not run.is_done())
+        looked.set()
         run.wait()
         times_s.append(time.perf_counter() - start_s)
     assert all(returned), "execute returns at once"
@@ -452,7 +455,7 @@ def test_a_call_waits_when_many_steps_are_queued():
     release = threading.Event()
 
     def wait(x):
-        release.wait(20)
+        release.wait(60)
         return x
 
     builder = ProgramBuilder(1)
@@ -467,10 +470,13 @@ def test_a_call_waits_when_many_steps_are_queued():
     queued = []
     caller = threading.Thread(target=lambda: [queued.append(engine.execute(loaded, inputs)) for _ in range(10)])
     caller.start()
-    caller.join(1.0)
+    end_s = time.monotonic() + 60
+    while len(queued) < 4 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    caller.join(0.2)
     assert caller.is_alive()
     assert len(queued) == 4
     release.set()
-    caller.join(20)
+    caller.join(60)
     assert len(queued) == 10
     queued[-1].wait()

@@ -14,7 +14,7 @@ EFFORT = Effort(num_warmups=1, num_runs=4, slow_factor=1e9, limit_s=60.0)
 PROGRAMS = {
     "small": product(8),
     "large": product(256),
-    "larger": product(512),
+    "larger": product(1024),
     "small again": product(8, "under another name"),
     "nonsense": replace(product(16), in_specs=(P("y"), P())),
 }

@@ -23,7 +23,7 @@ def gate(monkeypatch):
     original = write_pieces.write_arrays
 
     def wait(folder, arrays):
-        assert gate.wait(20)
+        assert gate.wait(60)
         original(folder, arrays)
 
     monkeypatch.setattr(write_pieces, "write_arrays", wait)
@@ -89,8 +89,13 @@ def test_an_error_is_raised_by_each_wait_and_logged(tmp_path, monkeypatch, caplo
 
 def test_the_interpreter_waits_at_exit(tmp_path):
     script = f"""
+import threading
+from jaxquard.runtime.checkpoint import write_pieces
+looked, original = threading.Event(), write_pieces.write_arrays
+write_pieces.write_arrays = lambda *args: looked.wait(60) and original(*args)
 saving = save({str(tmp_path / "a")!r}, {{"x": np.arange(1 << 22)}})
 assert not saving.is_done()
+looked.set()
 """
     done = subprocess.run(
         [sys.executable, "-c", PROLOGUE + script], env=environment(), capture_output=True, text=True, timeout=60

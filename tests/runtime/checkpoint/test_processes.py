@@ -1,7 +1,6 @@
 """An actor that spans processes: each writes and reads just its own shards, and none waits for another."""
 
 import pickle
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import numpy as np
 from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
 from jaxquard.runtime.checkpoint.read_pieces import Checkpoint, read_region
 from jaxquard.runtime.checkpoint.regions import Region
+from tests.free_port import free_port
 from tests.runtime.checkpoint.subprocesses import environment
 
 WORKER = """
@@ -65,9 +65,7 @@ for shard in jax.random.key_data(keys).addressable_shards:
 
 
 def test_two_processes(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, str(index), port, str(tmp_path)],
@@ -88,7 +86,7 @@ def test_two_processes(tmp_path):
         assert tables[1]["copied"] == (), "the first process has these copies too"
         Manifest(id="one", leaves=leaves).write(tmp_path)
         for worker in workers:
-            assert (worker.wait(60), worker.stderr.read()) == (0, "")
+            assert worker.wait(120) == 0, worker.stderr.read()
     finally:
         for worker in workers:
             worker.kill()

@@ -29,7 +29,7 @@ def three_hosts() -> Iterator[Any]:
         cluster = Cluster(initialize_head=True, head_node_args=_HEAD | _LOOPBACK)
         for host in _OTHERS:
             cluster.add_node(wait=False, **host, **_LOOPBACK)
-        cluster.wait_for_nodes()
+        cluster.wait_for_nodes(timeout=120)
     yield cluster
     with quiet():
         cluster.shutdown()
@@ -59,7 +59,7 @@ def joined(cluster: Any) -> Iterator[Session]:
 
 def wait_until_free() -> None:
     """Waits until what earlier tests gave back shows as free."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(host.free.get("CPU") != host.total["CPU"] for host in list_hosts()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

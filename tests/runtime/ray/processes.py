@@ -1,5 +1,6 @@
 """Looks into the processes of a mesh on Ray, and does them harm."""
 
+import contextlib
 import os
 import signal
 import time
@@ -34,12 +35,21 @@ def call_inside(mesh: Any, actor: int, function: Callable[..., Any], *args: Any)
     return import_ray().get([member.handle.actor.__ray_call__.remote(function, *args) for member in members])
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = 30) -> None:
+def name_of(process: Any) -> str:
+    """Of a process that `psutil` listed; nothing if it has ended since."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return ""
+
+
+def wait_until(condition: Callable[[], Any], limit_s: float = 60) -> None:
     end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s, "it did not happen in time"
         time.sleep(0.01)
 
 
-def wait_for_note(mesh: Any, actor: int, text: str, limit_s: float = 30) -> None:
+def wait_for_note(mesh: Any, actor: int, text: str, limit_s: float = 60) -> None:
     wait_until(lambda: text in note(mesh, actor), limit_s)

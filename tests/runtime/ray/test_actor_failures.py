@@ -18,17 +18,19 @@ import jaxquard as jq
 from jaxquard.errors import ActorFailed, DeletedArrayError, MeshError
 from tests.runtime.ray import spinning_step
 from tests.runtime.ray.processes import call_inside, freeze, kill, note, process_id, wait_for_note, wait_until
-from tests.runtime.ray.spoil import fail_in, mend
+from tests.runtime.ray.spoil import fail_in
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 SLOW = pytest.mark.slow
 
+# Silence that tests of frozen actors notice (`watch_closely`); on a busy machine a healthy one may be as silent.
 LIMIT_S = 4.0
+CALM_S = 60.0
 # What it may take on top, on a machine that is busy: to kill a process, read its log, wake a thread.
-SLACK_S = 4.0
+SLACK_S = 26.0
 # What is known without waiting comes sooner than silence would be noticed.
-PROMPT_S = LIMIT_S - 1
+PROMPT_S = CALM_S / 2
 KEY = jax.random.key(0)
 # A step of about 12 s on an idle machine.
 LONG = 200_000
@@ -37,14 +39,20 @@ LONG = 200_000
 @pytest.fixture(scope="module")
 def started():
     with jq.RemoteMesh((2,), runtime="ray", silence_limit_s=LIMIT_S) as mesh:
+        mesh.engine.monitor.limit_s = CALM_S
         yield mesh
 
 
 @pytest.fixture
 def mesh(started):
     """All actors live, and nothing runs."""
+    started.engine.monitor.limit_s = CALM_S
     started.restart()
     return started
+
+
+def watch_closely(mesh):
+    mesh.engine.monitor.limit_s = LIMIT_S
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +126,10 @@ def test_an_actor_is_lost_in_a_step(mesh, step, run, actor, harm):
     wait_for_note(mesh, 0, "0F0")
     wait_for_note(mesh, 1, "waiting for message 0 from actor 0")
     in_hand = note(mesh, actor)
+    if harm is freeze:
+        watch_closely(mesh)
     harm(mesh, actor)
-    error = failure_of(lambda: float(loss), LIMIT_S + SLACK_S if harm is freeze else PROMPT_S)
+    error = failure_of(lambda: float(loss), PROMPT_S)
     assert (error.actor, error.is_lost, error.task) == (actor, True, in_hand)
     assert error.host.startswith(mesh.engine.crew.members[actor][0].hello.host)
     assert "famous last words" in error.log
@@ -215,6 +225,7 @@ def test_several_steps_are_queued(mesh, step, run):
 
 @pytest.mark.slow
 def test_the_time_of_a_long_task_does_not_count(mesh, step):
+    watch_closely(mesh)
     start_s = time.monotonic()
     _, loss = step(initial_state(mesh), spinning_step.batch(), LONG)
     assert np.isfinite(float(loss))
@@ -276,10 +287,12 @@ def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
 
     with InThread(compile_it):
         wait_for_note(mesh, 0, "compiling before.0")
+        if harm is freeze:
+            watch_closely(mesh)
         harm(mesh, 0)
         harm_s = time.monotonic()
     error, end_s = failures[0]
-    assert end_s - harm_s < (LIMIT_S + SLACK_S if harm is freeze else PROMPT_S)
+    assert end_s - harm_s < PROMPT_S
     assert (error.actor, error.task) == (0, "compiling before.0")
     check_goes_on(mesh, step, run, (0,))
     assert np.isfinite(np.asarray(long_step(np.ones((4, 4), np.float32)))).all(), "it is compiled now"
@@ -287,6 +300,7 @@ def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
 
 @SLOW
 def test_the_time_of_a_long_compilation_does_not_count(mesh):
+    watch_closely(mesh)
     start_s = time.monotonic()
     long_step = mesh.distributed(functools.partial(compiles_long, num_rounds=400))
     assert np.isfinite(np.asarray(long_step(np.ones((4, 4), np.float32)))).all()
@@ -311,6 +325,8 @@ def test_an_actor_is_lost_in_a_save(mesh, step, run, harm):
     call_inside(mesh, 1, slow_writes)
     saving = jq.save(path, state)
     wait_until(lambda: any(found.name.startswith(".last.saving") for found in path.parent.iterdir()))
+    if harm is freeze:
+        watch_closely(mesh)
     harm(mesh, 1)
     error = failure_of(saving.wait)
     assert error.actor == 1
@@ -352,7 +368,7 @@ def test_a_task_that_fails(mesh, step, task, actor):
     expected = jax.device_get(state)
     call_inside(mesh, actor, fail_in, task)
     after, loss = step(state, spinning_step.batch(), 0)
-    error = failure_of(lambda: float(loss), LIMIT_S)
+    error = failure_of(lambda: float(loss))
     assert not error.is_lost
     assert str(error) == (
         f"task {task} failed on actor {actor} on {error.host}: out of ink. Nothing was donated: the inputs are intact."
@@ -367,12 +383,14 @@ def test_a_task_that_fails(mesh, step, task, actor):
     assert np.isfinite(float(loss))
 
 
-def test_a_task_that_fails_when_another_actor_is_through(mesh, step):
+def test_a_task_that_fails_when_another_actor_is_through(mesh, step, tmp_path):
     state, _ = step(initial_state(mesh), spinning_step.batch(), 0)
     expected = jax.device_get(state)
-    call_inside(mesh, 0, fail_in, "after.0")
+    call_inside(mesh, 0, fail_in, "after.0", str(tmp_path / "now"))
     after, _ = step(state, spinning_step.batch(), 0)
-    error = failure_of(lambda: jax.block_until_ready(after), LIMIT_S)
+    jax.block_until_ready(after["second"])
+    (tmp_path / "now").touch()
+    error = failure_of(lambda: jax.block_until_ready(after))
     assert str(error) == (
         f"task after.0 failed on actor 0 on {error.host}: out of ink. The donated state was consumed; restore it from "
         "a checkpoint."
@@ -384,20 +402,22 @@ def test_a_task_that_fails_when_another_actor_is_through(mesh, step):
         step(state, spinning_step.batch(), 0)
 
 
-@pytest.mark.parametrize("_", range(3))
-def test_two_tasks_fail_and_the_next_step_does_not(mesh, _):
+def test_two_tasks_fail_and_the_next_step_does_not(mesh, tmp_path):
     """Its first failure ends an epoch; the second, told when the next step is under way, must not end the next one."""
     forward = mesh.distributed(forward_only)
     batch = np.ones((3, 2, 8), np.float32)
     expected = np.asarray(forward(batch))
-    call_inside(mesh, 0, fail_in, "0F2")
-    call_inside(mesh, 1, fail_in, "1F0")
+    call_inside(mesh, 0, fail_in, "0F2", str(tmp_path / "later"))
+    call_inside(mesh, 1, fail_in, "1F0", str(tmp_path / "now"))
     bad = forward(batch)
-    with contextlib.suppress(ActorFailed):
-        bad.block_until_ready()
-    np.testing.assert_array_equal(forward(batch), expected)
-    for actor in (0, 1):
-        call_inside(mesh, actor, mend)
+    wait_for_note(mesh, 0, "0F2")
+    wait_for_note(mesh, 1, "1F0")
+    (tmp_path / "now").touch()
+    wait_until(lambda: mesh.engine._epochs.current is None)
+    good = forward(batch)
+    (tmp_path / "later").touch()
+    np.testing.assert_array_equal(good, expected)
+    failure_of(bad.block_until_ready)
     np.testing.assert_array_equal(forward(batch), expected)
 
 

@@ -1,5 +1,7 @@
 """What is left after something failed, was interrupted or was closed: nobody hangs, and the right thing is told."""
 
+import time
+
 import jax
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(scope="module")
 def started():
-    with jq.RemoteMesh((2,), runtime="ray", silence_limit_s=3.0) as mesh:
+    with jq.RemoteMesh((2,), runtime="ray", silence_limit_s=30) as mesh:
         yield mesh
 
 
@@ -45,17 +47,33 @@ def one_loss(mesh, step):
     return float(step(mesh.init(spinning_step.init, KEY), spinning_step.batch(), 0)[1])
 
 
-def test_a_step_on_the_results_of_a_failed_step_says_so(mesh, step, first_loss):
+def test_a_step_on_the_results_of_a_failed_step_says_so(mesh, step, first_loss, tmp_path):
     """One actor had ended its part well, and would wait for the other for ever."""
     state, _ = step(mesh.init(spinning_step.init, KEY), spinning_step.batch(), 0)
-    call_inside(mesh, 0, fail_in, "after.0")
+    call_inside(mesh, 0, fail_in, "after.0", str(tmp_path / "now"))
     failed, _ = step(state, spinning_step.batch(), 0)
+    jax.block_until_ready(failed["second"])
+    (tmp_path / "now").touch()
     with pytest.raises(ActorFailed, match=r"task after\.0 failed on actor 0"):
         jax.block_until_ready(failed)
     with pytest.raises(ActorFailed, match=r"task after\.0 failed on actor 0"):
         float(step(failed, spinning_step.batch(), 0)[1])
     call_inside(mesh, 0, mend)
     assert one_loss(mesh, step) == first_loss
+
+
+def test_a_step_that_is_sent_as_soon_as_a_failure_is_told(mesh, step, first_loss, monkeypatch, tmp_path):
+    """By then the epoch of the failed step has ended: the next step is not given up with it."""
+    state, other = mesh.init(spinning_step.init, KEY), mesh.init(spinning_step.init, KEY)
+    call_inside(mesh, 0, fail_in, "after.0", str(tmp_path / "now"))
+    failed, _ = step(state, spinning_step.batch(), 0)
+    jax.block_until_ready(failed["second"])
+    end = mesh.engine._epochs.end
+    monkeypatch.setattr(mesh.engine._epochs, "end", lambda *args: time.sleep(0.5) or end(*args))
+    (tmp_path / "now").touch()
+    with pytest.raises(ActorFailed, match=r"task after\.0 failed on actor 0"):
+        jax.block_until_ready(failed["first"])
+    assert float(step(other, spinning_step.batch(), 0)[1]) == first_loss
 
 
 def test_a_failure_that_is_known_just_before_a_step_is_sent(mesh, step, first_loss, monkeypatch, tmp_path):
@@ -128,7 +146,7 @@ def test_a_mesh_that_is_closed_during_a_save_finishes_it(tmp_path):
 
 
 def test_a_task_that_fails_between_collectives_is_named_and_all_start_again():
-    with jq.RemoteMesh((2,), runtime="ray", transport="collective", silence_limit_s=3.0) as mesh:
+    with jq.RemoteMesh((2,), runtime="ray", transport="collective", silence_limit_s=30) as mesh:
         step = mesh.distributed(spinning_step.train_step)
         loss = one_loss(mesh, step)
         call_inside(mesh, 1, fail_in, "1FB1")

@@ -144,7 +144,7 @@ def test_a_deleted_array(mesh):
 # Several meshes, and closed ones.
 
 
-def test_meshes_one_after_the_other_and_nested(shared_meshes):
+def test_meshes_one_after_the_other_and_nested(shared_meshes, tmp_path):
     """The second is inside the first, which goes on when the second is closed."""
     outer = shared_meshes["narrow"]
     weights, batch = make_weights(32), make_batch(width=32)
@@ -161,7 +161,7 @@ def test_meshes_one_after_the_other_and_nested(shared_meshes):
     assert message(inner.distributed(lambda x: x + 1), np.ones(2)) == closed
     assert message(inner.restart) == closed
     assert message(np.asarray, found) == closed
-    assert message(jq.save, "/tmp/never", {"x": found}) == closed
+    assert message(jq.save, tmp_path / "never", {"x": found}) == closed
     inner.close()
     assert np.isfinite(np.asarray(losses)).all()
     assert np.isfinite(np.asarray(state["first"])).all()

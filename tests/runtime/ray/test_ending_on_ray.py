@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.ray.processes import name_of
+
 pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 pytestmark = pytest.mark.ray
@@ -30,7 +32,7 @@ def say(*words):
 def say_when(actor, text):
     threading.Thread(target=lambda: (wait_for_note(mesh, actor, text), say("now")), daemon=True).start()
 
-mesh = jq.RemoteMesh((2,), runtime="ray", silence_limit_s=5)
+mesh = jq.RemoteMesh((2,), runtime="ray", silence_limit_s=30)
 step = mesh.distributed(spinning_step.train_step, donate_argnums=0)
 state = mesh.init(spinning_step.init, jax.random.key(0))
 """
@@ -66,17 +68,17 @@ def descendants(program):
 
 def directory_of(processes):
     """Where Ray keeps its files: in the command line of the raylet."""
-    (raylet,) = (process for process in processes if process.name() == "raylet")
+    (raylet,) = (process for process in processes if name_of(process) == "raylet")
     (option,) = (word for word in raylet.cmdline() if word.startswith("--temp_dir="))
     return Path(option.removeprefix("--temp_dir=")).parent
 
 
-def check_all_gone(processes, limit_s=30):
+def check_all_gone(processes, limit_s=60):
     _, alive = psutil.wait_procs(processes, timeout=limit_s)
     assert not alive
 
 
-def finish(program, limit_s=30):
+def finish(program, limit_s=120):
     try:
         out, err = program.communicate(timeout=limit_s)
     finally:
@@ -101,16 +103,16 @@ def test_nothing_is_left(where, how):
         assert program.stdout.readline() == "True\n", program.stderr.read()
         assert program.stdout.readline() == "now\n"
         processes = descendants(program)
-        assert sum("Worker" in process.name() for process in processes) == 2
+        assert sum("Worker" in name_of(process) for process in processes) == 2
         directory = directory_of(processes)
         if how != signal.SIGINT:
             # Ray's own agents try for a minute to reach the servers, and end then.
-            agents = [process for process in processes if process.name().endswith("Agent")]
+            agents = [process for process in processes if name_of(process).endswith("Agent")]
             processes = [process for process in processes if process not in agents]
         os.kill(program.pid, how)
         start_s = time.monotonic()
         status, _, err = finish(program)
-        assert time.monotonic() - start_s < 25
+        assert time.monotonic() - start_s < 100
         check_all_gone(processes)
         assert not directory.exists() or how != signal.SIGINT
     finally:

@@ -3,8 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.errors import MeshError
+from jaxquard.runtime.ray.hosts import list_hosts
 from jaxquard.runtime.ray.place_actors import bundle, choose_hosts, place_actors
 from tests.runtime.ray.cluster_hosts import joined, wait_until_free
+from tests.runtime.ray.processes import wait_until
 
 pytest.importorskip("ray")
 
@@ -126,6 +128,7 @@ def test_no_host_has_any(session):
 @pytest.mark.ray
 def test_what_others_hold_is_not_free(session):
     held = place_actors(5, 1, 1, platform="gpu")
+    wait_until(lambda: not any(host.free.get("GPU") for host in list_hosts()))
     try:
         with pytest.raises(MeshError, match=r"has room for 0; free: .*0 of 4 GPU"):
             place_actors(2, 1, 1, platform="gpu")

@@ -19,6 +19,7 @@ from jaxquard.runtime.ray.private_ray import loopback_allowed
 from jaxquard.runtime.ray.quiet import kept_settings, quiet
 from jaxquard.runtime.ray.ray_session import start_or_join
 from tests.runtime.ray.cluster_hosts import joined
+from tests.runtime.ray.processes import name_of
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -46,7 +47,7 @@ def processes_of_ray():
     return found
 
 
-def wait_until(condition, limit_s=30):
+def wait_until(condition, limit_s=60):
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "nothing happened in time"
@@ -57,7 +58,12 @@ def wait_until(condition, limit_s=30):
 def program(text):
     """Another program, and all of its processes, which are ended in any case."""
     with subprocess.Popen(
-        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", text],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as child:
         try:
             yield child
@@ -178,10 +184,12 @@ def test_a_user_who_shuts_ray_down_can_start_again():
 
 @pytest.mark.ray
 def test_a_program_that_ends_leaves_nothing_and_says_nothing():
-    with program(f"{START}; {WORK}") as child:
+    with program(f"{START}; {WORK}; input()") as child:
         assert child.stdout.readline() == "up\n"
         family = descendants(child)
-        assert child.wait(20) == 0
+        child.stdin.write("\n")
+        child.stdin.close()
+        assert child.wait(120) == 0
         assert child.stderr.read() == ""
     assert family
     _, alive = psutil.wait_procs(family, timeout=30)
@@ -210,11 +218,11 @@ def test_a_program_that_is_killed_leaves_no_server_or_worker():
 
 @pytest.mark.ray
 def test_ctrl_c_while_starting_leaves_nothing():
-    with program(START) as child:
-        wait_until(lambda: any(process.name() == "gcs_server" for process in descendants(child)), limit_s=60)
+    with program(f"{START}; input()") as child:
+        wait_until(lambda: "gcs_server" in map(name_of, descendants(child)), limit_s=60)
         child.send_signal(signal.SIGINT)
         family = descendants(child)
-        assert child.wait(20) != 0
+        assert child.wait(120) != 0
         assert "KeyboardInterrupt" in child.stderr.read()
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive

@@ -8,7 +8,6 @@ two actors of two processes.
 import faulthandler
 import multiprocessing
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from jax.sharding import Mesh
 
 from jaxquard.runtime.transports.open_transport import TRANSPORTS
 from jaxquard.runtime.transports.protocol import Transport
+from tests.free_port import free_port
 
 NUM_PROCESSES, NUM_DEVICES, LIMIT_S = 4, 4, 100
 
@@ -58,7 +58,7 @@ class Crew:
     def __init__(self, transport: str, *, num_processes: int = NUM_PROCESSES, is_distributed: bool = True) -> None:
         self.transport = transport
         context = multiprocessing.get_context("spawn")
-        ports = [_free_port() for _ in range(num_processes)] if is_distributed else [None] * num_processes
+        ports = [free_port() for _ in range(num_processes)] if is_distributed else [None] * num_processes
         self.processes, self.pipes = [], []
         for number in range(num_processes):
             ours, theirs = context.Pipe()
@@ -145,9 +145,3 @@ def _serve(number: int, count: int, transport: str, ports: list[int | None], pip
         except BaseException:
             pipe.send((None, traceback.format_exc()))
         faulthandler.cancel_dump_traceback_later()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -126,7 +126,7 @@ def test_random_patterns(crew, seed):
 # Donation.
 
 
-def _send_and_donate(member, program_id, step):
+def _send_and_donate(member, program_id, step, looked):
     """Gives the buffers of messages away: when they were taken, and, of a copy, when they were not."""
     _, mesh, senders, receivers = member.store[f"program {program_id}"]
     (type_,) = types("float32[4096]{x}")
@@ -136,6 +136,7 @@ def _send_and_donate(member, program_id, step):
         values = [make_value(type_, mesh, (step, number)) + 0 for number in range(10)]
         sent = [senders[1].send(step, number, [value]) for number, value in enumerate(values[:5])]
         early = [member.transport.report().num_sent, [one.is_taken() for one in sent]]
+        looked.touch()
         copies = [value if one.is_taken() else value.copy() for value, one in zip(values, sent, strict=False)]
         jax.block_until_ready([overwrite(copy) for copy in copies])
         sent += [senders[1].send(step, number, [values[number]]) for number in range(5, 10)]
@@ -145,7 +146,7 @@ def _send_and_donate(member, program_id, step):
         return early
     if member.actor == 1:
         receivers[0].begin(step)
-        time.sleep(0.05)
+        _wait_for(looked.exists)
         for number in range(10):
             (value,) = receivers[0].recv(step, number, should_stop=never)
             check_value(value, type_, mesh, (step, number))
@@ -153,16 +154,16 @@ def _send_and_donate(member, program_id, step):
 
 
 def _wait_for(is_done):
-    end_s = time.perf_counter() + 20
+    end_s = time.perf_counter() + 60
     while not is_done():
         assert time.perf_counter() < end_s
         time.sleep(1e-3)
 
 
-def test_donated_buffers_arrive_whole(crew):
+def test_donated_buffers_arrive_whole(crew, tmp_path):
     crew.open(window_messages=2)
     program_id = load_one(crew, one_way(*[types("float32[4096]{x}")] * 10, may_donate=True))
-    num_sent, taken = crew.run(_send_and_donate, program_id, next(NUMBERS))[0]
+    num_sent, taken = crew.run(_send_and_donate, program_id, next(NUMBERS), tmp_path / "looked")[0]
     assert num_sent[1] % 10 == 5
     assert not all(taken)
 
@@ -225,27 +226,25 @@ def _wait_in_vain(member, program_id, step):
     if member.actor != 1:
         return None
     receivers[0].begin(step)
-    end_s = time.perf_counter() + 0.1
     reports = []
 
     def should_stop():
         reports.append(member.transport.report())
-        return time.perf_counter() > end_s
+        return any(mark.age_s > 0.05 for mark in reports[-1].waiting)
 
     with pytest.raises(TransferStopped) as caught:
         receivers[0].recv(step, 0, should_stop=should_stop)
-    return str(caught.value), time.perf_counter() - end_s, reports[-1], member.transport.report()
+    return str(caught.value), reports[-1], member.transport.report()
 
 
 def test_a_wait_can_be_given_up(crew):
     crew.open()
     program_id, step = load_one(crew, one_way(SMALL)), next(NUMBERS)
-    text, late_s, during, after = crew.run(_wait_in_vain, program_id, step)[1]
+    text, during, after = crew.run(_wait_in_vain, program_id, step)[1]
     assert text == f"stopped waiting for message 0 (float32[8]{{x}}) of step {step} from actor 0 to actor 1."
-    assert late_s < 5
     (mark,) = during.waiting
     assert (mark.peer, mark.program_id, mark.step, mark.number) == (0, program_id, step, 0)
-    assert 0.05 < mark.age_s < 5
+    assert 0.05 < mark.age_s < 60
     assert after.waiting == ()
 
 

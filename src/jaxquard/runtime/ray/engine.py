@@ -306,17 +306,17 @@ class RayEngine:
             self.monitor.await_loss()
             if self.crew.losses:
                 run.state.wait_finished(self.monitor.limit_s)
+        failure = None if self._is_closed else reply.failure
+        is_collective = self.crew.config.transport == "collective"
+        if not reply.is_complete and not self._is_closed:
+            # Before anyone is told: whoever is may send the next step at once, which is not one of this epoch.
+            self._epochs.end(run.epoch.number)
+        if failure is not None and is_collective:
+            self._lose_everyone(find_failure(failure, member))
         run.take_reply(member, reply)
         while self._runs and self._runs[0].state.is_finished:
             self._runs.popleft()
-        if reply.is_complete or self._is_closed:
-            return
-        self._epochs.end(run.epoch.number)
-        if reply.failure is None:
-            return
-        if self.crew.config.transport == "collective":
-            self._lose_everyone(find_failure(reply.failure, member))
-        elif self.crew.config.num_processes > 1:
+        if failure is not None and not is_collective and self.crew.config.num_processes > 1:
             self._await_partners(run, member)
 
     def _lose_everyone(self, failure: Failure) -> None:
@@ -362,7 +362,7 @@ class RayEngine:
             return
         try:
             epoch = self._epochs.current
-            if epoch is None or self.crew.losses or any(not run.state.is_finished for run in self._runs):
+            if epoch is None or self.crew.losses or any(not run.state.is_finished for run in tuple(self._runs)):
                 return
             forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
             for actor, members in enumerate(self.crew.members):

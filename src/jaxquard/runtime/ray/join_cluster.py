@@ -24,7 +24,7 @@ _CLIENT_MODULES = (
 _VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # How long Ray asks a control server that answers with refusals; it is up already, so not the usual 20 s.
-    "RAY_gcs_server_port_wait_time_s": "2",
+    "RAY_gcs_server_port_wait_time_s": "5",
 }
 _MIXED_UP = {
     True: ("control server, not its client server", "the address without ray://, or the port for clients (10001)"),

@@ -117,8 +117,9 @@ class RayRun:
 
 def describe_error(error: BaseException) -> StepReply:
     """A call that raised, which a step is not meant to do, as a reply."""
+    kind = type(getattr(error, "cause", None) or error).__name__
     failure = RemoteFailure(
-        order=-1, task="(starting the step)", kind=type(error).__name__, message=_last_line(error), traceback=str(error)
+        order=-1, task="(starting the step)", kind=kind, message=_last_line(error), traceback=str(error)
     )
     return StepReply(is_complete=False, is_intact=False, failure=failure)
 

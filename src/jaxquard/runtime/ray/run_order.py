@@ -18,6 +18,7 @@ from jaxquard.runtime.ray.worker_program import WorkerProgram
 from jaxquard.runtime.step_state import Failure, StepState
 from jaxquard.runtime.timings import ActorClock
 from jaxquard.runtime.transfer import place
+from jaxquard.runtime.transports.protocol import TransferStopped
 
 # Results up to this size come back with the reply: a loss is read without another call.
 _SMALL_BYTES = 1024
@@ -71,12 +72,16 @@ def run_order(
         for number, value in enumerate(order.inputs)
     )
     own = actor.index
-    inboxes = {
-        source: Inbox(
-            receiver, order.step, source, should_stop=is_stopped, note=note, ends={} if order.measure else None
-        )
-        for source, receiver in loaded.receivers.items()
-    }
+    try:
+        inboxes = {
+            source: Inbox(
+                receiver, order.step, source, should_stop=is_stopped, note=note, ends={} if order.measure else None
+            )
+            for source, receiver in loaded.receivers.items()
+        }
+    except TransferStopped:
+        # The epoch has ended since its turn came, and the next has its transports already.
+        return StepReply(is_complete=False, kept=tuple(value for value in order.inputs if isinstance(value, int)))
     channels: dict[tuple[int, int], Any] = {(source, own): inbox for source, inbox in inboxes.items()}
     channels |= {(own, target): Outbox(sender, order.step, unacknowledged) for target, sender in loaded.senders.items()}
     clock = ActorClock(waits_in_place=actor.platform == "cpu") if order.measure else None

@@ -80,7 +80,10 @@ class TransferSender:
         if not parts:
             return AlwaysTaken()
         acknowledgement = offer_number(self._program_id, step, link, number, _ACKNOWLEDGEMENT)
-        return PulledAcknowledgement(self._exchange.pull_token(link.target, acknowledgement))
+        try:
+            return PulledAcknowledgement(self._exchange.pull_token(link.target, acknowledgement))
+        except jax.errors.JaxRuntimeError as cause:
+            raise TransferError(link.describe_loss(step, number, cause)) from cause
 
 
 class TransferReceiver:
