@@ -106,7 +106,8 @@ def forward_only(batch, size=2):
     """Actor 0 is through when it has sent `size` numbers for each microbatch."""
 
     def outputs(x):
-        return jnp.mean(jq.pipeline_yield(x.sum() + jnp.arange(float(size))))
+        made = (x @ jnp.ones((8, 8))).sum() + jnp.arange(float(size))  # Without a product the receiver would make it.
+        return jnp.mean(jq.pipeline_yield(made))
 
     return jq.accumulate_grads(outputs, spinning_step.SCHEDULE, "stack")(batch)
 

@@ -18,14 +18,15 @@ LIMIT_SHARE = 0.7
 NUM_LAYERS = 2
 # A step that is put together from pairs of neighbours, and a few of its plans run whole (Figure 10).
 DEEP_MODEL, DEEP_LAYERS, DEEP_STRATEGIES = "gpt", 6, 6
+DEEP_SIZE = SIZES[1]
 # Meshes of two axes, for these models (CFP, section 5.2).
 MESHES = ((2, 4), (4, 2))
 MESH_MODELS = ("gpt", "moe")
-# Figure 11: LLAMA in a fixed memory, with growing batches, and with growing depth at the first of them. In 45 MiB data
-# parallelism has room for a batch of 64 and for 2 layers, ZeRO-1 for twice as much.
-MEMORY_BATCHES = (32, 64, 128)
+# Figure 11: LLAMA in a fixed memory, with growing batches, and with growing depth at the first of them. In 40 MiB data
+# parallelism has room for 2 layers, ZeRO-1 for 3 and ZeRO-3 for 4; with 6 only Megatron with sequence parallelism fits.
+MEMORY_BATCHES = (16, 32, 64)
 MEMORY_DEPTHS = (3, 4, 6)
-MEMORY_LIMIT_BYTES = 45 * 2**20
+MEMORY_LIMIT_BYTES = 40 * 2**20
 
 _QUICK = CellSpec(
     model="gpt",
@@ -64,7 +65,7 @@ def deep(models: Sequence[str] = MODELS) -> list[CellSpec]:
     """Figure 10 where the prediction is no measurement of the whole."""
     if DEEP_MODEL not in models:
         return []
-    model_dim, batch_size = SIZES[0]
+    model_dim, batch_size = DEEP_SIZE
     return [
         CellSpec(
             model=DEEP_MODEL,
