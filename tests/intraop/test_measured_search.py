@@ -22,7 +22,8 @@ def search(step, args, mesh):
 
 @pytest.mark.slow
 def test_a_model_is_searched_saved_and_trained(tmp_path):
-    step, (state, batch) = zoo_step("gpt-tiny", num_layers=1, optimizer="adam", dropout_rate=0.1)
+    # Not Adam: of a gradient that is rounding alone, as that of the bias of keys, it makes a step as large as others.
+    step, (state, batch) = zoo_step("gpt-tiny", num_layers=1, dropout_rate=0.1)
     found = search(step, (state, batch), mesh_of(x=8))
     assert len(found.segments) > 1
     assert not [note for note in found.notes if note.startswith("set aside")]
