@@ -99,7 +99,7 @@ def test_gpt3_on_256_chips():
 def test_4096_chips_are_quick():
     start = time.process_time()
     tuning = autotune(gpt3(batch=2048), num_chips=4096)
-    # Aim: 2 s. The bound leaves room for a slower machine; a benchmark holds the figure.
+    # Aim: 2 s. The bound leaves room for a slower machine.
     assert time.process_time() - start < 6
     assert tuning.plan.mesh_shape == (256, 16)
 

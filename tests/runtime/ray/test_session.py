@@ -19,7 +19,7 @@ from jaxquard.runtime.ray.private_ray import loopback_allowed
 from jaxquard.runtime.ray.quiet import kept_settings, quiet
 from jaxquard.runtime.ray.ray_session import start_or_join
 from tests.runtime.ray.cluster_hosts import joined
-from tests.runtime.ray.processes import name_of
+from tests.runtime.ray.processes import name_of, wait_until
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -45,13 +45,6 @@ def processes_of_ray():
             if process.status() != psutil.STATUS_ZOMBIE and any("ray" in word for word in process.cmdline()):
                 found.append(process)
     return found
-
-
-def wait_until(condition, limit_s=60):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager
