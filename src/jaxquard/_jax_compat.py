@@ -282,7 +282,10 @@ def dtype_named(name: str) -> Any:
 
 def key_implementation(name: str) -> str:
     """What `jax.random.key` calls the generator of keys with this dtype: `threefry2x32` for `key<fry>`."""
-    return _key_kinds()[name][0]
+    kinds = _key_kinds()
+    if name not in kinds:
+        raise ValueError(f"keys of type {name} are of no generator that is known here. There are: {', '.join(kinds)}.")
+    return kinds[name][0]
 
 
 def _key_dtypes() -> dict[str, Any]:
@@ -291,8 +294,9 @@ def _key_dtypes() -> dict[str, Any]:
 
 @functools.cache
 def _key_kinds() -> dict[str, tuple[str, Any]]:
-    kinds = [
-        (name, jax.eval_shape(functools.partial(jax.random.key, 0, impl=name)).dtype)
-        for name in ("threefry2x32", "rbg", "unsafe_rbg")
-    ]
-    return {dtype.name: (name, dtype) for name, dtype in kinds}
+    kinds: dict[str, tuple[str, Any]] = {}
+    for name in ("threefry2x32", "rbg", "unsafe_rbg", "threefry4x32", "philox2x32", "philox4x32"):
+        with contextlib.suppress(ValueError):  # This version has no such generator.
+            dtype = jax.eval_shape(functools.partial(jax.random.key, 0, impl=name)).dtype
+            kinds[dtype.name] = name, dtype
+    return kinds

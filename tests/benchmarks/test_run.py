@@ -11,6 +11,7 @@ def folder(tmp_path, monkeypatch):
     (benchmarks / "good.py").write_text("def main():\n    print('a table')\n")
     (benchmarks / "bad.py").write_text("def main():\n    raise SystemExit(3)\n")
     (benchmarks / "measure.py").write_text("")
+    (benchmarks / "shard_search.py").write_text("def main():\n    print('hours later')\n")
     monkeypatch.setattr(run, "FOLDER", benchmarks)
 
 
@@ -30,10 +31,17 @@ def test_runs_all_and_tells_which_failed(capfd):
     assert "== bad: failed with status 3" in out
     assert "a table" in out
     assert out.endswith("failed: bad\n")
+    assert "hours later" not in out
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_long_one_runs_if_it_is_named(capfd):
+    assert run.main(["shard_search"]) == 0
+    assert "hours later" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("folder")
 def test_an_unknown_name_is_answered_with_the_list(capsys):
     with pytest.raises(SystemExit):
         run.main(["goood"])
-    assert "there is no benchmark goood. There are: bad, good." in capsys.readouterr().err
+    assert "there is no benchmark goood. There are: bad, good, shard_search." in capsys.readouterr().err

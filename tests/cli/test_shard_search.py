@@ -182,6 +182,7 @@ class FakeBars:
         (("steps:make_step", "--devices", 9), "--devices is 9, but JAX has 8 of the platform cpu. Give --devices 8."),
         (("gpt-tiny", "--memory-limit", "lots"), "--memory-limit should be a size above 0, such as 2GiB, 500MB or"),
         (("gpt-tiny", "--memory-limit", "0"), "--memory-limit should be a size above 0"),
+        (("gpt-tiny", "--memory-limit", "9" * 400), "--memory-limit should be a size above 0"),
         (("gpt-tiny", "--memory-limit", "2 GiBs"), "--memory-limit should be a size above 0"),
         (("gpt-tiny", "--cache", "steps.py"), "--cache steps.py is a file. Give a folder"),
         (("gpt-tiny", "--cache", "a", "--no-cache"), "--cache a and --no-cache contradict each other."),

@@ -1,7 +1,12 @@
-"""Analysis of deep models: a hundred layers in a few seconds, in time that grows with the depth and no faster."""
+"""Analysis of deep models: in a small part of what JAX takes to trace them, and growing with the depth, no faster.
+
+96 layers are to be analysed in 2 s (`benchmarks/shard_cost.py`). A machine may be slower, or busy, but then it traces
+more slowly too: analysis takes 0.12 to 0.2 of that time.
+"""
 
 import time
 
+import jax
 import pytest
 
 from jaxquard.intraop.analyse import analyse_step
@@ -9,10 +14,20 @@ from jaxquard.intraop.traced_step import trace_step
 from tests.intraop.scanned_zoo import scanned_types
 from tests.intraop.steps import LINE, zoo_types
 
+PART_OF_TRACING = 0.4
+
 
 def traced(num_layers):
     step, args = zoo_types("gpt-tiny", num_layers=num_layers, optimizer="adam")
     return trace_step(step, args)
+
+
+def traced_anew(num_layers):
+    """With the seconds that it took."""
+    jax.clear_caches()
+    start_s = time.process_time()
+    step = traced(num_layers)
+    return step, time.process_time() - start_s
 
 
 def analysis_s(step):
@@ -28,15 +43,15 @@ def analysis_s(step):
 
 @pytest.mark.slow
 def test_analysis_grows_with_depth_and_no_faster():
-    few_s, many_s = (analysis_s(traced(num_layers)) for num_layers in (24, 96))
-    # Aim: 2 s. The bound leaves room for a slower machine.
-    assert many_s < 4
+    many, traced_s = traced_anew(96)
+    few_s, many_s = analysis_s(traced(24)), analysis_s(many)
+    assert many_s < PART_OF_TRACING * traced_s
     assert many_s < 5 * few_s
 
 
 def test_analysis_of_24_layers_is_quick():
-    # Half a second, and room for a slower machine.
-    assert analysis_s(traced(24)) < 5
+    step, traced_s = traced_anew(24)
+    assert analysis_s(step) < PART_OF_TRACING * traced_s
 
 
 @pytest.mark.slow

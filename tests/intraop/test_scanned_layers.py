@@ -19,7 +19,7 @@ from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.same_numbers import TOLERANCE, check_same, check_step
 from tests.intraop.scanned_patterns import OPENED, microbatches, plain
 from tests.intraop.scanned_zoo import scanned_step, scanned_types
-from tests.intraop.steps import ZOO, analyse, mesh_of, random_assignment, zoo_types
+from tests.intraop.steps import ZOO, analyse, inputs, mesh_of, random_assignment, sgd, weights, zoo_types
 from tests.intraop.test_find_blocks import shape_of
 from tests.intraop.test_open_scans import LOW_TOLERANCE
 
@@ -190,6 +190,24 @@ class TestPlan:
         parts = [Part(leaf=0), *(Part(leaf=1, index=(layer,)) for layer in range(3))]
         specs = [PartitionSpec("x"), PartitionSpec("x"), PartitionSpec(None, "x"), PartitionSpec(None, "x", None)]
         assert stacked_specs(parts, specs) == [PartitionSpec("x"), PartitionSpec(None, None, "x")]
+
+    def test_parts_of_a_leaf_may_be_of_different_depth(self):
+        parts = [Part(leaf=0, index=index) for index in ((0, 0), (0, 1), (1,), (2,), (3,))]
+        deep, flat = PartitionSpec(None, "x"), PartitionSpec(None, None, "x")
+        assert stacked_specs(parts, [deep, deep, flat, flat, flat]) == [PartitionSpec(None, None, None, "x")]
+        rows = PartitionSpec(None, "x")
+        assert stacked_specs(parts, [deep, deep, rows, rows, rows]) == [PartitionSpec(None, None, "x")]
+
+    def test_a_layer_that_is_a_stack_again_in_one_place(self):
+        def loss(params, batch):
+            x, targets = batch
+            y, _ = jax.lax.scan(lambda x, w: (jnp.tanh(jnp.einsum("bd,kde->bke", x, w).mean(1)), None), x, params["w"])
+            return jnp.mean((y - targets) ** 2) + 0.1 * jnp.sum(params["w"][0][0] ** 2)
+
+        step, args = sgd(loss), (weights(w=(4, 3, 16, 16)), (inputs(16, 16), inputs(16, 16, seed=3)))
+        analysis = analyse(step, args)
+        assert {len(part.index) for part in analysis.graph.step.inputs if part.leaf == 0} == {1, 2}
+        check_step(step, args, analysis, [random_assignment(analysis, seed) for seed in range(6)], mesh=mesh_of(x=8))
 
     def test_a_plan_for_other_layers_is_refused_by_the_stacked_leaf(self, found):
         step, args = plain(3)

@@ -1,6 +1,7 @@
 """The whole search under made-up prices, and what it refuses."""
 
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxquard.errors import ShardingError
 from jaxquard.intraop import search_sharding as search_module
 from jaxquard.intraop.search_sharding import search_sharding
+from jaxquard.pricing import MeasuredPricer
 from tests.intraop.fake_pricer import TIMES_MS, FakePricer
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import check_same
@@ -187,6 +189,30 @@ class TestBadInput:
         monkeypatch.setattr(jax, "process_index", lambda: 1)
         with pytest.raises(ShardingError, match=r"devices of other processes \(0\), .*jax\.local_devices"):
             search(*PATTERNS["mlp"](), mesh)
+
+    @pytest.mark.parametrize("cache", ["prices", Path("prices"), 3])
+    def test_a_cache_that_is_none(self, mesh, cache):
+        message = (
+            rf"cache must be a jaxquard\.pricing\.PriceCache, None or 'default', but is {re.escape(repr(cache))}\."
+        )
+        with pytest.raises(ShardingError, match=message):
+            search(*PATTERNS["mlp"](), mesh, pricer=None, cache=cache)
+
+    def test_a_pricer_that_is_none(self, mesh):
+        with pytest.raises(ShardingError, match=r"but Bare has no price_all and no compare\. Leave it out to"):
+            search(*PATTERNS["mlp"](), mesh, pricer=type("Bare", (), {})())
+
+    def test_a_pricer_of_another_mesh(self):
+        with MeasuredPricer(mesh_of(a=4, b=2), cache=None) as pricer, pytest.raises(ShardingError) as caught:
+            search(*PATTERNS["mlp"](), mesh_of(a=2, b=4), pricer=pricer)
+        assert str(caught.value) == (
+            "the pricer measures on another mesh than the one to plan for: (a=4, b=2) of devices 0, 1, 2, 3, 4, 5, 6, "
+            "7, not (a=2, b=4) of devices 0, 1, 2, 3, 4, 5, 6, 7. Make it with MeasuredPricer(mesh)."
+        )
+
+    def test_an_axis_that_is_called_outer_is_meant(self):
+        found = search(*PATTERNS["mlp"](), mesh_of(inner=2, outer=4), batch_axis="outer")
+        assert all(names[1] == "rows" for segment in found.segments for names in segment.strategy)
 
     def test_three_axes(self):
         with pytest.raises(

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.hlo import parse_module
-from jaxquard.pricing import FailureReason, Price
+from jaxquard.pricing import FailureReason, Price, compile_processes
 from jaxquard.pricing.compile_processes import CompileProcesses
 from jaxquard.pricing.lower_program import lower_program
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
@@ -123,6 +123,39 @@ class TestModulesOfTheSameName:
             "compiling in this process, one program after the other: the compiler ended its process (exit code 1): "
             "RuntimeError: not the queue that was meant"
         )
+
+
+class TestNoMoreProcesses:
+    @pytest.fixture
+    def full(self, monkeypatch):
+        def refuse(*_, **__):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        return lambda: monkeypatch.setattr(compile_processes.subprocess, "Popen", refuse)
+
+    def test_we_compile_here(self, compilers, hits, full, caplog):
+        full()
+        ones = jnp.ones((8, 8))
+        for _ in range(2):
+            (result,) = start(compilers, product(8))()(ones, ones)
+            np.testing.assert_array_equal(result, 8 * ones)
+        assert hits() == 0
+        assert [record.message for record in caplog.records] == [
+            "compiling in this process, one program after the other: [Errno 11] Resource temporarily unavailable"
+        ]
+        folder = compilers._crew.folder
+        compilers.stop()
+        assert not os.path.exists(folder)
+
+    def test_one_that_died_is_not_replaced(self, compilers, hits, full):
+        start(compilers, product(8))()
+        (worker,) = compilers._crew._workers
+        full()
+        os.kill(worker._process.pid, signal.SIGKILL)
+        with pytest.raises(EOFError, match="the compiler ended its process"):
+            start(compilers, product(16))()
+        start(compilers, product(24))()
+        assert hits() == 1
 
 
 def test_a_stalled_compiler_is_given_up():

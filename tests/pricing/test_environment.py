@@ -42,6 +42,19 @@ def test_which_devices_of_a_kind_does_not_matter():
     assert key_on("gpu") != key_on("tpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("jax_compiler_enable_remat_pass", False), ("jax_memory_fitting_effort", 0.5)]
+)
+def test_rare_settings_of_the_compiler_count(name, value):
+    before, usual = key_on("tpu"), getattr(jax.config, name)
+    try:
+        jax.config.update(name, value)
+        assert key_on("tpu") != before
+    finally:
+        jax.config.update(name, usual)
+    assert key_on("tpu") == before
+
+
 @pytest.mark.parametrize("module", [jax, jaxlib])
 def test_prices_of_another_version_are_others(monkeypatch, module):
     before = key_on("tpu")

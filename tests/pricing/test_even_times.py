@@ -6,15 +6,17 @@ import pytest
 from jaxquard.pricing.even_times import even_errors, even_times
 
 TRUE_S = np.array([0.100, 0.103, 0.110, 0.125])
+# Odd and even numbers of programs; the best is 3 % ahead of the next.
+FIELDS = (TRUE_S[:3], TRUE_S, np.array([*TRUE_S, 0.104]), np.array([*TRUE_S, 0.104, 0.105, 0.106]))
 
 
-def noisy_runs(seed, *, num_runs=40):
+def noisy_runs(seed, *, num_runs=40, true_s=TRUE_S):
     """All suffer alike from what lasts, each alone from what does not; now and then one has luck."""
     rng = np.random.default_rng(seed)
     shared = rng.gamma(2.0, 0.15, num_runs)
-    own = rng.gamma(2.0, 0.03, (len(TRUE_S), num_runs))
-    luck = np.where(rng.random((len(TRUE_S), num_runs)) < 0.02, 0.85, 1.0)
-    return TRUE_S[:, None] * (1 + shared) * (1 + own) * luck
+    own = rng.gamma(2.0, 0.03, (len(true_s), num_runs))
+    luck = np.where(rng.random((len(true_s), num_runs)) < 0.02, 0.85, 1.0)
+    return true_s[:, None] * (1 + shared) * (1 + own) * luck
 
 
 def test_quiet_programs_take_what_each_run_takes():
@@ -47,21 +49,32 @@ def test_the_level_is_that_of_the_least_runs():
     assert np.log(even_times(runs)).mean() == pytest.approx(np.log(runs.min(axis=1)).mean())
 
 
-def test_ratios_wander_less_than_those_of_least_runs():
+@pytest.mark.parametrize("true_s", FIELDS, ids=len)
+def test_ratios_wander_less_than_those_of_least_runs(true_s):
     def wander(estimates):
-        return np.log(estimates / np.exp(np.log(estimates).mean(axis=1, keepdims=True)) / TRUE_S).std(axis=0).mean()
+        return np.log(estimates / np.exp(np.log(estimates).mean(axis=1, keepdims=True)) / true_s).std(axis=0).mean()
 
-    found = np.array([even_times(noisy_runs(seed)) for seed in range(200)])
-    least = np.array([noisy_runs(seed).min(axis=1) for seed in range(200)])
+    found = np.array([even_times(noisy_runs(seed, true_s=true_s)) for seed in range(200)])
+    least = np.array([noisy_runs(seed, true_s=true_s).min(axis=1) for seed in range(200)])
     assert wander(found) < 0.4 * wander(least)
     assert (found.argmin(axis=1) == 0).mean() > 0.95
 
 
-def test_errors_are_what_ratios_wander_by():
+@pytest.mark.parametrize("true_s", FIELDS, ids=len)
+def test_no_two_of_different_speed_come_out_as_equal(true_s):
+    found = np.array([even_times(noisy_runs(seed, true_s=true_s)) for seed in range(200)])
+    gaps = np.diff(np.sort(np.log(found), axis=1), axis=1)
+    assert (gaps > 0).all()
+    relative = np.log(found) - np.log(found).mean(axis=1, keepdims=True)
+    assert relative.mean(axis=0) == pytest.approx(np.log(true_s) - np.log(true_s).mean(), abs=0.003)
+
+
+@pytest.mark.parametrize("true_s", FIELDS, ids=len)
+def test_errors_are_what_ratios_wander_by(true_s):
     """Over many repetitions; times of neighbours in a race hang together, so that it is no equality."""
-    found = np.array([even_times(noisy_runs(seed)) for seed in range(200)])
+    found = np.array([even_times(noisy_runs(seed, true_s=true_s)) for seed in range(200)])
     wander = np.log(found / np.exp(np.log(found).mean(axis=1, keepdims=True))).std(axis=0)
-    told = np.array([even_errors(noisy_runs(seed)) for seed in range(200)]).mean(axis=0)
+    told = np.array([even_errors(noisy_runs(seed, true_s=true_s)) for seed in range(200)]).mean(axis=0)
     assert told == pytest.approx(wander, rel=0.5)
     assert 0.002 < told.mean() < 0.02
 

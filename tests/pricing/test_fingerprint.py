@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import jax
+import jax.experimental.xla_metadata
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,6 +27,10 @@ def body(a, b, *, factor=2.0, precision=None, dims=((1,), (0,)), flip=False, dty
 
 def key(program):
     return Fingerprints().key(program)
+
+
+def sixteen_bits(key_):
+    return jax.random.bits(key_, (16,))
 
 
 def variants():
@@ -56,6 +61,13 @@ def variants():
     yield "a donation", dataclasses.replace(base, donated=(0,))
     yield "an unused input", make(lambda a, b, c: body(a, b), *TYPES, array(3))
     yield "an output twice", make(lambda a, b: (body(a, b),) * 2, *TYPES)
+    yield "random bits", make(sixteen_bits, key_type())
+    with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
+        otherwise = make(sixteen_bits, key_type())
+    yield "random bits, otherwise", otherwise
+    with jax.experimental.xla_metadata.set_xla_metadata(hint="fast"):
+        hinted = make(body, *TYPES)
+    yield "a hint to the compiler", hinted
     for name, seed in (("a constant", 0), ("another constant", 1)):
         constant = np.random.default_rng(seed).normal(size=(16, 16)).astype(np.float32)
         yield name, make(lambda a, b, c=constant: body(a, b) + c, *TYPES)

@@ -26,7 +26,9 @@ def test_integers_are_small(dtype):
 
 
 @pytest.mark.parametrize("shape", [(), (8,), (8, 3)])
-@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize(
+    "implementation", ["threefry2x32", "rbg", "unsafe_rbg", "threefry4x32", "philox2x32", "philox4x32"]
+)
 def test_keys_are_keys(shape, implementation):
     dtype = jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
     spec = P("x") if shape else P()

@@ -81,12 +81,12 @@ def parse_size(text: str | None, *, option: str = "--memory-limit") -> int | Non
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     unit = None if found is None else _UNITS.get(found[2])
-    size_bytes = 0 if found is None or unit is None else int(float(found[1]) * unit)
-    if size_bytes < 1:
+    size_bytes = 0.0 if found is None or unit is None else float(found[1]) * unit
+    if not 1 <= size_bytes < math.inf:
         raise ShardingError(
             f"{option} should be a size above 0, such as 2GiB, 500MB or 1000000 (bytes), but is {text!r}."
         )
-    return size_bytes
+    return int(size_bytes)
 
 
 def choose_cache(folder: Path | None, *, no_cache: bool) -> PriceCache | None:

@@ -18,8 +18,8 @@ from jaxquard.intraop.search_frontier import Frontier, FrontierPoint
 from jaxquard.intraop.search_segments import PricedSegment
 from jaxquard.pricing import Failure, OnProgress, Pricer
 
-# How far the sum of equation (9) may be above what a plan takes as one program.
-SUM_SLACK = 1.3
+# How far the sum of equation (9) may be above what a plan takes as one program: 5 to 47 % in our evaluation.
+SUM_SLACK = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def search_sharding(
     """
     _check_types(args, mesh, memory_limit_bytes, num_finalists)
     mesh = automatic_mesh(mesh)
+    _check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
     outer = _check(axes, batch_axis)
     traced = trace_step(step, args)
@@ -110,6 +111,30 @@ def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_fin
     _check_numbers(memory_limit_bytes, num_finalists)
 
 
+def _check_pricer(pricer: object, cache: object, mesh: Mesh) -> None:
+    missing = [name for name in ("price_all", "compare") if not callable(getattr(pricer, name, None))]
+    if pricer is not None and missing:
+        raise ShardingError(
+            f"pricer must be a jaxquard.pricing.Pricer, but {type(pricer).__name__} has no {' and no '.join(missing)}. "
+            "Leave it out to measure on the mesh."
+        )
+    if isinstance(pricer, MeasuredPricer) and pricer.mesh != mesh:
+        raise ShardingError(
+            f"the pricer measures on another mesh than the one to plan for: {_describe(pricer.mesh)}, not "
+            f"{_describe(mesh)}. Make it with MeasuredPricer(mesh)."
+        )
+    if cache is not None and cache != "default" and not isinstance(cache, PriceCache):
+        raise ShardingError(
+            f"cache must be a jaxquard.pricing.PriceCache, None or 'default', but is {cache!r}. For a folder pass "
+            "PriceCache(folder)."
+        )
+
+
+def _describe(mesh: Mesh) -> str:
+    sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    return f"({sizes}) of devices {', '.join(str(device.id) for device in mesh.devices.flat)}"
+
+
 def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
     is_size = isinstance(memory_limit_bytes, int | float | np.number) and not isinstance(memory_limit_bytes, bool)
     if memory_limit_bytes is not None and (not is_size or not math.isfinite(memory_limit_bytes)):
@@ -132,7 +157,7 @@ def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
     if not 1 <= len(axes) <= 2:
         raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
-    if batch_axis == "outer":
+    if batch_axis == "outer" and "outer" not in axes:
         return next(iter(axes)) if len(axes) == 2 else None
     if batch_axis is not None and batch_axis not in axes:
         raise ShardingError(f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}.")

@@ -42,9 +42,9 @@ def stacked_specs(parts: Sequence[Part], specs: Sequence[PartitionSpec]) -> list
     """For each leaf, how it is cut: not along the layers, and as most of its parts; of equally many, the first ones."""
     found = []
     for _, places in sorted(by_leaf(parts).items()):
-        counts = Counter(_entries(specs[place]) for place in places)
-        depth = len(parts[places[0]].index)
-        found.append(PartitionSpec(*_trimmed((*(None,) * depth, *counts.most_common(1)[0][0]))))
+        # Parts need not be of one depth, as where one layer of a stack is a stack again.
+        counts = Counter(_trimmed((*(None,) * len(parts[place].index), *specs[place])) for place in places)
+        found.append(PartitionSpec(*counts.most_common(1)[0][0]))
     return found
 
 
@@ -67,10 +67,6 @@ def pair_parts(
         result = results.get(part.leaf)
         paired.append(None if result is None else places[Part(leaf=result, index=part.index)])
     return tuple(paired)
-
-
-def _entries(spec: PartitionSpec) -> tuple[Any, ...]:
-    return _trimmed(tuple(spec))
 
 
 def _trimmed(entries: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -108,12 +108,13 @@ class _Crew:
         self.folder = tempfile.mkdtemp(prefix="jaxquard-compiled-")
         self._limit_s = limit_s
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="compile")
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        # None where there are no processes and will be none.
+        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._is_broken = False
+        self.end = weakref.finalize(self, _end, self._workers, self._pool, self.folder)
         for _ in range(num_workers):
             self._add_worker()
-        self.end = weakref.finalize(self, _end, self._workers, self._pool, self.folder)
 
     def compile(self, request: bytes) -> "Future[tuple[str, float]]":
         """Answers with "" or what went wrong, and the seconds that it took."""
@@ -123,6 +124,9 @@ class _Crew:
         if self._is_broken:
             raise NotStartedError("no process could be started before")
         worker = self._idle.get()
+        if worker is None:
+            self._idle.put(None)  # For whoever waits next.
+            raise NotStartedError("no process could be started before")
         try:
             answer = worker.ask(request, limit_s=self._limit_s)
         except (EOFError, OSError, CompileStalledError, NotStartedError) as error:
@@ -130,8 +134,7 @@ class _Crew:
             worker.kill()
             self._workers.remove(worker)
             if self.end.alive and isinstance(error, NotStartedError):
-                self._is_broken = True
-                _log.warning("compiling in this process, one program after the other: %s", error)
+                self._give_up(error)
             elif self.end.alive:
                 self._add_worker()
             raise
@@ -139,9 +142,19 @@ class _Crew:
         return answer
 
     def _add_worker(self) -> None:
-        worker = _Worker(self.folder)
+        try:
+            worker = _Worker(self.folder)
+        except OSError as error:  # No more processes, or no memory for one; others may be there.
+            if not self._workers and not self._is_broken:
+                self._give_up(error)
+            return
         self._workers.append(worker)
         self._idle.put(worker)
+
+    def _give_up(self, error: Exception) -> None:
+        self._is_broken = True
+        self._idle.put(None)
+        _log.warning("compiling in this process, one program after the other: %s", error)
 
 
 def _end(workers: list["_Worker"], pool: ThreadPoolExecutor, folder: str) -> None:
@@ -162,16 +175,22 @@ class _Worker:
         module = "jaxquard.pricing.compile_worker"
         # -P: the working folder may have files with the names of modules. A session of its own: Ctrl-C is for us, and
         # we end it.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(descriptor), folder, str(len(jax.devices("cpu")))],
-            pass_fds=(descriptor,),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            env=_environment(),
-            start_new_session=True,
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(descriptor), folder, str(len(jax.devices("cpu")))],
+                pass_fds=(descriptor,),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env=_environment(),
+                start_new_session=True,
+            )
+        except OSError:
+            self._connection.close()
+            self._errors.close()
+            raise
+        finally:
+            theirs.close()
 
     def ask(self, request: bytes, *, limit_s: float) -> tuple[str, float]:
         """Compiles one program: "" or what went wrong, and the seconds that it took.

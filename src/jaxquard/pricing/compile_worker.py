@@ -3,7 +3,7 @@
 It reads requests (`_jax_compat.compile_request`) from a connection and leaves what it has compiled in the folder, as
 JAX's persistent compilation cache; the other process then finds it there. It says when it is ready, so that one which
 cannot start is told from one that a program has ended. To each request it answers "" or what the compiler says against
-it, with the seconds that it took, and it ends when the connection does.
+it, with the seconds of the processor that it took (others may share the cores), and it ends when the connection does.
 """
 
 import os
@@ -30,9 +30,9 @@ def main(descriptor: int, folder: str, num_devices: int) -> None:
                 request = connection.recv_bytes()
             except EOFError:
                 return
-            start_s = time.perf_counter()
+            start_s = time.process_time()
             said = _answer(request)
-            connection.send((said, time.perf_counter() - start_s))
+            connection.send((said, time.process_time() - start_s))
 
 
 def _answer(request: bytes) -> str:

@@ -25,6 +25,8 @@ _SETTINGS = (
     "jax_memory_fitting_level",
     "jax_exec_time_optimization_effort",
 )
+# More of them, which are told only where they are not as JAX has them, so that prices of before stay good.
+_RARE_SETTINGS = {"jax_compiler_enable_remat_pass": True, "jax_memory_fitting_effort": 0.0}
 # Counts how programs are prepared for the compiler beyond what their fingerprints tell: what `gather_grouped` and
 # `compiler_options` do came with the second.
 _PREPARATION = 2
@@ -66,6 +68,10 @@ def environment_key(mesh: Mesh, **measured: Any) -> str:
         "flags": [_flags(name, device.platform) for name in _FLAGS],
         "measured": sorted(measured.items()),
     }
+    rare = [(name, getattr(jax.config, name, usual)) for name, usual in _RARE_SETTINGS.items()]
+    changed = [(name, str(value)) for name, value in rare if value != _RARE_SETTINGS[name]]
+    if changed:
+        parts["rare settings"] = changed
     if device.platform == "cpu" and is_memory_kept():
         parts["memory"] = "kept"
     links = sorted(item for item in os.environ.items() if item[0].startswith("NCCL_") and item[0] not in _NCCL_LOGS)

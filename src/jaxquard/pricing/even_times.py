@@ -3,8 +3,11 @@
 The least of many runs is a lucky one, and who has it is chance. Seen on 2 cores with 7 plans of a GPT step of 110 to
 120 ms in turns, 240 runs each: the order by the least of 40 runs has a standard deviation of 4.2 % of a plan's time
 (4.4 % with 80), so that the best of ten seems 6 % better than it is. But what disturbs a machine lasts longer than a
-run, and hits all that stand side by side. The median over runs of a plan's time, relative to the median of its
-neighbours in the same round, has a standard deviation of 1.5 % after 40 runs and 1.1 % after 80.
+run, and hits all that stand side by side: the median over rounds of what one takes relative to its neighbours in the
+same round deviates by 1.5 % after 40 runs and by 1.1 % after 80.
+
+Each is compared with each other, and its place is the mean of these medians. To compare all with the median of a round
+is not enough: of an odd number of programs that median is one of them, and two that are it in turns come out as equal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +30,10 @@ def even_times(times_s: Sequence[Sequence[float]]) -> list[float]:
     """
     if len(times_s) == 0:
         return []
-    whole, beside = _beside_neighbours(times_s)
-    offsets = [np.median(runs) for runs in beside]
-    longest = [offset for offset, runs in zip(offsets, beside, strict=True) if len(runs) == whole.shape[1]]
-    level = whole.min(axis=1).mean() - np.mean(longest)
+    logs, whole = _logarithms(times_s)
+    # Those with most runs have offsets that add up to nothing: of two, one's median is the other's, negated.
+    offsets = [np.median(runs - whole[:, : len(runs)], axis=1).mean() for runs in logs]
+    level = whole.min(axis=1).mean()
     return [float(np.exp(level + offset)) for offset in offsets]
 
 
@@ -41,18 +44,17 @@ def even_errors(times_s: Sequence[Sequence[float]]) -> list[float | None]:
     """
     if len(times_s) == 0:
         return []
-    whole, beside = _beside_neighbours(times_s)
+    logs, whole = _logarithms(times_s)
     if len(whole) < _FEWEST_PROGRAMS:
-        return [None] * len(beside)
-    return [_median_error(runs) if len(runs) >= _FEWEST else None for runs in beside]
+        return [None] * len(logs)
+    pace = whole.mean(axis=0)
+    return [_median_error(runs - pace[: len(runs)]) if len(runs) >= _FEWEST else None for runs in logs]
 
 
-def _beside_neighbours(times_s: Sequence[Sequence[float]]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The logarithms of those with most runs, and of all runs relative to the median of these in the same round."""
+def _logarithms(times_s: Sequence[Sequence[float]]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Of all runs, and of those programs that have most."""
     logs = [np.log(np.asarray(runs)) for runs in times_s]
-    whole = np.array([runs for runs in logs if len(runs) == max(map(len, logs))])
-    neighbours = np.median(whole, axis=0)
-    return whole, [runs - neighbours[: len(runs)] for runs in logs]
+    return logs, np.array([runs for runs in logs if len(runs) == max(map(len, logs))])
 
 
 def _median_error(values: np.ndarray) -> float:

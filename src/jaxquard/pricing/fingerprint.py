@@ -120,13 +120,26 @@ def _lines(jaxpr: Any, write: Callable[[Any], str]) -> Iterator[str]:
     for equation in jaxpr.eqns:
         inputs = ",".join(map(use, equation.invars))
         results = ",".join(map(define, equation.outvars))
-        yield f"{results}={equation.primitive.name}{_write_params(equation, write)}({inputs})"
+        yield f"{results}={equation.primitive.name}{_write_params(equation, write)}({inputs}){_context(equation)}"
     yield ",".join(map(use, jaxpr.outvars))
 
 
 def _write_params(equation: Any, write: Callable[[Any], str]) -> str:
     skipped = _ONLY_TO_DIFFERENTIATE.get(equation.primitive.name, ())
     return "[" + ";".join(f"{k}={write(v)}" for k, v in sorted(equation.params.items()) if k not in skipped) + "]"
+
+
+def _context(equation: Any) -> str:
+    """What was set around the operation, where it is not as usual."""
+    usual = {
+        "compute_type": None,
+        "xla_metadata": None,
+        "threefry_partitionable": jax.config.jax_threefry_partitionable,
+    }
+    context = getattr(equation, "ctx", None)
+    found = {name: getattr(context, name, value) for name, value in usual.items()}
+    told = [f"{name}={value}" for name, value in found.items() if value != usual[name]]
+    return f"@{','.join(told)}" if told else ""
 
 
 @functools.lru_cache(maxsize=4096)

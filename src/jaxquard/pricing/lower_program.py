@@ -12,13 +12,14 @@ from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard.pricing.compiler_options import compiler_options
+from jaxquard.pricing.drop_callbacks import drop_callbacks
 from jaxquard.pricing.insert_constraints import insert_constraints
 from jaxquard.pricing.program import ShardedProgram
 
 
 def lower_program(program: ShardedProgram, *, mesh: Mesh) -> Any:
-    """Lowers a program; all of its inputs are kept."""
-    closed: Any = insert_constraints(program.jaxpr, program.constraints, mesh=mesh)
+    """Lowers a program; all of its inputs are kept, and callbacks that return nothing are not."""
+    closed: Any = drop_callbacks(insert_constraints(program.jaxpr, program.constraints, mesh=mesh))
     evaluate = core.jaxpr_as_fun(closed)
 
     def priced(*inputs: jax.Array) -> list[jax.Array]:

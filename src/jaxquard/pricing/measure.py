@@ -72,7 +72,7 @@ class MeasuredPricer:
             num_profiled_runs: runs after those, under JAX's profiler, which tell communication from computation (see
                 `Price`); 0 for no such split. 3 do.
             cache: where prices are kept: the user's own folder, another, or nowhere.
-            num_compilers: how many programs are compiled at a time; None for as many as there are cores.
+            num_compilers: how many programs are compiled at a time, 32 at most; None for as many as there are cores.
             slow_factor: a program that takes so many times as long as the best of its group is stopped early.
             limit_s: seconds that all runs of a program may take; one that takes so long alone is set aside.
             compile_limit_s: the same for compiling it, where processes of their own compile.
@@ -88,7 +88,7 @@ class MeasuredPricer:
             num_warmups=num_warmups, num_runs=num_runs, max_runs=max_runs, slow_factor=slow_factor, limit_s=limit_s
         )
         self._cache = PriceCache() if cache == "default" else cache
-        num_compilers = num_cores() if num_compilers is None else num_compilers
+        num_compilers = min(num_cores() if num_compilers is None else num_compilers, _MOST_TOGETHER)
         self._meter = Meter()
         self._compilers = choose_compilers(
             mesh, num_compilers=num_compilers, limit_s=compile_limit_s, on_compiled=self._meter.add_compile_work
@@ -96,7 +96,7 @@ class MeasuredPricer:
         # They hold what they have compiled, so once there are some, even a few programs go to them.
         self._has_compilers = False
         self._pacer = Pacer()
-        self._batch_size = max(round_size, min(num_compilers, _MOST_TOGETHER))
+        self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
 
@@ -111,6 +111,11 @@ class MeasuredPricer:
         self._compilers.stop()
         self._pacer.stop()
         self._has_compilers = False
+
+    @property
+    def mesh(self) -> Mesh:
+        """What it runs programs on."""
+        return self._mesh
 
     @property
     def compilers(self) -> Compilers:
@@ -252,7 +257,8 @@ class MeasuredPricer:
         """What else than the program decides a price."""
         measured: dict[str, Any] = {"num_warmups": effort.num_warmups, "num_runs": effort.num_runs}
         if rivals is not None:
-            measured["rivals"] = rivals
+            # Each compared with each; before, all with the median of their round.
+            measured["each with each"] = rivals
         # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
         if effort.max_runs != DEFAULT_MAX_RUNS:
             measured["max_runs"] = effort.max_runs

@@ -16,8 +16,9 @@ class Spent:
         lowering_s: making StableHLO of programs.
         compiling_s: waiting for compilers.
         running_s: running programs, with their inputs, warm-ups and profiled runs.
-        compile_work_s: what the compilers took, one by one: more than `compiling_s` where some work at a time, or while
-            programs run. Compiling and running without any of that would take `compile_work_s + running_s`.
+        compile_work_s: what the compilers took, added up: in processes, the processor's time; else by the clock. More
+            than `compiling_s` where some work at a time, or while programs run. A compiler that works alone may use
+            several cores and take less than its part of this.
     """
 
     lowering_s: float = 0.0

@@ -80,12 +80,18 @@ class Subject:
 
 
 def check_links(equation, *, seed=0):
-    """Every link, with every number of parts, together with those of the other inputs."""
+    """Every link, with every number of parts, together with those of the other inputs.
+
+    Returns:
+        how many ways of cutting were tried.
+    """
     subject = Subject(equation, seed=seed)
     inputs, others = subject.draw(), subject.draw()
     before = subject.outputs(inputs)
+    num_tried = 0
     for output, row in enumerate(subject.found.links):
         for out_dim, num_parts in _cuts(row):
+            num_tried += 1
             for q in range(num_parts):
                 changed = dict(inputs)
                 for place in subject.positions:
@@ -97,6 +103,7 @@ def check_links(equation, *, seed=0):
                     f"output {output}, dim {out_dim}, run {q} of {num_parts} of {equation}"
                 )
     check_reads(subject, inputs, others, before)
+    return num_tried
 
 
 def check_reads(subject, inputs, others, before):

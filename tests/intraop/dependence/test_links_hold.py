@@ -14,54 +14,60 @@ from tests.intraop.dependence.programs import random_program
 from tests.intraop.dependence.tracing import call_of, equations, f32, flat_equations, i32
 
 # Each example compiles; `make test-slow` has many more.
-FEW = settings(max_examples=2)
+FEW, MANY = settings(max_examples=4), settings(max_examples=60)
 # Keys do not come as pieces of their numbers; random matrices need not have factors.
 NOT_IN_PIECES = {"bits", "factorisation", "keys"}
 
 
-def check_case(name, data):
-    fn, types = CASES[name](data.draw)
+def check_case(name, effort, check):
+    """Examples of a case, each checked by a function that tells how many ways of cutting it tried."""
+    num_tried = 0
+
+    @effort
+    @given(data=st.data())
+    def check_examples(data):
+        nonlocal num_tried
+        num_tried += check(*CASES[name](data.draw))
+
+    check_examples()
+    assert num_tried > 0, "nothing was cut, so nothing was checked"
+
+
+def cut_by_links(fn, types):
     call = call_of(fn, *types)
     assert not dependences(call).unknown_primitives
-    check_links(call)
+    return check_links(call)
 
 
-@pytest.mark.parametrize("name", CASES)
-@FEW
-@given(data=st.data())
-def test_what_a_rule_links_keeps_to_its_run(name, data):
-    check_case(name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-@settings(max_examples=60)
-@given(data=st.data())
-def test_what_a_rule_links_keeps_to_its_run_in_many_examples(name, data):
-    check_case(name, data)
-
-
-def check_case_in_pieces(name, data):
-    fn, types = CASES[name](data.draw)
+def cut_in_pieces(fn, types):
+    found = 0
     for equation in flat_equations(fn, *types):
         inputs = [atom for atom in equation.invars if is_var(atom)]
         if len(set(inputs)) == len(inputs):
-            check_pieces(equation)
+            found += check_pieces(equation)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_rule_links_keeps_to_its_run(name):
+    check_case(name, FEW, cut_by_links)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_rule_links_keeps_to_its_run_in_many_examples(name):
+    check_case(name, MANY, cut_by_links)
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - NOT_IN_PIECES))
-@FEW
-@given(data=st.data())
-def test_pieces_run_apart_give_the_pieces_of_the_whole(name, data):
-    check_case_in_pieces(name, data)
+def test_pieces_run_apart_give_the_pieces_of_the_whole(name):
+    check_case(name, FEW, cut_in_pieces)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES.keys() - NOT_IN_PIECES))
-@settings(max_examples=60)
-@given(data=st.data())
-def test_pieces_run_apart_give_the_pieces_of_the_whole_in_many_examples(name, data):
-    check_case_in_pieces(name, data)
+def test_pieces_run_apart_give_the_pieces_of_the_whole_in_many_examples(name):
+    check_case(name, MANY, cut_in_pieces)
 
 
 @settings(max_examples=40)

@@ -32,7 +32,7 @@ def check_exact(name, data):
 
 
 @pytest.mark.parametrize("name", EXACT)
-@settings(max_examples=2)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_a_rule_finds_all_that_holds(name, data):
     check_exact(name, data)

@@ -31,7 +31,7 @@ class PlanRun:
         compiled_bytes: the same of the collectives in the compiled step.
         predicted_s: by the prices of parts and of what neighbours share.
         sum_s: by equation (8).
-        predicted_bytes: by equation (9).
+        predicted_bytes: by the programs of the prediction; of strategies, which have none, by equation (9).
         coarse_s: the least of a few runs, at the machine's pace in the many.
         measured_s: by many runs in turns with the others, side by side with them (`even_times`).
         least_s: the least of these.

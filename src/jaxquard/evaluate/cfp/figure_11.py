@@ -37,7 +37,9 @@ def depth_series(cells: Sequence[Cell]) -> list[Cell]:
 def draw_figure_11(cells: Sequence[Cell]) -> list[str]:
     """Batches and depths."""
     batches, depths = batch_series(cells), depth_series(cells)
-    charts = [_draw("Growing batch", batches, lambda spec: f"batch {spec.batch_size}")] if batches else []
+    charts = []
+    if len(batches) > 1 or len(depths) == 1:
+        charts.append(_draw("Growing batch", batches, lambda spec: f"batch {spec.batch_size}"))
     if len(depths) > 1:
         charts.append(_draw("Growing depth", depths, lambda spec: f"{spec.num_layers} layers"))
     return charts

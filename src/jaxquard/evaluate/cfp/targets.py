@@ -87,16 +87,17 @@ def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
 def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
     # Beside baselines alone, the best is no news.
     full = [cell for cell in cells if cell.spec.num_strategies != 0] or cells
-    behind = [(cell, behind_best(cell) or 0.0) for cell in full]
+    behind = [(cell, part) for cell in full if (part := behind_best(cell)) is not None]
     # The least run of each is what many report; who has it is chance (`even_times`).
     by_least = [part for cell in full if (part := behind_best(cell, time_s=lambda run: run.least_s)) is not None]
-    found = f"{_worst_and_mean([part for _, part in behind])} of {len(full)} cells"
-    yield Target(
-        text=f"within {MOST_BEHIND_BEST:.0%} of the best of all that were run",
-        found=f"{found}; by the least run of each {_worst_and_mean(by_least)}" if by_least else found,
-        is_met=all(part <= MOST_BEHIND_BEST for _, part in behind),
-        exceptions=tuple(f"{cell.spec.name}: {part:.1%}" for cell, part in behind if part > MOST_BEHIND_BEST),
-    )
+    if behind:
+        found = f"{_worst_and_mean([part for _, part in behind])} of {len(behind)} cells"
+        yield Target(
+            text=f"within {MOST_BEHIND_BEST:.0%} of the best of all that were run",
+            found=f"{found}; by the least run of each {_worst_and_mean(by_least)}" if by_least else found,
+            is_met=all(part <= MOST_BEHIND_BEST for _, part in behind),
+            exceptions=tuple(f"{cell.spec.name}: {part:.1%}" for cell, part in behind if part > MOST_BEHIND_BEST),
+        )
     faster = [
         f"{cell.spec.name}: {run.name}, {(_chosen_s(cell) or 0.0) / (run.measured_s or 1.0) - 1:.1%}"
         for cell in cells

@@ -1,0 +1,38 @@
+"""The cells that were measured: they can be read, drawn, and stand in the docs as they are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shard_search import _parser, _specs, summary
+from jaxquard.evaluate.cfp import cfp_page
+from jaxquard.evaluate.cfp.cell_content import read_results
+
+ROOT = Path(__file__).parents[2]
+RESULTS = read_results(ROOT / "benchmarks" / "results" / "shard_search.json")
+DOCS = (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+def test_the_page_is_drawn():
+    page = cfp_page(RESULTS)
+    assert "figure-11" in page
+    assert "nan" not in page
+
+
+@pytest.mark.parametrize("cell", RESULTS.cells, ids=lambda cell: cell.spec.name)
+def test_the_docs_tell_what_was_measured(cell):
+    """A row of a table has the time of our plan; a cell that is measured again needs another row."""
+    best = cell.best
+    assert best is not None
+    assert best.measured_s is not None
+    rows = [line for line in DOCS.splitlines() if line.startswith("|")]
+    assert any(f" {best.measured_s * 1e3:.1f} ms" in row for row in rows)
+    assert summary(cell).startswith(cell.spec.name)
+
+
+def test_every_command_of_the_docs_names_cells():
+    commands = re.findall(r"python -m benchmarks\.shard_search\s+(--[^`]+)`", DOCS)
+    commands = [command.removesuffix(" --out") for command in commands if command != "--help"]
+    assert len(commands) == 2
+    assert all(_specs(_parser().parse_args(command.split())) for command in commands)
