@@ -44,7 +44,10 @@ def analysis_s(step):
 @pytest.mark.slow
 def test_analysis_grows_with_depth_and_no_faster():
     many, traced_s = traced_anew(96)
-    few_s, many_s = analysis_s(traced(24)), analysis_s(many)
+    few = traced(24)
+    # In turns: beside other tests, the same work may take half as long again.
+    times_s = [(analysis_s(few), analysis_s(many)) for _ in range(3)]
+    few_s, many_s = map(min, zip(*times_s, strict=True))
     assert many_s < PART_OF_TRACING * traced_s
     assert many_s < 5 * few_s
 

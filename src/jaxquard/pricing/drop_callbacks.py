@@ -29,13 +29,14 @@ def _is_callback(equation: Any) -> bool:
 
 
 def _without(equation: Any) -> Any:
-    bodies = sub_jaxprs(equation)
+    bodies: list[Any] = sub_jaxprs(equation)
     if not equation.effects or not bodies:
         return equation
     params = {name: _in_param(value) for name, value in equation.params.items()}
     changed = equation.replace(params=params)
     # Effects of states are numbered by the inputs of the body; those of callbacks are not, and go if no body has them.
-    left = {effect for body in sub_jaxprs(changed) for effect in body.effects}
+    kept: list[Any] = sub_jaxprs(changed)
+    left = {effect for body in kept for effect in body.effects}
     gone = {effect for body in bodies for effect in body.effects} - left
     return changed.replace(effects=equation.effects - gone)
 

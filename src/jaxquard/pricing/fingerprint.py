@@ -134,7 +134,7 @@ def _context(equation: Any) -> str:
     usual = {
         "compute_type": None,
         "xla_metadata": None,
-        "threefry_partitionable": jax.config.jax_threefry_partitionable,
+        "threefry_partitionable": getattr(jax.config, "jax_threefry_partitionable", None),
     }
     context = getattr(equation, "ctx", None)
     found = {name: getattr(context, name, value) for name, value in usual.items()}
