@@ -1,5 +1,7 @@
-"""What planning costs on the host, without any run: MeshSlice's tuning and simulation for 4096 chips, and the search
-over the prices of 96 layers. In seconds of the processor, the least of some; tests hold wider bounds."""
+"""What planning costs on the host: MeshSlice's tuning and simulation for 4096 chips, the search over 96 layers.
+
+In seconds of the processor, from the least to the most of some. Tests hold wider bounds.
+"""
 
 import math
 import time

@@ -3,11 +3,11 @@
 The least of many runs is a lucky one, and who has it is chance. Seen on 2 cores with 7 plans of a GPT step of 110 to
 120 ms in turns, 240 runs each: the order by the least of 40 runs has a standard deviation of 4.2 % of a plan's time
 (4.4 % with 80), so that the best of ten seems 6 % better than it is. But what disturbs a machine lasts longer than a
-run, and hits all that stand side by side: the median over rounds of what one takes relative to its neighbours in the
-same round deviates by 1.5 % after 40 runs and by 1.1 % after 80.
+run, and hits all that stand side by side: the median over rounds of what one takes, relative to the median of the same
+round, deviates by 1.5 % after 40 runs and by 1.1 % after 80.
 
-Each is compared with each other, and its place is the mean of these medians. To compare all with the median of a round
-is not enough: of an odd number of programs that median is one of them, and two that are it in turns come out as equal.
+Here each is compared with each other, and its place is the mean of these medians. The median of a round is not enough
+to compare with: of an odd number of programs that median is one of them, and two that are it in turns come out as equal.
 """
 
 from collections.abc import Mapping, Sequence
