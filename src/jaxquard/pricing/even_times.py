@@ -7,7 +7,7 @@ run, and hits all that stand side by side: the median over rounds of what one ta
 round, deviates by 1.5 % after 40 runs and by 1.1 % after 80.
 
 Here each is compared with each other, and its place is the mean of these medians. The median of a round is not enough
-to compare with: of an odd number of programs that median is one of them, and two that are it in turns come out as equal.
+to compare with: of an odd number of programs it is one of them, and two that are it in turns come out as equal.
 """
 
 from collections.abc import Mapping, Sequence
