@@ -214,6 +214,10 @@ class TestBadInput:
         found = search(*PATTERNS["mlp"](), mesh_of(inner=2, outer=4), batch_axis="outer")
         assert all(names[1] == "rows" for segment in found.segments for names in segment.strategy)
 
+    def test_one_axis_of_that_name_cuts_what_it_likes(self):
+        named, other = (search(*PATTERNS["mlp"](), mesh_of(**{axis: 8})) for axis in ("outer", "x"))
+        assert named.num_programs == other.num_programs
+
     def test_three_axes(self):
         with pytest.raises(
             ShardingError, match=r"one or two axes to shard over, but found 3: {'a': 2, 'b': 2, 'c': 2}"

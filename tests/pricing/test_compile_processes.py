@@ -1,13 +1,16 @@
 """Compilers in processes of their own."""
 
+import itertools
 import os
 import signal
 import time
+from concurrent.futures import CancelledError
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.hlo import parse_module
@@ -68,6 +71,22 @@ def test_what_calls_back_is_compiled_here(compilers, hits):
     program = make(lambda x: jax.pure_callback(lambda x: x + 1, array(4), x), array(4))
     (result,) = start(compilers, program)()(jnp.ones(4))
     assert result.tolist() == [2.0] * 4
+    assert hits() == 0
+
+
+def test_what_the_user_cuts_is_compiled_here(compilers, hits):
+    """The rule is a function of this process."""
+
+    @custom_partitioning
+    def twice(x):
+        return x * 2
+
+    twice.def_partition(
+        lambda mesh, types, _: (mesh, lambda x: x * 2, types[0].sharding, (types[0].sharding,)),
+        sharding_rule="i -> i",
+    )
+    (result,) = start(compilers, make(twice, array(8), ins=(P("x"),)))()(jnp.ones(8))
+    assert result.tolist() == [2.0] * 8
     assert hits() == 0
 
 
@@ -156,6 +175,32 @@ class TestNoMoreProcesses:
             start(compilers, product(16))()
         start(compilers, product(24))()
         assert hits() == 1
+
+    def test_who_waits_for_one_does_not_wait_for_ever(self, monkeypatch):
+        """Of two processes one can be started, and is killed while both threads have a program."""
+        real = compile_processes.subprocess.Popen
+        monkeypatch.setattr(compile_processes.subprocess, "Popen", _first(real))
+        compilers = CompileProcesses(line_mesh(), num_compilers=2, limit_s=120)
+        waiting = [start(compilers, product(8 * n)) for n in (1, 2)]
+        threads = compilers._crew._pool._threads
+        compilers.stop()
+        for thread in threads:
+            thread.join(timeout=10)
+            assert not thread.is_alive()
+        for load in waiting:
+            with pytest.raises((RuntimeError, EOFError, CancelledError)):
+                load()
+
+
+def _first(real):
+    calls = itertools.count()
+
+    def popen(*args, **kwargs):
+        if next(calls):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return real(*args, **kwargs)
+
+    return popen
 
 
 def test_a_stalled_compiler_is_given_up():

@@ -157,8 +157,10 @@ def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
 def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
     if not 1 <= len(axes) <= 2:
         raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
+    if batch_axis == "outer" and len(axes) == 1:
+        return None
     if batch_axis == "outer" and "outer" not in axes:
-        return next(iter(axes)) if len(axes) == 2 else None
+        return next(iter(axes))
     if batch_axis is not None and batch_axis not in axes:
         raise ShardingError(f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}.")
     return batch_axis

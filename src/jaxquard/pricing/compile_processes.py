@@ -108,11 +108,11 @@ class _Crew:
         self.folder = tempfile.mkdtemp(prefix="jaxquard-compiled-")
         self._limit_s = limit_s
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="compile")
-        # None where there are no processes and will be none.
+        # None where there are no processes, or no more of them.
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._is_broken = False
-        self.end = weakref.finalize(self, _end, self._workers, self._pool, self.folder)
+        self.end = weakref.finalize(self, _end, self._workers, self._idle, self._pool, self.folder)
         for _ in range(num_workers):
             self._add_worker()
 
@@ -157,10 +157,13 @@ class _Crew:
         _log.warning("compiling in this process, one program after the other: %s", error)
 
 
-def _end(workers: list["_Worker"], pool: ThreadPoolExecutor, folder: str) -> None:
+def _end(
+    workers: list["_Worker"], idle: "queue.SimpleQueue[_Worker | None]", pool: ThreadPoolExecutor, folder: str
+) -> None:
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in list(workers):
         worker.kill()
+    idle.put(None)  # There may be fewer processes than threads that wait for one.
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,7 +1,8 @@
-"""Leaves out what a program only tells: `jax.debug.print`, `jax.debug.callback`, an `io_callback` that returns nothing.
+"""Leaves out what a program only tells.
 
-A candidate runs dozens of times on made-up inputs; nobody wants to read that, or to find it in a log. What a callback
-returns is needed, so one that returns something stays.
+That is `jax.debug.print`, `jax.debug.callback`, `jax.debug.inspect_array_sharding`, an `io_callback` that returns
+nothing. A candidate runs dozens of times on made-up inputs; nobody wants to read that, or to find it in a log. What a
+callback returns is needed, so one that returns something stays.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from jax.extend import core
 
 from jaxquard.ir.jaxpr_tools import close, sub_jaxprs
 
-_CALLBACKS = {"debug_callback", "debug_print", "io_callback"}
+_CALLBACKS = {"debug_callback", "debug_print", "inspect_sharding", "io_callback"}
 
 
 def drop_callbacks(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:

@@ -56,7 +56,8 @@ class Fingerprints:
     def _jaxpr_key(self, closed: Any) -> str | None:
         if id(closed) not in self._known:
             try:
-                key = _digest(_write(closed))
+                # Prices of before callbacks were left out (`drop_callbacks`) have the key without the mark.
+                key = _digest(_write(closed), *(["silent"] if closed.effects else []))
             except Exception:  # Parameters may be anything; what cannot be written has no cheap key.
                 key = None
             self._known[id(closed)] = (closed, key)

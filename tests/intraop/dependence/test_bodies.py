@@ -148,6 +148,17 @@ def test_a_primitive_without_a_rule_is_not_partitionable_and_named():
     assert [[bool(links) for links in row] for row in around.links] == [[False, False], [False, True]]
 
 
+def test_what_only_tells_is_not_named():
+    def fn(x):
+        jax.debug.print("{}", x)
+        jax.debug.callback(lambda _: None, x)
+        return x * 2
+
+    found = dependences(call_of(fn, f32(4)))
+    assert found.links[0][0]
+    assert found.unknown_primitives == ()
+
+
 def test_a_body_with_mutable_memory_is_opaque():
     def fn(x, y):
         ref = jax.new_ref(x)

@@ -120,7 +120,7 @@ def seconds_table(cells: Sequence[Cell]) -> str:
                 *("-" if part is None else f"{digits(part)} s" for part in parts),
             ]
         )
-    header = ["cell", "programs, of equation (7)", "known before", "traced", "analysed", "compiling, one by one"]
+    header = ["cell", "programs, of equation (7)", "known before", "traced", "analysed", "compilers, added up"]
     return html_table([*header, "running", "both, as done", "search", "finalists", "all"], rows)
 
 

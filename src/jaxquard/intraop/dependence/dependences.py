@@ -77,6 +77,8 @@ def _has_arrays_alone(equation: Equation) -> bool:
 
 def _relate(equation: Equation, memo: Memo) -> tuple[Relation, frozenset[str]]:
     name = equation.primitive.name
+    if not equation.outvars and _has_arrays_alone(equation):
+        return (), frozenset()  # It only tells (`jax.debug.print`); nothing follows from it.
     if not _is_known(equation):
         return _opaque(len(equation.outvars), len(equation.invars)), frozenset({name})
     if name in RULES:
