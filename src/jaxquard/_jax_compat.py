@@ -160,8 +160,8 @@ def compile_request(lowered: Any, devices: Sequence[jax.Device], free_outputs: S
     The module and the options are exactly those of `lowered.compile()`, so that the keys of the cache agree; if in some
     version they did not, that would find nothing in the cache and compile by itself. All inputs must have shardings,
     and be kept; `free_outputs` says which outputs have none. The cache must be on already: where it is, is one of the
-    options. What calls back into Python, or is cut by the user's own
-    rule (`custom_partitioning`), cannot come from elsewhere. Relies on `pxla.create_compile_options`.
+    options. What calls back into Python, or is cut by the user's own rule (`custom_partitioning`), cannot come from
+    elsewhere. Relies on `pxla.create_compile_options`.
     """
     try:
         from jax._src.interpreters import pxla
