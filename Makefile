@@ -16,7 +16,7 @@ SLOW := $(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10
 # make it.
 EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),--xla_cpu_use_fusion_emitters=false)
 QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
-TPU_TESTS := tests/gemm/test_overlap_compile.py
+TPU_TESTS := tests/gemm/overlap/test_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.measure import measure, print_ratios
-from jaxquard.intraop.search_sharding import search_sharding
+from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.pricing import OnProgress, Price, ShardedProgram
 from jaxquard.pricing.price import Provenance
 

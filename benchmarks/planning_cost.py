@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxquard.gemm.autotune import autotune
-from jaxquard.gemm.autotune_models import gpt3
-from jaxquard.gemm.cost_algorithms import ALGORITHMS
-from jaxquard.gemm.play import play_plan
-from jaxquard.intraop.search_chain import PricedSegment, search_chain
+from jaxquard.gemm.autotune.autotune import autotune
+from jaxquard.gemm.autotune.models import gpt3
+from jaxquard.gemm.cost.algorithms import ALGORITHMS
+from jaxquard.gemm.cost.play import play_plan
+from jaxquard.intraop.search.chain import PricedSegment, search_chain
 
 _NUM_TIMES = 5
 _NUM_CHIPS = 4096

@@ -38,8 +38,8 @@ def _analysis_s(num_layers: int) -> tuple[float, float]:
     """Tracing, and blocks and segments, of a model that is not in anyone's memory yet."""
     import jax
 
-    from jaxquard.intraop.analyse import analyse_step
-    from jaxquard.intraop.traced_step import trace_step
+    from jaxquard.intraop.segments.analysis import analyse_step
+    from jaxquard.intraop.step.traced_step import trace_step
     from jaxquard.models.zoo import find_model, training_step
 
     jax.config.update("jax_platforms", "cpu")

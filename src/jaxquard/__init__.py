@@ -2,9 +2,9 @@
 
 from jaxquard import errors as errors
 from jaxquard import schedules as schedules
-from jaxquard.intraop.load_plan import load_sharding as load_sharding
-from jaxquard.intraop.search_sharding import search_sharding as search_sharding
-from jaxquard.intraop.sharding_plan import ShardingPlan as ShardingPlan
+from jaxquard.intraop.plan.search_sharding import search_sharding as search_sharding
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan as ShardingPlan
+from jaxquard.intraop.plan.sharding_plan import load_sharding as load_sharding
 from jaxquard.pipeline.loop import accumulate_grads as accumulate_grads
 from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
 from jaxquard.pipeline.marks import task as task

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from jaxquard.cli import gemm_overlap
 from jaxquard.cli.main import app
 from jaxquard.gemm import TPU_COMPILER_OPTIONS
-from jaxquard.gemm.overlap import Overlap
+from jaxquard.gemm.overlap.count_hidden import Overlap
 
 
 def run(*words):

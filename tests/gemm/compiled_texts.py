@@ -39,8 +39,8 @@ def trim(text: str) -> str:
 
 
 def write_all() -> None:
-    from jaxquard.gemm.overlap_compile import compile_product, topology_mesh
-    from jaxquard.gemm.overlap_report import default_sizes
+    from jaxquard.gemm.overlap.compile import compile_product, topology_mesh
+    from jaxquard.gemm.overlap.report import default_sizes
 
     FOLDER.mkdir(exist_ok=True)
     for name, (topology, algorithm, dataflow, in_parts, has_options) in PROGRAMS.items():

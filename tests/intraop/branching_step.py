@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.intraop.sharded_step import CompiledStep
+from jaxquard.intraop.plan.sharded_step import CompiledStep
 from tests.intraop.same_numbers import check_same
 from tests.intraop.steps import analyse, inputs, mesh_of, weights
 

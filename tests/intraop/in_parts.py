@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from jaxquard.intraop.traced_step import TracedStep
+from jaxquard.intraop.step.traced_step import TracedStep
 
 
 def run_in_parts(traced: TracedStep, args: Any) -> Any:

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.layouts import Storage
-from jaxquard.intraop.sharded_step import CompiledStep
+from jaxquard.intraop.plan.sharded_step import CompiledStep
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.layouts import Storage
 
 # Sums of at most a few thousand float32 products, in another order: sqrt(4096) roundings of 2**-24, and some room for
 # what follows them, of the largest value there is.

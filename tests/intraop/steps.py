@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from jaxquard.intraop.analyse import Analysis, analyse_step
-from jaxquard.intraop.block_choices import block_choices
-from jaxquard.intraop.traced_step import trace_step
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.segments.strategies import block_choices
+from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.models.training import TrainingStep, training_step
 from jaxquard.models.zoo import find_model
 

@@ -5,8 +5,8 @@ import functools
 
 import jax
 
-from jaxquard.intraop.analyse import Analysis, analyse_step
-from jaxquard.intraop.traced_step import trace_step
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.models.zoo import find_model, training_step
 
 

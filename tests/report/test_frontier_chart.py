@@ -5,8 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxquard.intraop.sharding_plan import Rival, ShardingPlan
-from jaxquard.intraop.step_fingerprint import StepFingerprint
+from jaxquard.intraop.plan.plan_record import Rival
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan
+from jaxquard.intraop.step.fingerprint import StepFingerprint
 from jaxquard.report.frontier_chart import NamedPoint, frontier_chart
 from jaxquard.report.plan_chart import plan_chart
 

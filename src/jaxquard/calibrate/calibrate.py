@@ -6,6 +6,11 @@ from typing import Any
 
 import jax
 
+from jaxquard.calibrate.base_cluster import base_cluster
+from jaxquard.calibrate.effort import Effort, choose_effort
+from jaxquard.calibrate.fit_one_ring import fit_one_ring
+from jaxquard.calibrate.measure_links import measure_links
+from jaxquard.calibrate.measure_products import measure_products
 from jaxquard.cluster import (
     Cluster,
     Collective,
@@ -19,12 +24,6 @@ from jaxquard.cluster import (
     load_cluster,
 )
 from jaxquard.errors import ClusterError
-
-from .base_cluster import base_cluster
-from .effort import Effort, choose_effort
-from .fit_one_ring import fit_one_ring
-from .measure_links import measure_links
-from .measure_products import measure_products
 
 # Above these the constants say little of another size.
 POOR_MEDIAN_ERROR, POOR_WORST_ERROR = 0.15, 0.5

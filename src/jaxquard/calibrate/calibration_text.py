@@ -4,9 +4,8 @@ import datetime
 
 import jax
 
+from jaxquard.calibrate.calibrate import Calibration
 from jaxquard.cluster import cluster_text
-
-from .calibrate import Calibration
 
 
 def calibration_text(calibration: Calibration, *, date: datetime.date | None = None) -> str:

@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from jaxquard.calibrate.time_runs import time_runs_s
 from jaxquard.errors import GemmError
 from jaxquard.gemm import ALGORITHMS, Dataflow, Product, multiply
-from jaxquard.gemm.check_product import check_size
-from jaxquard.gemm.choices import find_choice
-from jaxquard.gemm.cost_algorithms import mesh_shapes
-from jaxquard.gemm.registry import find_algorithm
-from jaxquard.gemm.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
-
-from .time_runs import time_runs_s
+from jaxquard.gemm.algorithms.check_product import check_size
+from jaxquard.gemm.algorithms.choices import find_choice
+from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
+from jaxquard.gemm.cost.algorithms import mesh_shapes
 
 _PLAIN = "plain"
 _SLICED = ("meshslice",)

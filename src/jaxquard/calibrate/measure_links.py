@@ -13,10 +13,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxquard.calibrate.effort import Effort
+from jaxquard.calibrate.time_runs import time_runs_of, time_runs_s
 from jaxquard.cluster import Collective, LinkSample
-
-from .effort import Effort
-from .time_runs import time_runs_of, time_runs_s
 
 _AXIS = "ring"
 _CHAINS = (1, 2, 4)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxquard.calibrate.effort import Effort
+from jaxquard.calibrate.time_runs import time_runs_s
 from jaxquard.cluster import ProductSample
-
-from .effort import Effort
-from .time_runs import time_runs_s
 
 Progress = Callable[[int, int, str], None]
 

@@ -9,11 +9,10 @@ from rich.table import Table
 
 from jaxquard.cli.console import make_console, print_line
 from jaxquard.errors import GemmError
-from jaxquard.gemm.overlap_compile import topology_mesh
-from jaxquard.gemm.overlap_report import OverlapReport, overlap_report
+from jaxquard.gemm.algorithms.registry import ALGORITHMS, find_algorithm
+from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS, topology_mesh
+from jaxquard.gemm.overlap.report import OverlapReport, overlap_report
 from jaxquard.gemm.problem import Dataflow
-from jaxquard.gemm.registry import ALGORITHMS, find_algorithm
-from jaxquard.gemm.tpu_options import TPU_COMPILER_OPTIONS
 
 
 def overlap(

@@ -9,11 +9,11 @@ import typer
 from jaxquard.cli.console import check_writable, make_console, write_file
 from jaxquard.cluster import load_cluster
 from jaxquard.errors import GemmError
-from jaxquard.gemm.autotune import autotune
-from jaxquard.gemm.autotune_models import gpt3, megatron_nlg
-from jaxquard.gemm.autotune_table import Tuning, TuningRow
-from jaxquard.gemm.cost_algorithms import ALGORITHMS
-from jaxquard.gemm.plan_text import plan_text
+from jaxquard.gemm.autotune.autotune import autotune
+from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
+from jaxquard.gemm.autotune.table import Tuning, TuningRow
+from jaxquard.gemm.cost.algorithms import ALGORITHMS
+from jaxquard.gemm.layers.plan_file import plan_text
 from jaxquard.gemm.problem import FcLayer, GemmProblem
 
 _MODELS = {"gpt3": gpt3, "megatron-nlg": megatron_nlg}

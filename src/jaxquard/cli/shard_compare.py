@@ -32,8 +32,7 @@ from jaxquard.cli.shard_step import find_step
 from jaxquard.cli.shard_whole import run_whole
 from jaxquard.cli.shard_whole_text import print_runs, run_content
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.load_plan import load_sharding
-from jaxquard.intraop.sharding_plan import ShardingPlan, make_mesh
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan, load_sharding, make_mesh
 
 
 def compare(

@@ -8,8 +8,8 @@ from rich.console import Console
 from jaxquard.cli.interrupt import ends_with
 from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard_step import NamedStep
-from jaxquard.intraop.search_sharding import search_sharding
-from jaxquard.intraop.sharding_plan import ShardingPlan
+from jaxquard.intraop.plan.search_sharding import search_sharding
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.pricing import OnProgress, PriceCache, Progress
 
 # What stands before the words beside a bar; with more words, rich would leave out the bar.

@@ -11,9 +11,9 @@ from jaxquard.cli.shard_options import (
     prepare_devices,
 )
 from jaxquard.cli.shard_step import find_step
-from jaxquard.intraop.analyse import analyse_step
-from jaxquard.intraop.analysis_text import analysis_text
-from jaxquard.intraop.traced_step import trace_step
+from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.intraop.segments.analysis_text import analysis_text
+from jaxquard.intraop.step.traced_step import trace_step
 
 _NUM_DEVICES = 8
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from jax.sharding import Mesh
 
 from jaxquard.cli.shard_step import NamedStep
-from jaxquard.intraop.baselines import Baseline, baselines
-from jaxquard.intraop.sharding_plan import ShardingPlan
-from jaxquard.intraop.traced_step import trace_step
-from jaxquard.intraop.whole_step import write_whole_step
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan
+from jaxquard.intraop.shardings.baselines import Baseline, baselines
+from jaxquard.intraop.shardings.whole_step import write_whole_step
+from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price
 
 PLAN = "this one"

@@ -4,9 +4,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+from jaxquard.cluster.cluster import Axis, Cluster, Collective
 from jaxquard.errors import ClusterError
-
-from .cluster import Axis, Cluster, Collective
 
 
 def check_cluster(cluster: Any) -> None:

@@ -20,10 +20,9 @@ import tomllib
 import typing
 from typing import Any
 
+from jaxquard.cluster.check_arguments import check_cluster
+from jaxquard.cluster.cluster import Cluster, Compute, Links, Memory, Network
 from jaxquard.errors import ClusterError
-
-from .check_arguments import check_cluster
-from .cluster import Cluster, Compute, Links, Memory, Network
 
 _TABLES = {
     "compute": Compute,

@@ -12,8 +12,8 @@ and the rows and the columns of a mesh share a chip's port (`shares_port`) when 
 
 from dataclasses import dataclass
 
-from .check_arguments import check_ring
-from .cluster import Axis, Cluster, Collective, Topology
+from jaxquard.cluster.check_arguments import check_ring
+from jaxquard.cluster.cluster import Axis, Cluster, Collective, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

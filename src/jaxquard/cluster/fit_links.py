@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxquard.cluster.cluster import Axis, Collective
+from jaxquard.cluster.fit_robustly import fit_robustly
 from jaxquard.errors import ClusterError
-
-from .cluster import Axis, Collective
-from .fit_robustly import fit_robustly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from jaxquard.cluster.cluster import Compute, Memory
+from jaxquard.cluster.fit_robustly import fit_robustly
+from jaxquard.cluster.product_time import (
+    arithmetic_time_s,
+    cast_time_s,
+    sliced_product_time_s,
+    sum_bytes,
+    wave_slowdown,
+)
 from jaxquard.errors import ClusterError
-
-from .cluster import Compute, Memory
-from .fit_robustly import fit_robustly
-from .product_time import arithmetic_time_s, cast_time_s, sliced_product_time_s, sum_bytes, wave_slowdown
 
 _COLUMNS = ("m", "k", "n", "num_slices", "time_s")
 

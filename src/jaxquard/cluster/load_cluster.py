@@ -4,10 +4,9 @@ import os
 from importlib import resources
 from pathlib import Path
 
+from jaxquard.cluster.cluster import Cluster
+from jaxquard.cluster.cluster_text import cluster_text, parse_cluster
 from jaxquard.errors import ClusterError
-
-from .cluster import Cluster
-from .cluster_text import cluster_text, parse_cluster
 
 
 def preset_names() -> tuple[str, ...]:

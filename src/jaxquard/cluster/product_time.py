@@ -17,8 +17,8 @@ How far this holds on an H200 is told in docs/benchmarks.md.
 
 import math
 
-from .check_arguments import check_number
-from .cluster import Compute, Memory
+from jaxquard.cluster.check_arguments import check_number
+from jaxquard.cluster.cluster import Compute, Memory
 
 ACCUMULATOR_BYTES = 4
 _TILE, _SMALL_TILE = (128, 256), (128, 128)

@@ -1,1 +1,5 @@
-"""Sharding inside an actor: parallel blocks, segments, strategies and their search (CFP)."""
+"""Sharding inside an actor (CFP): from a plain training step to the fastest plan that fits in memory.
+
+A folder is a stage of the paper, in the order in which a step passes through them: `step`, `blocks`, `segments`,
+`shardings`, `search`, `plan`. A folder imports only those before it. `plan.search_sharding` runs them all.
+"""

@@ -1,7 +1,7 @@
 """Models in plain JAX with their published sizes; marks are passed in, so they stand alone."""
 
-from . import bert as bert
-from . import gpt as gpt
-from . import llama as llama
-from . import moe as moe
-from . import zoo as zoo
+from jaxquard.models import bert as bert
+from jaxquard.models import gpt as gpt
+from jaxquard.models import llama as llama
+from jaxquard.models import moe as moe
+from jaxquard.models import zoo as zoo

@@ -17,14 +17,25 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .attention import fused_causal_attention, init_fused_attention
-from .gpt_config import SIZES as SIZES
-from .gpt_config import GptConfig as GptConfig
-from .gpt_config import flops_per_token as flops_per_token
-from .gpt_config import num_parameters as num_parameters
-from .language import counting_batch, embed, init_embedding, logits_of, token_losses
-from .parts import Hidden, Microbatch, Params, dropout, fold, init_layer_norm, init_mlp, layer_norm, mlp, normal
-from .stages import Mark, Remat, no_mark, rematted, run_layers
+from jaxquard.models.attention import fused_causal_attention, init_fused_attention
+from jaxquard.models.gpt_config import SIZES as SIZES
+from jaxquard.models.gpt_config import GptConfig as GptConfig
+from jaxquard.models.gpt_config import flops_per_token as flops_per_token
+from jaxquard.models.gpt_config import num_parameters as num_parameters
+from jaxquard.models.language import counting_batch, embed, init_embedding, logits_of, token_losses
+from jaxquard.models.parts import (
+    Hidden,
+    Microbatch,
+    Params,
+    dropout,
+    fold,
+    init_layer_norm,
+    init_mlp,
+    layer_norm,
+    mlp,
+    normal,
+)
+from jaxquard.models.stages import Mark, Remat, no_mark, rematted, run_layers
 
 
 def init(key: PRNGKeyArray, config: GptConfig) -> Params:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from . import bert, gpt, llama, moe
-from .training import ModelModule
-from .training import TrainingStep as TrainingStep
-from .training import training_step as training_step
+from jaxquard.models import bert, gpt, llama, moe
+from jaxquard.models.training import ModelModule
+from jaxquard.models.training import TrainingStep as TrainingStep
+from jaxquard.models.training import training_step as training_step
 
 MODELS: dict[str, ModelModule] = {"gpt": gpt, "bert": bert, "llama": llama, "moe": moe}
 

@@ -35,9 +35,9 @@ from jaxquard.ir.jaxpr_tools import (
     substitute,
     variables,
 )
+from jaxquard.ir.operations import is_linear_in_first, is_sum
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import Loop, Operation, Place, Reduction, loop_p
-from jaxquard.pipeline.operations import is_linear_in_first, is_sum
 
 
 def commute_sums(step: Step) -> Step:

@@ -28,10 +28,10 @@ from jaxquard.ir.jaxpr_tools import (
     substitute,
     variables,
 )
+from jaxquard.ir.operations import REARRANGING
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import loop_p
 from jaxquard.pipeline.marks import mark_p
-from jaxquard.pipeline.operations import REARRANGING
 from jaxquard.pipeline.stacks import split_stack_p
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var
-from jaxquard.pipeline.operations import ELEMENTWISE
+from jaxquard.ir.operations import ELEMENTWISE
 
 Spec = tuple[tuple[str, ...], ...]
 Rule = Callable[[Equation, Sequence[Spec]], list[Spec]]

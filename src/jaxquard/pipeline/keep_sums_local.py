@@ -32,13 +32,13 @@ from jaxquard.ir.jaxpr_tools import (
     splice,
     substitute,
 )
+from jaxquard.ir.operations import ELEMENTWISE
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.commute_sums import prune_places
 from jaxquard.pipeline.gather_shards import batch_axes
 from jaxquard.pipeline.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.local_sums import LocalSums
 from jaxquard.pipeline.loop import Loop, Operation, loop_p
-from jaxquard.pipeline.operations import ELEMENTWISE
 from jaxquard.pipeline.value_specs import body_specs, follow_loop_results
 
 

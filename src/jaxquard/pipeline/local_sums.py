@@ -31,10 +31,10 @@ from jaxquard.ir.jaxpr_tools import (
     splice,
     users,
 )
+from jaxquard.ir.operations import has_inexact_types
 from jaxquard.pipeline.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.loop import Place
 from jaxquard.pipeline.open_checkpoints import open_in
-from jaxquard.pipeline.operations import has_inexact_types
 
 _LINEAR = frozenset(
     "convert_element_type mul div reduce_sum neg transpose reshape copy squeeze reduce_precision pad "

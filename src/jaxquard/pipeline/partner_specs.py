@@ -12,9 +12,9 @@ group; the first argument of the group that has a spec gives it to those that ha
 from collections.abc import Sequence
 
 from jaxquard.ir.jaxpr_tools import Var, is_var
+from jaxquard.ir.operations import ELEMENTWISE
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.infer_specs import Spec
-from jaxquard.pipeline.operations import ELEMENTWISE
 
 
 def partner_specs(step: Step, *, input_specs: Sequence[Spec | None]) -> list[Spec]:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, size_bytes, variables
+from jaxquard.ir.operations import SMALL_BYTES, is_light
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.body_uses import body_uses
 from jaxquard.pipeline.loop import Loop, loop_p
-from jaxquard.pipeline.operations import SMALL_BYTES, is_light
 from jaxquard.pipeline.rounds import Rounds, find_segments
 
 _HUB = 0

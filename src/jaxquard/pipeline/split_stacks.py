@@ -18,9 +18,9 @@ from jax import lax
 from jax.extend import core
 
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, close, is_var, make_jaxpr, new_var, splice
+from jaxquard.ir.operations import ELEMENTWISE
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import Operation, loop_p
-from jaxquard.pipeline.operations import ELEMENTWISE
 from jaxquard.pipeline.stacks import join_stack_p, offsets, split_stack_p
 
 Sizes = tuple[int, ...]

@@ -1,6 +1,6 @@
 """A sharding plan beside its rivals and on its frontier, as SVG."""
 
-from jaxquard.intraop.sharding_plan import ShardingPlan
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.report.frontier_chart import NamedPoint, frontier_chart
 
 

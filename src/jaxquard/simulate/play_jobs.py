@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.ir.timeline import Span, Timeline
-
-from .jobs import Job
-from .share_memory import share_memory
+from jaxquard.simulate.jobs import Job
+from jaxquard.simulate.share_memory import share_memory
 
 # Ends that are so near, relative to the time, are one moment: sums of the same times in another order.
 _SAME_MOMENT = 1e-13

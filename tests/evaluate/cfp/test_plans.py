@@ -15,11 +15,11 @@ from jaxquard.evaluate.cfp.run_cell import run_cell
 from jaxquard.evaluate.cfp.sum_price import SumPricer, equation_7
 from jaxquard.evaluate.cfp.thin_choices import thin_choices
 from jaxquard.evaluate.cfp.volumes import volumes
-from jaxquard.intraop.baselines import baselines
-from jaxquard.intraop.predict import predict_all
-from jaxquard.intraop.price_segments import price_segments
-from jaxquard.intraop.search_plans import SUM_SLACK
-from jaxquard.intraop.volume import volume
+from jaxquard.intraop.plan.predict import predict_all
+from jaxquard.intraop.plan.search_plans import SUM_SLACK
+from jaxquard.intraop.plan.segment_prices import price_segments
+from jaxquard.intraop.shardings.baselines import baselines
+from jaxquard.intraop.shardings.volume import volume
 from jaxquard.pricing import PriceCache
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.steps import analyse, zoo_types

@@ -10,8 +10,8 @@ from jaxquard.evaluate.cfp.cell_step import make_step
 from jaxquard.evaluate.cfp.layer_strategies import layer_strategies
 from jaxquard.evaluate.cfp.run_plans import run_plans
 from jaxquard.evaluate.cfp.whole_steps import COARSE, Timing
-from jaxquard.intraop.price_segments import price_segments
-from jaxquard.intraop.search_plans import search_plans
+from jaxquard.intraop.plan.search_plans import search_plans
+from jaxquard.intraop.plan.segment_prices import price_segments
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.steps import analyse
 

@@ -13,10 +13,10 @@ from jaxquard.evaluate.meshslice.other_layers import other_layers_time_s
 from jaxquard.evaluate.meshslice.product_shapes import distinct_products, mean_gain, product_shapes
 from jaxquard.evaluate.meshslice.slice_counts import possible_counts
 from jaxquard.evaluate.meshslice.three_dimensions import MIB, three_dimensions
-from jaxquard.gemm.autotune import autotune
-from jaxquard.gemm.cost import price_product
-from jaxquard.gemm.cost_product import SizedProduct
-from jaxquard.gemm.cost_steps import meshslice_steps
+from jaxquard.gemm.autotune.autotune import autotune
+from jaxquard.gemm.cost.cost import price_product
+from jaxquard.gemm.cost.products import SizedProduct
+from jaxquard.gemm.cost.steps import meshslice_steps
 from jaxquard.gemm.problem import Dataflow, Stationary
 from tests.gemm.headline_numbers import headline_numbers
 

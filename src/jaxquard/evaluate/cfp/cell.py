@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass, field
 
-from .cell_spec import CellSpec
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
 
 # A choice on every mesh axis, for every block of the step.
 Choices = tuple[tuple[str, ...], ...]

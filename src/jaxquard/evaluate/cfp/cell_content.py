@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxquard.errors import JaxquardError
-
-from .cell import BlockInfo, Cell, PlanRun, Role, Seconds
-from .cell_spec import CellSpec
-from .depths import Depth
+from jaxquard.evaluate.cfp.cell import BlockInfo, Cell, PlanRun, Role, Seconds
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
+from jaxquard.evaluate.cfp.depths import Depth
 
 SCHEMA = "jaxquard.reproduce.cfp"
 VERSION = 1

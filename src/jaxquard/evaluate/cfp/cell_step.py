@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxquard.errors import JaxquardError
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
 from jaxquard.models import zoo
-
-from .cell_spec import CellSpec
 
 AXES = {1: ("devices",), 2: ("outer", "inner")}
 

@@ -7,7 +7,7 @@ stand next to each other, so that the second of them has little to measure.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .cell_spec import CellSpec
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
 
 MODELS = ("gpt", "bert", "llama", "moe")
 # A quick look leaves out BERT, which is much like GPT.

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .cell import Cell
-from .cell_content import Results
-from .depths import Depth
-from .figure_8 import figure_8
-from .figure_11 import memory_cells
-from .figure_12 import priced_cells
-from .labels import OURS, PLAN_LABELS, milliseconds, model_label
-from .pick import compared_run
-from .targets import faster_baselines
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.cell_content import Results
+from jaxquard.evaluate.cfp.depths import Depth
+from jaxquard.evaluate.cfp.figure_8 import figure_8
+from jaxquard.evaluate.cfp.figure_11 import memory_cells
+from jaxquard.evaluate.cfp.figure_12 import priced_cells
+from jaxquard.evaluate.cfp.labels import OURS, PLAN_LABELS, milliseconds, model_label
+from jaxquard.evaluate.cfp.pick import compared_run
+from jaxquard.evaluate.cfp.targets import faster_baselines
 
 # Compile times of equal programs wander by less.
 _STABLE = 1.5

@@ -8,17 +8,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from jaxquard.intraop.analyse import analyse_step
-from jaxquard.intraop.choose_finalists import choose_finalists
-from jaxquard.intraop.price_segments import make_chain, price_segments
-from jaxquard.intraop.search_chain import search_chain
-from jaxquard.intraop.sharding_plan import make_mesh
-from jaxquard.intraop.traced_step import trace_step
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
+from jaxquard.evaluate.cfp.cell_step import axes_of, make_step
+from jaxquard.evaluate.cfp.describe_machine import describe_machine
+from jaxquard.intraop.plan.finalists import choose_finalists
+from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
+from jaxquard.intraop.plan.sharding_plan import make_mesh
+from jaxquard.intraop.search.chain import search_chain
+from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import Failure, OnProgress, Price, Provenance, ShardedProgram
-
-from .cell_spec import CellSpec
-from .cell_step import axes_of, make_step
-from .describe_machine import describe_machine
 
 MODELS = ("gpt", "llama", "moe")
 DEPTHS = (4, 12, 24, 48, 96)

@@ -3,11 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxquard.evaluate.cfp.cell import Cell, PlanRun
+from jaxquard.evaluate.cfp.labels import (
+    COMMUNICATION_COLOR,
+    COMPARED,
+    OURS,
+    PLAN_LABELS,
+    digits,
+    mebibytes,
+    milliseconds,
+)
+from jaxquard.evaluate.cfp.pick import compared_run, first_cell
 from jaxquard.report.bar_chart import Bar, Series, bar_chart
-
-from .cell import Cell, PlanRun
-from .labels import COMMUNICATION_COLOR, COMPARED, OURS, PLAN_LABELS, digits, mebibytes, milliseconds
-from .pick import compared_run, first_cell
 
 _COUNT = 4
 

@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jaxquard.evaluate.cfp.cell import Cell, PlanRun
+from jaxquard.evaluate.cfp.labels import cell_label, milliseconds
+from jaxquard.evaluate.cfp.pick import deep_cells, first_cell, models_of
 from jaxquard.report.xy_chart import Dot, DotSeries, xy_chart
-
-from .cell import Cell, PlanRun
-from .labels import cell_label, milliseconds
-from .pick import deep_cells, first_cell, models_of
 
 SUM, SEAMS = "sum of segments, equation (8)", "with what neighbours share"
 _COLORS = {SUM: "#e0a93b", SEAMS: "#2f62b5"}

@@ -2,14 +2,22 @@
 
 from collections.abc import Callable, Sequence
 
+from jaxquard.evaluate.cfp.cell import Cell, PlanRun
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
+from jaxquard.evaluate.cfp.cell_step import num_tokens
+from jaxquard.evaluate.cfp.labels import (
+    OURS,
+    PLAN_COLORS,
+    PLAN_LABELS,
+    cell_label,
+    chosen_words,
+    digits,
+    mebibytes,
+    ratio,
+)
+from jaxquard.evaluate.cfp.pick import compared_run
 from jaxquard.report.bar_chart import Bar, Series, bar_chart
 from jaxquard.report.html_page import html_table
-
-from .cell import Cell, PlanRun
-from .cell_spec import CellSpec
-from .cell_step import num_tokens
-from .labels import OURS, PLAN_COLORS, PLAN_LABELS, cell_label, chosen_words, digits, mebibytes, ratio
-from .pick import compared_run
 
 PLANS = (OURS, "zero 1", "volume")
 TOO_LARGE = "✗"

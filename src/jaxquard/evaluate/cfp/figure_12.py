@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.labels import digits, model_label, size_label
+from jaxquard.evaluate.cfp.pick import line_cells, models_of
 from jaxquard.report.bar_chart import Bar, Series, bar_chart
-
-from .cell import Cell
-from .labels import digits, model_label, size_label
-from .pick import line_cells, models_of
 
 _PARTS = (
     ("compiling, all compilers added up", "#e0a93b"),

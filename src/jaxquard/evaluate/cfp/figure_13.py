@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from jaxquard.evaluate.cfp.depths import Depth
+from jaxquard.evaluate.cfp.labels import digits, model_label
 from jaxquard.report.xy_chart import Dot, DotSeries, xy_chart
-
-from .depths import Depth
-from .labels import digits, model_label
 
 _COLORS = {"gpt": "#2f62b5", "llama": "#2a9d8f", "moe": "#d1495b"}
 

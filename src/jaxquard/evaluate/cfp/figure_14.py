@@ -2,11 +2,18 @@
 
 from collections.abc import Sequence
 
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.labels import (
+    CHOICE_COLORS,
+    OURS,
+    PLAN_LABELS,
+    SEARCHED,
+    chosen_words,
+    model_label,
+    size_label,
+)
+from jaxquard.evaluate.cfp.pick import compared_run, first_cell
 from jaxquard.report.tile_chart import TileGroup, tile_chart
-
-from .cell import Cell
-from .labels import CHOICE_COLORS, OURS, PLAN_LABELS, SEARCHED, chosen_words, model_label, size_label
-from .pick import compared_run, first_cell
 
 MODELS = ("moe", "llama")
 

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
-from jaxquard.report.html_page import html_table
-
-from .cell import Cell
-from .cell_step import num_tokens
-from .labels import (
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.cell_step import num_tokens
+from jaxquard.evaluate.cfp.labels import (
     COMPARED,
     OURS,
     PLAN_COLORS,
@@ -22,8 +19,10 @@ from .labels import (
     ratio,
     size_label,
 )
-from .pick import compared_s, models_of
-from .targets import behind_best, geometric_mean
+from jaxquard.evaluate.cfp.pick import compared_s, models_of
+from jaxquard.evaluate.cfp.targets import behind_best, geometric_mean
+from jaxquard.report.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.html_page import html_table
 
 PLANS = (OURS, *COMPARED)
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.figure_7 import PLANS
+from jaxquard.evaluate.cfp.labels import PLAN_COLORS, PLAN_LABELS, digits, model_label
+from jaxquard.evaluate.cfp.pick import compared_run, first_cell, models_of
 from jaxquard.report.bar_chart import Bar, Series, bar_chart
-
-from .cell import Cell
-from .figure_7 import PLANS
-from .labels import PLAN_COLORS, PLAN_LABELS, digits, model_label
-from .pick import compared_run, first_cell, models_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxquard.evaluate.cfp.cell import Cell, PlanRun, Role
+from jaxquard.evaluate.cfp.labels import COMMUNICATION_COLOR, COMPUTE_COLOR, model_label, size_label
+from jaxquard.evaluate.cfp.pick import first_cell, models_of
 from jaxquard.report.stacked_chart import stacked_chart
-
-from .cell import Cell, PlanRun, Role
-from .labels import COMMUNICATION_COLOR, COMPUTE_COLOR, model_label, size_label
-from .pick import first_cell, models_of
 
 NUM_SHOWN = 20
 # Volumes that differ by less than this part of the smaller one are alike.

@@ -4,14 +4,14 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .cell import Cell
-from .cell_content import Results
-from .figure_7 import speedups
-from .figure_8 import figure_8
-from .figure_9 import alike_apart, figure_9
-from .figure_10 import SUM, figure_10
-from .paper import PaperHeadline, load_paper
-from .pick import line_cells
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.cell_content import Results
+from jaxquard.evaluate.cfp.figure_7 import speedups
+from jaxquard.evaluate.cfp.figure_8 import figure_8
+from jaxquard.evaluate.cfp.figure_9 import alike_apart, figure_9
+from jaxquard.evaluate.cfp.figure_10 import SUM, figure_10
+from jaxquard.evaluate.cfp.paper import PaperHeadline, load_paper
+from jaxquard.evaluate.cfp.pick import line_cells
 
 # A ratio counts as different from 1 beyond this, which is about what runs wander by.
 MARGIN = 0.03

@@ -1,7 +1,7 @@
 """How models, plans and numbers are called and coloured on the page; the hues follow Paul Tol's "bright" set."""
 
-from .cell import Cell
-from .cell_spec import CellSpec
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
 
 MODEL_LABELS = {"gpt": "GPT", "bert": "BERT", "llama": "LLAMA", "moe": "MoE"}
 OURS = "chosen"

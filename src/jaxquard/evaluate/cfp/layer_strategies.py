@@ -6,14 +6,13 @@ at a time takes every strategy, and the others take what the search chose.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.baselines import Baseline
-from jaxquard.intraop.layouts import Assignment
-from jaxquard.intraop.price_segments import StepPrices
-from jaxquard.intraop.search_plans import SUM_SLACK
-
-from .sum_price import SumPrice, SumPricer
-from .volumes import volumes
+from jaxquard.evaluate.cfp.sum_price import SumPrice, SumPricer
+from jaxquard.evaluate.cfp.volumes import volumes
+from jaxquard.intraop.plan.search_plans import SUM_SLACK
+from jaxquard.intraop.plan.segment_prices import StepPrices
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.baselines import Baseline
+from jaxquard.intraop.shardings.layouts import Assignment
 
 
 def layer_strategies(

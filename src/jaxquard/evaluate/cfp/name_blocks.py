@@ -2,12 +2,11 @@
 
 import re
 
-from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.contraction import Contraction
-from jaxquard.intraop.source_lines import source_line
+from jaxquard.evaluate.cfp.cell import BlockInfo
+from jaxquard.intraop.blocks.contraction import Contraction
+from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.ir.jaxpr_tools import Var, is_var
-
-from .cell import BlockInfo
+from jaxquard.ir.source import source_line
 
 _KEY = re.compile(r"\['([^']+)'\]|\[(\d+)\]")
 # Words that say nothing beside others.

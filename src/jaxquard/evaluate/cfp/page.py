@@ -2,14 +2,13 @@
 
 from collections import Counter
 
+from jaxquard.evaluate.cfp.cell_content import Results
+from jaxquard.evaluate.cfp.claims import check_claims
+from jaxquard.evaluate.cfp.headlines import Verdict, headlines
+from jaxquard.evaluate.cfp.page_figures import figure_sections
+from jaxquard.evaluate.cfp.page_tables import claim_table, headline_table, target_table
+from jaxquard.evaluate.cfp.targets import targets
 from jaxquard.report.html_page import html_page, html_paragraph, html_section
-
-from .cell_content import Results
-from .claims import check_claims
-from .headlines import Verdict, headlines
-from .page_figures import figure_sections
-from .page_tables import claim_table, headline_table, target_table
-from .targets import targets
 
 TITLE = "CFP (arXiv 2504.00598), redone by jaxquard"
 

@@ -1,20 +1,19 @@
 """The sections of the page that hold the paper's figures; an empty text where nothing was run for one."""
 
+from jaxquard.evaluate.cfp.cell_content import Results
+from jaxquard.evaluate.cfp.figure_1 import draw_figure_1, figure_1, llama_cell
+from jaxquard.evaluate.cfp.figure_7 import draw_meshes, draw_throughputs, throughput_table
+from jaxquard.evaluate.cfp.figure_8 import draw_figure_8, figure_8
+from jaxquard.evaluate.cfp.figure_9 import draw_figure_9, figure_9
+from jaxquard.evaluate.cfp.figure_10 import draw_figure_10, figure_10
+from jaxquard.evaluate.cfp.figure_11 import draw_figure_11, memory_cells, memory_table
+from jaxquard.evaluate.cfp.figure_12 import draw_figure_12
+from jaxquard.evaluate.cfp.figure_13 import draw_figure_13
+from jaxquard.evaluate.cfp.figure_14 import draw_figure_14, figure_14
+from jaxquard.evaluate.cfp.labels import cell_label
+from jaxquard.evaluate.cfp.page_tables import depth_table, prediction_table, seconds_table, volume_table
+from jaxquard.evaluate.cfp.pick import are_some_strategies, line_cells
 from jaxquard.report.html_page import html_charts, html_paragraph, html_section
-
-from .cell_content import Results
-from .figure_1 import draw_figure_1, figure_1, llama_cell
-from .figure_7 import draw_meshes, draw_throughputs, throughput_table
-from .figure_8 import draw_figure_8, figure_8
-from .figure_9 import draw_figure_9, figure_9
-from .figure_10 import draw_figure_10, figure_10
-from .figure_11 import draw_figure_11, memory_cells, memory_table
-from .figure_12 import draw_figure_12
-from .figure_13 import draw_figure_13
-from .figure_14 import draw_figure_14, figure_14
-from .labels import cell_label
-from .page_tables import depth_table, prediction_table, seconds_table, volume_table
-from .pick import are_some_strategies, line_cells
 
 
 def figure_sections(results: Results) -> list[str]:

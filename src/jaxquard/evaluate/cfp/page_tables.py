@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.claims import Claim
+from jaxquard.evaluate.cfp.depths import Depth
+from jaxquard.evaluate.cfp.figure_9 import ByVolume
+from jaxquard.evaluate.cfp.figure_10 import Predicted
+from jaxquard.evaluate.cfp.headlines import Headline, Verdict, in_unit
+from jaxquard.evaluate.cfp.labels import cell_label, digits, model_label, size_label
+from jaxquard.evaluate.cfp.targets import Target
 from jaxquard.report.html_page import Badge, html_table
-
-from .cell import Cell
-from .claims import Claim
-from .depths import Depth
-from .figure_9 import ByVolume
-from .figure_10 import Predicted
-from .headlines import Headline, Verdict, in_unit
-from .labels import cell_label, digits, model_label, size_label
-from .targets import Target
 
 _BADGES = {
     Verdict.AS_LARGE: "good",

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from .cell import Cell, PlanRun
-from .labels import OURS
+from jaxquard.evaluate.cfp.cell import Cell, PlanRun
+from jaxquard.evaluate.cfp.labels import OURS
 
 
 def line_cells(cells: Sequence[Cell]) -> list[Cell]:

@@ -4,17 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jaxquard.intraop.sharding_plan import make_mesh
+from jaxquard.evaluate.cfp.cell import Cell
+from jaxquard.evaluate.cfp.cell_content import Results, read_results, results_text
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
+from jaxquard.evaluate.cfp.cell_step import axes_of
+from jaxquard.evaluate.cfp.cells import MODELS, QUICK_MODELS, full_cells, quick_cells
+from jaxquard.evaluate.cfp.depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
+from jaxquard.evaluate.cfp.describe_machine import describe_machine
+from jaxquard.evaluate.cfp.run_cell import OnPart, run_cell
+from jaxquard.intraop.plan.sharding_plan import make_mesh
 from jaxquard.pricing import PriceCache
-
-from .cell import Cell
-from .cell_content import Results, read_results, results_text
-from .cell_spec import CellSpec
-from .cell_step import axes_of
-from .cells import MODELS, QUICK_MODELS, full_cells, quick_cells
-from .depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
-from .describe_machine import describe_machine
-from .run_cell import OnPart, run_cell
 
 # How many cells are done, of how many, and the next one's name.
 OnCell = Callable[[int, int, str], None]

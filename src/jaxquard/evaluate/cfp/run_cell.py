@@ -6,26 +6,25 @@ from dataclasses import replace
 from functools import partial
 
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.analyse import Analysis, analyse_step
-from jaxquard.intraop.baselines import Baseline, baselines
-from jaxquard.intraop.predict import predict_all
-from jaxquard.intraop.price_segments import StepPrices, price_segments
-from jaxquard.intraop.search_plans import PlanSearch, search_plans
-from jaxquard.intraop.sharding_plan import make_mesh
-from jaxquard.intraop.traced_step import trace_step
-from jaxquard.intraop.whole_step import write_whole_step
+from jaxquard.evaluate.cfp.cell import Cell, Seconds
+from jaxquard.evaluate.cfp.cell_spec import CellSpec
+from jaxquard.evaluate.cfp.cell_step import axes_of, make_step
+from jaxquard.evaluate.cfp.describe_machine import describe_machine
+from jaxquard.evaluate.cfp.layer_strategies import layer_strategies
+from jaxquard.evaluate.cfp.name_blocks import name_blocks
+from jaxquard.evaluate.cfp.run_plans import OnPart, run_plans
+from jaxquard.evaluate.cfp.sum_price import equation_7
+from jaxquard.evaluate.cfp.thin_choices import thin_choices
+from jaxquard.evaluate.cfp.whole_steps import WholeSteps
+from jaxquard.intraop.plan.predict import predict_all
+from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
+from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
+from jaxquard.intraop.plan.sharding_plan import make_mesh
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.shardings.baselines import Baseline, baselines
+from jaxquard.intraop.shardings.whole_step import write_whole_step
+from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import MeasuredPricer, PriceCache, Progress
-
-from .cell import Cell, Seconds
-from .cell_spec import CellSpec
-from .cell_step import axes_of, make_step
-from .describe_machine import describe_machine
-from .layer_strategies import layer_strategies
-from .name_blocks import name_blocks
-from .run_plans import OnPart, run_plans
-from .sum_price import equation_7
-from .thin_choices import thin_choices
-from .whole_steps import WholeSteps
 
 
 def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lambda *_: None) -> Cell:

@@ -6,16 +6,15 @@ from dataclasses import replace
 from functools import partial
 
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.baselines import Baseline
-from jaxquard.intraop.price_segments import StepPrices
-from jaxquard.intraop.search_plans import PlanSearch
-
-from .cell import PlanRun, Role
-from .figure_9 import NUM_SHOWN
-from .sum_price import SumPricer
-from .volumes import volumes
-from .whole_steps import COARSE, COARSE_ROUND, FINE, Timing, WholeSteps
+from jaxquard.evaluate.cfp.cell import PlanRun, Role
+from jaxquard.evaluate.cfp.figure_9 import NUM_SHOWN
+from jaxquard.evaluate.cfp.sum_price import SumPricer
+from jaxquard.evaluate.cfp.volumes import volumes
+from jaxquard.evaluate.cfp.whole_steps import COARSE, COARSE_ROUND, FINE, Timing, WholeSteps
+from jaxquard.intraop.plan.search_plans import PlanSearch
+from jaxquard.intraop.plan.segment_prices import StepPrices
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.baselines import Baseline
 
 # The part of the work, how many of its programs are done, of how many, and the name of one.
 OnPart = Callable[[str, int, int, str], None]

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.block_choices import block_choices
-from jaxquard.intraop.phases import Phase
-from jaxquard.intraop.price_segments import StepPrices, make_chain
+from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.strategies import block_choices
+from jaxquard.intraop.step.phases import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

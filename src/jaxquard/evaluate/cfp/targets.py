@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .cell import Cell, PlanRun, Role
+from jaxquard.evaluate.cfp.cell import Cell, PlanRun, Role
 
 MOST_BEHIND_BEST = 0.05
 LEAST_OVER_VOLUME = 1.3

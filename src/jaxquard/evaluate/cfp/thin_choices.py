@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.baselines import baselines
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.baselines import baselines
 
 
 def thin_choices(analysis: Analysis) -> Analysis:

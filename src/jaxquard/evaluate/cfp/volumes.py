@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from jaxquard.intraop.analyse import Analysis
-from jaxquard.intraop.volume import volume_problem
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.volume import volume_problem
 
 
 def volumes(analysis: Analysis, assignments: Sequence[Mapping[int, Sequence[str]]]) -> list[float]:

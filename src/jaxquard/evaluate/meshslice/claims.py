@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from .communication import Breakdown
-from .labels import ALGORITHM_LABELS, MODEL_LABELS, mesh, percent
-from .mesh_shapes import MeshPoint
-from .product_shapes import ProductPoint
-from .reproduce import Reproduction
-from .scaling import ScalingPoint
-from .slice_counts import SlicePoint
+from jaxquard.evaluate.meshslice.communication import Breakdown
+from jaxquard.evaluate.meshslice.labels import ALGORITHM_LABELS, MODEL_LABELS, mesh, percent
+from jaxquard.evaluate.meshslice.mesh_shapes import MeshPoint
+from jaxquard.evaluate.meshslice.product_shapes import ProductPoint
+from jaxquard.evaluate.meshslice.reproduce import Reproduction
+from jaxquard.evaluate.meshslice.scaling import ScalingPoint
+from jaxquard.evaluate.meshslice.slice_counts import SlicePoint
 
 # In strong scaling at 256 chips MeshSlice is to be "similar" to Collective and Wang: we take a fifth.
 _SIMILAR = 1.2

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .scaling import ScalingPoint
+from jaxquard.evaluate.meshslice.scaling import ScalingPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

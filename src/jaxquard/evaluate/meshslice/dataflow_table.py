@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
+from jaxquard.evaluate.meshslice.models import MODELS
+from jaxquard.evaluate.meshslice.tuner import Tuner
 from jaxquard.gemm.problem import Stationary
-
-from .models import MODELS
-from .tuner import Tuner
 
 NUM_CHIPS = 256
 

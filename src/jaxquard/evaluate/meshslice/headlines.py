@@ -15,16 +15,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .constant_sets import MAIN, SIMULATION, ConstantSet, constant_sets
-from .dataflow_table import dataflow_table
-from .mesh_shapes import gain_over_mirror, mesh_shapes
-from .models import GPT3, MODELS
-from .other_layers import other_layers_time_s
-from .paper import Paper, PaperHeadline
-from .product_shapes import mean_gain, product_shapes
-from .real_mesh import mean_overhead, mean_slicing, real_mesh
-from .scaling import scaling_point
-from .tuner import Tuner
+from jaxquard.evaluate.meshslice.constant_sets import MAIN, SIMULATION, ConstantSet, constant_sets
+from jaxquard.evaluate.meshslice.dataflow_table import dataflow_table
+from jaxquard.evaluate.meshslice.mesh_shapes import gain_over_mirror, mesh_shapes
+from jaxquard.evaluate.meshslice.models import GPT3, MODELS
+from jaxquard.evaluate.meshslice.other_layers import other_layers_time_s
+from jaxquard.evaluate.meshslice.paper import Paper, PaperHeadline
+from jaxquard.evaluate.meshslice.product_shapes import mean_gain, product_shapes
+from jaxquard.evaluate.meshslice.real_mesh import mean_overhead, mean_slicing, real_mesh
+from jaxquard.evaluate.meshslice.scaling import scaling_point
+from jaxquard.evaluate.meshslice.tuner import Tuner
 
 TOLERANCE = 0.1
 _REAL_MESH_SECTION = "5.3"

@@ -1,6 +1,6 @@
 """How algorithms and models are called and coloured on the page; the hues follow Paul Tol's "bright" set."""
 
-from .models import MODELS
+from jaxquard.evaluate.meshslice.models import MODELS
 
 ALGORITHM_LABELS = {
     "meshslice": "MeshSlice",

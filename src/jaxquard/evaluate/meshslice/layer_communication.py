@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from statistics import mean
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune import plan_products
-from jaxquard.gemm.cost import price_product
-from jaxquard.gemm.cost_product import SizedProduct
-from jaxquard.gemm.play import play_product
+from jaxquard.evaluate.meshslice.models import MODELS
+from jaxquard.evaluate.meshslice.real_mesh import BATCH, MESH_SHAPE, NUM_CHIPS, NUM_SLICES
+from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.gemm.cost.cost import price_product
+from jaxquard.gemm.cost.play import play_product
+from jaxquard.gemm.cost.products import SizedProduct, plan_products
 from jaxquard.ir.timeline import Track
-
-from .models import MODELS
-from .real_mesh import BATCH, MESH_SHAPE, NUM_CHIPS, NUM_SLICES
-from .tuner import Tuner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.play import play_plan
-
-from .models import GPT3, MODELS, Model
-from .tuner import Tuner
+from jaxquard.evaluate.meshslice.models import GPT3, MODELS, Model
+from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.gemm.cost.play import play_plan
 
 NUM_CHIPS = 256
 

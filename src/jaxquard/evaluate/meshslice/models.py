@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxquard.gemm.autotune_models import SEQUENCE, transformer_block
+from jaxquard.gemm.autotune.models import SEQUENCE, transformer_block
 from jaxquard.gemm.problem import GemmProblem
 
 

@@ -9,9 +9,8 @@ all chips share the work evenly.
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune_models import SEQUENCE
-
-from .models import Model
+from jaxquard.evaluate.meshslice.models import Model
+from jaxquard.gemm.autotune.models import SEQUENCE
 
 _ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
 

@@ -2,16 +2,14 @@
 
 from collections import Counter
 
-from jaxquard.report.html_page import html_charts, html_page, html_paragraph, html_section
-
-from .claims import check_claims
-from .constant_sets import SIMULATION, constant_set, constant_sets
-from .headlines import Verdict, is_near
-from .labels import MODEL_LABELS, percent
-from .layer_communication import mean_error
-from .models import MODELS
-from .other_layers import other_layers_time_s
-from .page_figures import (
+from jaxquard.evaluate.meshslice.claims import check_claims
+from jaxquard.evaluate.meshslice.constant_sets import SIMULATION, constant_set, constant_sets
+from jaxquard.evaluate.meshslice.headlines import Verdict, is_near
+from jaxquard.evaluate.meshslice.labels import MODEL_LABELS, percent
+from jaxquard.evaluate.meshslice.layer_communication import mean_error
+from jaxquard.evaluate.meshslice.models import MODELS
+from jaxquard.evaluate.meshslice.other_layers import other_layers_time_s
+from jaxquard.evaluate.meshslice.page_figures import (
     draw_communication,
     draw_layer_communication,
     draw_mesh_shapes,
@@ -20,7 +18,7 @@ from .page_figures import (
     draw_slice_counts,
     paper_utilisations,
 )
-from .page_tables import (
+from jaxquard.evaluate.meshslice.page_tables import (
     beyond_table,
     claim_table,
     constants_table,
@@ -32,9 +30,10 @@ from .page_tables import (
     set_table,
     traffic_table,
 )
-from .paper import Paper
-from .product_shapes import mean_gain
-from .reproduce import Reproduction
+from jaxquard.evaluate.meshslice.paper import Paper
+from jaxquard.evaluate.meshslice.product_shapes import mean_gain
+from jaxquard.evaluate.meshslice.reproduce import Reproduction
+from jaxquard.report.html_page import html_charts, html_page, html_paragraph, html_section
 
 TITLE = "MeshSlice (ISCA '25), redone by jaxquard"
 

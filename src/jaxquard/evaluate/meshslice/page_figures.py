@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
-from jaxquard.report.stacked_chart import stacked_chart
-
-from .communication import Breakdown
-from .labels import (
+from jaxquard.evaluate.meshslice.communication import Breakdown
+from jaxquard.evaluate.meshslice.labels import (
     ALGORITHM_COLORS,
     ALGORITHM_LABELS,
     ESTIMATED_COLOR,
@@ -16,12 +13,14 @@ from .labels import (
     percent,
     whole_percent,
 )
-from .layer_communication import LayerCommunication
-from .mesh_shapes import MeshPoint
-from .paper import Paper
-from .product_shapes import ProductPoint
-from .scaling import ScalingPoint
-from .slice_counts import SlicePoint
+from jaxquard.evaluate.meshslice.layer_communication import LayerCommunication
+from jaxquard.evaluate.meshslice.mesh_shapes import MeshPoint
+from jaxquard.evaluate.meshslice.paper import Paper
+from jaxquard.evaluate.meshslice.product_shapes import ProductPoint
+from jaxquard.evaluate.meshslice.scaling import ScalingPoint
+from jaxquard.evaluate.meshslice.slice_counts import SlicePoint
+from jaxquard.report.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.stacked_chart import stacked_chart
 
 _COMMUNICATION_PARTS = (("transfer", "#2f62b5"), ("sync", "#e0a93b"), ("launch", "#d1495b"))
 # 1D TP would flatten all others.

@@ -3,19 +3,18 @@
 from collections.abc import Sequence
 
 from jaxquard.cluster import Links
+from jaxquard.evaluate.meshslice.claims import Claim
+from jaxquard.evaluate.meshslice.constant_sets import ConstantSet
+from jaxquard.evaluate.meshslice.headlines import Headline, Verdict
+from jaxquard.evaluate.meshslice.labels import ALGORITHM_LABELS, MODEL_LABELS, in_unit, mesh, percent, span_in_unit
+from jaxquard.evaluate.meshslice.paper import Paper
+from jaxquard.evaluate.meshslice.readings import Reading
+from jaxquard.evaluate.meshslice.real_mesh import RealMeshRow
+from jaxquard.evaluate.meshslice.reproduce import Reproduction
+from jaxquard.evaluate.meshslice.scaling import ScalingPoint
+from jaxquard.evaluate.meshslice.three_dimensions import MIB, Traffic
 from jaxquard.report.html_page import Badge, html_table
 from jaxquard.report.range_chart import Range, range_chart
-
-from .claims import Claim
-from .constant_sets import ConstantSet
-from .headlines import Headline, Verdict
-from .labels import ALGORITHM_LABELS, MODEL_LABELS, in_unit, mesh, percent, span_in_unit
-from .paper import Paper
-from .readings import Reading
-from .real_mesh import RealMeshRow
-from .reproduce import Reproduction
-from .scaling import ScalingPoint
-from .three_dimensions import MIB, Traffic
 
 _BADGES = {Verdict.REPRODUCES: "good", Verdict.WITHIN_BAND: "fair", Verdict.DOES_NOT: "poor"}
 _BAND_COLORS = {Verdict.REPRODUCES: "#7cc79b", Verdict.WITHIN_BAND: "#e8c468", Verdict.DOES_NOT: "#e89a92"}

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from statistics import mean
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune_models import SEQUENCE
-from jaxquard.gemm.autotune_slices import PricedSlices, price_slices, slice_counts
-from jaxquard.gemm.cost_algorithms import mesh_shapes
-from jaxquard.gemm.cost_product import SizedProduct, sized_products
+from jaxquard.evaluate.meshslice.models import MODELS, Model
+from jaxquard.gemm.autotune.models import SEQUENCE
+from jaxquard.gemm.autotune.slices import PricedSlices, price_slices, slice_counts
+from jaxquard.gemm.cost.algorithms import mesh_shapes
+from jaxquard.gemm.cost.products import SizedProduct, sized_products
 from jaxquard.gemm.problem import Stationary
-
-from .models import MODELS, Model
 
 NUM_CHIPS = 256
 ALGORITHMS_2D = ("meshslice", "wang", "collective", "cannon", "summa")

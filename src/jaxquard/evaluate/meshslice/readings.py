@@ -14,18 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Axis, Cluster
-from jaxquard.gemm.autotune import plan_products
-from jaxquard.gemm.autotune_slices import slice_counts
-from jaxquard.gemm.cost import price_product
-from jaxquard.gemm.cost_algorithms import mesh_shapes
-from jaxquard.gemm.cost_closed_form import steps_time_s
-from jaxquard.gemm.cost_product import SizedProduct, sized_products
-from jaxquard.gemm.cost_steps import wang_steps
+from jaxquard.evaluate.meshslice.constant_sets import FITTED, SIMULATION, constant_set
+from jaxquard.evaluate.meshslice.models import MODELS, Model
+from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.gemm.autotune.slices import slice_counts
+from jaxquard.gemm.cost.algorithms import mesh_shapes
+from jaxquard.gemm.cost.cost import price_product, steps_time_s
+from jaxquard.gemm.cost.products import SizedProduct, plan_products, sized_products
+from jaxquard.gemm.cost.steps import wang_steps
 from jaxquard.gemm.problem import Stationary
-
-from .constant_sets import FITTED, SIMULATION, constant_set
-from .models import MODELS, Model
-from .tuner import Tuner
 
 Mesh = tuple[int, int]
 # A layer's products and the seconds of all three on a mesh.

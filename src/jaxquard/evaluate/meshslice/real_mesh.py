@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune import problem_flops
-from jaxquard.gemm.autotune_table import TuningRow
-
-from .models import MODELS, Model
-from .tuner import Tuner
+from jaxquard.evaluate.meshslice.models import MODELS, Model
+from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.gemm.autotune.table import TuningRow
+from jaxquard.gemm.cost.products import problem_flops
 
 MESH_SHAPE = (4, 4)
 NUM_CHIPS = 16

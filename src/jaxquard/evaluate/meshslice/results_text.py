@@ -4,9 +4,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from .headlines import Headline
-from .layer_communication import mean_error
-from .reproduce import Reproduction
+from jaxquard.evaluate.meshslice.headlines import Headline
+from jaxquard.evaluate.meshslice.layer_communication import mean_error
+from jaxquard.evaluate.meshslice.reproduce import Reproduction
 
 SCHEMA = "jaxquard.reproduce.meshslice"
 VERSION = 1

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune_table import TuningRow
-from jaxquard.gemm.cost_algorithms import ALGORITHMS, mesh_shapes
-
-from .models import MODELS, Model
-from .tuner import Tuner
+from jaxquard.evaluate.meshslice.models import MODELS, Model
+from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.gemm.autotune.table import TuningRow
+from jaxquard.gemm.cost.algorithms import ALGORITHMS, mesh_shapes
 
 PAPER_CHIPS = (16, 32, 64, 128, 256)
 BEYOND_CHIPS = (1024, 4096)

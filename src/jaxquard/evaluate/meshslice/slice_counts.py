@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune_slices import divisors
-from jaxquard.gemm.play import play_plan
-
-from .models import MODELS, Model
-from .tuner import Tuner
+from jaxquard.evaluate.meshslice.models import MODELS, Model
+from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.gemm.autotune.slices import divisors
+from jaxquard.gemm.cost.play import play_plan
 
 MESH_SHAPE = (32, 8)
 _BLOCK = 8

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.autotune import UNROLLED, autotune
-from jaxquard.gemm.autotune_table import Tuning
+from jaxquard.gemm.autotune.autotune import UNROLLED, autotune
+from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.problem import GemmProblem, Stationary
 
 _Question = tuple[GemmProblem, Cluster, int, str, Stationary | None, tuple[int, int] | None, int | None]

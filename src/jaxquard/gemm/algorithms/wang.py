@@ -1,0 +1,116 @@
+"""Wang's GeMM: one direction is a ring of neighbour shifts beside partial products, the other one whole collective.
+
+MeshSlice, section 2.3.4 (Wang et al., ASPLOS 2023). The ring may run along the rows or along the columns. A ring of P
+chips has P products, or fewer and larger ones when it is unrolled to a number of iterations that divides P (section
+4.2): an iteration then takes P / iterations shards at once. Along the ring
+
+    OS  A's shards pass by (ring of columns) and are multiplied each with its part of the gathered B, or B's by A
+    LS  along rows, B's shards pass by and give parts of C; along columns, C's sums pass by and take up products
+    RS  as LS, mirrored
+
+With `both_ways`, one half of each shard or sum goes round the other way (see `passing`).
+
+Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one iteration.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxquard.gemm.algorithms.product import Product
+from jaxquard.gemm.algorithms.rings import Stream, all_gather, interleave, reduce_scatter, ring_size, streams
+from jaxquard.gemm.algorithms.sizes import choose_ring, global_sizes
+from jaxquard.gemm.problem import Dataflow
+
+
+def wang(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+    """Multiplies the shards of one chip, inside `shard_map`."""
+    ring = choose_ring(product, global_sizes(lhs, rhs, product), ring_size(product.rows), ring_size(product.columns))
+    match product.dataflow, ring == product.columns:
+        case Dataflow.OS, True:
+            return _pass_lhs(lhs, rhs, product)
+        case Dataflow.OS, False:
+            return _pass_lhs(rhs, lhs, product.mirrored())
+        case Dataflow.LS, True:
+            return _pass_out(lhs, rhs, product)
+        case Dataflow.LS, False:
+            return _pass_rhs(lhs, rhs, product)
+        case _:
+            return wang(rhs, lhs, replace(product, ring=ring).mirrored())
+
+
+def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+    """OS: the ring is the columns."""
+    layout, chips = product.layout, ring_size(product.columns)
+    lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
+    rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
+    ways = streams(product.columns, lhs.shape[lhs_dim], both_ways=product.both_ways)
+    passing, out_MN = [way.own(lhs, dim=lhs_dim) for way in ways], None
+    for turns in _groups(chips, product.slices):
+        seen_Mk, passing = _gather_group(passing, ways, turns, chips)
+        lhs_Mk = jnp.concatenate(seen_Mk, axis=lhs_dim)
+        rhs_kN = jnp.concatenate([way.piece(rhs_KN, turn, dim=rhs_dim) for turn in turns for way in ways], axis=rhs_dim)
+        partial_MN = layout.dot(lhs_Mk, rhs_kN)
+        out_MN = partial_MN if out_MN is None else out_MN + partial_MN
+    assert out_MN is not None
+    return out_MN.astype(lhs.dtype)
+
+
+def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+    """LS: the ring is the rows; the sums are scattered when all of them are there."""
+    layout, chips = product.layout, ring_size(product.rows)
+    rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
+    ways = streams(product.rows, rhs.shape[rhs_dim], both_ways=product.both_ways)
+    passing, partials = [way.own(rhs, dim=rhs_dim) for way in ways], []
+    for turns in _groups(chips, product.slices):
+        seen_Kn, passing = _gather_group(passing, ways, turns, chips)
+        partial_Mn = layout.dot(lhs, jnp.concatenate(seen_Kn, axis=rhs_dim)).astype(lhs.dtype)
+        partials += _split(partial_Mn, ways, turns, dim=out_dim)
+    by_way = [way.in_order(partials[number :: len(ways)], dim=out_dim) for number, way in enumerate(ways)]
+    return reduce_scatter(interleave(by_way, chips, dim=out_dim), product.columns, dim=out_dim, dtype=lhs.dtype)
+
+
+def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+    """LS: the ring is the columns; a sum starts one chip after its own and is complete when it comes home."""
+    layout, chips = product.layout, ring_size(product.columns)
+    rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
+    rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
+    ways = streams(product.columns, rhs_KN.shape[rhs_dim] // chips, both_ways=product.both_ways)
+    totals: list[jax.Array] = []
+    for turns in _groups(chips, product.slices):
+        pieces = [way.piece(rhs_KN, turn + 1, dim=rhs_dim) for turn in turns for way in ways]
+        partial_Mn = layout.dot(lhs, jnp.concatenate(pieces, axis=rhs_dim))
+        parts = _split(partial_Mn, ways, turns, dim=out_dim)
+        for first in range(0, len(parts), len(ways)):
+            added = parts[first : first + len(ways)]
+            if totals:
+                passed = [way.shift(total.astype(lhs.dtype)) for way, total in zip(ways, totals, strict=True)]
+                added = [total.astype(part.dtype) + part for total, part in zip(passed, added, strict=True)]
+            totals = added
+    return jnp.concatenate(totals, axis=out_dim).astype(lhs.dtype)
+
+
+def _gather_group(
+    passing: list[jax.Array], ways: tuple[Stream, ...], turns: range, chips: int
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """What passes by in the turns of an iteration, and what comes after them; the last turn sends nothing on."""
+    seen = []
+    for turn in turns:
+        seen += passing
+        if turn + 1 < chips:
+            passing = [way.shift(piece) for way, piece in zip(ways, passing, strict=True)]
+    return seen, passing
+
+
+def _split(partial: jax.Array, ways: tuple[Stream, ...], turns: range, *, dim: int) -> list[jax.Array]:
+    """The parts of a product, turn by turn and stream by stream."""
+    ends = np.cumsum([way.width for _ in turns for way in ways])
+    return jnp.split(partial, ends[:-1], axis=dim)
+
+
+def _groups(chips: int, iterations: int | None) -> list[range]:
+    """The turns of a ring, iteration by iteration."""
+    size = chips // (iterations or chips)
+    return [range(start, start + size) for start in range(0, chips, size)]

@@ -1,0 +1,90 @@
+"""What the autotuner answers: a plan, and the table of the best that it was chosen from."""
+
+from dataclasses import dataclass
+
+from jaxquard.gemm.cost.cost import GemmCost
+from jaxquard.gemm.problem import GemmPlan, GemmProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningRow:
+    """One mesh with its best slices.
+
+    Attributes:
+        cost: of all layers and passes of one step.
+        utilisation: of the cluster's peak FLOP/s.
+        memory_bytes: of one chip: what is kept, and the largest buffers.
+    """
+
+    plan: GemmPlan
+    cost: GemmCost
+    utilisation: float
+    memory_bytes: float
+
+    @property
+    def mesh_shape(self) -> tuple[int, int]:
+        return self.plan.mesh_shape
+
+    @property
+    def time_s(self) -> float:
+        return self.cost.time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The plans that were found, the fastest first; `str` of it is a table.
+
+    Attributes:
+        cluster: the name of the cluster.
+        num_meshes: how many meshes could be used; the table may hold fewer.
+    """
+
+    problem: GemmProblem
+    cluster: str
+    num_chips: int
+    table: tuple[TuningRow, ...]
+    num_meshes: int
+
+    @property
+    def best(self) -> TuningRow:
+        return self.table[0]
+
+    @property
+    def plan(self) -> GemmPlan:
+        return self.best.plan
+
+    def __str__(self) -> str:
+        return tuning_text(self)
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """The table of a tuning; slices are those of the products forward, backward for X and backward for W."""
+    names = [layer.name for layer in tuning.problem.layers]
+    lines = [["mesh", *names, "time", "utilisation", "exposed", "memory"]]
+    for row in tuning.table:
+        slices = [",".join(map(str, layer.slices)) for layer in row.plan.layers]
+        lines.append(
+            [
+                "x".join(map(str, row.mesh_shape)),
+                *slices,
+                f"{row.time_s * 1e3:.1f} ms",
+                f"{row.utilisation:.1%}",
+                f"{row.cost.exposed_s / row.time_s:.1%}",
+                f"{row.memory_bytes / 1e9:.1f} GB",
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    title = (
+        f"{tuning.plan.algorithm} on {tuning.num_chips} chips of {tuning.cluster}: "
+        f"the best {len(tuning.table)} of {tuning.num_meshes} meshes"
+    )
+    body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    return "\n".join([title, _kept_text(tuning), *body])
+
+
+def _kept_text(tuning: Tuning) -> str:
+    kept = (
+        f"{layer.name} keeps {layer.stationary.name}{' transposed' if layer.is_transposed else ''}"
+        for layer in tuning.plan.layers
+    )
+    return ", ".join(kept)

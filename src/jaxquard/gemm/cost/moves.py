@@ -1,0 +1,156 @@
+"""Moves: one collective on the rings of a mesh, with its time in parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxquard.cluster import Axis, Cluster, Collective, RingTime, ring_time
+from jaxquard.cluster.collective_time import (
+    num_launches,
+    ring_bandwidth_bytes_per_s,
+    ring_size,
+    ring_sync_s,
+    shares_port,
+)
+from jaxquard.gemm.algorithms.ring_broadcast import num_stages
+from jaxquard.gemm.cost.products import MovingMatrix, SizedProduct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A collective that all chips of a mesh do at once, each on its ring along `axis`.
+
+    Attributes:
+        num_steps: from neighbour to neighbour.
+        num_launches: of operations, one after another.
+        size_bytes: what a chip sends in all of them.
+    """
+
+    name: str
+    axis: Axis
+    kind: Collective
+    num_steps: int
+    num_launches: int
+    size_bytes: float
+    time: RingTime
+
+    @property
+    def time_s(self) -> float:
+        return self.time.time_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """What is read and written of a chip's memory: a reduction also reads what it adds to."""
+        return self.size_bytes * (3 if self.kind is Collective.REDUCE_SCATTER else 2)
+
+
+def collective_move(
+    cluster: Cluster, product: SizedProduct, moving: MovingMatrix, *, mesh_shape: tuple[int, int], num_slices: int
+) -> tuple[Move, ...]:
+    """All-gather or reduce-scatter of one slice of a matrix; nothing on a ring of one chip."""
+    ring = ring_size(moving.axis, mesh_shape)
+    shard = product.shard_bytes(moving, mesh_shape) / num_slices
+    time = ring_time(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape, shard_bytes=shard)
+    return _moves(moving, moving.collective, steps=ring - 1, launches=1, size_bytes=(ring - 1) * shard, time=time)
+
+
+def shift_move(
+    cluster: Cluster,
+    product: SizedProduct,
+    moving: MovingMatrix,
+    *,
+    mesh_shape: tuple[int, int],
+    num_steps: int,
+    both_ways: bool = False,
+) -> tuple[Move, ...]:
+    """Sends whole shards round the ring by a chain of `num_steps` permutes; nothing for 0 steps or one chip.
+
+    With `both_ways` a step sends one half of a shard each way.
+    """
+    shard = product.shard_bytes(moving, mesh_shape)
+    time = ring_time(
+        cluster,
+        Collective.PERMUTE,
+        axis=moving.axis,
+        mesh_shape=mesh_shape,
+        shard_bytes=shard,
+        num_steps=num_steps,
+        both_ways=both_ways,
+    )
+    if ring_size(moving.axis, mesh_shape) == 1:
+        num_steps = 0
+    launches = round(num_launches(cluster, Collective.PERMUTE, num_steps=num_steps))
+    return _moves(
+        moving,
+        Collective.PERMUTE,
+        steps=num_steps,
+        launches=launches,
+        size_bytes=num_steps * shard,
+        time=time,
+    )
+
+
+def broadcast_move(
+    cluster: Cluster,
+    product: SizedProduct,
+    moving: MovingMatrix,
+    *,
+    mesh_shape: tuple[int, int],
+    num_parts: int,
+    group: int,
+    num_packets: int,
+) -> tuple[Move, ...]:
+    """SUMMA's broadcasts or reductions of `group` of a matrix's `num_parts` parts (section 2.3.3).
+
+    A part streams over a ring of P chips as D packets in P + D - 2 stages (`num_stages`), each synchronised and each a
+    permute, as `ring_broadcast` makes them; or, where the network has broadcasts, each part is one operation.
+    """
+    ring = ring_size(moving.axis, mesh_shape)
+    if ring == 1:
+        return ()
+    kind = broadcast_kind(cluster, moving)
+    part = product.gathered_bytes(moving, mesh_shape) / num_parts
+    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=moving.axis, mesh_shape=mesh_shape)
+    sync_s = ring_sync_s(cluster, kind, axis=moving.axis, mesh_shape=mesh_shape)
+    steps = group * num_stages(ring, num_packets)
+    launches = group if cluster.network.has_broadcast else round(num_launches(cluster, kind, num_steps=steps))
+    time = RingTime(
+        launch_s=launches * cluster.links(kind).launch_s,
+        sync_s=steps * sync_s,
+        transfer_s=steps * part / num_packets / bandwidth,
+    )
+    return _moves(moving, moving.collective, steps=steps, launches=launches, size_bytes=group * part, time=time)
+
+
+def broadcast_kind(cluster: Cluster, moving: MovingMatrix) -> Collective:
+    """Which links' numbers a broadcast or reduction of a matrix has."""
+    return moving.collective if cluster.network.has_broadcast else Collective.PERMUTE
+
+
+def share_port(cluster: Cluster, moves: Sequence[Move], mesh_shape: tuple[int, int]) -> tuple[Move, ...]:
+    """The moves as they are when all are under way at once.
+
+    On a switch what a chip sends along rows and columns goes through one port (section 6), so that each takes as long
+    as the transfers of all; on a torus nothing changes.
+    """
+    if not shares_port(cluster, mesh_shape):
+        return tuple(moves)
+    transfer_s = sum(move.time.transfer_s for move in moves)
+    return tuple(replace(move, time=replace(move.time, transfer_s=transfer_s)) for move in moves)
+
+
+def _moves(
+    moving: MovingMatrix, kind: Collective, *, steps: int, launches: int, size_bytes: float, time: RingTime
+) -> tuple[Move, ...]:
+    if steps == 0:
+        return ()
+    return (
+        Move(
+            name=moving.name,
+            axis=moving.axis,
+            kind=kind,
+            num_steps=steps,
+            num_launches=launches,
+            size_bytes=size_bytes,
+            time=time,
+        ),
+    )

@@ -1,0 +1,213 @@
+"""What an algorithm does, step by step: moves before a loop, the loop, moves after it (MeshSlice, section 4.2).
+
+The closed forms of `cost.py` and the simulation of `play.py` both start from here. One chip stands for all: in every
+algorithm but SUMMA and Cannon's skew the chips do the same at the same time, and there the slowest is described.
+
+    algorithm   before           an iteration loads / stores               iterations
+    meshslice                    partial all-gathers / reduce-scatters     the slices
+    collective                   the same                                  1
+    wang        other direction  shards from the neighbour                 the ring, unrolled
+    summa                        broadcasts / reductions                   a multiple of both sides, unrolled
+    cannon      skew             shards from both neighbours               the side
+    1d_tp, fsdp                  as wang, on a mesh of one row or column
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxquard.cluster import Axis, Cluster, product_memory_bytes, product_time_s, sliced_product_time_s
+from jaxquard.cluster.collective_time import ring_size
+from jaxquard.cluster.product_time import ACCUMULATOR_BYTES
+from jaxquard.gemm.cost.moves import Move, broadcast_move, collective_move, share_port, shift_move
+from jaxquard.gemm.cost.products import MovingMatrix, SizedProduct
+
+Mesh = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """One product on one chip.
+
+    Attributes:
+        before: phases one after another, the moves of a phase at once.
+        loads: moves that bring the inputs of an iteration, all at once; `first_loads` those of the first.
+        stores: moves that take the outputs of an iteration away; `last_stores` those of the last.
+        is_ring: the first iteration finds its inputs in place, and the last leaves its outputs there.
+        compute_s: of one iteration.
+        memory_bytes: what one iteration's product reads and writes.
+        buffer_bytes: what the moves and the accumulator need besides the shards.
+    """
+
+    num_iterations: int
+    compute_s: float
+    memory_bytes: float
+    buffer_bytes: float
+    before: tuple[tuple[Move, ...], ...] = ()
+    first_loads: tuple[Move, ...] = ()
+    loads: tuple[Move, ...] = ()
+    stores: tuple[Move, ...] = ()
+    last_stores: tuple[Move, ...] = ()
+    after: tuple[tuple[Move, ...], ...] = ()
+    is_ring: bool = False
+
+    def loads_of(self, iteration: int) -> tuple[Move, ...]:
+        """The moves that bring the inputs of an iteration."""
+        if iteration > 0:
+            return self.loads
+        return () if self.is_ring else self.first_loads
+
+    def stores_of(self, iteration: int) -> tuple[Move, ...]:
+        """The moves that take the outputs of an iteration away."""
+        if iteration < self.num_iterations - 1:
+            return self.stores
+        return () if self.is_ring else self.last_stores
+
+
+def meshslice_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
+    """Figure 5: in each iteration a slice of both moving matrices."""
+    inputs, outputs = _split(
+        product, lambda moving: collective_move(cluster, product, moving, mesh_shape=mesh, num_slices=num_slices)
+    )
+    copies = 2 * sum(product.shard_bytes(moving, mesh) for moving in product.moving) / num_slices
+    copy_s = cluster.compute.slice_copy_exposed * copies / cluster.memory.bandwidth_bytes_per_s
+    return _pipeline(cluster, product, mesh, num_slices, inputs, outputs, copy_s=copy_s if num_slices > 1 else 0.0)
+
+
+def summa_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, *, num_packets: int = 1) -> Steps:
+    """Figure 2a: broadcasts of parts, unrolled to about `num_slices` iterations."""
+    num_parts = math.lcm(*mesh)
+    iterations = largest_divisor(num_parts, num_slices)
+    inputs, outputs = _split(
+        product,
+        lambda moving: broadcast_move(
+            cluster,
+            product,
+            moving,
+            mesh_shape=mesh,
+            num_parts=num_parts,
+            group=num_parts // iterations,
+            num_packets=num_packets,
+        ),
+    )
+    return _pipeline(cluster, product, mesh, iterations, inputs, outputs)
+
+
+def wang_steps(
+    cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, *, ring: Axis, both_ways: bool = False
+) -> Steps:
+    """A collective in one direction, a ring of permutes in the other, unrolled to about `num_slices` iterations.
+
+    The first iteration multiplies the shards of its group, so that all but the chip's own must come first.
+    """
+    (moving,) = (moving for moving in product.moving if moving.axis is ring)
+    (other,) = (moving for moving in product.moving if moving.axis is not ring)
+    iterations = largest_divisor(ring_size(ring, mesh), num_slices)
+    group = ring_size(ring, mesh) // iterations
+    whole = collective_move(cluster, product, other, mesh_shape=mesh, num_slices=1)
+    start, shift = (
+        shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=steps, both_ways=both_ways)
+        for steps in (group - 1, group)
+    )
+    before = (() if other.is_output else (whole,)) + (() if moving.is_output else (start,))
+    after = ((start,) if moving.is_output else ()) + ((whole,) if other.is_output else ())
+    buffers = product.gathered_bytes(other, mesh) + 2 * group * product.shard_bytes(moving, mesh)
+    return Steps(
+        num_iterations=iterations,
+        before=tuple(phase for phase in before if phase),
+        loads=() if moving.is_output else shift,
+        stores=shift if moving.is_output else (),
+        after=tuple(phase for phase in after if phase),
+        is_ring=True,
+        compute_s=_compute_s(cluster, product, mesh, iterations),
+        memory_bytes=_memory_bytes(cluster, product, mesh, iterations),
+        buffer_bytes=buffers + _accumulator_bytes(product, mesh, iterations),
+    )
+
+
+def cannon_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
+    """Section 2.3.2: shards are skewed, then shift in both directions. `num_slices` is not used: it is the side.
+
+    The farthest shard is skewed by half the ring, from neighbour to neighbour. Outputs are brought back after the loop,
+    as inputs are skewed before it. Each shard moves one way at a time.
+    """
+    side = mesh[0]
+    inputs, outputs = _split(product, lambda moving: shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=1))
+    skew_in, skew_out = _split(
+        product, lambda moving: shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=side // 2)
+    )
+    moves = share_port(cluster, inputs + outputs, mesh)
+    shards = sum(product.shard_bytes(moving, mesh) for moving in product.moving)
+    return Steps(
+        num_iterations=side,
+        before=(share_port(cluster, skew_in, mesh),) if skew_in else (),
+        loads=moves[: len(inputs)],
+        stores=moves[len(inputs) :],
+        after=(skew_out,) if skew_out else (),
+        is_ring=True,
+        compute_s=_compute_s(cluster, product, mesh, side),
+        memory_bytes=_memory_bytes(cluster, product, mesh, side),
+        buffer_bytes=2 * shards + _accumulator_bytes(product, mesh, side),
+    )
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number that is at most the limit."""
+    return max(divisor for divisor in range(1, min(number, limit) + 1) if number % divisor == 0)
+
+
+def _split(
+    product: SizedProduct, make: Callable[[MovingMatrix], tuple[Move, ...]]
+) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
+    """The moves of the inputs and those of the outputs."""
+    inputs = tuple(move for moving in product.moving if not moving.is_output for move in make(moving))
+    outputs = tuple(move for moving in product.moving if moving.is_output for move in make(moving))
+    return inputs, outputs
+
+
+def _pipeline(
+    cluster: Cluster,
+    product: SizedProduct,
+    mesh: Mesh,
+    iterations: int,
+    inputs: tuple[Move, ...],
+    outputs: tuple[Move, ...],
+    *,
+    copy_s: float = 0.0,
+) -> Steps:
+    """A loop in which every iteration loads all its inputs and stores all its outputs, double-buffered."""
+    together = share_port(cluster, inputs + outputs, mesh)
+    buffers = sum(product.gathered_bytes(moving, mesh) for moving in product.moving) / iterations
+    return Steps(
+        num_iterations=iterations,
+        first_loads=share_port(cluster, inputs, mesh),
+        loads=together[: len(inputs)],
+        stores=together[len(inputs) :],
+        last_stores=outputs,
+        compute_s=_compute_s(cluster, product, mesh, iterations) + copy_s,
+        memory_bytes=_memory_bytes(cluster, product, mesh, iterations),
+        buffer_bytes=buffers * min(2, iterations) + _accumulator_bytes(product, mesh, iterations),
+    )
+
+
+def _compute_s(cluster: Cluster, product: SizedProduct, mesh: Mesh, iterations: int) -> float:
+    """Of one iteration; what the first and the last one do otherwise than the rest is spread over all."""
+    compute, memory, item_bytes = cluster.compute, cluster.memory, product.item_bytes
+    if product.accumulates:
+        m, k, n = product.local_shape(mesh)
+        whole = sliced_product_time_s(compute, memory, m=m, k=k, n=n, num_slices=iterations, item_bytes=item_bytes)
+        return whole / iterations
+    m, k, n = product.slice_shape(mesh, iterations)
+    return product_time_s(compute, memory, m=m, k=k, n=n, item_bytes=item_bytes)
+
+
+def _memory_bytes(cluster: Cluster, product: SizedProduct, mesh: Mesh, iterations: int) -> float:
+    m, k, n = product.slice_shape(mesh, iterations)
+    accumulates = product.accumulates and iterations > 1
+    return product_memory_bytes(cluster.compute, m=m, k=k, n=n, item_bytes=product.item_bytes, accumulates=accumulates)
+
+
+def _accumulator_bytes(product: SizedProduct, mesh: Mesh, iterations: int) -> float:
+    if not product.accumulates or iterations == 1:
+        return 0.0
+    return ACCUMULATOR_BYTES * product.m * product.n / (mesh[0] * mesh[1])

@@ -1,0 +1,172 @@
+"""A fully connected layer for plain JAX: two functions, `init` and `apply`, over parameters as the user sees them.
+
+Whatever the plan does with W, `params["w"]` is [in_features, features], so that checkpoints, optimizers and other
+meshes see it as written.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Key
+
+from jaxquard._jax_compat import ambient_mesh
+from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.check_product import check_size
+from jaxquard.gemm.algorithms.choices import find_count, find_flag
+from jaxquard.gemm.algorithms.product import Axes
+from jaxquard.gemm.algorithms.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
+from jaxquard.gemm.autotune.table import Tuning
+from jaxquard.gemm.layers.layer_products import LayerProducts
+from jaxquard.gemm.layers.matmul import matmul_by
+from jaxquard.gemm.layers.resolve_plan import Choices, resolve_plan
+from jaxquard.gemm.problem import GemmPlan, LayerPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dense:
+    """What `dense` makes: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`.
+
+    Attributes:
+        mesh: None: that of `jax.set_mesh`, whenever the layer is used.
+        choices: what was said besides the plan, by name; see `matmul`.
+    """
+
+    features: int
+    mesh: AnyMesh | None
+    plan: GemmPlan | LayerPlan | None
+    axis_names: tuple[str, str] | None
+    choices: tuple[tuple[str, Any], ...]
+    use_bias: bool
+
+    def init(self, key: Key[Array, ""], in_features: int, *, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
+        """Parameters, placed as the plan wants them: `w` normal with variance 1 / in_features, `b` zero.
+
+        Raises:
+            GemmError: if the key or the dtype is none, or sizes, mesh and plan do not fit.
+        """
+        in_features = find_count(in_features, "in_features")
+        _check_key(key)
+        _check_dtype(dtype)
+        self._check_sizes(in_features)
+
+        def draw(key: jax.Array) -> dict[str, jax.Array]:
+            w = jax.random.normal(key, (in_features, self.features), dtype) / math.sqrt(in_features)
+            params = {"w": w.astype(dtype)}
+            if self.use_bias:
+                params["b"] = jnp.zeros((self.features,), dtype)
+            return params
+
+        shardings = self.shardings()
+        # Inside of another `jit` on Explicit axes, `out_shardings` alone would be lost.
+        return jax.device_put(jax.jit(draw, out_shardings=shardings)(key), shardings)
+
+    def shardings(self) -> dict[str, NamedSharding]:
+        """How the parameters are cut, to place what a checkpoint holds."""
+        mesh, _, products = self.resolve()
+        specs = {"w": products.w_spec}
+        if self.use_bias:
+            specs["b"] = PartitionSpec(products.y_spec(2)[1])
+        return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+
+    def apply(self, params: dict[str, jax.Array], x: Float[Array, "*batch K"]) -> Float[Array, "*batch N"]:
+        """`x @ w`, and the bias if there is one."""
+        mesh, axes, products = self.resolve()
+        if not isinstance(params, Mapping):
+            raise GemmError(f"params must be the dictionary that `init` gives, but is {type(params).__name__}.")
+        missing = [name for name in ("w", "b")[: 1 + self.use_bias] if name not in params]
+        if missing:
+            raise GemmError(
+                f"params must have what `init` gives, but lacks {missing[0]!r}; it has {', '.join(params)}."
+            )
+        for name in ("w", "b")[: 1 + self.use_bias]:
+            if not hasattr(params[name], "shape"):
+                raise GemmError(f"params[{name!r}] must be an array, but is {type(params[name]).__name__}.")
+        if params["w"].shape[-1:] != (self.features,):
+            raise GemmError(f"the layer has {self.features} features, but params['w'] is {params['w'].shape}.")
+        y = matmul_by(products, x, params["w"], mesh=mesh, axes=axes)
+        return y + params["b"] if self.use_bias else y
+
+    def _check_sizes(self, in_features: int) -> None:
+        mesh, _, products = self.resolve()
+        sizes = (("in_features", in_features), ("features of the layer", self.features))
+        for (name, size), entry in zip(sizes, products.w_spec, strict=True):
+            chips = num_chips(axes_of(entry), mesh.shape)
+            check_size(name, size, chips, why=f"the mesh cuts w into {chips} along it")
+
+    def resolve(self) -> tuple[AnyMesh, Axes, LayerProducts]:
+        """The mesh, its two axes, and the products on it.
+
+        Raises:
+            GemmError: if there is no mesh, or plan and choices do not fit it.
+        """
+        mesh = find_mesh(self.mesh)
+        rows, columns = two_axes(mesh, self.axis_names)
+        products = resolve_plan(self.plan, rows=rows, columns=columns, shape=mesh.shape, **dict(self.choices))
+        return mesh, (*rows, *columns), products
+
+
+def dense(
+    features: int,
+    *,
+    mesh: AnyMesh | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
+    axis_names: tuple[str, str] | None = None,
+    use_bias: bool = False,
+    **choices: Unpack[Choices],
+) -> Dense:
+    """A fully connected layer on a 2D mesh.
+
+    Args:
+        features: of the result.
+        mesh: left out, that of `jax.set_mesh` where the layer is used; it need not be set before.
+        plan: and the others: as for `matmul`.
+        use_bias: whether to add a vector; its gradient is summed over the mesh's rows.
+
+    Raises:
+        GemmError: as `matmul`; when the layer is made, but for what depends on a mesh that is not set by then.
+    """
+    layer = Dense(
+        features=find_count(features, "features"),
+        mesh=mesh,
+        plan=plan.plan if isinstance(plan, Tuning) else plan,
+        axis_names=axis_names,
+        choices=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in choices.items()),
+        use_bias=find_flag(use_bias, "use_bias"),
+    )
+    unknown = [name for name in choices if name not in Choices.__annotations__]
+    if unknown:
+        raise GemmError(
+            f"dense takes no {unknown[0]!r}; besides mesh and plan it takes {', '.join(Choices.__annotations__)}."
+        )
+    if mesh is not None or ambient_mesh() is not None:
+        layer.resolve()
+    else:
+        num_rows, num_columns = layer.plan.mesh_shape if isinstance(layer.plan, GemmPlan) else (1, 1)
+        shape = {"rows": num_rows, "columns": num_columns}
+        resolve_plan(layer.plan, rows=("rows",), columns=("columns",), shape=shape, **choices)
+    return layer
+
+
+def _check_key(key: Any) -> None:
+    """Raises a GemmError unless it is one key, new style or old."""
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    is_new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
+    is_old = dtype == jnp.uint32 and shape is not None and len(shape) == 1
+    if not (is_new or is_old):
+        what = f"{dtype}{list(shape)}" if dtype is not None and shape is not None else repr(key)
+        raise GemmError(f"key must be one key, such as jax.random.key(0), but is {what:.80}.")
+
+
+def _check_dtype(dtype: Any) -> None:
+    """Raises a GemmError unless it is a floating dtype."""
+    try:
+        is_floating = dtype is not None and jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        is_floating = False
+    if not is_floating:
+        raise GemmError(f"dtype of parameters must be a floating one, but is {dtype!r}.")

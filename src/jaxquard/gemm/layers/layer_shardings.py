@@ -1,0 +1,34 @@
+"""Where a layer wants its matrices: to place them once, so that nothing moves before a product."""
+
+from typing import Unpack
+
+from jax.sharding import NamedSharding
+
+from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.choices import find_count
+from jaxquard.gemm.algorithms.shardings import AnyMesh, find_mesh, two_axes
+from jaxquard.gemm.autotune.table import Tuning
+from jaxquard.gemm.layers.resolve_plan import Choices, resolve_plan
+from jaxquard.gemm.problem import GemmPlan, LayerPlan
+
+
+def layer_shardings(
+    *,
+    mesh: AnyMesh | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
+    axis_names: tuple[str, str] | None = None,
+    num_x_dims: int = 2,
+    **choices: Unpack[Choices],
+) -> dict[str, NamedSharding]:
+    """How `matmul` with the same arguments cuts "x", "w" and "y".
+
+    Args:
+        num_x_dims: of x and y, leading dims included.
+    """
+    if find_count(num_x_dims, "num_x_dims") < 2:
+        raise GemmError(f"num_x_dims must be 2 or more: the first dim of x and its last are cut; but is {num_x_dims}.")
+    mesh = find_mesh(mesh)
+    rows, columns = two_axes(mesh, axis_names)
+    products = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
+    specs = {"x": products.x_spec(num_x_dims), "w": products.w_spec, "y": products.y_spec(num_x_dims)}
+    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}

@@ -1,0 +1,47 @@
+"""How many of the transfers that could hide behind products do so in a compiled program (design decision 10).
+
+The compiled text alone says what is hidden; what could hide follows from the algorithm (`overlap_hideable`). One
+transfer is one collective of the algorithm: one that is made of several steps, as the scatter of `meshslice_pieces` is,
+carries the name of a scope (`transfer3`) in its steps, and hides if all of them do.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxquard.gemm.overlap.transfers import Transfer, list_transfers
+from jaxquard.hlo import parse_module
+
+_SCOPE = re.compile(r"\btransfer\d+\b")
+_BY_SHIFTS = frozenset({"wang", "summa", "cannon", "1d_tp", "fsdp"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Of the transfers of one product, how many could hide and how many do."""
+
+    hideable: int
+    hidden: int
+
+    def __str__(self) -> str:
+        return f"{self.hidden} of {self.hideable}"
+
+
+def count_hidden(text: str, *, algorithm: str) -> int:
+    """The hidden transfers of a compiled program of one product, given its text.
+
+    Of an algorithm by shifts, shifts count; of the others, whole collectives: what the compiler adds on its own, such
+    as the permutes with which it aligns a scatter, does not.
+    """
+    transfers = list_transfers(parse_module(text))
+    steps: dict[str, list[Transfer]] = defaultdict(list)
+    for transfer in transfers:
+        scope = _SCOPE.search(transfer.source)
+        if scope or (transfer.kind == "collective-permute") == (algorithm in _BY_SHIFTS):
+            steps[scope[0] if scope else transfer.name].append(transfer)
+    return sum(map(_is_hidden, steps.values()))
+
+
+def _is_hidden(steps: Iterable[Transfer]) -> bool:
+    return all(step.is_hidden for step in steps)

@@ -1,0 +1,189 @@
+"""Tensor contractions, and the dims along which each can be cut (CFP, section 3.3).
+
+A product of a matrix of rows with one of columns can be cut three ways (figure 2a): its rows, its columns, or what
+it sums over; a batched one also along its batch dims. Several dims can stand for the rows (batch and sequence); a cut
+takes one of them. Looking embeddings up is a product with one-hot rows, and is treated so.
+
+    dot_general     rows: free dims of the side that data flows through; columns: of the other
+    convolution     rows: the batch; columns: output features; contracted: input features
+    gather          rows: dims of the indices; columns: dims of the table that are taken whole; contracted: the one
+                    that is looked up
+"""
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from math import prod
+
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
+
+
+class Kind(enum.Enum):
+    """What a cut of a contraction cuts."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+    CONTRACTED = "contracted"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """One way to cut a contraction.
+
+    Attributes:
+        number: which batch dim, counted from 0; 0 for the other kinds.
+        out_dim: the dim of the result that is cut; None if the result is a sum over the parts.
+        in_dims: for each input, the dim that is cut; None for one that every device needs whole.
+        size: of the dim.
+    """
+
+    kind: Kind
+    number: int = 0
+    out_dim: int | None
+    in_dims: tuple[int | None, ...]
+    size: int
+
+    @property
+    def name(self) -> str:
+        """`rows`, or `batch 1`."""
+        return f"{self.kind.value} {self.number}" if self.kind is Kind.BATCH else self.kind.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction:
+    """An equation that contracts.
+
+    Attributes:
+        position: of the equation in the step.
+        groups: for each kind of cut, and each batch dim, the dims that can stand for it, in order.
+        data: the position of the input that data flows through.
+        has_state: whether the other input comes from the state alone: a weight or a table.
+        weight: its multiplications; for a look-up the elements of its table.
+    """
+
+    position: int
+    equation: Equation = field(repr=False)
+    groups: tuple[tuple[Cut, ...], ...]
+    data: int
+    has_state: bool
+    weight: int
+
+    @property
+    def is_lookup(self) -> bool:
+        return self.equation.primitive.name == "gather"
+
+
+def find_contraction(equation: Equation, position: int, *, data_vars: Collection[Var]) -> Contraction | None:
+    """The contraction that an equation is, or None.
+
+    Args:
+        data_vars: the variables that depend on the data, not only on the state.
+    """
+    find = _FINDERS.get(equation.primitive.name)
+    return None if find is None else find(equation, position, data_vars)
+
+
+def _dot_general(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction:
+    (contracted, batch) = equation.params["dimension_numbers"]
+    shapes = [atom.aval.shape for atom in equation.invars]
+    free = [
+        [dim for dim in range(len(shapes[side])) if dim not in contracted[side] and dim not in batch[side]]
+        for side in (0, 1)
+    ]
+    num_batch, num_left = len(batch[0]), len(free[0])
+    is_data = [is_var(atom) and atom in data_vars for atom in equation.invars]
+    data = 1 if is_data == [False, True] else 0
+    sides = (
+        tuple((num_batch + place, (dim, None)) for place, dim in enumerate(free[0])),
+        tuple((num_batch + num_left + place, (None, dim)) for place, dim in enumerate(free[1])),
+    )
+    groups: list[tuple[Cut, ...]] = [
+        (Cut(kind=Kind.BATCH, number=number, out_dim=number, in_dims=(left, right), size=shapes[0][left]),)
+        for number, (left, right) in enumerate(zip(*batch, strict=True))
+    ]
+    for kind, side in ((Kind.ROWS, data), (Kind.COLUMNS, 1 - data)):
+        cuts = [
+            Cut(kind=kind, out_dim=out_dim, in_dims=in_dims, size=shapes[side][in_dims[side]])
+            for out_dim, in_dims in sides[side]
+        ]
+        groups.append(tuple(cuts))
+    groups.append(
+        tuple(
+            Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=pair, size=shapes[0][pair[0]])
+            for pair in zip(*contracted, strict=True)
+        )
+    )
+    summed = prod(shapes[0][dim] for dim in contracted[0])
+    weight = prod(equation.outvars[0].aval.shape) * summed
+    return _contraction(equation, position, groups, data=data, weight=weight, data_vars=data_vars)
+
+
+def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:
+    params = equation.params
+    if params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
+        return None
+    numbers = params["dimension_numbers"]
+    (lhs, rhs, out) = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+    shapes = [atom.aval.shape for atom in equation.invars]
+    rows = Cut(kind=Kind.ROWS, out_dim=out[0], in_dims=(lhs[0], None), size=shapes[0][lhs[0]])
+    columns = Cut(kind=Kind.COLUMNS, out_dim=out[1], in_dims=(None, rhs[0]), size=shapes[1][rhs[0]])
+    contracted = Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=(lhs[1], rhs[1]), size=shapes[0][lhs[1]])
+    window = prod(shapes[1]) // shapes[1][rhs[0]]
+    weight = prod(equation.outvars[0].aval.shape) * window
+    groups: list[tuple[Cut, ...]] = [(rows,), (columns,), (contracted,)]
+    return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
+
+
+def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:
+    """Only a table of state, looked up along one dim by data."""
+    table, indices = equation.invars
+    numbers = equation.params["dimension_numbers"]
+    looked_up = numbers.collapsed_slice_dims
+    is_lookup = len(looked_up) == 1 and tuple(numbers.start_index_map) == tuple(looked_up)
+    if not is_lookup or numbers.operand_batching_dims or not (is_var(table) and is_var(indices)):
+        return None
+    if table in data_vars or indices not in data_vars:
+        return None
+    shape, out_shape = table.aval.shape, equation.outvars[0].aval.shape
+    kept = [dim for dim in range(len(shape)) if dim not in looked_up]
+    row_dims = [dim for dim in range(len(out_shape)) if dim not in numbers.offset_dims]
+    whole = [
+        (out, dim)
+        for out, dim in zip(numbers.offset_dims, kept, strict=True)
+        if equation.params["slice_sizes"][dim] == shape[dim]
+    ]
+    rows = [
+        Cut(kind=Kind.ROWS, out_dim=out, in_dims=(None, place), size=out_shape[out])
+        for place, out in enumerate(row_dims)
+    ]
+    columns = [Cut(kind=Kind.COLUMNS, out_dim=out, in_dims=(dim, None), size=shape[dim]) for out, dim in whole]
+    contracted = Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=(looked_up[0], None), size=shape[looked_up[0]])
+    groups = [tuple(rows), tuple(columns), (contracted,)]
+    return _contraction(equation, position, groups, data=1, weight=prod(shape), data_vars=data_vars)
+
+
+def _contraction(
+    equation: Equation,
+    position: int,
+    groups: list[tuple[Cut, ...]],
+    *,
+    data: int,
+    weight: int,
+    data_vars: Collection[Var],
+) -> Contraction:
+    return Contraction(
+        position=position,
+        equation=equation,
+        groups=tuple(group for group in groups if group),
+        data=data,
+        has_state=is_var(equation.invars[1 - data]) and equation.invars[1 - data] not in data_vars,
+        weight=weight,
+    )
+
+
+_FINDERS: dict[str, Callable[[Equation, int, Collection[Var]], Contraction | None]] = {
+    "dot_general": _dot_general,
+    "conv_general_dilated": _convolution,
+    "gather": _gather,
+}

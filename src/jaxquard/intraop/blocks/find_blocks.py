@@ -1,0 +1,256 @@
+"""Groups the forward of a step into parallel blocks (CFP, algorithm 1 and section 3.3).
+
+Contractions are taken in the order of the program. One that an earlier block took is passed over; the others begin
+blocks, if they are worth it (`worth_a_block`). What is not is an input branch of the next one, or, if it multiplies two
+activations, follows the one before (`follow_blocks`).
+
+Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V apart;
+gate and up), begin one block together. Where several dims can stand for the rows or the columns, the cut takes the one
+with which the block grows largest.
+
+Which contractions begin blocks: those of data with state that do not count next to nothing (a router).
+
+The measure is the largest that recurs with other weights: a product of the layers. The head of a language model may be
+a hundred times as large as the smallest of these, and is there once; two models in one step, as for distillation, have
+two of them.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.blocks.block import Block, Choice
+from jaxquard.intraop.blocks.contraction import Contraction, Cut, Kind
+from jaxquard.intraop.blocks.follow_blocks import follow_blocks
+from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
+from jaxquard.ir.jaxpr_tools import Var, is_var, variables
+from jaxquard.ir.source import source_line
+
+# A contraction with fewer multiplications than this part of the measure begins no block.
+_LEAST_SHARE = 32
+# Products of layers have at least this part of the largest of all. Less is no measure, however often it recurs.
+_LEAST_MEASURE = 512
+# They differ by less than this, from one to the next larger: what is so much larger are heads.
+_FAR_LARGER = 8
+
+
+def worth_a_block(graph: StepGraph) -> dict[int, None]:
+    """The positions of contractions that may begin blocks, in order."""
+    contractions = graph.contractions
+    has_state = any(found.has_state and not found.is_lookup for found in contractions.values())
+    candidates = {position: found for position, found in contractions.items() if found.has_state or not has_state}
+    measures = {
+        False: _measure(graph, [found for found in candidates.values() if not found.is_lookup]),
+        True: max((found.weight for found in candidates.values() if found.is_lookup), default=0),
+    }
+    return dict.fromkeys(
+        position for position, found in candidates.items() if found.weight * _LEAST_SHARE >= measures[found.is_lookup]
+    )
+
+
+def _measure(graph: StepGraph, contractions: list[Contraction]) -> int:
+    """The multiplications of the largest product of a layer, or of the largest of all if that says nothing."""
+    counts = Counter(weight for weight, _ in {(found.weight, _state(graph, found)) for found in contractions})
+    largest = max(counts, default=0)
+    recurring = sorted((weight for weight, count in counts.items() if count > 1), reverse=True)
+    in_layers = [weight for weight in recurring if weight * _LEAST_MEASURE >= largest]
+    while len(in_layers) > 1 and in_layers[0] > _FAR_LARGER * in_layers[1]:
+        del in_layers[0]
+    return in_layers[0] if in_layers else largest
+
+
+def _state(graph: StepGraph, contraction: Contraction) -> Var | int:
+    """The state that a contraction multiplies by, before it was cast or turned."""
+    atom = contraction.equation.invars[1 - contraction.data]
+    if not is_var(atom):
+        return contraction.position
+    while (position := graph.definitions.get(atom)) is not None:
+        sources = variables(graph.equations[position].invars)
+        if len(sources) != 1:
+            break
+        atom = sources[0]
+    return graph.first(atom)
+
+
+# How many equations a block may have while dims are compared: a cut along the batch goes through the whole model.
+_LOOK_AHEAD = 256
+
+
+def find_blocks(graph: StepGraph, *, num_parts: int) -> tuple[Block, ...]:
+    """The blocks of a step, in the order of the program.
+
+    Args:
+        num_parts: the size of the mesh axis over which blocks are cut.
+
+    Raises:
+        ShardingError: if a contraction has no dim that so many devices can share.
+    """
+    finder = _Finder(graph, num_parts)
+    return follow_blocks(graph, tuple(finder.find()), num_parts=num_parts)
+
+
+class _Finder:
+    def __init__(self, graph: StepGraph, num_parts: int):
+        self.graph = graph
+        self.num_parts = num_parts
+        self.grouped_bits = 0
+        self.grouped: set[int] = set()
+        self.by_input: dict[object, list[Contraction]] = {}
+        self.best_cuts: dict[Hashable, int] = {}
+        self.seeds = worth_a_block(graph)
+        self.others = 0
+        for position, contraction in graph.contractions.items():
+            if position in self.seeds:
+                self.by_input.setdefault(self._data(contraction), []).append(contraction)
+            else:
+                self.others |= graph.bit(position)
+
+    def find(self) -> Iterable[Block]:
+        number = 0
+        for position in self.seeds:
+            contraction = self.graph.contractions[position]
+            if position not in self.grouped:
+                block = self._block(number, contraction)
+                self.grouped.update(block.equations)
+                for inner in block.contractions:
+                    self.grouped_bits |= self.graph.bit(inner)
+                number += 1
+                yield block
+
+    def _data(self, contraction: Contraction) -> object:
+        atom = contraction.equation.invars[contraction.data]
+        return self.graph.first(atom) if is_var(atom) else id(contraction)
+
+    def _block(self, number: int, seed: Contraction) -> Block:
+        seeds = [seed, *self._siblings(seed)]
+        if len(seeds) > 1:
+            together = self._cuts(seeds)
+            met = self._grow(seeds, together, undivided=self._undivided(seeds)).component(0) if together else 1
+            seeds = [sibling for place, sibling in enumerate(seeds) if met >> place & 1]
+        cuts = self._cuts(seeds)
+        if not cuts:
+            raise ShardingError(_nothing_divides(self.graph, seeds[0], self.num_parts))
+        growth = self._grow(seeds, cuts, undivided=self._undivided(seeds))
+        trim_block(self.graph, growth, keep={seed.position for seed in seeds})
+        return _make_block(self.graph, number, seeds, cuts, growth)
+
+    def _siblings(self, seed: Contraction) -> list[Contraction]:
+        """Later contractions of the same input, cut in the same ways, that wait for no other."""
+        ready = self.grouped_bits | self.others
+        return [
+            other
+            for other in self.by_input[self._data(seed)]
+            if other.position > seed.position
+            and other.position not in self.grouped
+            and _kinds(other) == _kinds(seed)
+            and not self.graph.ancestors[other.position] & ~(ready | self.graph.bit(other.position))
+        ]
+
+    def _cuts(self, seeds: Sequence[Contraction]) -> list[tuple[Cut, ...]]:
+        """The ways to cut contractions together, one for each kind that divides."""
+        found = []
+        for groups in zip(*(seed.groups for seed in seeds), strict=True):
+            fitting = [[cut for cut in group if cut.size % self.num_parts == 0] for group in groups]
+            if all(fitting):
+                found.append(self._best(seeds, fitting))
+        return found
+
+    def _undivided(self, seeds: Sequence[Contraction]) -> list[tuple[Cut, ...]]:
+        """The ways to cut contractions for which this mesh is too large: they still tell where the block ends."""
+        return [
+            tuple(group[0] for group in groups)
+            for groups in zip(*(seed.groups for seed in seeds), strict=True)
+            if any(all(cut.size % self.num_parts for cut in group) for group in groups)
+            and all(group[0].size > 1 for group in groups)
+        ]
+
+    def _best(self, seeds: Sequence[Contraction], fitting: list[list[Cut]]) -> tuple[Cut, ...]:
+        """The dims, one per contraction, with which the block grows largest; the first ones if it is the same.
+
+        Contractions of the same form from the same line of code are asked once: layers are alike.
+        """
+        longest = max(map(len, fitting))
+        candidates = [tuple(group[min(place, len(group) - 1)] for group in fitting) for place in range(longest)]
+        if len(candidates) == 1 or candidates[0][0].kind is Kind.CONTRACTED:
+            return candidates[0]
+        key = tuple(_form(seed) for seed in seeds), tuple(candidates)
+        if key not in self.best_cuts:
+            sizes = [len(self._grow(seeds, [cuts], limit=_LOOK_AHEAD).positions) for cuts in candidates]
+            self.best_cuts[key] = sizes.index(max(sizes))
+        return candidates[self.best_cuts[key]]
+
+    def _grow(
+        self,
+        seeds: Sequence[Contraction],
+        cuts: Sequence[Sequence[Cut]],
+        *,
+        undivided: Sequence[Sequence[Cut]] = (),
+        limit: int | None = None,
+    ) -> Growth:
+        return grow_block(
+            self.graph,
+            seeds,
+            cuts,
+            undivided=undivided,
+            num_parts=self.num_parts,
+            grouped=self.grouped_bits | self.others,
+            is_grouped=self.grouped.__contains__,
+            limit=limit,
+        )
+
+
+def _form(contraction: Contraction) -> Hashable:
+    equation = contraction.equation
+    shapes = tuple(atom.aval.shape for atom in equation.invars)
+    return source_line(equation), equation.primitive.name, shapes, str(equation.params["dimension_numbers"])
+
+
+def _kinds(contraction: Contraction) -> list[str]:
+    return [group[0].name for group in contraction.groups]
+
+
+def _make_block(
+    graph: StepGraph, number: int, seeds: Sequence[Contraction], cuts: Sequence[tuple[Cut, ...]], growth: Growth
+) -> Block:
+    choices = [
+        Choice(
+            name=cuts_of[0].name,
+            cuts=cuts_of,
+            num_chunks=chunks,
+            dims=dims,
+            needs=find_needs(graph, growth.positions, seeds, cuts_of, dims),
+        )
+        # What the growth has beyond the cuts are those that do not divide.
+        for cuts_of, chunks, dims in zip(cuts, growth.num_chunks, growth.dims, strict=False)
+    ]
+    return Block(
+        number=number,
+        seeds=tuple(seeds),
+        contractions=tuple(position for position in growth.positions if position in graph.contractions),
+        equations=tuple(growth.positions),
+        choices=tuple(choices),
+        more_choices=_scattered(seeds, choices),
+    )
+
+
+def _scattered(seeds: Sequence[Contraction], choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Cut what is contracted, and leave the sum cut by rows: sequence parallelism, if there are both."""
+    found = {choice.kind: choice for choice in choices}
+    rows, contracted = found.get(Kind.ROWS), found.get(Kind.CONTRACTED)
+    if rows is None or contracted is None:
+        return ()
+    first = {seed.position for seed in seeds}
+    needs = {key: (contracted if key[0] in first else rows).needs[key] for key in rows.needs}
+    return (Choice(name="scattered", cuts=contracted.cuts, num_chunks=rows.num_chunks, dims=rows.dims, needs=needs),)
+
+
+def _nothing_divides(graph: StepGraph, seed: Contraction, num_parts: int) -> str:
+    sizes = ", ".join(
+        f"{kind} {' x '.join(str(cut.size) for cut in group)}"
+        for kind, group in ((group[0].name, group) for group in seed.groups)
+    )
+    return (
+        f"the contraction at {source_line(seed.equation)} has no dim that {num_parts} devices can share evenly: "
+        f"{sizes}. Use a mesh axis whose size divides one of them, or pad the dim."
+    )

@@ -1,0 +1,120 @@
+"""What the analysis asks of a flat step again and again: who uses a value, what goes into it, how dims are linked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from jaxquard.intraop.blocks.contraction import Contraction, find_contraction
+from jaxquard.intraop.step.phases import Phase, depend_on, find_phases, same_values
+from jaxquard.intraop.step.traced_step import TracedStep
+from jaxquard.ir.dependence import Dependences, Memo, dependences
+from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, users, variables
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGraph:
+    """A flat step with its indices, each made when first asked for."""
+
+    step: TracedStep
+    _links: dict[int, Dependences] = field(default_factory=dict, repr=False)
+    _memo: Memo = field(default_factory=dict, repr=False)
+
+    @property
+    def equations(self) -> Sequence[Equation]:
+        return self.step.jaxpr.eqns
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        return find_phases(self.equations)
+
+    @cached_property
+    def definitions(self) -> dict[Var, int]:
+        """For each variable, the position of the equation that makes it."""
+        return definitions(self.equations)
+
+    @cached_property
+    def users(self) -> dict[Var, list[int]]:
+        """For each variable, the positions of the equations that use it."""
+        return users(self.equations)
+
+    @cached_property
+    def first_values(self) -> dict[Var, Var]:
+        """For each variable that equals one before it, that one."""
+        return same_values(self.equations)
+
+    @cached_property
+    def repeated(self) -> set[Var]:
+        """First variables whose value the forward computes more than once."""
+        forward = Phase.FORWARD
+        return {first for var, first in self.first_values.items() if self.phases[self.definitions[var]] is forward}
+
+    @cached_property
+    def data_vars(self) -> set[Var]:
+        """What depends on the data: on arguments that are not state."""
+        pairs = zip(self.step.jaxpr.invars, self.step.result_of_input, strict=True)
+        num_args = self.step.num_args
+        data = {var for place, (var, result) in enumerate(pairs) if result is None and place < num_args}
+        return depend_on(self.equations, data)
+
+    @cached_property
+    def contractions(self) -> dict[int, Contraction]:
+        """The contractions of the forward, by position."""
+        found = {}
+        for position, (equation, phase) in enumerate(zip(self.equations, self.phases, strict=True)):
+            if phase is Phase.FORWARD:
+                contraction = find_contraction(equation, position, data_vars=self.data_vars)
+                if contraction is not None:
+                    found[position] = contraction
+        return found
+
+    @cached_property
+    def ancestors(self) -> list[int]:
+        """For each equation, the forward contractions that it depends on, itself included, as bits."""
+        bits = {position: 1 << number for number, position in enumerate(self.contractions)}
+        of_var: dict[Var, int] = {}
+        found = []
+        for position, equation in enumerate(self.equations):
+            mask = bits.get(position, 0)
+            for var in variables(equation.invars):
+                mask |= of_var.get(var, 0)
+            of_var.update((var, mask) for var in equation.outvars)
+            found.append(mask)
+        return found
+
+    def bit(self, position: int) -> int:
+        """The bit of a contraction in `ancestors`."""
+        return self._bits[position]
+
+    @cached_property
+    def _bits(self) -> dict[int, int]:
+        return {position: 1 << number for number, position in enumerate(self.contractions)}
+
+    def links(self, position: int) -> Dependences:
+        """How the dims of an equation's outputs follow from those of its inputs."""
+        found = self._links.get(position)
+        if found is None:
+            found = self._links[position] = dependences(self.equations[position], self._memo)
+        return found
+
+    def unknown_primitives(self) -> tuple[str, ...]:
+        """Those without a rule, of equations that were looked at, and of the first of each primitive that was not."""
+        looked_at = {self.equations[position].primitive.name for position in self._links}
+        for position, equation in enumerate(self.equations):
+            if equation.primitive.name not in looked_at or sub_jaxprs(equation):
+                looked_at.add(equation.primitive.name)
+                self.links(position)
+        return tuple(sorted({name for found in self._links.values() for name in found.unknown_primitives}))
+
+    def first(self, var: Var) -> Var:
+        """The first variable with the same value."""
+        return self.first_values.get(var, var)
+
+    @cached_property
+    def state(self) -> set[Var]:
+        """The inputs that a result replaces in the next step."""
+        pairs = zip(self.step.jaxpr.invars, self.step.result_of_input, strict=True)
+        return {var for var, result in pairs if result is not None}
+
+    @property
+    def outputs(self) -> list[Var]:
+        return variables(self.step.jaxpr.outvars)

@@ -1,0 +1,219 @@
+"""Grows a block from its first contractions through their users (CFP, algorithm 1).
+
+An equation joins if every way to cut the contractions goes on through it: the dims that are cut in its inputs are all
+linked to one dim of its output, in enough chunks (equation (2)), and none of its other inputs comes out of the block
+by a way that ended (the mean that a norm subtracts). Users are visited in the order of the program, so
+that an equation is looked at when all its inputs in the block are known, and all of them are visited, where the
+printed algorithm returns after the first. An equation that waits for a contraction of a later block does not join.
+
+Takes from the end of a block what the next block can as well do for itself.
+
+b = add a c      in the block, and used after it
+d = mul b b      in the block, and used only after it: leaves, so that one value crosses instead of two
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from jaxquard.intraop.blocks.block import Needs
+from jaxquard.intraop.blocks.contraction import Contraction, Cut
+from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.intraop.step.phases import Phase
+from jaxquard.ir.dependence import Dependences
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
+
+
+@dataclass(kw_only=True)
+class Growth:
+    """A block while it grows.
+
+    Attributes:
+        positions: of its equations.
+        dims: per choice, the dim that is cut of each value in the block; then for cuts that do not divide.
+        num_chunks: per choice, into how many parts it can be cut.
+        reached_by: for each value, which of the first contractions it depends on, as bits.
+        together: sets of first contractions that meet.
+    """
+
+    positions: list[int] = field(default_factory=list)
+    dims: list[dict[Var, int | None]]
+    num_chunks: list[int]
+    reached_by: dict[Var, int] = field(default_factory=dict)
+    together: list[int] = field(default_factory=list)
+
+    def component(self, seed: int) -> int:
+        """The first contractions that meet this one in the block, as bits."""
+        found = 1 << seed
+        while True:
+            wider = found
+            for met in self.together:
+                if met & wider:
+                    wider |= met
+            if wider == found:
+                return found
+            found = wider
+
+
+def grow_block(
+    graph: StepGraph,
+    seeds: Sequence[Contraction],
+    choices: Sequence[Sequence[Cut]],
+    *,
+    undivided: Sequence[Sequence[Cut]] = (),
+    num_parts: int,
+    grouped: int,
+    is_grouped: Callable[[int], bool],
+    limit: int | None = None,
+) -> Growth:
+    """The largest block from these contractions.
+
+    Args:
+        choices: per choice, the cut of each of the contractions.
+        undivided: cuts into which the parts do not go. They are no choices, but the block ends where they do, as
+            what is left of a product may go through all that follows.
+        num_parts: into how many parts each cut must go.
+        grouped: the contractions that stand in earlier blocks, as bits.
+        is_grouped: whether an equation stands in an earlier block.
+        limit: at so many equations it stops growing.
+    """
+    every = [*choices, *undivided]
+    parts = [num_parts] * len(choices) + [1] * len(undivided)
+    growth = Growth(
+        dims=[{} for _ in every],
+        num_chunks=[math.gcd(*(cut.size for cut in cuts)) for cuts in every],
+    )
+    own = 0
+    waiting: list[int] = []
+    queued: set[int] = set()
+
+    def push_users(var: Var) -> None:
+        for position in graph.users.get(var, ()):
+            if position not in queued:
+                queued.add(position)
+                heapq.heappush(waiting, position)
+
+    for number, seed in enumerate(seeds):
+        own |= graph.bit(seed.position)
+        growth.positions.append(seed.position)
+        queued.add(seed.position)
+        (out,) = seed.equation.outvars
+        growth.reached_by[out] = 1 << number
+        for dims, cuts in zip(growth.dims, every, strict=True):
+            dims[out] = cuts[number].out_dim
+        push_users(out)
+    while waiting and (limit is None or len(growth.positions) < limit):
+        position = heapq.heappop(waiting)
+        if graph.phases[position] is not Phase.FORWARD or is_grouped(position):
+            continue
+        bit = graph.bit(position) if position in graph.contractions else 0
+        waits = graph.ancestors[position] & ~(grouped | own | bit)
+        if waits or _comes_back(graph, growth, position, own) or not _join(graph, growth, position, parts):
+            continue
+        own |= bit
+        for var in graph.equations[position].outvars:
+            push_users(var)
+    growth.positions.sort()
+    return growth
+
+
+def find_needs(
+    graph: StepGraph, positions: Sequence[int], seeds: Sequence[Contraction], cuts: Sequence[Cut], dims: dict
+) -> Needs:
+    """How the equations of a block want what comes from outside (section 3.3: input branches)."""
+    needs: dict[tuple[int, int], int | None] = {}
+    in_dims = {seed.position: cut.in_dims for seed, cut in zip(seeds, cuts, strict=True)}
+    for position in positions:
+        equation = graph.equations[position]
+        for place, atom in enumerate(equation.invars):
+            if not is_var(atom) or atom in dims:
+                continue
+            if position in in_dims:
+                needs[position, place] = in_dims[position][place]
+                continue
+            wanted = {
+                link.in_dim
+                for var, of_output in zip(equation.outvars, graph.links(position).links, strict=True)
+                for link in of_output[place]
+                if link.out_dim == dims[var]
+            }
+            needs[position, place] = min(wanted) if wanted else None
+    return needs
+
+
+def _comes_back(graph: StepGraph, growth: Growth, position: int, own: int) -> bool:
+    """Whether an input depends on the block, but does not stand in it."""
+    for var in variables(graph.equations[position].invars):
+        source = graph.definitions.get(var)
+        if source is not None and var not in growth.reached_by and graph.ancestors[source] & own:
+            return True
+    return False
+
+
+def _join(graph: StepGraph, growth: Growth, position: int, num_parts: Sequence[int]) -> bool:
+    """Takes an equation into the block if all choices go through it, each in so many parts."""
+    equation = graph.equations[position]
+    links = graph.links(position)
+    found = [_carry(equation, links, *of_choice) for of_choice in zip(growth.dims, num_parts, strict=True)]
+    if any(outputs is None for outputs in found):
+        return False
+    for choice, outputs in enumerate(found):
+        assert outputs is not None
+        for var, (dim, chunks) in zip(equation.outvars, outputs, strict=True):
+            growth.dims[choice][var] = dim
+            growth.num_chunks[choice] = math.gcd(growth.num_chunks[choice], chunks)
+    reached = 0
+    for atom in equation.invars:
+        reached |= growth.reached_by.get(atom, 0) if is_var(atom) else 0
+    growth.reached_by.update((var, reached) for var in equation.outvars)
+    if reached & (reached - 1):
+        growth.together.append(reached)
+    growth.positions.append(position)
+    return True
+
+
+def _carry(
+    equation: Equation, links: Dependences, dims: dict[Var, int | None], num_parts: int
+) -> list[tuple[int | None, int]] | None:
+    """For each output the dim that is cut and its chunks (0: any number); None if a cut ends here."""
+    outputs = []
+    for of_output, reads in zip(links.links, links.reads, strict=True):
+        wanted: set[int] = set()
+        chunks = 0
+        for atom, of_input, is_read in zip(equation.invars, of_output, reads, strict=True):
+            dim = dims.get(atom) if is_var(atom) else None
+            if dim is None or not is_read:
+                continue
+            link = next((link for link in of_input if link.in_dim == dim and link.num_chunks % num_parts == 0), None)
+            if link is None:
+                return None
+            wanted.add(link.out_dim)
+            chunks = math.gcd(chunks, link.num_chunks)
+        if len(wanted) > 1:
+            return None
+        outputs.append((wanted.pop() if wanted else None, chunks))
+    return outputs
+
+
+def trim_block(graph: StepGraph, growth: Growth, *, keep: Collection[int]) -> None:
+    """Removes equations whose results are not used in the block, and whose inputs are all used after it as well."""
+    inside = set(growth.positions)
+
+    def is_used_after(var) -> bool:
+        return any(user not in inside and graph.phases[user] is Phase.FORWARD for user in graph.users.get(var, ()))
+
+    for position in reversed(growth.positions):
+        equation = graph.equations[position]
+        if position in keep or position in graph.contractions:
+            continue
+        users = {user for var in equation.outvars for user in graph.users.get(var, ())}
+        forward = [user for user in users if graph.phases[user] is Phase.FORWARD]
+        own = [var for var in variables(equation.invars) if var in growth.reached_by]
+        if own and not inside.intersection(forward) and all(map(is_used_after, own)):
+            inside.remove(position)
+            for var in equation.outvars:
+                del growth.reached_by[var]
+                for dims in growth.dims:
+                    del dims[var]
+    growth.positions = [position for position in growth.positions if position in inside]

@@ -1,0 +1,104 @@
+"""Products that are not planned, for a note.
+
+They stand in a loop or a branch, where the analysis does not look; or are of ragged groups; or with weights that count
+as data.
+"""
+
+from collections.abc import Iterable
+
+from jaxquard.intraop.blocks.contraction import Contraction
+from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, sub_jaxprs
+from jaxquard.ir.operations import MATMULS
+from jaxquard.ir.source import source_line
+
+# What changes the form of a weight, and not what it is.
+_FORMS = frozenset({"convert_element_type", "copy", "reshape", "transpose", "squeeze", "stop_gradient", "slice"})
+# Products with weights that are not trained are worth a note from this part of the forward's multiplications on.
+_LEAST_SHARE = 0.25
+# A note names so many places.
+_MOST_PLACES = 4
+
+
+def step_notes(graph: StepGraph) -> tuple[str, ...]:
+    """All that is to be said of a step before any plan."""
+    unknown = graph.unknown_primitives()
+    no_rules = (f"operations without a rule, not partitioned: {', '.join(unknown)}",) if unknown else ()
+    return (*no_rules, *unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
+
+
+def unseen_products(equations: Iterable[Equation]) -> tuple[str, ...]:
+    """A note that names the operators of a flat step with products inside; none if there are none."""
+    places = dict.fromkeys(
+        f"{where}`{equation.primitive.name}` at {source_line(equation)}"
+        for equation in equations
+        if (where := _where(equation)) is not None
+    )
+    if not places:
+        return ()
+    named = list(places)[:_MOST_PLACES]
+    if len(places) > len(named):
+        named.append(f"{len(places) - len(named)} more")
+    return (
+        f"products not seen, so not planned: {', '.join(named)}. They run as the compiler likes; of loops and "
+        "branches, only a `lax.scan` over stacked weights is opened.",
+    )
+
+
+def frozen_products(graph: StepGraph) -> tuple[str, ...]:
+    """A note on weights that are not trained and come as an argument, if their products are many of the forward's.
+
+    Beside products with state, those of data with data begin no blocks: queries with keys, and these.
+    """
+    products = [found for found in graph.contractions.values() if not found.is_lookup]
+    if not any(found.has_state for found in products):
+        return ()
+    names = dict(zip(graph.step.jaxpr.invars, graph.step.input_names, strict=True))
+    frozen = {found.position: leaves for found in products if (leaves := _frozen_leaves(graph, found))}
+    share = sum(graph.contractions[position].weight for position in frozen) / sum(found.weight for found in products)
+    if share < _LEAST_SHARE:
+        return ()
+    # One that is told is named; where both are arguments, either may be the weight.
+    named = min(frozen.values(), key=len)
+    name = " or ".join(names[leaf] for leaf in named)
+    more = len({leaves[0] for leaves in frozen.values()}.difference(named))
+    others = f" and {more} other{'' if more == 1 else 's'}" if more else ""
+    return (
+        f"products with {name}{others} are not planned, {share:.0%} of the forward's: the step does not return it, or "
+        "it is a single array after the first argument, so that it counts as data. If these are weights that are not "
+        "trained, bind them before the search (`functools.partial`), or return them with the state.",
+    )
+
+
+def _frozen_leaves(graph: StepGraph, product: Contraction) -> tuple[Var, ...]:
+    """The arguments that are no state, perhaps cast or turned, in a product of data with data."""
+    atoms = product.equation.invars
+    if product.has_state or not all(is_var(atom) and atom in graph.data_vars for atom in atoms):
+        return ()
+    sides = (atoms[1 - product.data], atoms[product.data])
+    return tuple(dict.fromkeys(source for atom in sides if (source := _source(graph, atom)) is not None))
+
+
+def _source(graph: StepGraph, atom: Var) -> Var | None:
+    """The argument that a value is but for its form; None if it is computed."""
+    while (position := graph.definitions.get(atom)) is not None:
+        equation = graph.equations[position]
+        if equation.primitive.name not in _FORMS:
+            return None
+        atom = equation.invars[0]
+    return atom
+
+
+def _where(equation: Equation) -> str | None:
+    """Before the name of an equation with products that are not planned; None for others."""
+    if equation.primitive.name == "ragged_dot_general":
+        return ""
+    return "inside " if _inner_products(equation) else None
+
+
+def _inner_products(equation: Equation) -> bool:
+    return any(
+        inner.primitive.name in MATMULS or _inner_products(inner)
+        for jaxpr in sub_jaxprs(equation)
+        for inner in jaxpr.eqns
+    )

@@ -1,0 +1,187 @@
+"""Chooses a plan out of the prices of segments: search, finalists, baselines, prediction (CFP, section 4.4)."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.plan.explain_mismatch import Witness, explain_misfit
+from jaxquard.intraop.plan.finalists import assignment_of, choose_finalists, compare_rivals
+from jaxquard.intraop.plan.predict import Prediction, predict_all, with_segments
+from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
+from jaxquard.intraop.search.chain import search_chain
+from jaxquard.intraop.search.frontier import Frontier, FrontierPoint
+from jaxquard.intraop.search.priced_segment import PricedSegment
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.baselines import Baseline, baselines
+from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.pricing import Failure, OnProgress, Pricer
+
+# How far the sum of equation (9) may be above what a plan takes as one program: 5 to 47 % in our evaluation.
+SUM_SLACK = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSearch:
+    """All plans that were looked at.
+
+    Attributes:
+        finalists: of the search, its own answer first; none if nothing fits.
+        baselines: what people use without a search.
+        predictions: of the finalists, then of the baselines.
+        chosen: the place of the fastest of them that fits.
+        points: the frontier.
+        composed_s: seconds that the search itself took, without prices.
+        gap_s: by how much another plan might be faster, by equation (8); 0 unless the proof was given up.
+        failures: what was set aside when plans were priced.
+    """
+
+    finalists: tuple[Baseline, ...] = field(repr=False)
+    baselines: tuple[Baseline, ...] = field(repr=False)
+    predictions: tuple[Prediction, ...] = field(repr=False)
+    chosen: int
+    points: tuple[FrontierPoint, ...] = field(repr=False)
+    composed_s: float
+    gap_s: float = 0.0
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def plans(self) -> tuple[Baseline, ...]:
+        """In the order of the predictions."""
+        return (*self.finalists, *self.baselines)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the chosen one, on each device."""
+        return self.predictions[self.chosen].size_bytes
+
+    @property
+    def rivals(self) -> tuple[Prediction, ...]:
+        """Of the baselines."""
+        return self.predictions[len(self.finalists) :]
+
+
+def search_plans(
+    analysis: Analysis,
+    prices: StepPrices,
+    *,
+    pricer: Pricer,
+    memory_limit_bytes: int | None,
+    num_finalists: int,
+    on_progress: OnProgress | None = None,
+    is_limit_given: bool = True,
+) -> PlanSearch:
+    """Finds the fastest plan that fits, of the search's finalists and of the baselines alike.
+
+    Args:
+        is_limit_given: whether the limit is the user's, or else all that the devices have.
+
+    Raises:
+        ShardingError: if no plan runs, or none fits in memory; it says why, or what would fit.
+    """
+    start_s = time.perf_counter()
+    chain = make_chain(analysis, prices)
+    free = _search(chain, None)
+    frontier = free if memory_limit_bytes is None else _search(chain, memory_limit_bytes)
+    finalists = _finalists(analysis, prices, chain, free, memory_limit_bytes, count=num_finalists)
+    composed_s = time.perf_counter() - start_s
+    others = tuple(baselines(analysis).values())
+    plans = [*finalists, *others]
+    witness = Witness(pricer)
+    predicted = predict_all(analysis, prices, plans, pricer=witness, on_progress=on_progress)
+    compared = compare_rivals(
+        analysis,
+        plans,
+        predicted,
+        num_finalists=len(finalists),
+        memory_limit_bytes=memory_limit_bytes,
+        pricer=witness,
+        on_progress=on_progress,
+    )
+    predicted = compared.predictions
+    chosen = _fastest(predicted, memory_limit_bytes, among=compared.rivals)
+    if chosen is None:
+        chosen = _fastest(predicted, memory_limit_bytes, among=range(len(plans)))
+    if chosen is None and isinstance(free, Frontier):
+        smallest = _smallest(analysis, prices, free)
+        sizes = predict_all(analysis, prices, smallest, pricer=witness, on_progress=on_progress)
+        place = len(finalists)
+        finalists, plans = [*finalists, *smallest], [*finalists, *smallest, *others]
+        predicted = (*predicted[:place], *sizes, *predicted[place:])
+        chosen = _fastest(predicted, memory_limit_bytes, among=range(len(plans)))
+    if chosen is None:
+        raise explain_misfit(
+            free,
+            prices,
+            list(zip(plans, predicted, strict=True)),
+            num_finalists=len(finalists),
+            memory_limit_bytes=memory_limit_bytes,
+            is_limit_given=is_limit_given,
+            failures=witness.failures,
+        )
+    told = list(predicted)
+    told[chosen] = with_segments(analysis, prices, plans[chosen], told[chosen], pricer=witness)
+    return PlanSearch(
+        finalists=tuple(finalists),
+        baselines=others,
+        predictions=tuple(told),
+        chosen=chosen,
+        points=frontier.points if isinstance(frontier, Frontier) else (),
+        composed_s=composed_s,
+        gap_s=frontier.gap_s if isinstance(frontier, Frontier) else 0.0,
+        failures=tuple(witness.failures),
+    )
+
+
+def _finalists(
+    analysis: Analysis,
+    prices: StepPrices,
+    chain: Sequence[PricedSegment],
+    free: Frontier | ShardingError,
+    memory_limit_bytes: int | None,
+    *,
+    count: int,
+) -> list[Baseline]:
+    """Plans for a closer look.
+
+    With a limit, half of them keep it by equation (9), and the others may after all. Then the fastest of all that keep
+    their state in parts (ZeRO): that saves memory, and the work of updating the same weights on every device.
+    """
+    limits = [None] if memory_limit_bytes is None else [memory_limit_bytes, int(SUM_SLACK * memory_limit_bytes)]
+    found: dict[tuple[tuple[str, ...], ...], Baseline] = {}
+    for limit in limits:
+        frontier = free if limit is None else _search(chain, limit)
+        if isinstance(frontier, Frontier):
+            share = -(-count // len(limits))
+            best = frontier.best
+            for plan in choose_finalists(analysis, prices, chain, best, memory_limit_bytes=limit, count=share):
+                key = tuple(tuple(plan.assignment[block.number]) for block in analysis.blocks)
+                found.setdefault(key, plan)
+    plans = list(found.values())
+    if isinstance(free, Frontier):
+        count = -(-count // 4)
+        fast = choose_finalists(analysis, prices, chain, free.best, memory_limit_bytes=None, count=count)
+        plans += [replace(plan, storage=storage) for plan in fast for storage in (Storage.ZERO_1, Storage.ZERO_3)]
+    return [replace(plan, name=f"finalist {number}") for number, plan in enumerate(plans)]
+
+
+def _smallest(analysis: Analysis, prices: StepPrices, free: Frontier) -> list[Baseline]:
+    """The plans of least memory by equation (9), for when no other fits."""
+    plan = Baseline(name="smallest", assignment=assignment_of(analysis, prices, free.smallest))
+    return [plan, replace(plan, name="smallest, zero 3", storage=Storage.ZERO_3)]
+
+
+def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> Frontier | ShardingError:
+    """The frontier; or why there is none: a baseline that keeps its state otherwise may still fit."""
+    try:
+        return search_chain(chain, memory_limit_bytes=memory_limit_bytes)
+    except ShardingError as error:
+        return error
+
+
+def _fastest(predicted: Sequence[Prediction], memory_limit_bytes: int | None, *, among: Sequence[int]) -> int | None:
+    """The fastest of some plans that fits, finalists of the search and baselines alike; None if none does."""
+    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
+    fitting = [place for place in among if predicted[place].size_bytes <= limit]
+    running = [place for place in fitting if predicted[place].time_s != float("inf")]
+    return min(running, key=lambda place: predicted[place].time_s, default=None)

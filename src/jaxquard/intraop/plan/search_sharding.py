@@ -1,0 +1,221 @@
+"""Finds how to shard a step over a mesh: blocks, segments, prices, search (CFP, figure 3)."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxquard._jax_compat import without_mesh
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.blocks.unplanned_matmuls import step_notes
+from jaxquard.intraop.plan.plan_record import PlannedSegment, Rival
+from jaxquard.intraop.plan.predict import Prediction
+from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
+from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.shardings.baselines import Baseline
+from jaxquard.intraop.shardings.whole_step import write_whole_step
+from jaxquard.intraop.step.fingerprint import fingerprint_step
+from jaxquard.intraop.step.traced_step import trace_step
+from jaxquard.ir.source import source_line
+from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
+from jaxquard.pricing.automatic_mesh import automatic_mesh
+from jaxquard.pricing.memory import capacity_bytes
+
+
+def search_sharding(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    mesh: Mesh,
+    memory_limit_bytes: int | None = None,
+    batch_axis: str | None = "outer",
+    pricer: Pricer | None = None,
+    cache: PriceCache | Literal["default"] | None = "default",
+    num_finalists: int = 8,
+    on_progress: OnProgress | None = None,
+) -> ShardingPlan:
+    """Finds the fastest sharding of a step, by pricing the parts that recur in it.
+
+    Args:
+        step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form; an argument that
+            the step returns again, anywhere in its result, with the same leaves, is state. A single array is state
+            only if it is the first argument.
+        args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
+        mesh: one or two axes of devices of this process.
+        memory_limit_bytes: what the step may take on each device; None for all that it has, or for no limit if another
+            pricer is given than a measured one, which may price for other devices.
+        batch_axis: on a mesh with two axes, the one that always cuts the batch: the outer one, as in the paper; None
+            to look at every combination.
+        pricer: prices programs; by default by running them on the mesh.
+        cache: where measured prices are kept: the user's folder, another, or None for nowhere. A pricer that is given
+            has its own.
+        num_finalists: how many plans are priced whole, or in pairs of neighbours, before one is chosen; besides, a
+            quarter as many of the fastest, with their state in parts in two ways, and the baselines.
+        on_progress: told how far pricing is.
+
+    Raises:
+        ShardingError: if the step has nothing to cut, the mesh divides nothing, or no plan fits in memory.
+        PricingError: if the devices do not answer any more.
+    """
+    _check_types(args, mesh, memory_limit_bytes, num_finalists)
+    mesh = automatic_mesh(mesh)
+    _check_pricer(pricer, cache, mesh)
+    axes = {str(axis): size for axis, size in mesh.shape.items()}
+    outer = _check(axes, batch_axis)
+    traced = trace_step(step, args)
+    with without_mesh():
+        analysis = analyse_step(traced, axes=axes, every_combination=outer is None)
+        own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
+        try:
+            used = pricer or own
+            assert used is not None
+            prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
+            search = partial(
+                search_plans, analysis, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress
+            )
+            found = search(memory_limit_bytes=memory_limit_bytes)
+            is_measured = isinstance(used, MeasuredPricer)
+            if memory_limit_bytes is None and is_measured and found.size_bytes > (room := _room(mesh)):
+                found = search(memory_limit_bytes=int(room), is_limit_given=False)
+        finally:
+            if own is not None:
+                own.close()
+        return _make_plan(analysis, prices, found, mesh)
+
+
+def _room(mesh: Mesh) -> float:
+    """What a step may take where the user sets no limit."""
+    capacity = capacity_bytes(mesh)
+    return math.inf if capacity is None else capacity
+
+
+def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_finalists: object) -> None:
+    if not isinstance(args, tuple | list):
+        raise ShardingError(
+            f"args must be a tuple of the step's arguments, but is of type {type(args).__name__}. For `step(state, "
+            "batch)` pass (state, batch); for `step(state)` pass (state,)."
+        )
+    if not isinstance(mesh, Mesh):
+        raise ShardingError(f"mesh must be a jax.sharding.Mesh, but is {mesh!r}. Make one with jax.make_mesh.")
+    elsewhere = {device.process_index for device in mesh.devices.flat} - {jax.process_index()}
+    if elsewhere:
+        raise ShardingError(
+            f"the mesh has devices of other processes ({', '.join(map(str, sorted(elsewhere)))}), which would have to "
+            "run every candidate as often as this one. Search on the devices of one process (jax.local_devices())."
+        )
+    _check_numbers(memory_limit_bytes, num_finalists)
+
+
+def _check_pricer(pricer: object, cache: object, mesh: Mesh) -> None:
+    missing = [name for name in ("price_all", "compare") if not callable(getattr(pricer, name, None))]
+    if pricer is not None and missing:
+        raise ShardingError(
+            f"pricer must be a jaxquard.pricing.Pricer, but {type(pricer).__name__} has no {' and no '.join(missing)}. "
+            "Leave it out to measure on the mesh."
+        )
+    if isinstance(pricer, MeasuredPricer) and pricer.mesh != mesh:
+        raise ShardingError(
+            f"the pricer measures on another mesh than the one to plan for: {_describe(pricer.mesh)}, not "
+            f"{_describe(mesh)}. Make it with MeasuredPricer(mesh)."
+        )
+    if cache is not None and cache != "default" and not isinstance(cache, PriceCache):
+        raise ShardingError(
+            f"cache must be a jaxquard.pricing.PriceCache, None or 'default', but is {cache!r}. For a folder pass "
+            "PriceCache(folder)."
+        )
+
+
+def _describe(mesh: Mesh) -> str:
+    sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    return f"({sizes}) of devices {', '.join(str(device.id) for device in mesh.devices.flat)}"
+
+
+def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
+    is_size = isinstance(memory_limit_bytes, int | float | np.number) and not isinstance(memory_limit_bytes, bool)
+    if memory_limit_bytes is not None and (not is_size or not math.isfinite(memory_limit_bytes)):
+        raise ShardingError(
+            f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20; None is all that "
+            "the devices have."
+        )
+    if memory_limit_bytes is not None and memory_limit_bytes <= 0:
+        raise ShardingError(
+            f"memory_limit_bytes={memory_limit_bytes!r} leaves nothing. 16 MiB are 16 * 2**20; None is all that the "
+            "devices have."
+        )
+    is_count = isinstance(num_finalists, int | np.integer) and not isinstance(num_finalists, bool)
+    if not is_count or num_finalists < 0:
+        raise ShardingError(
+            f"num_finalists={num_finalists!r}, but it is a number of plans. 0 prices the baselines alone, 8 is usual."
+        )
+
+
+def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
+    if not 1 <= len(axes) <= 2:
+        raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
+    if batch_axis == "outer" and len(axes) == 1:
+        return None
+    if batch_axis == "outer" and "outer" not in axes:
+        return next(iter(axes))
+    if batch_axis is not None and batch_axis not in axes:
+        raise ShardingError(f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}.")
+    return batch_axis
+
+
+def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:
+    plan, prediction = found.plans[found.chosen], found.predictions[found.chosen]
+    step = analysis.graph.step
+    program = write_whole_step(analysis, plan.assignment, storage=plan.storage)
+    return ShardingPlan(
+        fingerprint=fingerprint_step(step),
+        axes=dict(analysis.axes),
+        segments=tuple(_planned_segments(analysis, plan, prediction)),
+        storage=plan.storage,
+        specs=dict(zip(step.arg_names, program.in_specs, strict=False)),
+        time_s=prediction.time_s,
+        sum_s=prediction.sum_s,
+        size_bytes=prediction.size_bytes,
+        num_programs=prices.num_programs,
+        rivals=tuple(
+            Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in found.rivals
+        ),
+        frontier=tuple((point.time_s, point.size_bytes) for point in found.points),
+        notes=_notes(analysis, [*prices.failures, *found.failures], gap_s=found.gap_s),
+        provenance=_provenance(prices),
+        mesh=mesh,
+    )
+
+
+def _planned_segments(analysis: Analysis, plan: Baseline, prediction: Prediction) -> Iterator[PlannedSegment]:
+    """The rows of the plan's table."""
+    for segment, (time_s, reshard_s, size_bytes) in zip(analysis.segments, prediction.segments, strict=True):
+        yield PlannedSegment(
+            kind=segment.kind,
+            lines=tuple(source_line(analysis.blocks[number].seeds[0].equation) for number in segment.blocks),
+            strategy=tuple(tuple(plan.assignment[block]) for block in segment.blocks),
+            time_s=time_s,
+            reshard_s=reshard_s,
+            size_bytes=size_bytes,
+        )
+
+
+def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> tuple[str, ...]:
+    notes = list(dict.fromkeys(f"set aside: {failure}" for failure in failures))
+    if gap_s > 0:
+        notes.append(
+            f"the search did not prove its answer: by its prices, a plan that is {gap_s * 1e3:.3g} ms faster may fit"
+        )
+    return (*notes, *step_notes(analysis.graph))
+
+
+def _provenance(prices: StepPrices) -> str:
+    found = [price for kind in prices.kinds.values() for price in kind.prices if isinstance(price, Price)]
+    if not found:
+        return ""
+    source = found[0].provenance
+    return f"{source.pricer} on {source.num_devices} x {source.device_kind}, JAX {source.jax_version}"

@@ -1,0 +1,167 @@
+"""The answer of a search: a choice for every block of a step, with what it costs, as data that can be saved.
+
+A plan knows the step that it was made for by its fingerprint, and the mesh by the names and sizes of its axes. It is
+refused for any other, with what differs.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from jaxquard._jax_compat import without_mesh
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.plan.call_arguments import as_planned, check_weak_types, copy_leaf
+from jaxquard.intraop.plan.plan_file import plan_content, read_plan
+from jaxquard.intraop.plan.plan_record import PlanRecord
+from jaxquard.intraop.plan.plan_text import plan_text
+from jaxquard.intraop.plan.sharded_step import CompiledStep, ShardedStep
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step, check_choices
+from jaxquard.intraop.step.fingerprint import WEAK, differences, type_text
+from jaxquard.intraop.step.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
+from jaxquard.pricing.automatic_mesh import automatic_mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingPlan(PlanRecord):
+    """How to shard a step: a plan that can be applied to the step, saved and printed.
+
+    Attributes:
+        mesh: the devices of the search; None for a plan that was loaded without any.
+    """
+
+    mesh: Mesh | None = field(default=None, repr=False, compare=False)
+
+    def apply(self, step: Callable[..., Any], *, mesh: Mesh | None = None, donate: bool = True) -> ShardedStep:
+        """The step with the plan's shardings, to be called as the step is; compiled at its first call.
+
+        Args:
+            step: the step that the plan was made for.
+            mesh: devices with the plan's axes; by default those of the search, or the first ones there are.
+            donate: the state's buffers may be taken.
+
+        Raises:
+            ShardingError: at the first call, if the step or its arguments are not those of the plan.
+        """
+        found = self._mesh(mesh)
+
+        types = dict(self.fingerprint.types)
+
+        def make(args: Sequence[Any]) -> CompiledStep:
+            traced = trace_step(step, as_planned(args, types))
+            with without_mesh():
+                analysis = self.analyse(traced)
+                return CompiledStep(
+                    analysis,
+                    self.assignment,
+                    mesh=found,
+                    storage=self.storage,
+                    donate=donate,
+                    check=lambda args: check_weak_types(step, args, types),
+                )
+
+        return ShardedStep(step, make=make)
+
+    def analyse(self, traced: TracedStep) -> Analysis:
+        """Takes the step apart as the plan has it.
+
+        Raises:
+            ShardingError: if it is another step, or this version of jaxquard takes it apart in another way.
+        """
+        different = differences(self.fingerprint, traced)
+        if different:
+            raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
+        analysis = analyse_step(traced, axes=self.axes, lengths=self.lengths)
+        check_choices(analysis, self.assignment)
+        return analysis
+
+    def shard(self, *args: Any, mesh: Mesh | None = None) -> Any:
+        """Places the step's first argument, or first few, as planned, in memory of its own: they stay as they are.
+
+        Returns:
+            The argument, or a tuple of several: `params, moments = plan.shard(params, moments)`.
+
+        Raises:
+            ShardingError: if they have other leaves than the plan.
+        """
+        if not args:
+            raise ShardingError("there is nothing to place. Pass the state as the step takes it.")
+        found = self._mesh(mesh)
+        names = argument_names(args)
+        missing = [name for name in names if name not in self.specs]
+        if missing:
+            raise ShardingError(f"the plan knows no {missing[0]}. Pass the state as the step takes it.")
+        lost = [name for name in self.specs if argument_number(name) < len(args) and name not in names]
+        if lost:
+            raise ShardingError(f"the plan has {lost[0]}, but it is not there. Pass the state as the step takes it.")
+        leaves, tree = jax.tree.flatten(args)
+        self._check_types(names, leaves)
+        shardings = [NamedSharding(found, self.specs[name]) for name in names]
+        pairs = zip(leaves, shardings, strict=True)
+        placed = jax.tree.unflatten(tree, [jax.device_put(copy_leaf(leaf), sharding) for leaf, sharding in pairs])
+        return placed[0] if len(args) == 1 else placed
+
+    def _check_types(self, names: Sequence[str], leaves: Sequence[Any]) -> None:
+        planned = dict(self.fingerprint.types)
+        for name, leaf in zip(names, leaves, strict=True):
+            wanted, found = (text.removesuffix(WEAK) for text in (planned[name], type_text(type_of(leaf))))
+            if wanted != found:
+                raise ShardingError(
+                    f"the plan has {name} as {wanted}, but it is {found}. Pass the state of the step that was planned."
+                )
+
+    def save(self, path: str) -> None:
+        """Writes the plan as JSON."""
+        Path(path).write_text(json.dumps(plan_content(self), indent=1) + "\n")
+
+    def _mesh(self, mesh: Mesh | None) -> Mesh:
+        mesh = mesh or self.mesh
+        if mesh is None:
+            return make_mesh(self.axes)
+        if tuple(mesh.shape.items()) != tuple(self.axes.items()):
+            raise ShardingError(
+                f"the plan is for a mesh of {dict(self.axes)}, but found {dict(mesh.shape)}. Use a mesh of that shape, "
+                "or search again for this one."
+            )
+        return automatic_mesh(mesh)
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan:
+    """Reads a plan that `ShardingPlan.save` wrote.
+
+    Args:
+        path: of the file.
+        mesh: devices to use it on; by default the first ones there are.
+
+    Raises:
+        ShardingError: if the file is no such plan.
+    """
+    record = read_plan(path)
+    return ShardingPlan(**{entry.name: getattr(record, entry.name) for entry in fields(record)}, mesh=mesh)
+
+
+def make_mesh(axes: Mapping[str, int]) -> Mesh:
+    """A mesh of the first devices.
+
+    Raises:
+        ShardingError: if there are too few.
+    """
+    sizes = tuple(axes.values())
+    wanted = 1
+    for size in sizes:
+        wanted *= size
+    devices = jax.devices()
+    if len(devices) < wanted:
+        raise ShardingError(
+            f"the plan needs {wanted} devices, but there are {len(devices)}, of the platform {devices[0].platform}. "
+            "Search again for these; or run it on virtual ones of a CPU (--cpu, or jax_num_cpu_devices)."
+        )
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(sizes, tuple(axes), axis_types=types, devices=devices[:wanted])

@@ -1,0 +1,121 @@
+"""What is known of a step before anything is priced: its blocks, its segments, and who owns which equation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.blocks.assign_owners import own_equations
+from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.blocks.find_blocks import find_blocks
+from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.intraop.blocks.match_backward import Matches, match_backward
+from jaxquard.intraop.segments.boundary_values import Traveller, find_travellers
+from jaxquard.intraop.segments.find_segments import Segment, find_segments, given_segments
+from jaxquard.intraop.segments.strategies import block_choices
+from jaxquard.intraop.step.traced_step import TracedStep
+from jaxquard.ir.jaxpr_tools import Var
+from jaxquard.ir.source import source_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """A step taken apart.
+
+    Attributes:
+        axes: the mesh axes and their sizes, the outer one first.
+        owners: for each equation, the number of its block.
+        travellers: what goes from segment to segment.
+        memo: what was derived of it before, such as the layouts of a segment, by what it was derived from.
+    """
+
+    graph: StepGraph = field(repr=False)
+    axes: Mapping[str, int]
+    blocks: tuple[Block, ...]
+    segments: tuple[Segment, ...]
+    matches: Matches = field(repr=False)
+    owners: tuple[int, ...] = field(repr=False)
+    travellers: Mapping[Var, Traveller] = field(repr=False)
+    # Not for `replace` to hand on: what was derived holds for these blocks.
+    memo: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+
+    def segment_of_block(self) -> dict[int, int]:
+        """For each block, its segment."""
+        return {block: segment.number for segment in self.segments for block in segment.blocks}
+
+
+def analyse_step(
+    step: TracedStep, *, axes: Mapping[str, int], every_combination: bool = False, lengths: Sequence[int] | None = None
+) -> Analysis:
+    """Finds the blocks and segments of a step.
+
+    Args:
+        every_combination: whether blocks have their choices on every axis; else one of two cuts rows where it can.
+        lengths: the number of blocks in each segment, as in a plan; None to find segments.
+
+    Raises:
+        ShardingError: if there is no contraction, one has no dim that the largest axis divides, or there are not as
+            many blocks as the segments have.
+    """
+    graph = StepGraph(step=step)
+    blocks = find_blocks(graph, num_parts=max(axes.values()))
+    if not blocks:
+        raise ShardingError(_nothing_to_cut(graph))
+    matches = match_backward(graph)
+    owners = tuple(own_equations(graph, blocks, matches))
+    if lengths is None:
+        counts = _counts(blocks, axes, every_combination)
+        segments = tuple(find_segments(graph, blocks, matches=matches, owners=owners, counts=counts))
+    elif sum(lengths) == len(blocks):
+        segments = tuple(given_segments(graph, blocks, lengths, matches=matches, owners=owners))
+    else:
+        raise ShardingError(
+            f"the plan has {sum(lengths)} blocks, and this version of jaxquard finds {len(blocks)}. Search again."
+        )
+    return Analysis(
+        graph=graph,
+        axes=dict(axes),
+        blocks=blocks,
+        segments=segments,
+        matches=matches,
+        owners=owners,
+        travellers=find_travellers(graph, owners, segments, matches),
+    )
+
+
+def check_choices(analysis: Analysis, assignment: Mapping[int, Sequence[str]]) -> None:
+    """Looks whether every block has a choice of this name on every axis.
+
+    Raises:
+        ShardingError: if one has not.
+    """
+    for block in analysis.blocks:
+        names = [choice.name for choice in (*block.choices, *block.more_choices)]
+        chosen = assignment[block.number]
+        unknown = next((name for name in chosen if name not in names), None)
+        if unknown is not None or len(chosen) != len(analysis.axes):
+            raise ShardingError(
+                f"the plan cuts block {block.number} by {' and '.join(chosen) or 'nothing'}, and this version of "
+                f"jaxquard has {', '.join(names)} for it, one for each of {len(analysis.axes)} axes. Search again."
+            )
+
+
+def _counts(blocks: Sequence[Block], axes: Mapping[str, int], every_combination: bool) -> list[int]:
+    """The strategies of each block."""
+    outer = None if every_combination or len(axes) == 1 else next(iter(axes))
+    return [max(1, len(block_choices(block, axes, batch_axis=outer))) for block in blocks]
+
+
+def _nothing_to_cut(graph: StepGraph) -> str:
+    beginning = "a step is cut along its matrix products, convolutions and look-ups in tables, but"
+    loop = next((equation for equation in graph.equations if equation.primitive.name in ("scan", "while")), None)
+    if loop is not None:
+        return (
+            f"{beginning} this one has none outside of the loop at {source_line(loop)}. A `lax.scan` over stacked "
+            "weights is opened; a loop over microbatches or over time hides the layers. Search with a step on one "
+            "microbatch, or on the whole batch at once; write layers that share weights, or pick theirs by a counter, "
+            "one after the other."
+        )
+    names = sorted({equation.primitive.name for equation in graph.equations})
+    found = f"only {', '.join(names)}" if names else "nothing"
+    return f"{beginning} this one has none: it computes {found}. Pass the whole training step."

@@ -1,0 +1,65 @@
+"""Strategies: the choices of a block on all mesh axes, and of all blocks of a segment (CFP, sections 3.3 and 5.2)."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.segments.find_segments import Segment
+from jaxquard.ir.source import source_line
+
+
+def block_choices(block: Block, axes: Mapping[str, int], *, batch_axis: str | None) -> list[tuple[str, ...]]:
+    """The choices of a block on all axes together.
+
+    Args:
+        batch_axis: this axis always cuts rows, where the block has any that it divides.
+    """
+    per_axis = []
+    for axis, size in axes.items():
+        fitting = [choice.name for choice in block.choices if choice.num_chunks % size == 0]
+        if axis == batch_axis and "rows" in fitting:
+            fitting = ["rows"]
+        per_axis.append(fitting or [block.choices[0].name])
+    sizes = tuple(axes.values())
+    return [names for names in itertools.product(*per_axis) if _fits(block, names, sizes)]
+
+
+def _fits(block: Block, names: tuple[str, ...], sizes: tuple[int, ...]) -> bool:
+    """Whether axes that cut the same dim divide it together."""
+    for name in set(names):
+        parts = math.prod(size for other, size in zip(names, sizes, strict=True) if other == name)
+        if block.choice(name).num_chunks % parts:
+            return False
+    return True
+
+
+# For each block of a segment, the name of its choice on every axis, the outer one first.
+Strategy = tuple[tuple[str, ...], ...]
+
+
+def segment_strategies(
+    segment: Segment, *, blocks: Sequence[Block], axes: Mapping[str, int], batch_axis: str | None = None
+) -> list[Strategy]:
+    """All strategies of a segment.
+
+    Raises:
+        ShardingError: if a block cannot be cut over all axes.
+    """
+    per_block = []
+    for number in segment.blocks:
+        choices = block_choices(blocks[number], axes, batch_axis=batch_axis)
+        if not choices:
+            raise ShardingError(_divides_nothing(blocks[number], axes))
+        per_block.append(choices)
+    return list(itertools.product(*per_block))
+
+
+def _divides_nothing(block: Block, axes: Mapping[str, int]) -> str:
+    mesh = " x ".join(map(str, axes.values()))
+    sizes = ", ".join(f"{choice.name} into {choice.num_chunks}" for choice in block.choices)
+    return (
+        f"the block at {source_line(block.seeds[0].equation)} has no dims that a mesh of {mesh} divides; it can be cut "
+        f"at most along its {sizes}. Use a mesh whose axes divide these, or pad the dims."
+    )

@@ -1,0 +1,311 @@
+"""How every value of a segment is cut, given a choice for every block (CFP, section 3.3, figure 5).
+
+Values in a block follow from its choice. What a block needs from outside is carried back through the equations that
+stand in no block, up to the inputs of the step or the values of other blocks; where blocks want the same value in
+different ways, the first one has it, and the compiler reshards for the others. Gradients are cut as the values that
+they belong to, and new state as the old. What is left follows its inputs where they agree, and is left to the compiler
+where they do not.
+"""
+
+import enum
+import functools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec
+
+from jaxquard.intraop.blocks.block import Block, Choice
+from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.find_segments import Segment
+from jaxquard.intraop.shardings.crossings import Crossing, find_crossing
+from jaxquard.intraop.step.phases import Phase
+from jaxquard.ir.jaxpr_tools import Var, is_var
+
+
+class Storage(enum.Enum):
+    """How state is kept between steps."""
+
+    AS_USED = "as used"
+    ZERO_1 = "zero 1"
+    ZERO_3 = "zero 3"
+
+
+# For each block, the name of its choice on every mesh axis, the outer one first.
+Assignment = Mapping[int, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """The dims along which values are cut, by mesh axis.
+
+    Attributes:
+        dims: per axis, for each value that is laid out, the dim that is cut; None: whole along this axis.
+        entries: the same for values that come from other segments, as this one wants them.
+        stored: the same for state that is kept otherwise than the forward uses it.
+        late: per axis, the values that it cuts only because state is kept in parts.
+    """
+
+    axes: Mapping[str, int]
+    dims: Mapping[str, Mapping[Var, int | None]]
+    entries: Mapping[str, Mapping[Var, int | None]]
+    stored: Mapping[str, Mapping[Var, int | None]]
+    late: Mapping[str, Collection[Var]]
+
+    def spec(self, var: Var) -> PartitionSpec | None:
+        """How a value is cut; None if it is left to the compiler."""
+        return self._spec(var, self.dims)
+
+    def entry_spec(self, var: Var) -> PartitionSpec | None:
+        """How a value from outside is wanted; None if it is left to the compiler."""
+        found = self._spec(var, self.entries)
+        return self._spec(var, self.dims) if found is None else found
+
+    def stored_spec(self, var: Var) -> PartitionSpec | None:
+        """How state is kept, if that is not how it is used; axes along which the two are the same cut it as well."""
+        if not any(var in of_axis for of_axis in self.stored.values()):
+            return None
+        dims = {axis: {**self.dims[axis], **of_axis} for axis, of_axis in self.stored.items()}
+        return self._make(var, dims, late={axis for axis, of_axis in self.stored.items() if var in of_axis})
+
+    def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
+        return self._make(var, dims, late={axis for axis, of_axis in self.late.items() if var in of_axis})
+
+    def _make(
+        self, var: Var, dims: Mapping[str, Mapping[Var, int | None]], *, late: Collection[str]
+    ) -> PartitionSpec | None:
+        """Axes that cut state in use come first: it, and what updates it, is gathered along the others alone."""
+        axes = sorted(dims, key=lambda axis: axis in late)
+        cuts = [(axis, self.axes[axis], dims[axis][var]) for axis in axes if var in dims[axis]]
+        return _make_spec(tuple(var.aval.shape), tuple(cuts)) if cuts else None
+
+
+def make_spec(shape: Sequence[int], dims: Mapping[str, int | None], axes: Mapping[str, int]) -> PartitionSpec:
+    """The sharding of an array that axes cut along dims; an axis that does not divide what is left is dropped."""
+    return _make_spec(tuple(shape), tuple((axis, axes[axis], dim) for axis, dim in dims.items()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _make_spec(shape: tuple[int, ...], cuts: tuple[tuple[str, int, int | None], ...]) -> PartitionSpec:
+    names: list[tuple[str, ...]] = [() for _ in shape]
+    parts = [1 for _ in shape]
+    for axis, size, dim in cuts:
+        if dim is not None and shape[dim] % (parts[dim] * size) == 0:
+            names[dim] += (axis,)
+            parts[dim] *= size
+    entries = [None if not of_dim else of_dim[0] if len(of_dim) == 1 else of_dim for of_dim in names]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
+
+
+def lay_out(
+    analysis: Analysis,
+    assignment: Assignment,
+    *,
+    segment: Segment,
+    storage: Storage = Storage.AS_USED,
+) -> Layouts:
+    """Lays out the values of a segment, and those that it takes from others; once for each choice of its blocks."""
+    key = ("layouts", segment, tuple(tuple(assignment[block]) for block in segment.blocks), storage)
+    if key not in analysis.memo:
+        analysis.memo[key] = _lay_out(analysis, assignment, segment=segment, storage=storage)
+    return analysis.memo[key]
+
+
+def _lay_out(analysis: Analysis, assignment: Assignment, *, segment: Segment, storage: Storage) -> Layouts:
+    crossing = find_crossing(analysis, segment)
+    chosen = [analysis.blocks[number] for number in segment.blocks]
+    dims, entries, stored, late = {}, {}, {}, {}
+    num_devices = math.prod(analysis.axes.values())
+    for place, (axis, size) in enumerate(analysis.axes.items()):
+        on_axis = {block.number: block.choice(assignment[block.number][place]) for block in chosen}
+        layout = _AxisLayout(analysis.graph, num_parts=size, positions=crossing.positions)
+        layout.lay_out_blocks(chosen, on_axis)
+        layout.lay_out_gradients(analysis, on_axis)
+        layout.lay_out_state(storage, num_devices=num_devices)
+        layout.lay_out_rest(crossing)
+        layout.lay_out_followers(storage, num_devices=num_devices)
+        dims[axis], entries[axis], stored[axis], late[axis] = layout.dims, layout.entries, layout.stored, layout.late
+    return Layouts(axes=analysis.axes, dims=dims, entries=entries, stored=stored, late=late)
+
+
+class _AxisLayout:
+    """The layouts along one axis while they are made."""
+
+    def __init__(self, graph: StepGraph, *, num_parts: int, positions: Sequence[int]):
+        self.graph = graph
+        self.num_parts = num_parts
+        self.positions = positions
+        self.inside = set(positions)
+        self.dims: dict[Var, int | None] = {}
+        self.entries: dict[Var, int | None] = {}
+        self.stored: dict[Var, int | None] = {}
+        self.late: set[Var] = set()
+
+    def lay_out_blocks(self, blocks: Sequence[Block], choices: Mapping[int, Choice]) -> None:
+        for block in blocks:
+            self.dims.update(choices[block.number].dims)
+            self.dims.update(choices[block.number].follower_dims)
+        for block in blocks:
+            choice = choices[block.number]
+            for (position, place), dim in (*choice.needs.items(), *choice.follower_needs.items()):
+                self._want(self.graph.equations[position].invars[place], dim)
+
+    def lay_out_gradients(self, analysis: Analysis, choices: Mapping[int, Choice]) -> None:
+        for var, cotangent in analysis.matches.cotangents.items():
+            owner = analysis.owners[cotangent.position]
+            if owner not in choices or var in self.dims:
+                continue
+            choice = choices[owner]
+            equation = self.graph.equations[cotangent.position]
+            value = equation.outvars[0] if cotangent.place is None else equation.invars[cotangent.place]
+            key = (cotangent.position, cotangent.place)
+            if key in choice.needs:
+                dim = choice.needs[key]
+            elif key in choice.follower_needs:
+                dim = choice.follower_needs[key]
+            elif value in self.dims:
+                dim = self.dims[value]
+            else:
+                # A contraction of an input branch that nothing is wanted of.
+                continue
+            self.dims[var] = None if dim is None else cotangent.dims.index(dim)
+
+    def lay_out_state(self, storage: Storage, *, num_devices: int) -> None:
+        """New state is cut as the old, and what the update computes on the way to it as it is kept."""
+        step = self.graph.step
+        for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
+            if result is None or var not in self.dims:
+                continue
+            out = step.jaxpr.outvars[result]
+            if not is_var(out) or not self._is_inside(out):
+                continue
+            used = self.dims[var]
+            kept = _largest_dim(var, num_devices) if storage is not Storage.AS_USED and used is None else used
+            position = self.graph.definitions.get(out)
+            if kept == used or position is None:
+                self._want(out, used, is_late=var in self.late)
+            elif storage is Storage.ZERO_3:
+                self.stored[var] = kept
+                self._want(out, kept, is_late=True)
+            else:
+                self.dims[out] = used
+                for source, dim in list(self._inputs(position, out, kept)):
+                    self._want(source, dim, is_late=True)
+
+    def lay_out_followers(self, storage: Storage, *, num_devices: int) -> None:
+        """State that follows the weights and is read by nothing else, as a running mean of them: as it is made."""
+        step = self.graph.step
+        for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
+            if result is None or var in self.dims or not var.aval.shape or var not in self.graph.users:
+                continue
+            out = step.jaxpr.outvars[result]
+            if not is_var(out) or out not in self.dims:
+                continue
+            position = self.graph.definitions.get(out)
+            if position is None or position not in self.inside:
+                continue
+            kept, is_late = self.dims[out], out in self.late
+            if kept is None and storage is not Storage.AS_USED and out not in self.graph.users:
+                kept, is_late = _largest_dim(var, num_devices), True
+            self._cut(out, kept, is_late=is_late)
+            for source, dim in list(self._inputs(position, out, kept)):
+                self._want(source, dim, is_late=is_late)
+            if var not in self.dims:
+                self._cut(var, kept, is_late=is_late)
+
+    def lay_out_rest(self, crossing: Crossing) -> None:
+        """Carries on through the other equations, in order: most of the backward, and the ends of the forward."""
+        for found in crossing.arriving:
+            # A gradient that goes on through sums, to values further back, is cut as a value of its shape.
+            others = (other.var for other in (*crossing.leaving, *crossing.arriving) if other.value is None)
+            like = (other for other in others if other.aval.shape == found.var.aval.shape)
+            value = next((var for var in (found.value, *like) if var in self.dims or var in self.entries), None)
+            if found.value is not None and value is not None:
+                self.entries[found.var] = self._known(value)
+        for position in self.positions:
+            equation = self.graph.equations[position]
+            for output, var in enumerate(equation.outvars):
+                first = self.graph.first(var)
+                if var in self.dims or not var.aval.shape:
+                    continue
+                if first in self.dims:
+                    self._cut(var, self.dims[first], is_late=first in self.late)
+                    continue
+                found = self._carry(position, output)
+                if found is not None:
+                    is_late = any(atom in self.late for atom in equation.invars if is_var(atom))
+                    self._cut(var, found[0], is_late=is_late)
+        for found in crossing.leaving:
+            if found.value in self.entries:
+                self.dims[found.var] = self.entries[found.value]
+
+    def _known(self, var: Var) -> int | None:
+        return self.dims[var] if var in self.dims else self.entries[var]
+
+    def _carry(self, position: int, output: int) -> tuple[int | None] | None:
+        """The dim of an output that the cuts of the inputs lead to; None if they do not agree, or none is known."""
+        equation = self.graph.equations[position]
+        links = self.graph.links(position)
+        wanted: set[int] = set()
+        is_known = False
+        for atom, of_input, is_read in zip(equation.invars, links.links[output], links.reads[output], strict=True):
+            if not is_var(atom) or not is_read or not (atom in self.dims or atom in self.entries):
+                continue
+            is_known = True
+            dim = self._known(atom)
+            wanted.update(
+                link.out_dim for link in of_input if link.in_dim == dim and link.num_chunks % self.num_parts == 0
+            )
+        if not is_known or len(wanted) > 1:
+            return None
+        return (wanted.pop() if wanted else None,)
+
+    def _cut(self, var: Var, dim: int | None, *, is_late: bool) -> None:
+        self.dims[var] = dim
+        (self.late.add if is_late else self.late.discard)(var)
+
+    def _want(self, var: Var, dim: int | None, *, is_late: bool = False) -> None:
+        """Cuts a value, unless it is cut already, and what it is made of if that stands in no block."""
+        waiting = [(var, dim)]
+        while waiting:
+            var, dim = waiting.pop()
+            if not is_var(var) or var in self.dims or not var.aval.shape:
+                continue
+            if dim is not None and var.aval.shape[dim] % self.num_parts:
+                dim = None
+            position = self.graph.definitions.get(var)
+            if position is not None and position not in self.inside:
+                if var not in self.entries:
+                    self.entries[var] = dim
+                    self.late.update([var] if is_late else [])
+                continue
+            self._cut(var, dim, is_late=is_late)
+            if position is not None and self.graph.phases[position] is not Phase.BACKWARD:
+                waiting.extend(self._inputs(position, var, dim))
+
+    def _inputs(self, position: int, var: Var, dim: int | None) -> Iterable[tuple[Var, int | None]]:
+        """How the inputs of an equation are wanted if one of its outputs is."""
+        equation = self.graph.equations[position]
+        output = equation.outvars.index(var)
+        found_links = self.graph.links(position)
+        for atom, links, is_read in zip(
+            equation.invars, found_links.links[output], found_links.reads[output], strict=True
+        ):
+            if not is_read:
+                continue
+            found = [link.in_dim for link in links if link.out_dim == dim and link.num_chunks % self.num_parts == 0]
+            yield atom, (found[0] if found else None)
+
+    def _is_inside(self, var: Var) -> bool:
+        position = self.graph.definitions.get(var)
+        return position is None or position in self.inside
+
+
+def _largest_dim(var: Var, num_parts: int) -> int | None:
+    """The largest dim that so many devices can share."""
+    shape = var.aval.shape
+    fitting = [dim for dim, size in enumerate(shape) if size % num_parts == 0]
+    return max(fitting, key=lambda dim: shape[dim], default=None)

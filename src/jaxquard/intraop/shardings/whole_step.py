@@ -1,0 +1,144 @@
+"""The program of a step on whole leaves: stacks of layers are taken apart as they enter, and put together again.
+
+    f0, f1 = step a0 a1        =>      a0 = a[0] ; a1 = a[1] ; f0, f1 = step a0 a1 ; f = stack f0 f1
+
+This is what a plan runs, so it is what is priced where a step is priced whole. A step without stacks is as it is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.layouts import Assignment, Storage
+from jaxquard.intraop.shardings.programs import write_step
+from jaxquard.intraop.step.parts import Part, by_leaf, stacked_specs
+from jaxquard.intraop.step.traced_step import TracedStep
+from jaxquard.ir.jaxpr_tools import (
+    Equation,
+    Var,
+    close,
+    definitions,
+    make_jaxpr,
+    new_var,
+    rename,
+    splice,
+    splice_traced,
+    substitute,
+)
+from jaxquard.pricing.program import ShardedProgram
+
+
+def _has_stacks(step: TracedStep) -> bool:
+    """Whether leaves of a step are taken apart."""
+    return any(part.index for part in (*step.inputs, *step.outputs))
+
+
+def write_whole_step(
+    analysis: Analysis, assignment: Assignment, *, storage: Storage = Storage.AS_USED
+) -> ShardedProgram:
+    """The program of a step, from the flat arguments and constants to the flat results."""
+    step = analysis.graph.step
+    program = write_step(analysis, assignment, storage=storage)
+    if not _has_stacks(step):
+        return program
+    closed: Any = program.jaxpr
+    renamed: dict[Var, Any] = {}
+    equations: list[Equation] = []
+    inputs = [_take_apart(step, places, closed.jaxpr.invars, equations, renamed) for places in _places(step.inputs)]
+    constraints = [*_part_constraints(program, equations, renamed), *_moved(program, by=len(equations))]
+    equations += [rename(equation, renamed) for equation in closed.jaxpr.eqns]
+    outputs = [
+        _put_together(step, places, [substitute(atom, renamed) for atom in closed.jaxpr.outvars], equations)
+        for places in _places(step.outputs)
+    ]
+    in_specs = [*stacked_specs(step.inputs, program.in_specs), *program.in_specs[step.num_args :]]
+    replaced = _replaced_leaves(step)
+    return ShardedProgram(
+        name=program.name,
+        jaxpr=close(make_jaxpr([*inputs, *closed.jaxpr.invars[step.num_args :]], equations, outputs)),
+        in_specs=tuple(in_specs),
+        out_specs=tuple(in_specs[replaced[leaf]] if leaf in replaced else None for leaf in range(len(outputs))),
+        constraints=tuple(constraints),
+        donated=tuple(sorted(replaced.values())),
+    )
+
+
+def _places(parts: Sequence[Part]) -> list[list[int]]:
+    """Of each leaf, where its parts are."""
+    return [places for _, places in sorted(by_leaf(parts).items())]
+
+
+def _take_apart(
+    step: TracedStep,
+    places: Sequence[int],
+    variables: Sequence[Var],
+    equations: list[Equation],
+    renamed: dict[Var, Any],
+) -> Var:
+    """The variable of a leaf; that of each of its parts is renamed to what is taken from it."""
+    indices = [step.inputs[place].index for place in places]
+    if not indices[0]:
+        return variables[places[0]]
+    traced: Any = jax.make_jaxpr(lambda leaf: [_take(leaf, index) for index in indices])(
+        step.arg_types[step.inputs[places[0]].leaf]
+    )
+    leaf = new_var(traced.jaxpr.invars[0])
+    made, parts = splice_traced(traced, [leaf])
+    equations += made
+    renamed.update(zip((variables[place] for place in places), parts, strict=True))
+    return leaf
+
+
+def _put_together(step: TracedStep, places: Sequence[int], atoms: Sequence[Any], equations: list[Equation]) -> Any:
+    parts = [step.outputs[place] for place in places]
+    if not parts[0].index:
+        return atoms[places[0]]
+    made, (leaf,) = splice(lambda *values: [_join(parts, values)], [atoms[place] for place in places])
+    equations += made
+    return leaf
+
+
+def _part_constraints(
+    program: ShardedProgram, equations: Sequence[Equation], renamed: dict[Var, Any]
+) -> list[tuple[int, int, PartitionSpec]]:
+    """Parts are held as the step wants them."""
+    closed: Any = program.jaxpr
+    defined = definitions(equations)
+    specs = zip(closed.jaxpr.invars, program.in_specs, strict=True)
+    wanted = [(defined[renamed[var]], renamed[var], spec) for var, spec in specs if var in renamed]
+    return [(position, equations[position].outvars.index(part), spec) for position, part, spec in wanted]
+
+
+def _moved(program: ShardedProgram, *, by: int) -> list[tuple[int, int, PartitionSpec]]:
+    return [(position + by, output, spec) for position, output, spec in program.constraints]
+
+
+def _replaced_leaves(step: TracedStep) -> dict[int, int]:
+    """For each result that replaces an argument in the next step, that argument."""
+    pairs = zip(step.inputs, step.result_of_input, strict=False)
+    return {step.outputs[result].leaf: part.leaf for part, result in pairs if result is not None}
+
+
+def _take(leaf: jax.Array, index: Sequence[int]) -> jax.Array:
+    for place in index:
+        leaf = lax.index_in_dim(leaf, place, keepdims=False)
+    return leaf
+
+
+def _join(parts: Sequence[Part], values: Sequence[jax.Array]) -> jax.Array:
+    """Puts the parts of a leaf, which are in order, together."""
+    if not parts[0].index:
+        return values[0]
+    inner: dict[int, list[int]] = {}
+    for place, part in enumerate(parts):
+        inner.setdefault(part.index[0], []).append(place)
+    joined = [
+        _join([Part(leaf=0, index=parts[place].index[1:]) for place in places], [values[place] for place in places])
+        for places in inner.values()
+    ]
+    return jnp.stack(joined)

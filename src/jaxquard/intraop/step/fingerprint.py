@@ -1,0 +1,112 @@
+"""Tells one step from another, across processes.
+
+The operations of a step, one short digest each: enough to say which one is the first that differs.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxquard.intraop.step.traced_step import TracedStep
+from jaxquard.ir.jaxpr_tools import Jaxpr, close
+from jaxquard.ir.source import source_line
+from jaxquard.pricing.fingerprint import Fingerprints, loose_key, operation_texts
+from jaxquard.pricing.program import ShardedProgram
+
+# Two operations that differ have the same digest once in 65536 times; another one is then named.
+_DIGITS = 4
+
+
+def outline(jaxpr: Jaxpr) -> str:
+    """The digests of all operations, one after the other."""
+    return "".join(hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for text in operation_texts(jaxpr))
+
+
+def first_difference(planned: str, jaxpr: Jaxpr) -> str:
+    """Where a step leaves the one of an outline, in a sentence without its full stop; nothing if it does not."""
+    before, now = _digests(planned), _digests(outline(jaxpr))
+    num_same = next(
+        (at for at, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now))
+    )
+    counts = f"it had {len(before)} operations and has {len(now)}" if len(before) != len(now) else ""
+    if num_same == len(now):
+        return counts
+    equation = jaxpr.eqns[num_same]
+    first = f"the first that differs is {equation.primitive.name} at {source_line(equation)}"
+    return f"{counts}; {first}" if counts else f"of its operations {first}"
+
+
+def _digests(text: str) -> list[str]:
+    return [text[at : at + _DIGITS] for at in range(0, len(text), _DIGITS)]
+
+
+# How the text of a type ends that takes the dtype of what it meets.
+WEAK = " (weak)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFingerprint:
+    """What a plan remembers of its step.
+
+    Attributes:
+        types: of every argument, by name: shape and dtype.
+        key: a hash of all that the step computes; where it calls back into Python, of all but what is called.
+        jax_version: with which the step was traced: another one may write the same step with other operations.
+        outline: of its operations, to say which differs; "" in plans that were saved without.
+    """
+
+    types: tuple[tuple[str, str], ...]
+    key: str
+    jax_version: str = ""
+    outline: str = ""
+
+
+def fingerprint_step(step: TracedStep) -> StepFingerprint:
+    """The fingerprint of a traced step."""
+    return StepFingerprint(
+        types=_types(step),
+        key=_key(step),
+        jax_version=jax.__version__,
+        outline=outline(step.jaxpr),
+    )
+
+
+def _types(step: TracedStep) -> tuple[tuple[str, str], ...]:
+    return tuple(zip(step.arg_names, map(type_text, step.arg_types), strict=True))
+
+
+def _key(step: TracedStep) -> str:
+    jaxpr = step.jaxpr
+    program = ShardedProgram(
+        name="",
+        jaxpr=close(jaxpr),
+        in_specs=(PartitionSpec(),) * len(jaxpr.invars),
+        out_specs=(None,) * len(jaxpr.outvars),
+    )
+    return Fingerprints().key(program) or loose_key(jaxpr)
+
+
+def type_text(type_: Any) -> str:
+    """`float32[8,16]`; a Python number, which takes the type of what it meets, is `float32[] (weak)`."""
+    weak = WEAK if getattr(type_, "weak_type", False) else ""
+    return f"{type_.dtype.name}[{','.join(map(str, type_.shape))}]{weak}"
+
+
+def differences(planned: StepFingerprint, step: TracedStep) -> str:
+    """What differs, in a sentence; nothing if the steps are the same."""
+    before, now = dict(planned.types), dict(_types(step))
+    for name in [*before, *now]:
+        if before.get(name) != now.get(name):
+            return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}."
+    if planned.key == _key(step):
+        return ""
+    if planned.jax_version and planned.jax_version != jax.__version__:
+        return (
+            f"its operations are others; but it was traced with JAX {planned.jax_version}, and this is "
+            f"{jax.__version__}."
+        )
+    first = first_difference(planned.outline, step.jaxpr) if planned.outline else ""
+    return f"{first}." if first else "its arguments are the same, but it computes something else."

@@ -1,0 +1,184 @@
+"""How an operation on stacks of layers is done layer by layer.
+
+    c = mul a b                         c0 = mul a0 b0 ; c1 = mul a1 b1
+    d = reduce_sum[axes=(0, 1)] c   =>  e0 = reduce_sum[axes=(0,)] c0 ; e1 = ... ; d = add e0 e1
+
+A stack has the layers as its first dim; a layer of it does not have that dim. The rules are a table over primitives; an
+operation without one, or to which its rule does not apply, is done on the joined stack, which is right for everything.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax import lax
+from jax.extend import core
+
+from jaxquard.ir.dependence.rules.randomness import is_each_by_itself
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
+from jaxquard.ir.operations import ELEMENTWISE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerForm:
+    """What an operation becomes.
+
+    Attributes:
+        stacked: for each input, whether it is a stack (of one layer, if all take the same); else each layer takes it
+            whole.
+        params: for one layer; None if the result for a layer is its first input.
+        combine: what puts the results for all layers together; None if the results are stacks.
+    """
+
+    stacked: tuple[bool, ...]
+    params: dict[str, Any] | None
+    combine: core.Primitive | None = None
+
+
+def layer_form(equation: Equation) -> LayerForm | None:
+    """How to do an operation layer by layer, where its stacks have all layers; None if it must be whole."""
+    rule = _RULES.get(equation.primitive.name)
+    return None if rule is None else rule(equation)
+
+
+def num_layers(equation: Equation, form: LayerForm) -> int:
+    """How many layers the stacks of an operation have."""
+    return max(atom.aval.shape[0] for atom in _with_layers(equation, form))
+
+
+def stacks_of(equation: Equation, form: LayerForm) -> list[Var]:
+    """The variables of an operation that are stacks if one of them is."""
+    count = num_layers(equation, form)
+    return [atom for atom in _with_layers(equation, form) if is_var(atom) and atom.aval.shape[0] == count]
+
+
+def _with_layers(equation: Equation, form: LayerForm) -> list[Var]:
+    inputs = [atom for atom, is_stacked in zip(equation.invars, form.stacked, strict=True) if is_stacked]
+    return [*inputs, *(equation.outvars if form.combine is None else ())]
+
+
+def _elementwise(equation: Equation) -> LayerForm | None:
+    """Inputs are scalars, or have the shape of the result but for dims of size 1 that are stretched."""
+    shape = equation.outvars[0].aval.shape
+    ranks = [len(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
+    if not shape or any(rank not in (0, len(shape)) for rank in ranks):
+        return None
+    return LayerForm(stacked=tuple(bool(atom.aval.shape) for atom in equation.invars), params=equation.params)
+
+
+def _broadcast(equation: Equation) -> LayerForm | None:
+    shape, dims = equation.params["shape"], tuple(map(int, equation.params["broadcast_dimensions"]))
+    operand = equation.invars[0].aval.shape
+    keeps = bool(dims) and dims[0] == 0
+    if len(equation.invars) > 1 or not shape or (keeps and operand[0] != shape[0]):
+        return None
+    left = operand[1:] if keeps else operand
+    moved = tuple(dim - 1 for dim in dims[keeps:])
+    params = {**equation.params, "shape": tuple(shape[1:]), "broadcast_dimensions": moved}
+    return LayerForm(stacked=(keeps,), params=None if left == tuple(shape[1:]) else params)
+
+
+def _reduction(combine: core.Primitive | None) -> Callable[[Equation], LayerForm | None]:
+    def rule(equation: Equation) -> LayerForm | None:
+        axes = tuple(equation.params["axes"])
+        if len(equation.invars) > 1 or not equation.invars[0].aval.shape or (0 in axes and combine is None):
+            return None
+        left = tuple(axis - 1 for axis in axes if axis)
+        params = {**equation.params, "axes": left} if left else None
+        return LayerForm(stacked=(True,), params=params, combine=combine if 0 in axes else None)
+
+    return rule
+
+
+def _reshape(equation: Equation) -> LayerForm | None:
+    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if not before or not after or before[0] != after[0] or equation.params.get("dimensions") is not None:
+        return None
+    params = {**equation.params, "new_sizes": tuple(after[1:])}
+    return LayerForm(stacked=(True,), params=None if before == after else params)
+
+
+def _transpose(equation: Equation) -> LayerForm | None:
+    permutation = equation.params["permutation"]
+    if not permutation or permutation[0] != 0:
+        return None
+    moved = tuple(dim - 1 for dim in permutation[1:])
+    return LayerForm(stacked=(True,), params={**equation.params, "permutation": moved})
+
+
+def _squeeze(equation: Equation) -> LayerForm | None:
+    dims = equation.params["dimensions"]
+    moved = tuple(dim - 1 for dim in dims)
+    return None if 0 in dims else LayerForm(stacked=(True,), params={**equation.params, "dimensions": moved})
+
+
+def _dot_general(equation: Equation) -> LayerForm | None:
+    contracted, batch = equation.params["dimension_numbers"]
+    if not batch[0] or batch[0][0] != 0 or batch[1][0] != 0:
+        return None
+    moved = (_moved(contracted), _moved([dims[1:] for dims in batch]))
+    return LayerForm(stacked=(True, True), params={**equation.params, "dimension_numbers": moved})
+
+
+def _moved(sides: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(dim - 1 for dim in dims) for dims in sides)
+
+
+def _slice(equation: Equation) -> LayerForm | None:
+    """Of every layer the same."""
+    names = ("start_indices", "limit_indices", "strides")
+    starts, limits, strides = (equation.params[name] for name in names)
+    if starts[0] != 0 or limits[0] != equation.invars[0].aval.shape[0] or (strides and strides[0] != 1):
+        return None
+    moved = (starts[1:], limits[1:], strides and strides[1:])
+    return LayerForm(stacked=(True,), params={**equation.params, **dict(zip(names, moved, strict=True))})
+
+
+def _pad(equation: Equation) -> LayerForm | None:
+    config = equation.params["padding_config"]
+    if not config or any(config[0]):
+        return None
+    return LayerForm(stacked=(True, False), params={**equation.params, "padding_config": tuple(config[1:])})
+
+
+def _along(name: str) -> Callable[[Equation], LayerForm | None]:
+    """An operation along the dim that this parameter has."""
+
+    def rule(equation: Equation) -> LayerForm | None:
+        dim = equation.params[name]
+        if dim == 0:
+            return None
+        return LayerForm(stacked=(True,) * len(equation.invars), params={**equation.params, name: dim - 1})
+
+    return rule
+
+
+def _keys(equation: Equation) -> LayerForm | None:
+    """Each key by itself."""
+    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    same = all(atom.aval.shape == before for atom in equation.invars)
+    is_stack = bool(before) and bool(after) and before[0] == after[0] and same and is_each_by_itself(equation)
+    return LayerForm(stacked=(True,) * len(equation.invars), params=equation.params) if is_stack else None
+
+
+_RULES: dict[str, Callable[[Equation], LayerForm | None]] = {
+    **dict.fromkeys((*ELEMENTWISE, "name", "one_minus_square", "log2"), _elementwise),
+    **dict.fromkeys(("argmax", "argmin"), _reduction(None)),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _along("axis")),
+    **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "random_fold_in", "random_split"), _keys),
+    "reduce_sum": _reduction(lax.add_p),
+    "reduce_max": _reduction(lax.max_p),
+    "reduce_min": _reduction(lax.min_p),
+    "reduce_prod": _reduction(lax.mul_p),
+    "reduce_and": _reduction(lax.and_p),
+    "reduce_or": _reduction(lax.or_p),
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _along("dimension"),
+    "dot_general": _dot_general,
+    "pad": _pad,
+    "reshape": _reshape,
+    "slice": _slice,
+    "split": _along("axis"),
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+}

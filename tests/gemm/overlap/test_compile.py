@@ -1,0 +1,72 @@
+"""MeshSlice hides every transfer that can hide, on the TPU's own compiler; where libtpu is installed."""
+
+import pytest
+
+from jaxquard.errors import GemmError
+from jaxquard.gemm.overlap.compile import TOPOLOGIES, topology_mesh
+from jaxquard.gemm.overlap.count_hidden import Overlap
+from jaxquard.gemm.overlap.report import default_sizes, overlap_report
+
+ALL = {dataflow: Overlap(hideable=6, hidden=6) for dataflow in ("os", "ls", "rs")}
+
+
+@pytest.fixture
+def libtpu():
+    pytest.importorskip("libtpu")
+
+
+def test_needs_libtpu(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(GemmError, match=r"needs libtpu.*pip install 'jaxquard\[tpu\]'"):
+        topology_mesh("v5e:4x8")
+
+
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.parametrize("topology", ["v5e", "v9:4x4", "v5e:3x5"])
+def test_an_unknown_topology_is_answered_with_some_that_are_known(topology):
+    with pytest.raises(GemmError, match=f"knows no topology '{topology}'.*Use one such as: {', '.join(TOPOLOGIES)}"):
+        topology_mesh(topology)
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_mesh_that_does_not_fit():
+    with pytest.raises(GemmError, match=r"mesh 4x4 has 16 chips, but topology v5e:4x8 has 32.*such as 8x4"):
+        topology_mesh("v5e:4x8", (4, 4))
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_default_sizes_fit():
+    mesh = topology_mesh("v5e:4x8")
+    assert dict(mesh.shape) == {"rows": 8, "columns": 4}
+    assert default_sizes(mesh, slices=4, block=8) == (16384, 6144, 6144)
+    assert default_sizes(mesh, slices=5, block=8) == (16640, 6400, 6400)
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_meshslice_hides_all_on_v5e():
+    seen = []
+    report = overlap_report(
+        topology_mesh("v5e:4x8", (8, 4)),
+        algorithms=["meshslice"],
+        slices=4,
+        on_progress=lambda name, dataflow: seen.append((name, dataflow.value)),
+    )
+    assert report == {"meshslice": ALL}
+    assert seen == [("meshslice", dataflow) for dataflow in ("os", "ls", "rs")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.parametrize("topology", ["v4:4x4x2", "v5p:4x4x2", "v6e:4x8"])
+def test_meshslice_hides_all(topology):
+    mesh = topology_mesh(topology, (8, 4))
+    assert overlap_report(mesh, algorithms=["meshslice"], slices=4) == {"meshslice": ALL}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("libtpu")
+def test_other_algorithms():
+    report = overlap_report(topology_mesh("v4:2x2x1"), algorithms=["collective", "wang", "cannon"])
+    assert {overlap.hideable for overlap in report["collective"].values()} == {0}
+    for by_dataflow in report.values():
+        assert all(overlap.hidden <= overlap.hideable for overlap in by_dataflow.values())

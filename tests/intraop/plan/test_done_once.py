@@ -1,0 +1,100 @@
+"""What a search derives of a step is derived once, and is what it would be the first time."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from jaxquard.intraop.plan.search_sharding import search_sharding
+from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.intraop.segments.strategies import segment_strategies
+from jaxquard.intraop.shardings import crossings, layouts
+from jaxquard.intraop.shardings.baselines import baselines
+from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.shardings.programs import write_segments
+from jaxquard.intraop.shardings.whole_step import write_whole_step
+from jaxquard.intraop.step.traced_step import trace_step
+from jaxquard.pricing.fingerprint import Fingerprints
+from tests.intraop.fake_pricer import FakePricer
+from tests.intraop.steps import analyse, mesh_of, zoo_types
+
+
+class KeepingPricer(FakePricer):
+    """Keeps the programs, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.programs = []
+
+    def price_all(self, programs, **more):
+        self.programs += programs
+        return super().price_all(programs, **more)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often each segment was looked at, and laid out under each choice of its blocks."""
+    found = Counter()
+    find, lay_out = crossings._find_crossing, layouts._lay_out
+
+    def find_counted(analysis, segment):
+        found["crossing", segment] += 1
+        return find(analysis, segment)
+
+    def lay_out_counted(analysis, assignment, *, segment, storage):
+        found["layouts", segment, tuple(assignment[block] for block in segment.blocks), storage] += 1
+        return lay_out(analysis, assignment, segment=segment, storage=storage)
+
+    monkeypatch.setattr(crossings, "_find_crossing", find_counted)
+    monkeypatch.setattr(layouts, "_lay_out", lay_out_counted)
+    return found
+
+
+def test_a_search_looks_at_each_segment_once_and_lays_it_out_once_for_each_choice(counted):
+    step, args = zoo_types("gpt-tiny")
+    search_sharding(step, args, mesh=mesh_of(x=8), pricer=KeepingPricer())
+    # 3 choices at both ends, 81 for a layer, and more for plans of the second layer and for state in parts.
+    assert len(counted) > 3 + 81 + 3
+    assert set(counted.values()) == {1}
+
+
+def test_strategies_of_a_segment_share_its_jaxpr():
+    pricer = KeepingPricer()
+    step, args = zoo_types("gpt-tiny")
+    search_sharding(step, args, mesh=mesh_of(x=8), pricer=pricer)
+    # State in parts (ZeRO) is copied as well, as the strategy wants it.
+    programs = [program for program in pricer.programs if "zero" not in program.name]
+    layers = [program for program in programs if program.name.startswith("segment 1:")]
+    whole = [program for program in programs if program.name.startswith("segment 0 and 1")]
+    assert len(layers) >= 81
+    assert len(whole) > 10
+    for together in (layers, whole):
+        assert len({id(program.jaxpr) for program in together}) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "moe-tiny"])
+def test_a_program_does_not_depend_on_those_written_before(name):
+    step, args = zoo_types(name)
+    traced = trace_step(step, args)
+    used = analyse_step(traced, axes={"x": 2, "y": 4})
+    chooser = random.Random(0)
+    segment = used.segments[1]
+    keys = Fingerprints()
+    for strategy in chooser.sample(segment_strategies(segment, blocks=used.blocks, axes=used.axes), 4):
+        assignment = dict(zip(segment.blocks, strategy, strict=True))
+        fresh = analyse_step(traced, axes={"x": 2, "y": 4})
+        for storage in Storage:
+            again, first = (write_segments(one, [segment], assignment, storage=storage) for one in (used, fresh))
+            assert keys.key(again) == keys.key(first) is not None
+    for plan in baselines(used).values():
+        fresh = analyse_step(traced, axes={"x": 2, "y": 4})
+        again, first = (write_whole_step(one, plan.assignment, storage=plan.storage) for one in (used, fresh))
+        assert keys.key(again) == keys.key(first) is not None
+
+
+def test_another_analysis_derives_for_itself():
+    analysis = analyse(*zoo_types("gpt-tiny"))
+    crossings.find_crossing(analysis, analysis.segments[0])
+    assert analysis.memo
+    assert not replace(analysis, blocks=analysis.blocks).memo

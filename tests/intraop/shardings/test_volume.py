@@ -1,0 +1,196 @@
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType
+
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.segments.strategies import block_choices
+from jaxquard.intraop.shardings.baselines import baselines
+from jaxquard.intraop.shardings.programs import write_step
+from jaxquard.intraop.shardings.volume import (
+    all_gather_bytes,
+    all_reduce_bytes,
+    all_to_all_bytes,
+    solve_volume,
+    volume,
+    volume_problem,
+)
+from jaxquard.intraop.step.traced_step import trace_step
+from jaxquard.models.zoo import find_model
+from jaxquard.pricing.lower_program import lower_program
+from tests.intraop.compiled_bytes import compiled_bytes
+from tests.intraop.steps import analyse, mesh_of, zoo_types
+from tests.intraop.zoo_analyses import analyse_model
+
+MODELS = ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
+BATCH, FIRST, HIDDEN, LAST = 16, 32, 64, 24
+
+
+def two_layers(axes: dict[str, int]) -> Analysis:
+    """Two products with a tanh between them, and gradient descent."""
+
+    def step(state, data):
+        def loss(state):
+            return jnp.sum((jnp.tanh(data @ state["up"]) @ state["down"]) ** 2)
+
+        gradients = jax.grad(loss)(state)
+        return jax.tree.map(lambda value, gradient: value - gradient, state, gradients)
+
+    state = {"up": jnp.zeros((FIRST, HIDDEN)), "down": jnp.zeros((HIDDEN, LAST))}
+    return analyse_step(trace_step(step, (state, jnp.zeros((BATCH, FIRST)))), axes=axes)
+
+
+UP, DOWN, MIDDLE, OUT = (4 * size for size in (FIRST * HIDDEN, HIDDEN * LAST, BATCH * HIDDEN, BATCH * LAST))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        # The gradients of both weights; the data has none.
+        (("rows", "rows"), 14 / 8 * (UP + DOWN)),
+        # Megatron: one sum forward, and none backward, as the data has no gradient.
+        (("columns", "contracted"), 14 / 8 * OUT),
+        # The middle is gathered forward, its gradient is summed backward.
+        (("columns", "columns"), 7 / 8 * MIDDLE + 14 / 8 * MIDDLE),
+        # The first sum, then a free cut; the gradient of the middle is gathered.
+        (("contracted", "rows"), 14 / 8 * MIDDLE + 7 / 8 * MIDDLE + 14 / 8 * DOWN),
+        # An all-to-all there and one back, the second sum, and the gradient of the first weight.
+        (("rows", "contracted"), 14 / 8 * UP + 2 * 7 / 64 * MIDDLE + 14 / 8 * OUT),
+        # Sequence parallelism scatters the sum and gathers its gradient.
+        (("columns", "scattered"), 14 / 8 * OUT),
+    ],
+)
+def test_two_layers_by_hand(names: tuple[str, str], expected: float):
+    analysis = two_layers({"x": 8})
+    assert volume(analysis, {0: names[:1], 1: names[1:]}).size_bytes == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # Data parallel over both axes: one sum over all eight devices.
+        (("rows", "rows"), ("rows", "rows"), 14 / 8 * (UP + DOWN)),
+        # Data parallel over 2, Megatron over 4: halves of the rows are summed, and quarters of the weights.
+        (("rows", "columns"), ("rows", "contracted"), 2 / 2 * (UP + DOWN) / 4 + 6 / 4 * OUT / 2),
+        # The middle is gathered over 4 in each half of the rows, and its gradient summed there.
+        (("rows", "columns"), ("rows", "columns"), 2 / 2 * (UP + DOWN) / 4 + (3 + 6) / 4 * MIDDLE / 2),
+    ],
+)
+def test_two_axes_by_hand(first: tuple[str, str], second: tuple[str, str], expected: float):
+    analysis = two_layers({"data": 2, "model": 4})
+    assert volume(analysis, {0: first, 1: second}).size_bytes == pytest.approx(expected)
+
+
+def test_collectives_of_one_device_move_nothing():
+    assert all_reduce_bytes(8.0, 1) == all_gather_bytes(8.0, 1) == all_to_all_bytes(8.0, 1) == 0
+    assert (all_reduce_bytes(64, 4), all_gather_bytes(64, 4), all_to_all_bytes(64, 4)) == (96, 48, 12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_data_parallel_sums_every_parameter_once(name: str):
+    model, analysis = find_model(name), analyse_model(name)
+    moved = volume(analysis, baselines(analysis)["data parallel"].assignment).size_bytes
+    assert moved == 14 / 8 * 4 * model.module.num_parameters(model.config)
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "llama-tiny"])
+def test_megatron_sums_the_hidden_state_four_times_a_layer(name: str):
+    """Shoeybi et al. 2019, figure 4: twice forward, twice backward."""
+    config, analysis = find_model(name).config, analyse_model(name)
+    found = volume(analysis, baselines(analysis)["megatron"].assignment)
+    hidden_bytes = 4 * 8 * config.sequence_length * config.model_dim
+    assert not any(found.moves.values())
+    assert sum(found.blocks[block] for block in (1, 2, 3, 4)) == 4 * 14 / 8 * hidden_bytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_assignment_of_one_layer_moves_less(name: str):
+    analysis = analyse_model(name, num_layers=1)
+    candidates = [block_choices(block, analysis.axes, batch_axis=None) for block in analysis.blocks]
+    problem = volume_problem(analysis, candidates)
+    chosen = solve_volume(analysis)
+    least = min(map(problem.total, itertools.product(*map(range, map(len, candidates)))))
+    assert volume(analysis, chosen).size_bytes == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_volume_moves_no_more_than_the_other_baselines(name: str):
+    analysis = analyse_model(name)
+    found = {key: volume(analysis, baseline.assignment).size_bytes for key, baseline in baselines(analysis).items()}
+    assert found["volume"] <= min(found["data parallel"], found["megatron"])
+
+
+@pytest.mark.slow
+def test_ninety_six_layers_in_two_seconds():
+    analysis = analyse_model("gpt-tiny", num_layers=96)
+    assert len(analysis.blocks) == 386
+    start = time.process_time()
+    solve_volume(analysis)
+    assert time.process_time() - start < 2
+
+
+def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:
+    axis_types = (AxisType.Auto,) * len(analysis.axes)
+    mesh = jax.make_mesh(tuple(analysis.axes.values()), tuple(analysis.axes), axis_types=axis_types)
+    return compiled_bytes(lower_program(write_step(analysis, assignment), mesh=mesh).compile().as_text())
+
+
+@pytest.mark.parametrize(
+    ("baseline", "tolerance"),
+    [
+        # But for the loss, one number, all is counted.
+        ("data parallel", 1e-4),
+        # The softmax over a cut vocabulary is not counted: three sums of one number per token.
+        ("megatron", 0.01),
+        pytest.param("volume", 1e-4, marks=pytest.mark.slow),
+    ],
+)
+def test_the_compiled_step_moves_as_much(baseline: str, tolerance: float):
+    analysis = analyse_model("gpt-tiny")
+    assignment = baselines(analysis)[baseline].assignment
+    moved = volume(analysis, assignment).size_bytes
+    assert moved == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=tolerance)
+
+
+@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_state_in_parts_moves_as_its_name_says(remat):
+    """In units of one gather of all weights: data parallelism sums gradients for 2, on a CPU also where parts are kept.
+
+    ZeRO-1 gathers new weights once. So does ZeRO-3, and keeps them from the forward to the backward, unless a
+    checkpoint computes the layer again: then it gathers again what the layer multiplies with.
+    """
+    analysis = analyse(*zoo_types("gpt-tiny", num_layers=1, remat=remat))
+    moved = {}
+    for name in ("data parallel", "zero 1", "zero 3"):
+        plan = baselines(analysis)[name]
+        program = write_step(analysis, plan.assignment, storage=plan.storage)
+        moved[name] = compiled_bytes(lower_program(program, mesh=mesh_of(x=8)).compile().as_text())
+    gather = moved["data parallel"] / 2
+    step = analysis.graph.step
+    sizes = {name: leaf.size for name, leaf in zip(step.arg_names, step.arg_types, strict=True)}
+    again = sum(size for name, size in sizes.items() if "kernel" in name) / sum(sizes.values())
+    assert moved["zero 1"] / gather == pytest.approx(3, rel=0.01)
+    # Not all weights of a layer are needed to compute it again up to its last product.
+    least, most = (3 + 0.5 * again, 3 + again) if remat else (3, 3)
+    assert 0.99 * least < moved["zero 3"] / gather < 1.01 * most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("baseline", "tolerance"), [("data parallel", 1e-4), ("megatron", 0.01)])
+def test_the_compiled_step_moves_as_much_on_two_axes(baseline: str, tolerance: float):
+    analysis = analyse_model("gpt-tiny", axes=(("data", 2), ("model", 4)))
+    assignment = baselines(analysis)[baseline].assignment
+    moved = volume(analysis, assignment).size_bytes
+    assert moved == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["columns", "contracted"])
+def test_the_compiled_step_moves_about_as_much_when_layouts_fight(choice: str):
+    analysis = analyse_model("gpt-tiny")
+    assignment = {block.number: (choice,) for block in analysis.blocks}
+    moved = volume(analysis, assignment).size_bytes
+    assert moved == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=0.1)
