@@ -27,7 +27,7 @@ from jaxquard.cli.shard_options import (
 )
 from jaxquard.cli.shard_run import run_search
 from jaxquard.cli.shard_step import find_step
-from jaxquard.intraop.plan.plan_file import plan_content
+from jaxquard.intraop.plan.plan_record import plan_content
 from jaxquard.report.plan_chart import plan_chart
 
 

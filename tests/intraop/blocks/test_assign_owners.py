@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from jaxquard.intraop.blocks.match_backward import match_backward
-from jaxquard.intraop.shardings.crossings import find_crossing
+from jaxquard.intraop.shardings.layouts import StepLayouts
 from jaxquard.intraop.step.phases import Phase
 from jaxquard.ir.jaxpr_tools import variables
 from tests.intraop.patterns import PATTERNS
@@ -34,7 +34,7 @@ def check_ownership(analysis):
 def check_crossings(analysis):
     """The segments' programs are the step: all equations, each once, and what one needs another gives."""
     graph = analysis.graph
-    crossings = [find_crossing(analysis, segment) for segment in analysis.segments]
+    crossings = [StepLayouts(analysis).interface(segment) for segment in analysis.segments]
     positions = [position for crossing in crossings for position in crossing.positions]
     assert sorted(positions) == list(range(len(graph.equations)))
     given = {var for crossing in crossings for var in crossing.outputs} | set(graph.step.jaxpr.invars)
@@ -50,7 +50,9 @@ def check_crossings(analysis):
 def arrays_between(analysis, segment, phase):
     """The arrays of a phase that a segment takes from others."""
     graph = analysis.graph
-    found = [var for var in find_crossing(analysis, segment).inputs if var in graph.definitions and var.aval.shape]
+    found = [
+        var for var in StepLayouts(analysis).interface(segment).inputs if var in graph.definitions and var.aval.shape
+    ]
     return [var.aval.shape for var in found if graph.phases[graph.definitions[var]] is phase]
 
 
@@ -102,7 +104,7 @@ class TestZoo:
     def test_a_gradient_leaves_a_segment_for_the_value_that_enters_it(self, name):
         analysis = zoo(name, remat=False)
         for segment in analysis.segments[1:]:
-            crossing = find_crossing(analysis, segment)
+            crossing = StepLayouts(analysis).interface(segment)
             assert crossing.entry is not None
             assert crossing.entry in {found.value for found in crossing.leaving}
 

@@ -104,7 +104,7 @@ class TestTransformerLayers:
         analysis = analyse(*PATTERNS[name]())
         assert names_of(analysis) == [THREE] * 4
         assert len(analysis.blocks[0].contractions) == 3
-        # The columns are cut between heads.
+        # The columns are sharded between heads.
         assert analysis.blocks[0].choice("columns").num_chunks == 8
 
     def test_thirds_of_a_fused_product_end_its_block_so_the_attention_only_follows_it(self):
@@ -260,14 +260,14 @@ class TestOtherModels:
 
     def test_weights_may_stand_on_the_left(self):
         analysis = analyse(*PATTERNS["swapped operands"]())
-        assert [[choice.cuts[0].size for choice in block.choices] for block in analysis.blocks] == [
+        assert [[choice.partitions[0].size for choice in block.choices] for block in analysis.blocks] == [
             [8, 256, 64],
             [8, 64, 256],
         ]
 
     def test_a_vmap_over_the_data_gives_the_same_as_a_batch(self):
         analysis = analyse(*PATTERNS["vmapped data"]())
-        assert [[choice.cuts[0].size for choice in block.choices] for block in analysis.blocks] == [
+        assert [[choice.partitions[0].size for choice in block.choices] for block in analysis.blocks] == [
             [16, 128, 64],
             [16, 64, 128],
         ]

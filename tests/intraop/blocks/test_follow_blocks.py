@@ -6,8 +6,8 @@ from functools import cache
 import jax.numpy as jnp
 import pytest
 
-from jaxquard.intraop.blocks.contraction import Kind
-from jaxquard.intraop.shardings.programs import write_step
+from jaxquard.intraop.blocks.contraction import PartitionKind
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.volume import volume
 from jaxquard.models.zoo import find_model
 from jaxquard.pricing.lower_program import lower_program
@@ -34,11 +34,11 @@ def expert_parallel(analysis):
 @cache
 def compiled_experts(num_layers):
     analysis = analyse(*zoo_types("moe-tiny", num_layers=num_layers))
-    return lower_program(write_step(analysis, expert_parallel(analysis)), mesh=mesh_of(**LINE)).compile()
+    return lower_program(StepPrograms(analysis).write_step(expert_parallel(analysis)), mesh=mesh_of(**LINE)).compile()
 
 
 class TestExperts:
-    # In two layers a border lies between the blocks, in one it does not.
+    # In two layers a boundary lies between the blocks, in one it does not.
     @pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_tokens_go_to_experts_and_back_from_all_to_all(self, num_layers):
         """Twice forward and twice backward; nothing is gathered."""
@@ -104,7 +104,7 @@ class TestOthers:
         assert not block.choice("columns").follower_dims
 
     def test_a_product_without_batch_dims_is_an_input_branch(self):
-        """No dim of it cuts both operands, so it follows none."""
+        """No dim of it shards both operands, so it follows none."""
 
         def loss(params, batch):
             hidden = jnp.tanh(batch @ params["w1"])
@@ -116,7 +116,7 @@ class TestOthers:
         check_step(step, args, analysis, [random_assignment(analysis, 1)], mesh=mesh_of(x=8))
 
     def test_the_batch_dim_at_which_a_cut_arrives_is_taken(self):
-        """Of the batch dims a and b, the one along which the block is cut."""
+        """Of the batch dims a and b, the one along which the block is sharded."""
 
         def loss(params, batch):
             hidden = jnp.einsum("abd,de->abe", batch, params["w1"])
@@ -130,6 +130,6 @@ class TestOthers:
         (product,) = products_of_activations(analysis)
         (out,) = analysis.graph.equations[product].outvars
         rows = analysis.blocks[0].choice("rows")
-        assert rows.kind is Kind.ROWS
-        assert rows.follower_dims[out] == rows.cuts[0].out_dim == 1
+        assert rows.kind is PartitionKind.ROWS
+        assert rows.follower_dims[out] == rows.partitions[0].out_dim == 1
         check_step(step, args, analysis, [random_assignment(analysis, 0)], mesh=mesh_of(x=8))

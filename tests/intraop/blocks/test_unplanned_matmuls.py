@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.intraop.blocks.unplanned_matmuls import frozen_products, unseen_products
+from jaxquard.intraop.blocks.unplanned_matmuls import frozen_matmuls, unplanned_matmuls
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.segments.analysis_text import analysis_text
 from tests.intraop.fake_pricer import FakePricer
@@ -63,11 +63,11 @@ def lora(base, adapters, batch):
 
 def test_weights_that_are_not_trained_and_come_as_data_are_named():
     base, adapters = weights(w=(64, 32)), weights(a=(32, 8), b=(8, 64))
-    (note,) = frozen_products(analyse(lora, (base, adapters, inputs(16, 32))).graph)
+    (note,) = frozen_matmuls(analyse(lora, (base, adapters, inputs(16, 32))).graph)
     begin = "products with argument 0['w'] or argument 2 are not planned, 73% of the forward's: the step does not"
     assert note.startswith(begin)
     bound = partial(lora, base)
-    assert frozen_products(analyse(bound, (adapters, inputs(16, 32))).graph) == ()
+    assert frozen_matmuls(analyse(bound, (adapters, inputs(16, 32))).graph) == ()
     assert len(analyse(bound, (adapters, inputs(16, 32))).blocks) > 1
 
 
@@ -76,7 +76,7 @@ def test_the_weight_is_told_where_the_other_side_is_computed():
         return lora(base, adapters, jnp.tanh(base["u"] @ batch.T).T)
 
     base, adapters = weights(w=(64, 32), u=(32, 32)), weights(a=(32, 8), b=(8, 64))
-    (note,) = frozen_products(analyse(step, (base, adapters, inputs(16, 32))).graph)
+    (note,) = frozen_matmuls(analyse(step, (base, adapters, inputs(16, 32))).graph)
     assert note.startswith("products with argument 0['w'] and 1 other are not planned")
 
 
@@ -87,13 +87,13 @@ def test_a_weight_that_is_used_twice_and_a_product_with_itself_are_named_once():
         loss = lambda adapters: jnp.mean((batch @ adapters["a"]) ** 2) * gram * twice  # noqa: E731
         return jax.tree.map(lambda leaf, grad: leaf - grad, adapters, jax.grad(loss)(adapters))
 
-    (note,) = frozen_products(analyse(step, (weights(w=(32, 32)), weights(a=(32, 8)), inputs(64, 32))).graph)
+    (note,) = frozen_matmuls(analyse(step, (weights(w=(32, 32)), weights(a=(32, 8)), inputs(64, 32))).graph)
     assert note.startswith("products with argument 2 and 1 other are not planned")
 
 
 def test_queries_and_keys_are_no_such_weights():
     for name in ("queries, keys, values minor", "mlp", "cross attention"):
-        assert frozen_products(analyse(*PATTERNS[name]()).graph) == ()
+        assert frozen_matmuls(analyse(*PATTERNS[name]()).graph) == ()
 
 
 def test_the_analysis_says_so_too():
@@ -106,7 +106,7 @@ def test_what_was_opened_and_branches_without_products_are_not():
 
     assert not notes(guarded)
     for step, args in (PATTERNS["mlp"](), *(OPENED[name]() for name in ("adam with clipping", "scan in scan"))):
-        assert not unseen_products(analyse(step, args).graph.equations)
+        assert not unplanned_matmuls(analyse(step, args).graph.equations)
 
 
 def test_many_places_are_counted():

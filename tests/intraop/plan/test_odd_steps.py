@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxquard.intraop.blocks.unplanned_matmuls import unseen_products
+from jaxquard.intraop.blocks.unplanned_matmuls import unplanned_matmuls
 from tests.intraop.same_numbers import check_step
 from tests.intraop.steps import analyse, inputs, mesh_of, names_of, random_assignment, sgd, weights
 
@@ -86,7 +86,7 @@ def test_a_product_with_a_number():
 @pytest.mark.parametrize("sizes", [(32, 100, 256, 256), (32, 100, 64, 64)])
 @pytest.mark.parametrize("batch_size", [64, 6])
 def test_a_product_that_does_not_divide_takes_no_others_into_its_block(sizes, batch_size):
-    """On 8 devices nothing but the rows, or the sum, of the first can be cut; the others have choices of their own."""
+    """On 8 devices the first can be sharded by its rows, or its sum, alone; the others have choices of their own."""
     params = weights(**{f"w{n}": shape for n, shape in enumerate(itertools.pairwise(sizes))})
 
     def loss(params, x):
@@ -137,7 +137,7 @@ def test_products_by_ragged_groups_are_named():
         return jnp.mean(lax.ragged_dot(x @ params["w"], params["experts"], groups) ** 2)
 
     args = weights(w=(32, 64), experts=(4, 64, 64)), inputs(16, 32)
-    (note,) = unseen_products(analyse(sgd(loss), args).graph.equations)
+    (note,) = unplanned_matmuls(analyse(sgd(loss), args).graph.equations)
     assert "not planned: `ragged_dot_general` at test_odd_steps.py" in note
 
 

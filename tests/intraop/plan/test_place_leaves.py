@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.plan.place_leaves import LeafPlacer
+from jaxquard.intraop.plan.call_arguments import LeafPlacer
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.same_numbers import check_same

@@ -9,6 +9,7 @@ import pytest
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.pricing import Failure, FailureReason, Price
 from tests.intraop.fake_pricer import FakePricer
@@ -20,7 +21,7 @@ SIZES = {"rows": 30, "columns": 20, "contracted": 10, "scattered": 1}
 
 
 class TogetherPricer(FakePricer):
-    """Neighbours in one program save a tenth of the time and a fifth of the memory at each border between them."""
+    """Neighbours in one program save a tenth of the time and a fifth of the memory at each boundary between them."""
 
     def __init__(self, *, saved_bytes: float = 0.2):
         super().__init__(times_ms=TRADES, sizes=SIZES)
@@ -137,12 +138,12 @@ def test_if_nothing_fits_nothing_is_compared():
 
 
 def test_what_was_not_compared_does_not_win_by_an_old_price():
-    """The machine has a fifth of its speed while rivals are compared; all columns take twice as long as all rows."""
+    """The machine has a fifth of its speed while baselines are compared; all columns take twice as long as all rows."""
     pricer = RoughPricer(lambda name: 1.0, pace=5.0)
     found = search(2, pricer=pricer)
     assert found.time_s == pytest.approx(50e-3)
     assert {names for segment in found.segments for names in segment.strategy} == {("rows",)}
-    (megatron,) = (rival for rival in found.rivals if rival.name == "megatron")
+    (megatron,) = (baseline for baseline in found.baselines if baseline.name == "megatron")
     assert megatron.time_s > 2 * found.time_s, "it was compared as well"
 
 
@@ -160,8 +161,8 @@ class FailingPricer(RoughPricer):
 def test_a_rival_that_fails_is_not_chosen_and_named():
     found = search(2, pricer=FailingPricer(lambda name: 0.9 if name.endswith("zero 3") else 1.0))
     assert found.storage is not Storage.ZERO_3
-    assert "set aside: the fastest: out of memory (no room)" in found.notes
-    assert found.notes.count("set aside: the fastest: out of memory (no room)") == 1
+    assert "failed: the fastest: out of memory (no room)" in found.notes
+    assert found.notes.count("failed: the fastest: out of memory (no room)") == 1
 
 
 def test_segments_that_the_search_does_not_look_at_are_priced_for_the_chosen_plan_alone():
@@ -218,5 +219,5 @@ def test_equal_layers_take_different_strategies_where_memory_asks_for_it():
     assert len({segment.strategy for segment in found.segments[1:-1]}) > 1
     assert {segment.kind for segment in found.segments[1:-1]} == {found.segments[1].kind}
     step, args = zoo_types("gpt-tiny", num_layers=7)
-    written = write_whole_step(analyse(step, args), found.assignment)
+    written = write_whole_step(StepPrograms(analyse(step, args)), found.assignment)
     assert dict(zip(found.specs, written.in_specs, strict=False)) == dict(found.specs)

@@ -64,10 +64,10 @@ class TestAnswer:
 
     def test_rivals_are_priced_alike(self, mesh):
         found = search(*PATTERNS["mlp"](), mesh)
-        rivals = {rival.name: rival for rival in found.rivals}
-        assert rivals["data parallel"].time_s == pytest.approx(9e-3)
-        assert rivals["data parallel"].size_bytes == 90
-        assert all(rival.time_s >= found.time_s - 1e-12 for rival in found.rivals)
+        baselines = {baseline.name: baseline for baseline in found.baselines}
+        assert baselines["data parallel"].time_s == pytest.approx(9e-3)
+        assert baselines["data parallel"].size_bytes == 90
+        assert all(baseline.time_s >= found.time_s - 1e-12 for baseline in found.baselines)
 
     def test_programs_are_those_of_unique_segments(self, mesh):
         whole, few, many = FakePricer(), FakePricer(), FakePricer()
@@ -117,17 +117,17 @@ class TestAnswer:
         assert set(found.choices) == {("columns", "rows")}
 
     def test_a_baseline_that_was_not_searched_among_may_be_chosen(self):
-        """Megatron cuts columns on the last axis, on which the search was told to cut rows."""
+        """Megatron shards columns on the last axis, on which the search always shards rows."""
         prices = FakePricer(times_ms=TIMES_MS | {"rows/columns": 0.1, "rows/contracted": 0.1})
         found = search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis="model", pricer=prices)
         assert found.choices == (("rows", "columns"), ("rows", "contracted"), ("rows", "columns"))
-        assert {rival.name: rival.time_s for rival in found.rivals}["megatron"] == found.time_s
+        assert {baseline.name: baseline.time_s for baseline in found.baselines}["megatron"] == found.time_s
 
-    def test_progress_is_told(self, mesh):
-        told = []
-        search(*PATTERNS["mlp"](), mesh, on_progress=told.append)
-        assert told
-        assert told[0].total == 27
+    def test_progress_is_reported(self, mesh):
+        reported = []
+        search(*PATTERNS["mlp"](), mesh, on_progress=reported.append)
+        assert reported
+        assert reported[0].total == 27
 
 
 class TestFailures:
@@ -137,7 +137,7 @@ class TestFailures:
         assert found.choices != (("columns",),) * 3
         assert found.time_s == pytest.approx(7e-3)
         assert found.notes == (
-            "set aside: segment 0: columns columns columns: out of memory (it is said to be too large)",
+            "failed: segment 0: columns columns columns: out of memory (it is said to be too large)",
         )
         assert "columns columns columns: out of memory" in str(found)
 
@@ -174,7 +174,7 @@ class TestBadInput:
 
     def test_no_finalists_leave_the_baselines(self, mesh):
         found = search(*PATTERNS["mlp"](), mesh, num_finalists=0)
-        assert found.time_s == min(rival.time_s for rival in found.rivals)
+        assert found.time_s == min(baseline.time_s for baseline in found.baselines)
 
     @pytest.mark.parametrize(("args", "kind"), [({"a": 1}, "dict"), (inputs(8, 8), "ndarray"), (None, "NoneType")])
     def test_arguments_that_are_no_tuple(self, mesh, args, kind):

@@ -8,6 +8,7 @@ import pytest
 from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import TOLERANCE, check_step
@@ -26,7 +27,7 @@ def tolerance_of(pattern):
 class TestZoo:
     @pytest.mark.parametrize(("seed", "name"), list(enumerate(ZOO)))
     def test_a_mixed_strategy_gives_the_same_numbers(self, name, seed):
-        # Masks must not depend on how they are cut; they take long to compile, so one model has them here.
+        # Masks must not depend on how they are sharded; they take long to compile, so one model has them here.
         step, args = zoo_step(name, num_layers=1, dropout_rate=0.1 if name == "gpt-tiny" else 0.0)
         analysis = analyse(step, args)
         check_step(step, args, analysis, [random_assignment(analysis, seed)], mesh=mesh_of(x=8))
@@ -123,7 +124,7 @@ class TestStorage:
         analysis = analyse(step, args, {"data": 2, "model": 4})
         assignment = {block.number: ("rows", "columns") for block in analysis.blocks}
         check_step(step, args, analysis, [assignment], mesh=mesh_of(data=2, model=4), storage=Storage.ZERO_3)
-        program = write_whole_step(analysis, assignment, storage=Storage.ZERO_3)
+        program = write_whole_step(StepPrograms(analysis), assignment, storage=Storage.ZERO_3)
         specs = dict(zip(analysis.graph.step.arg_names, program.in_specs, strict=False))
         weights = [spec for name, spec in specs.items() if "'w" in name]
         assert weights

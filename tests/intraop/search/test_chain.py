@@ -83,9 +83,9 @@ def chains(draw):
 
 
 def check_against_everything(chain, limit_bytes):
-    expected, least_bytes = search_exhaustively(chain, limit_bytes)
+    expected, minimum_bytes = search_exhaustively(chain, limit_bytes)
     if not expected:
-        match = "set aside" if least_bytes is None else f"least memory need {least_bytes} bytes"
+        match = "failed" if minimum_bytes is None else f"minimum memory need {minimum_bytes} bytes"
         with pytest.raises(ShardingError, match=match):
             search_chain(chain, memory_limit_bytes=limit_bytes)
         return
@@ -104,17 +104,17 @@ def check_against_everything(chain, limit_bytes):
 @given(chain=chains(), data=st.data())
 def test_every_plan_tried(chain, data):
     sizes_bytes = [segment.sizes_bytes for segment in chain]
-    least_bytes, most_bytes = sum(map(min, sizes_bytes)), sum(map(max, sizes_bytes))
-    limit_bytes = data.draw(st.none() | st.integers(max(0, least_bytes - 1), most_bytes + 1), label="limit")
+    minimum_bytes, most_bytes = sum(map(min, sizes_bytes)), sum(map(max, sizes_bytes))
+    limit_bytes = data.draw(st.none() | st.integers(max(0, minimum_bytes - 1), most_bytes + 1), label="limit")
     check_against_everything(chain, limit_bytes)
 
 
 @given(seed=st.integers(0, 2**32), share=st.floats(0, 1), times=st.sampled_from(["random", "falling", "line"]))
 def test_every_plan_of_equal_layers_tried(seed, share, times):
     chain = random_chain(seed, num_layers=3, num_strategies=8, num_layouts=2, times=times)
-    _, least_bytes = search_exhaustively(chain, None)
+    _, minimum_bytes = search_exhaustively(chain, None)
     most_bytes = sum(max(segment.sizes_bytes) for segment in chain)
-    check_against_everything(chain, int(least_bytes + share * (most_bytes - least_bytes)))
+    check_against_everything(chain, int(minimum_bytes + share * (most_bytes - minimum_bytes)))
 
 
 def random_chain(seed, *, num_layers, num_strategies=81, num_layouts=3, times="random", is_equal=True):
@@ -228,17 +228,19 @@ def test_nothing_fits():
     with pytest.raises(ShardingError) as caught:
         search_chain(chain, memory_limit_bytes=2**29)
     assert str(caught.value) == (
-        "memory_limit_bytes=536870912 (0.50 GiB) is too little: of all strategies of all segments, those of least "
+        "memory_limit_bytes=536870912 (0.50 GiB) is too little: of all strategies of all segments, those of minimum "
         "memory need 1073741824 bytes (1.00 GiB). Raise the limit to at least that, use more devices, or a smaller "
         "batch."
     )
     assert search_chain(chain, memory_limit_bytes=2**30).best.choices == (1,)
 
 
-def test_all_candidates_set_aside():
+def test_all_candidates_failed():
     first = PricedSegment(times_s=(1.0,), sizes_bytes=(1,), entries=(0,), exits=(0,))
     failed = PricedSegment(times_s=(math.inf,), sizes_bytes=(1,), entries=(0,), exits=(0,), reshards_s=np.zeros((1, 1)))
-    with pytest.raises(ShardingError, match="segment 1 of 2 needs a strategy with a finite time, but all of them were"):
+    with pytest.raises(
+        ShardingError, match="segment 1 of 2 needs a strategy with a finite time, but all of them failed"
+    ):
         search_chain([first, failed], memory_limit_bytes=None)
     apart = PricedSegment(
         times_s=(1.0,), sizes_bytes=(1,), entries=(0,), exits=(0,), reshards_s=np.full((1, 1), math.inf)

@@ -48,7 +48,7 @@ def test_sequence_parallel_scatters_the_sums(model: str, head: int):
 
 
 def test_volume_takes_experts_apart_as_alpa_does():
-    """Section 5.7: the data is cut everywhere but in the experts, which lie on different devices."""
+    """Section 5.7: the data is sharded everywhere but in the experts, which lie on different devices."""
     assert names(baselines(analyse_model("moe-tiny")), "volume") == ["rows"] * 3 + ["batch 0"] * 2 + ["rows"] * 5
 
 

@@ -1,22 +1,22 @@
-"""How values between blocks are cut: branches, and blocks that want the same value in different ways (figure 5)."""
+"""How values between blocks are sharded: branches, and blocks that want the same value in different ways (figure 5)."""
 
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.intraop.shardings.layouts import lay_out
+from jaxquard.intraop.shardings.layouts import StepLayouts
 from tests.intraop.steps import analyse, inputs, sgd, weights
 
 ROWS, COLUMNS, CONTRACTED = ("rows",), ("columns",), ("contracted",)
 
 
 def specs(loss, args, choices):
-    """How what a sine or a tanh computes is cut, by its name."""
+    """How what a sine or a tanh computes is sharded, by its name."""
     analysis = analyse(sgd(loss), args)
     assert len(analysis.blocks) == len(choices)
     found = {}
     for segment in analysis.segments:
-        layouts = lay_out(analysis, dict(enumerate(choices)), segment=segment)
+        layouts = StepLayouts(analysis).lay_out(dict(enumerate(choices)), segment=segment)
         for equation in analysis.graph.equations:
             if equation.primitive.name in ("sin", "tanh") and equation.outvars[0] in layouts.dims["x"]:
                 found.setdefault(equation.primitive.name, layouts.spec(equation.outvars[0]))

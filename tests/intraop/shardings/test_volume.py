@@ -9,7 +9,7 @@ from jax.sharding import AxisType
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
 from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.shardings.baselines import baselines
-from jaxquard.intraop.shardings.programs import write_step
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.volume import (
     all_gather_bytes,
     all_reduce_bytes,
@@ -135,7 +135,7 @@ def test_ninety_six_layers_in_two_seconds():
 def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:
     axis_types = (AxisType.Auto,) * len(analysis.axes)
     mesh = jax.make_mesh(tuple(analysis.axes.values()), tuple(analysis.axes), axis_types=axis_types)
-    return compiled_bytes(lower_program(write_step(analysis, assignment), mesh=mesh).compile().as_text())
+    return compiled_bytes(lower_program(StepPrograms(analysis).write_step(assignment), mesh=mesh).compile().as_text())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_state_in_parts_moves_as_its_name_says(remat):
     moved = {}
     for name in ("data parallel", "zero 1", "zero 3"):
         plan = baselines(analysis)[name]
-        program = write_step(analysis, plan.assignment, storage=plan.storage)
+        program = StepPrograms(analysis).write_step(plan.assignment, storage=plan.storage)
         moved[name] = compiled_bytes(lower_program(program, mesh=mesh_of(x=8)).compile().as_text())
     gather = moved["data parallel"] / 2
     step = analysis.graph.step

@@ -1,4 +1,4 @@
-"""A model with its layers in a `lax.scan` is cut as the one with its layers written one by one."""
+"""A model with its layers in a `lax.scan` is sharded as the one with its layers written one by one."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.plan.sharded_step import CompiledStep
 from jaxquard.intraop.segments.analysis_text import analysis_text
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.intraop.shardings.programs import write_segments
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.parts import Part, stacked_specs
 from jaxquard.pricing.fingerprint import Fingerprints
 from tests.intraop.blocks.test_find_blocks import shape_of
@@ -36,7 +36,7 @@ def program_keys(analysis):
     """Of every segment, with the first choice for all blocks."""
     assignment = {block.number: (block.choices[0].name,) for block in analysis.blocks}
     prints = Fingerprints()
-    return [prints.key(write_segments(analysis, [segment], assignment)) for segment in analysis.segments]
+    return [prints.key(StepPrograms(analysis).write_segments([segment], assignment)) for segment in analysis.segments]
 
 
 def rows(analysis):
@@ -75,7 +75,7 @@ class TestAnalysis:
         _, scanned = both("gpt-tiny", optimizer="adam")
         assignment = rows(scanned)
         for segment in scanned.segments[1:5]:
-            program = write_segments(scanned, [segment], assignment)
+            program = StepPrograms(scanned).write_segments([segment], assignment)
             state = [program.jaxpr.in_avals[place].shape for place in program.donated]
             # Weights and means of the two products of an MLP, without the dim of the layers.
             assert state.count((64, 256)) == state.count((256, 64)) == 3

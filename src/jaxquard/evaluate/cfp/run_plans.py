@@ -14,7 +14,7 @@ from jaxquard.evaluate.cfp.whole_steps import COARSE, COARSE_ROUND, FINE, Timing
 from jaxquard.intraop.plan.search_plans import PlanSearch
 from jaxquard.intraop.plan.segment_prices import StepPrices
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.shardings.baselines import Baseline
+from jaxquard.intraop.shardings.baselines import CandidatePlan
 
 # The part of the work, how many of its programs are done, of how many, and the name of one.
 OnPart = Callable[[str, int, int, str], None]
@@ -25,7 +25,7 @@ def run_plans(
     analysis: Analysis,
     prices: StepPrices,
     found: PlanSearch | ShardingError,
-    plans: Sequence[Baseline],
+    plans: Sequence[CandidatePlan],
     *,
     steps: WholeSteps,
     limit_bytes: int | None,
@@ -99,7 +99,7 @@ def _with_split(run: PlanRun, share: float | None) -> PlanRun:
 
 
 def _predicted_runs(
-    analysis: Analysis, prices: StepPrices, found: PlanSearch | ShardingError, plans: Sequence[Baseline]
+    analysis: Analysis, prices: StepPrices, found: PlanSearch | ShardingError, plans: Sequence[CandidatePlan]
 ) -> list[PlanRun]:
     """What is known of plans before they run whole."""
     predictions = {} if isinstance(found, ShardingError) else {one.name: one for one in found.predictions}
@@ -129,7 +129,7 @@ def _predicted_runs(
     return runs
 
 
-def _roles(found: PlanSearch | ShardingError, plans: Sequence[Baseline]) -> Mapping[str, Role]:
+def _roles(found: PlanSearch | ShardingError, plans: Sequence[CandidatePlan]) -> Mapping[str, Role]:
     """Of finalists and baselines; all others are strategies."""
     if isinstance(found, ShardingError):
         return {plan.name: Role.BASELINE for plan in plans}

@@ -23,7 +23,7 @@ class SumPricer:
 
     def __init__(self, analysis: Analysis, prices: StepPrices) -> None:
         self._analysis = analysis
-        self._chain = make_chain(analysis, prices)
+        self._chain = make_chain(prices)
         self._places = {
             kind: {strategy: place for place, strategy in enumerate(found.strategies)}
             for kind, found in prices.kinds.items()
@@ -60,7 +60,7 @@ def equation_7(analysis: Analysis, *, batch_axis: str | None) -> int:
 def _dependences(analysis: Analysis) -> Iterator[tuple[int, int]]:
     """For each activation that goes to a later segment, the block that makes it and the first there that takes it."""
     graph, segment_of = analysis.graph, analysis.segment_of_block()
-    for var in analysis.travellers:
+    for var in analysis.boundary_values:
         position = graph.definitions[var]
         if graph.phases[position] is not Phase.FORWARD:
             continue

@@ -39,7 +39,7 @@ def by_leaf(parts: Sequence[Part]) -> dict[int, list[int]]:
 
 
 def stacked_specs(parts: Sequence[Part], specs: Sequence[PartitionSpec]) -> list[PartitionSpec]:
-    """For each leaf, how it is cut: not along the layers, and as most of its parts; of equally many, the first ones."""
+    """Returns the sharding of each leaf: not along the layers, and that of most of its parts; of equals the first."""
     found = []
     for _, places in sorted(by_leaf(parts).items()):
         # Parts need not be of one depth, as where one layer of a stack is a stack again.

@@ -4,5 +4,5 @@ from jaxquard.ir.dependence.dependences import Dependences as Dependences
 from jaxquard.ir.dependence.dependences import Memo as Memo
 from jaxquard.ir.dependence.dependences import dependences as dependences
 from jaxquard.ir.dependence.link import Link as Link
-from jaxquard.ir.dependence.link import can_cut as can_cut
+from jaxquard.ir.dependence.link import can_partition as can_partition
 from jaxquard.ir.dependence.link import compose as compose

@@ -1,4 +1,4 @@
-"""A link says that an output dim and an input dim can be cut together: Table 1 in the form that equation (2) tests.
+"""A link says that an output dim and an input dim can be sharded together: Table 1 in the form that equation (2) tests.
 
 CFP writes a dependence as an affine map of indices and then asks, by equation (2), whether it keeps
 blocks in place: `b = floor(a / d) * d + k` with `0 <= k < d`, and `A / d` a multiple of the number of
@@ -30,7 +30,7 @@ from math import gcd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """An output dim and an input dim that can be cut together.
+    """An output dim and an input dim that can be sharded together.
 
     Cut into `num_chunks` equal runs, run q of the output dim depends only on run q of the input dim. It
     then also holds for every divisor of `num_chunks`, which is at least 2.
@@ -52,7 +52,7 @@ Dependence = Links | None
 
 
 def links_of(candidates: Iterable[tuple[int, int, int]]) -> Links:
-    """Links from (output dim, input dim, number of chunks), less those that cannot be cut."""
+    """Links from (output dim, input dim, number of chunks), less those that cannot be sharded."""
     return tuple(
         Link(out_dim=out_dim, in_dim=in_dim, num_chunks=num_chunks)
         for out_dim, in_dim, num_chunks in sorted(candidates)
@@ -65,8 +65,8 @@ def identity(shape: tuple[int, ...]) -> Links:
     return links_of((dim, dim, size) for dim, size in enumerate(shape))
 
 
-def can_cut(link: Link, num_parts: int) -> bool:
-    """Equation (2): whether both dims of a link can be cut into `num_parts` that belong together."""
+def can_partition(link: Link, num_parts: int) -> bool:
+    """Equation (2): whether both dims of a link can be split into `num_parts` that belong together."""
     return link.num_chunks % num_parts == 0
 
 

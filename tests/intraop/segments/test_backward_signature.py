@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from tests.intraop.same_numbers import check_step
 from tests.intraop.steps import ZOO, analyse, inputs, mesh_of, sgd, weights, zoo_types
@@ -132,7 +133,7 @@ class TestStateWithoutGradients:
                     assert analysis.owners[graph.definitions[out]] == wanted, name
         for storage in Storage:
             plan = {block.number: ("columns",) for block in analysis.blocks}
-            specs = write_whole_step(analysis, plan, storage=storage).in_specs
+            specs = write_whole_step(StepPrograms(analysis), plan, storage=storage).in_specs
             state = [spec for spec, result in zip(specs, graph.step.result_of_input, strict=True) if result is not None]
             assert all(any(spec) for spec in state), storage
         check_step(step, args, analysis, [plan], mesh=mesh_of(x=8))
