@@ -442,8 +442,8 @@ class TestFiles:
             load_sharding(saved).apply(step)(*args)
 
     @pytest.mark.parametrize(
-        "field", ["fingerprint", "axes", "segments", "specs", "time_s", "size_bytes", "num_programs", "sum_s", "storage",
-                  "baselines", "frontier"]
+        "field", ["fingerprint", "axes", "segments", "specs", "time_s", "size_bytes", "num_programs", "sum_s",
+                  "storage", "baselines", "frontier"]
     )  # fmt: skip
     @pytest.mark.parametrize("value", ["nonsense", [1]])
     def test_a_plan_with_nonsense_in_it(self, saved, field, value):
