@@ -238,9 +238,7 @@ def test_nothing_fits():
 def test_all_candidates_failed():
     first = PricedSegment(times_s=(1.0,), sizes_bytes=(1,), entries=(0,), exits=(0,))
     failed = PricedSegment(times_s=(math.inf,), sizes_bytes=(1,), entries=(0,), exits=(0,), reshards_s=np.zeros((1, 1)))
-    with pytest.raises(
-        ShardingError, match="segment 1 of 2 needs a strategy with a finite time, but all .* failed"
-    ):
+    with pytest.raises(ShardingError, match=r"segment 1 of 2 needs a strategy with a finite time, but all .* failed"):
         search_chain([first, failed], memory_limit_bytes=None)
     apart = PricedSegment(
         times_s=(1.0,), sizes_bytes=(1,), entries=(0,), exits=(0,), reshards_s=np.full((1, 1), math.inf)

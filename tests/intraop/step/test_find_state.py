@@ -275,7 +275,7 @@ def test_a_choice_that_nothing_tells_is_said():
     assert traced.result_of_input == (0, None, None)
     (note,) = traced.notes
     assert note.startswith(
-        "arguments 0 and 1 have the same form, and nothing tells which of them the step returns anew"
+        "arguments 0 and 1 have the same form, and nothing shows which of them the step returns anew"
     )
 
 

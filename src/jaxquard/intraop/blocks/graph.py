@@ -29,17 +29,17 @@ class StepGraph:
 
     @cached_property
     def definitions(self) -> dict[Var, int]:
-        """For each variable, the position of the equation that makes it."""
+        """The position of the equation that computes each variable."""
         return definitions(self.equations)
 
     @cached_property
     def users(self) -> dict[Var, list[int]]:
-        """For each variable, the positions of the equations that use it."""
+        """The positions of the equations that use each variable."""
         return users(self.equations)
 
     @cached_property
     def first_values(self) -> dict[Var, Var]:
-        """For each variable that equals one before it, that one."""
+        """The first variable that each later variable equals."""
         return same_values(self.equations)
 
     @cached_property
@@ -69,7 +69,7 @@ class StepGraph:
 
     @cached_property
     def ancestors(self) -> list[int]:
-        """For each equation, the forward contractions that it depends on, itself included, as bits."""
+        """The forward contractions that each equation depends on, itself included, as bits."""
         bits = {position: 1 << number for number, position in enumerate(self.contractions)}
         of_var: dict[Var, int] = {}
         found = []

@@ -82,12 +82,12 @@ class PlanRecord:
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
-        """For each block of the step, its choice on every axis."""
+        """The choice of every block on every axis."""
         return tuple(names for segment in self.segments for names in segment.strategy)
 
     @property
     def assignment(self) -> dict[int, tuple[str, ...]]:
-        """For the number of each block, its choice on every axis."""
+        """The choice of every block on every axis, by its number."""
         return dict(enumerate(self.choices))
 
     @property

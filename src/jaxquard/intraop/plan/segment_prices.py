@@ -1,4 +1,4 @@
-"""Prices every strategy of every kind of segment, and the resharding between segments (CFP, section 4.2).
+"""Prices every strategy of every kind of segment, and the resharding between segments (CFP, sections 4.2 and 4.3).
 
 Segments of one kind are priced once. All values that cross a segment boundary are resharded in one program, forward and
 backward together. Their layouts depend on few blocks on each side, so there is one program for each pair of layouts,
@@ -72,7 +72,7 @@ class StepPrices:
 
     @property
     def failures(self) -> list[Failure]:
-        """Of the programs that have no price."""
+        """The failures of the programs that have no price."""
         found = [price for kind in self.kinds.values() for price in kind.prices]
         found += self.reshards.values()
         return [price for price in found if isinstance(price, Failure)]

@@ -174,19 +174,19 @@ class _ValueFinder:
 
     @cached_property
     def _forward_masks(self) -> dict[Var, int]:
-        """For each value, the contractions that depend on it."""
+        """The contractions that depend on each value."""
         contractions = self.graph.contractions
         bits = {position: self.graph.bit(position) for position in contractions}
         return self._reach(reversed(range(len(self.graph.equations))), bits, Phase.FORWARD, is_up=True)
 
     @cached_property
     def _masks_before(self) -> dict[Var, int]:
-        """For each gradient, the forward contractions whose backward it depends on."""
+        """The forward contractions whose backward each gradient depends on."""
         return self._reach(range(len(self.graph.equations)), self._partner_bits, Phase.BACKWARD, is_up=False)
 
     @cached_property
     def _masks_after(self) -> dict[Var, int]:
-        """For each gradient, the forward contractions whose backward depends on it."""
+        """The forward contractions whose backward depends on each gradient."""
         return self._reach(reversed(range(len(self.graph.equations))), self._partner_bits, Phase.BACKWARD, is_up=True)
 
     @cached_property

@@ -39,7 +39,7 @@ class CandidatePlan:
 
     @property
     def key(self) -> Hashable:
-        """The same for plans that are equal under different names."""
+        """The identity of the plan, whatever its name."""
         return tuple((block, tuple(names)) for block, names in sorted(self.assignment.items())), self.storage
 
 

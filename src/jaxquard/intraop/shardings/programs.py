@@ -158,7 +158,7 @@ class _Parts:
 
     @property
     def stops(self) -> Stops:
-        """For a use of a value, the segments that copy it on the way."""
+        """The segments that copy a value on its way, for each use of it."""
         return {use: tuple(stop for stop, _ in route) for use, route in self.routes.items()}
 
     def segment_phases(self) -> list[SegmentPhase]:

@@ -5,8 +5,8 @@
     v = sub w g                              =>  v0 = sub w0 g0 ; v1 = sub w1 g1
 
 Each layer is then as if it had been written by itself: its backward uses the values of its own forward, it has its own
-weights and updates them. The inputs and outputs of the step that are stacks come in parts. What no layer-wise rule
-covers is done on the joined stack.
+weights and updates them. The inputs and outputs of the step that are stacks come in parts. An operation without a rule
+for one layer is done on the joined stack.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.intraop.step.find_stacks import Scan, Stacks, find_stacks, is_copy, stacks_met
-from jaxquard.intraop.step.layer_rules import LayerForm, layer_form, num_layers
+from jaxquard.intraop.step.layer_rules import LayerForm, Rearranged, layer_form, num_layers, rearranged
 from jaxquard.intraop.step.parts import Part, pair_parts
-from jaxquard.intraop.step.rearranged_layers import Rearranged, rearranged
 from jaxquard.intraop.step.stack_values import FromNothing, StackValues, count_layers, layer_type, numbers_of_layers
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, make_jaxpr, new_var, prune, substitute, variables
 
@@ -27,8 +26,8 @@ class FlatStep:
 
     Attributes:
         jaxpr: its inputs are arguments or parts of them, then constants.
-        inputs: what the first inputs are.
-        outputs: what the results are.
+        inputs: the argument, or part of one, that each of the first inputs is.
+        outputs: the result, or part of one, that each output is.
     """
 
     jaxpr: Jaxpr
@@ -157,7 +156,7 @@ class _Writer(StackValues):
         self.layers.update(zip(scan.stacked_up, stacked_up, strict=True))
 
     def _copy(self, equations: Sequence[Equation], renamed: dict[Var, Any]) -> None:
-        """Appends copies; `renamed` learns of their results."""
+        """Appends copies of equations, and adds their results to `renamed`."""
         for equation in equations:
             inputs = [substitute(atom, renamed) for atom in equation.invars]
             counted = count_layers(equation, inputs)
@@ -169,7 +168,7 @@ class _Writer(StackValues):
             self.equations.append(equation.replace(invars=inputs, outvars=outputs))
 
     def _constant(self, atom: Any, layer: int, first: Equation) -> Any:
-        """What a scan takes for all layers: for each its own, if it comes from nothing, as if the layer had made it."""
+        """Returns a constant of a scan for one layer: a copy of its own if it comes from no input."""
         needed = self.from_nothing.equations(atom) if is_var(atom) else None
         if not needed:
             return self.joined(atom)
@@ -178,7 +177,7 @@ class _Writer(StackValues):
         return renamed[atom]
 
     def _write_copy(self, equation: Equation) -> None:
-        """One barrier for all layers of all its inputs."""
+        """Writes one barrier for all layers of all its inputs."""
         inputs: list[Any] = []
         outputs: list[Var] = []
         for atom, out in zip(equation.invars, equation.outvars, strict=True):
@@ -245,7 +244,7 @@ class _Writer(StackValues):
 
 
 def _named(inner: Equation, scan: Equation) -> Equation:
-    """An equation of a body with the names of what the scan stands in."""
+    """Returns an equation of a body with the name stack of the scan before its own."""
     names = scan.source_info.name_stack + inner.source_info.name_stack
     return inner.replace(source_info=inner.source_info.replace(name_stack=names))
 

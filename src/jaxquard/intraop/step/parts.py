@@ -1,7 +1,7 @@
-"""Stacked arguments in parts: what a flat step takes and returns where layers were stacked in one leaf.
+"""Stacked arguments and results in parts: one input or output of the flat step for each layer of a stacked leaf.
 
-A step whose layers stand in a `lax.scan` is taken apart with one input for each layer of a stacked leaf. Outside, the
-leaf is whole, with the layers as its first dim.
+A step whose layers stand in a `lax.scan` is opened into one input for each layer of a stacked leaf. Outside, the leaf
+is whole, with the layers as its first dim.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ class Part:
 
 
 def whole_leaves(count: int) -> tuple[Part, ...]:
-    """Leaves that are not cut."""
+    """Returns leaves that are not split."""
     return tuple(Part(leaf=leaf) for leaf in range(count))
 
 
 def by_leaf(parts: Sequence[Part]) -> dict[int, list[int]]:
-    """For each leaf, the places of its parts, in order of their indices."""
+    """Returns the places of the parts of each leaf, in order of their indices."""
     found: dict[int, list[int]] = {}
     for place in sorted(range(len(parts)), key=lambda place: (parts[place].leaf, parts[place].index)):
         found.setdefault(parts[place].leaf, []).append(place)
@@ -49,14 +49,14 @@ def stacked_specs(parts: Sequence[Part], specs: Sequence[PartitionSpec]) -> list
 
 
 def names_of_parts(parts: Sequence[Part], names: Sequence[str]) -> tuple[str, ...]:
-    """`argument 0['layers']['w'][3]`."""
+    """Returns names such as `argument 0['layers']['w'][3]`."""
     return tuple(names[part.leaf] + "".join(f"[{place}]" for place in part.index) for part in parts)
 
 
 def pair_parts(
     inputs: Sequence[Part], outputs: Sequence[Part], results: Mapping[int, int | None]
 ) -> tuple[int | None, ...]:
-    """For each input, the output that replaces it in the next step.
+    """Returns for each input the output that replaces it in the next step; None for data.
 
     Args:
         results: for each argument, the result that replaces it.

@@ -1,8 +1,8 @@
-"""Which equations are forward, which backward, which update the state; and which compute the same value.
+"""The phases of a step's equations: forward, backward or update of the state; and the variables with the same value.
 
-JAX notes in every equation how it came to be: those made by transposing are the backward. What depends on them but
-is not made so is the update. A checkpoint's backward computes parts of the forward again; they stand for the same
-values, and so do copies behind barriers (`same_values`).
+JAX records in every equation the transforms that made it: a transposed one is backward. What depends on the backward
+and is not transposed itself is the update. A checkpoint's backward recomputes parts of the forward; they stand for the
+same values, and so do copies behind barriers (`same_values`).
 """
 
 import enum
@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, operation_key, variables
 from jaxquard.pipeline.open_checkpoints import is_transposed
 
-# Outputs are the inputs, one for one.
+# The outputs of these primitives are the inputs, one for one.
 COPIES = ("optimization_barrier", "name", "copy", "stop_gradient")
 
 
 def depend_on(equations: Sequence[Equation], sources: Collection[Var]) -> set[Var]:
-    """The sources, and all that is computed from them; copies, each from its own."""
+    """Returns the sources and all that is computed from them; of several copies, each from its own."""
     found = set(sources)
     for equation in equations:
         if equation.primitive.name in COPIES and len(equation.invars) == len(equation.outvars):
@@ -28,7 +28,7 @@ def depend_on(equations: Sequence[Equation], sources: Collection[Var]) -> set[Va
 
 
 class Phase(enum.Enum):
-    """When in a step an equation runs."""
+    """The part of a step that an equation belongs to."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -36,7 +36,7 @@ class Phase(enum.Enum):
 
 
 def find_phases(equations: Sequence[Equation]) -> list[Phase]:
-    """The phase of every equation."""
+    """Returns the phase of every equation."""
     late: set[Var] = set()
     phases = []
     for equation in equations:
@@ -54,7 +54,7 @@ def find_phases(equations: Sequence[Equation]) -> list[Phase]:
 
 
 def same_values(equations: Sequence[Equation]) -> dict[Var, Var]:
-    """For each variable that another one before it equals, that first one."""
+    """Returns the first variable that each later variable equals."""
     first: dict[Var, Var] = {}
     known: dict[object, Sequence[Var]] = {}
     for equation in equations:
