@@ -1,4 +1,4 @@
-"""Steps in which values travel far: skips over several segments, and a memory that all layers of a decoder use."""
+"""Steps with values that cross many segment boundaries: skips over several segments, and a memory that all layers of a decoder use."""
 
 from typing import Any
 

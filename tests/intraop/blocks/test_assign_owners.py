@@ -34,17 +34,17 @@ def check_ownership(analysis):
 def check_crossings(analysis):
     """The segments' programs are the step: all equations, each once, and what one needs another gives."""
     graph = analysis.graph
-    crossings = [StepLayouts(analysis).interface(segment) for segment in analysis.segments]
-    positions = [position for crossing in crossings for position in crossing.positions]
+    interfaces = [StepLayouts(analysis).interface(segment) for segment in analysis.segments]
+    positions = [position for interface in interfaces for position in interface.positions]
     assert sorted(positions) == list(range(len(graph.equations)))
-    given = {var for crossing in crossings for var in crossing.outputs} | set(graph.step.jaxpr.invars)
-    for crossing in crossings:
-        made = {var for position in crossing.positions for var in graph.equations[position].outvars}
-        assert given.issuperset(crossing.inputs)
-        assert made.issuperset(crossing.outputs)
-        assert made.isdisjoint(crossing.inputs)
+    given = {var for interface in interfaces for var in interface.outputs} | set(graph.step.jaxpr.invars)
+    for interface in interfaces:
+        made = {var for position in interface.positions for var in graph.equations[position].outvars}
+        assert given.issuperset(interface.inputs)
+        assert made.issuperset(interface.outputs)
+        assert made.isdisjoint(interface.inputs)
     results = {var for var in variables(graph.step.jaxpr.outvars) if var in graph.definitions}
-    assert {var for crossing in crossings for var in crossing.outputs} >= results
+    assert {var for interface in interfaces for var in interface.outputs} >= results
 
 
 def arrays_between(analysis, segment, phase):
@@ -104,9 +104,9 @@ class TestZoo:
     def test_a_gradient_leaves_a_segment_for_the_value_that_enters_it(self, name):
         analysis = zoo(name, remat=False)
         for segment in analysis.segments[1:]:
-            crossing = StepLayouts(analysis).interface(segment)
-            assert crossing.entry is not None
-            assert crossing.entry in {found.value for found in crossing.leaving}
+            interface = StepLayouts(analysis).interface(segment)
+            assert interface.entry is not None
+            assert interface.entry in {found.value for found in interface.leaving}
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))

@@ -129,7 +129,7 @@ class TestTransformerLayers:
         assert len(analysis.blocks[3].seeds) == 2
         assert products(analysis, 3) == [((8, 32, 64), (64, 192))] * 2
 
-    def test_fewer_heads_of_keys_than_of_queries_are_cut_together(self):
+    def test_fewer_heads_of_keys_than_of_queries_are_sharded_together(self):
         analysis = analyse(*PATTERNS["grouped queries"]())
         assert names_of(analysis) == [THREE] * 2
         assert len(analysis.blocks[0].contractions) == 5
@@ -253,7 +253,7 @@ class TestOtherModels:
             ((16, 64), (64, 16)),
         ]
 
-    def test_a_convolution_is_cut_by_batch_and_features(self):
+    def test_a_convolution_is_sharded_by_batch_and_features(self):
         analysis = analyse(*PATTERNS["convolutions"]())
         assert names_of(analysis) == [THREE] * 2
         assert [choice.num_chunks for choice in analysis.blocks[1].choices] == [8, 32, 16]
@@ -272,7 +272,7 @@ class TestOtherModels:
             [16, 64, 128],
         ]
 
-    def test_an_ensemble_is_one_block_cut_between_its_members(self):
+    def test_an_ensemble_is_one_block_sharded_between_its_members(self):
         analysis = analyse(*PATTERNS["vmapped weights"]())
         assert len(analysis.blocks) == 1
         assert analysis.blocks[0].choice("columns").num_chunks == 8

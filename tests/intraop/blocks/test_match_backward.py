@@ -137,7 +137,7 @@ def test_a_product_of_a_value_with_itself_has_two_gradients():
     check_dims(graph, matches)
 
 
-def test_weights_used_in_two_products_are_told_apart_by_their_data():
+def test_weights_used_in_two_products_are_distinguished_by_their_data():
     def loss(params, batch):
         return jnp.sum(jnp.tanh(jnp.tanh(batch @ params) @ params))
 

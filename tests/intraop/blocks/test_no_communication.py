@@ -82,7 +82,7 @@ def block_program(analysis, block, choice):
 
 
 def gradient_program(program):
-    """The gradients by all inputs that have one, given those of the outputs, cut as these are."""
+    """The gradients by all inputs that have one, given those of the outputs, sharded as these are."""
     closed = program.jaxpr
     floats = [place for place, aval in enumerate(closed.in_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
     smooth = [place for place, aval in enumerate(closed.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
@@ -162,7 +162,7 @@ class TestOwnBackward:
     @pytest.mark.parametrize(
         "name", ["gpt-tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert-tiny", "llama-tiny"))]
     )
-    def test_cut_by_rows_each_weight_is_summed_once_and_nothing_else(self, name):
+    def test_sharded_by_rows_each_weight_is_summed_once_and_nothing_else(self, name):
         """Whichever block's segment the sum stands in: that of BERT's positions is in the one after."""
         analysis, found, weights = in_segments_of_one_block(name), Counter(), Counter()
         for segment in analysis.segments:
@@ -174,7 +174,7 @@ class TestOwnBackward:
         assert found == weights
         assert weights.total() > 10
 
-    def test_cut_otherwise_the_gradient_of_the_input_or_the_product_is(self):
+    def test_sharded_otherwise_the_gradient_of_the_input_or_the_product_is(self):
         """In the layer's blocks; before the first, third and last product of a GPT stands a norm, which sums too."""
         analysis = in_segments_of_one_block("gpt-tiny")
         hidden, inner = 8 * 32 * 64, 8 * 32 * 256
@@ -216,7 +216,7 @@ def test_what_else_users_write_communicates_nothing_inside_blocks(name):
     check_blocks(analysis, analysis.blocks, with_gradients=True)
 
 
-def test_a_block_that_is_cut_otherwise_than_it_says_is_found_out():
+def test_a_block_that_is_sharded_otherwise_than_it_says_is_found_out():
     """The check itself: a product whose result is wanted whole, from operands that are sharded."""
     analysis = analyse(*PATTERNS["mlp"]())
     block = analysis.blocks[0]

@@ -71,7 +71,7 @@ def test_weights_that_are_not_trained_and_come_as_data_are_named():
     assert len(analyse(bound, (adapters, inputs(16, 32))).blocks) > 1
 
 
-def test_the_weight_is_told_where_the_other_side_is_computed():
+def test_the_weight_is_named_where_the_other_side_is_computed():
     def step(base, adapters, batch):
         return lora(base, adapters, jnp.tanh(base["u"] @ batch.T).T)
 

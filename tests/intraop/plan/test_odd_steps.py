@@ -62,7 +62,7 @@ def test_printing_in_a_checkpoint():
     owned = zip(analysis.owners, analysis.graph.equations, strict=True)
     printing = [owner for owner, equation in owned if equation.primitive.name == "debug_print"]
     assert printing
-    assert set(printing) == {0}, "it is told the rows of the first product"
+    assert set(printing) == {0}, "it prints the rows of the first product"
 
 
 def test_a_scanned_model_whose_flag_comes_back_as_a_number():
@@ -99,7 +99,7 @@ def test_a_product_that_does_not_divide_takes_no_others_into_its_block(sizes, ba
     assert names_of(analysis) == [(*rows, "contracted"), (*rows, "columns"), (*rows, "columns", "contracted")]
 
 
-def test_products_of_one_input_that_do_not_divide_alike_keep_their_own_cuts():
+def test_products_of_one_input_that_do_not_divide_alike_keep_their_own_partitions():
     def loss(params, x):
         return jnp.mean((jax.nn.gelu(x @ params["up"]) @ params["down"] + x @ params["skip"]) ** 2)
 
@@ -111,7 +111,7 @@ def test_products_of_one_input_that_do_not_divide_alike_keep_their_own_cuts():
     ]
 
 
-def test_products_of_one_input_with_no_cut_in_common():
+def test_products_of_one_input_with_no_partition_in_common():
     def loss(params, x):
         first = jnp.einsum("bsd,de->bse", x, params["features"])
         second = jnp.einsum("bsd,st->btd", x, params["places"])

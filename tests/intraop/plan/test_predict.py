@@ -32,9 +32,9 @@ class TogetherPricer(FakePricer):
         numbers = re.match(r"segment ([\d and]+):", name)
         if numbers is None or not isinstance(found, Price):
             return found
-        num_borders = numbers[1].count("and")
-        time_s = found.time_s - 1e-4 * num_borders
-        return replace(found, time_s=time_s, peak_bytes=found.peak_bytes - int(100 * self.saved_bytes) * num_borders)
+        num_boundaries = numbers[1].count("and")
+        time_s = found.time_s - 1e-4 * num_boundaries
+        return replace(found, time_s=time_s, peak_bytes=found.peak_bytes - int(100 * self.saved_bytes) * num_boundaries)
 
 
 def search(num_layers, **more):
@@ -45,10 +45,10 @@ def search(num_layers, **more):
 @pytest.mark.parametrize("num_layers", [2, 7], ids=["whole", "in pairs"])
 def test_time_and_memory_are_those_of_neighbours_together(num_layers):
     found = search(num_layers)
-    num_blocks, num_borders = 4 * num_layers + 2, num_layers + 1
-    assert found.time_s == pytest.approx(num_blocks * 1e-3 - num_borders * 1e-4)
+    num_blocks, num_boundaries = 4 * num_layers + 2, num_layers + 1
+    assert found.time_s == pytest.approx(num_blocks * 1e-3 - num_boundaries * 1e-4)
     assert found.sum_s == pytest.approx(num_blocks * 1e-3)
-    assert found.size_bytes == 30 * num_blocks - 20 * num_borders
+    assert found.size_bytes == 30 * num_blocks - 20 * num_boundaries
 
 
 def test_a_step_of_one_segment_is_priced_as_it_runs_too():
@@ -84,7 +84,7 @@ def test_a_plan_that_needs_more_as_one_program_is_not_chosen():
     assert limited.time_s > search(2, pricer=greedy).time_s
 
 
-def test_if_nothing_fits_the_error_says_the_least():
+def test_if_nothing_fits_the_error_says_the_minimum():
     """The sum is 100 at least, and 60 less together."""
     with pytest.raises(ShardingError, match=r"need 40 bytes .* the smallest is a plan of the search"):
         search(2, memory_limit_bytes=20)
@@ -109,7 +109,7 @@ class RoughPricer(FakePricer):
         return [replace(price, time_s=price.time_s * self.rough(program.name)) for program, price in pairs]
 
 
-def test_the_closest_rivals_are_compared_before_one_is_chosen():
+def test_the_closest_finalists_are_remeasured_before_one_is_chosen():
     """All rows is best; alone, the plan that keeps all state in parts seems faster."""
     pricer = RoughPricer(lambda name: 0.9 if name.endswith("zero 3") else 1.0)
     found = search(2, pricer=pricer)
@@ -158,7 +158,7 @@ class FailingPricer(RoughPricer):
         ]
 
 
-def test_a_rival_that_fails_is_not_chosen_and_named():
+def test_a_finalist_that_fails_is_not_chosen_and_named():
     found = search(2, pricer=FailingPricer(lambda name: 0.9 if name.endswith("zero 3") else 1.0))
     assert found.storage is not Storage.ZERO_3
     assert "failed: the fastest: out of memory (no room)" in found.notes
@@ -181,7 +181,7 @@ def test_segments_that_the_search_does_not_look_at_are_priced_for_the_chosen_pla
     assert found.sum_s == pytest.approx(sum(segment.time_s for segment in found.segments))
 
 
-def test_rivals_for_a_deep_step_are_compared_by_their_parts():
+def test_finalists_for_a_deep_step_are_compared_by_their_parts():
     """When pairs were priced, those with their state in parts met with a faster machine: 3 % are 6 % in 7 layers."""
     pricer = RoughPricer(lambda name: 0.97 if " and " in name and name.endswith("zero 3") else 1.0, pace=2.0)
     found = search(7, pricer=pricer)

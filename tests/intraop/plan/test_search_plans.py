@@ -1,4 +1,4 @@
-"""Which plans are looked at more closely, and what a user is told whose step has none."""
+"""The plans that are priced again, and the error for a step that has none."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def message(step, args, pricer, limit=None):
 
 
 class TestNothingRuns:
-    def test_each_reason_is_told_once(self):
+    def test_each_reason_is_given_once(self):
         said = message(*PATTERNS["mlp"](), FakePricer(fails=lambda name: name.startswith("segment 0")))
         assert said == (
             "segment 0 of 1 needs a strategy with a finite time, but all of them failed. They failed with: out "
@@ -78,7 +78,7 @@ class TestNothingRuns:
         assert "segment 1 of 4 cannot be entered: every reshard from segment 0 to it failed. They" in said
         assert said.endswith("They failed with: does not lower (no rule for reshard f).")
 
-    def test_only_the_first_few_are_told(self):
+    def test_only_the_first_few_are_given(self):
         class Talkative(FakePricer):
             def _price(self, name):
                 return Failure(name=name, reason=FailureReason.NO_RUN, message=name)
@@ -113,8 +113,8 @@ class TestNothingFits:
             "num_finalists looks at more of them."
         )
 
-    def test_the_least_is_of_all_ways_to_keep_state(self):
-        """As used, 30 is the least, and a quarter of it with the state in parts."""
+    def test_the_minimum_is_of_all_ways_to_keep_state(self):
+        """As used, 30 is the minimum, and a quarter of it with the state in parts."""
         pricer = ScaledPricer(lambda name: 0.25 if "zero 3" in name else 1)
         said = message(*PATTERNS["mlp"](), pricer, 6)
         assert said == (

@@ -39,7 +39,7 @@ class TestAnswer:
         assert [names for names in found.choices if names != ("columns",)] == [("batch 0",)] * 2
 
     @pytest.mark.parametrize("limit", [90, 75, 60, 47, 30])
-    def test_a_memory_limit_is_kept_at_the_least_cost(self, mesh, limit):
+    def test_a_memory_limit_is_kept_at_the_minimum_cost(self, mesh, limit):
         """A step down in memory saves 10 bytes and costs a millisecond, in any block."""
         prices = FakePricer(
             times_ms={"rows": 1, "columns": 2, "contracted": 3, "scattered": 9},
@@ -62,7 +62,7 @@ class TestAnswer:
         step, args = zoo_types("llama-tiny")
         assert search(step, args, mesh) == search(step, args, mesh)
 
-    def test_rivals_are_priced_alike(self, mesh):
+    def test_baselines_are_priced_alike(self, mesh):
         found = search(*PATTERNS["mlp"](), mesh)
         baselines = {baseline.name: baseline for baseline in found.baselines}
         assert baselines["data parallel"].time_s == pytest.approx(9e-3)
@@ -95,7 +95,7 @@ class TestAnswer:
         assert of_96 == of_5
         assert of_96[0] == of_4[0] == 105
 
-    def test_two_axes_cut_rows_on_the_outer_one(self):
+    def test_two_axes_shard_rows_on_the_outer_one(self):
         found = search(*zoo_types("gpt-tiny"), mesh_of(data=2, model=4))
         assert set(found.choices) == {("rows", "columns")}
 
@@ -131,7 +131,7 @@ class TestAnswer:
 
 
 class TestFailures:
-    def test_a_candidate_that_fails_is_set_aside_and_named(self, mesh):
+    def test_a_candidate_that_fails_is_rejected_and_named(self, mesh):
         prices = FakePricer(fails=lambda name: name == "segment 0: columns columns columns")
         found = search(*PATTERNS["mlp"](), mesh, pricer=prices)
         assert found.choices != (("columns",),) * 3
@@ -214,7 +214,7 @@ class TestBadInput:
         found = search(*PATTERNS["mlp"](), mesh_of(inner=2, outer=4), batch_axis="outer")
         assert all(names[1] == "rows" for segment in found.segments for names in segment.strategy)
 
-    def test_one_axis_of_that_name_cuts_what_it_likes(self):
+    def test_one_axis_of_that_name_shards_any_dim(self):
         named, other = (search(*PATTERNS["mlp"](), mesh_of(**{axis: 8})) for axis in ("outer", "x"))
         assert named.num_programs == other.num_programs
 
@@ -281,7 +281,7 @@ class TestBadInput:
         found = search(sgd(loss), (weights(w1=(32, 64)), inputs(16, 32)), mesh)
         assert "operations without a rule, not partitioned: pure_callback" in str(found)
 
-    def test_a_step_that_returns_no_state_is_told_so(self, mesh):
+    def test_a_step_that_returns_no_state_gets_a_note(self, mesh):
         step = lambda params, batch: jnp.sum((batch @ params["w"]) ** 2)  # noqa: E731
         found = search(step, (weights(w=(16, 32)), inputs(8, 16)), mesh)
         assert "note: no argument is state: none comes back" in str(found)

@@ -93,7 +93,7 @@ class TestMeshes:
         every = [random_assignment(analysis, seed) for seed in range(6)]
         check_step(step, args, analysis, outer + every, mesh=mesh_of(**axes))
 
-    def test_on_the_batch_axis_every_block_is_cut_by_rows(self):
+    def test_on_the_batch_axis_every_block_is_sharded_by_rows(self):
         step, args = zoo_step("gpt-tiny", num_layers=1)
         analysis = analyse(step, args, {"data": 2, "model": 4})
         for block in analysis.blocks:
@@ -102,7 +102,7 @@ class TestMeshes:
             assert outer == {"rows"}
             assert inner == set(block.names)
 
-    def test_axes_that_cut_the_same_dim_divide_it_together(self):
+    def test_axes_that_shard_the_same_dim_divide_it_together(self):
         step, args = zoo_step("gpt-tiny", num_layers=1, batch_size=4)
         analysis = analyse(step, args, {"data": 2, "model": 4})
         found = [block_choices(block, analysis.axes, batch_axis=None) for block in analysis.blocks]
@@ -119,7 +119,7 @@ class TestStorage:
         rows = {block.number: ("rows",) for block in analysis.blocks}
         check_step(step, args, analysis, [rows], mesh=mesh_of(x=8), storage=storage)
 
-    def test_what_one_axis_cuts_the_other_cuts_further(self):
+    def test_what_one_axis_shards_the_other_shards_further(self):
         step, args = PATTERNS["mlp"]()
         analysis = analyse(step, args, {"data": 2, "model": 4})
         assignment = {block.number: ("rows", "columns") for block in analysis.blocks}

@@ -289,7 +289,7 @@ class TestRefused:
             found.apply(sgd(loss, rate=0.2))(*args)
 
     def test_a_step_that_calls_back_with_another_operation(self, mesh):
-        """What is called back cannot be told from another function; the operations can."""
+        """A callback cannot be distinguished from another function; the operations can."""
 
         def step_of(operation):
             def loss(params, batch):

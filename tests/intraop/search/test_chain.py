@@ -27,7 +27,7 @@ def price_choices(chain, choices):
 
 
 def search_exhaustively(chain, limit_bytes):
-    """Time and size of every point of the frontier, and the least size of any plan."""
+    """Time and size of every point of the frontier, and the minimum size of any plan."""
     plans = itertools.product(*(range(len(segment.times_s)) for segment in chain))
     prices = [price for price in (price_choices(chain, plan) for plan in plans) if price[0] < math.inf]
     fitting = sorted(price for price in prices if limit_bytes is None or price[1] <= limit_bytes)

@@ -31,7 +31,7 @@ def traced_anew(num_layers):
 
 
 def analysis_s(step):
-    """The least of two runs: process time counts what JAX does beside as well."""
+    """The minimum of two runs: process time counts what JAX does beside as well."""
     times_s = []
     for _ in range(2):
         start_s = time.process_time()

@@ -120,7 +120,7 @@ class TestStateWithoutGradients:
     """What updates it depends on no gradient, so that by its inputs it is forward."""
 
     def check(self, step, args):
-        """Every part of a layer's state is updated in the layer's blocks, and cut as its weights."""
+        """Every part of a layer's state is updated in the layer's blocks, and sharded as its weights."""
         analysis = analyse(step, args)
         graph = analysis.graph
         block_of = {"up": 0, "down": 1}

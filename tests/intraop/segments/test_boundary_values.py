@@ -1,4 +1,4 @@
-"""What travels between segments, and whose gradient it is."""
+"""Values that cross segment boundaries, and the values that gradients belong to."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def gradient_of(analysis, args, loss, boundary_value):
 
 @pytest.mark.parametrize("name", ["skips", pytest.param("decoder, one length", marks=pytest.mark.slow)])
 def test_the_gradient_of_what_later_segments_take_of_a_value_is_found(name):
-    """Many values have one shape here, so shapes alone do not tell. Parts of a gradient are found beside it."""
+    """Many values have one shape here, so shapes alone do not decide. Parts of a gradient are found beside it."""
     step, args = STEPS[name]()
     analysis = analyse(step, args)
     graph = analysis.graph
@@ -101,7 +101,7 @@ class TestWhatTravels:
         gradients = [found for found in late if analysis.graph.first(found.var) is found.var]
         assert len(gradients) == len(analysis.segments) - 1
 
-    def test_neither_masks_nor_gradients_of_state_travel(self):
+    def test_neither_masks_nor_gradients_of_state_are_boundary_values(self):
         analysis = analyse(*zoo_types("gpt-tiny", tied_embeddings=True, dropout_rate=0.1))
         crossing = {var for segment in analysis.segments for var in StepLayouts(analysis).interface(segment).inputs}
         table = [var for var in crossing if var.aval.shape == (256, 64) and var in analysis.graph.definitions]

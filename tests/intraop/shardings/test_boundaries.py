@@ -52,10 +52,11 @@ def alternate(analysis):
 
 def reshards(analysis, assignment):
     """All that is resharded at boundaries."""
-    for number, boundary in enumerate(find_boundaries(StepLayouts(analysis))):
+    layouts = StepLayouts(analysis)
+    for number, boundary in enumerate(find_boundaries(layouts)):
         segments = analysis.segments[number : number + 2]
         sides = zip((boundary.left, boundary.right), segments, strict=True)
-        specs = [bank.specs(analysis, [assignment[block] for block in segment.blocks]) for bank, segment in sides]
+        specs = [side.specs(layouts, [assignment[block] for block in segment.blocks]) for side, segment in sides]
         yield from boundary.reshards(*specs)
 
 
@@ -68,7 +69,7 @@ class TestProgram:
             pytest.param(lambda: zoo_types("moe-tiny"), marks=pytest.mark.slow),
         ],
     )
-    def test_every_value_is_gathered_once_at_each_border_and_so_is_its_gradient(self, make, quick_compilation):
+    def test_every_value_is_gathered_once_at_each_boundary_and_so_is_its_gradient(self, make, quick_compilation):
         """Between rows and whole only gathers move anything, and inside these segments there are only sums."""
         analysis = analyse(*make())
         assignment = alternate(analysis)
@@ -104,7 +105,7 @@ class TestBoundaries:
         assert max(len(boundary.avals) for boundary in boundaries) > 2
 
     @pytest.mark.parametrize("choice", ["rows", "columns"])
-    def test_where_all_is_cut_alike_nothing_is_resharded(self, choice):
+    def test_where_all_is_sharded_alike_nothing_is_resharded(self, choice):
         """Also what only passes is sharded as the segments are."""
         analysis = analyse(*skip_net())
         names = {"rows": ("rows", "rows"), "columns": ("columns", "contracted")}[choice]
@@ -161,7 +162,7 @@ class TestPrices:
             # The program that is priced is that of the values whose layouts differ.
             assert (sum(resharding) > 0) == bool(list(reshards(analysis, assignment)))
 
-    def test_the_search_finds_the_least_of_all_sums(self):
+    def test_the_search_finds_the_minimum_of_all_sums(self):
         """Brute force over all strategies, added up from what the whole step reshards."""
         analysis = analyse(*skip_net(2))
         prices = price_segments(StepPrograms(analysis), pricer=RandomPricer())

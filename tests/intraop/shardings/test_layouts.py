@@ -26,7 +26,7 @@ def specs(loss, args, choices):
 @pytest.mark.parametrize(
     ("choice", "wanted"), [(ROWS, P("x")), (COLUMNS, P()), (CONTRACTED, P(None, "x"))], ids=["rows", "columns", "sum"]
 )
-def test_an_input_branch_is_cut_as_the_block_needs_it(choice, wanted):
+def test_an_input_branch_is_sharded_as_the_block_needs_it(choice, wanted):
     """Figure 5a: what is computed on the way from an input stands in no block, and follows the one that takes it."""
 
     def loss(params, batch):
@@ -38,7 +38,7 @@ def test_an_input_branch_is_cut_as_the_block_needs_it(choice, wanted):
 @pytest.mark.parametrize(
     ("choice", "wanted"), [(ROWS, P("x")), (COLUMNS, P(None, "x")), (CONTRACTED, P())], ids=["rows", "columns", "sum"]
 )
-def test_a_value_of_a_block_is_cut_as_its_block_is(choice, wanted):
+def test_a_value_of_a_block_is_sharded_as_its_block_is(choice, wanted):
     """Figure 5b: whatever the next block wants; the compiler reshards for it."""
 
     def loss(params, batch):

@@ -55,7 +55,7 @@ UP, DOWN, MIDDLE, OUT = (4 * size for size in (FIRST * HIDDEN, HIDDEN * LAST, BA
         (("columns", "contracted"), 14 / 8 * OUT),
         # The middle is gathered forward, its gradient is summed backward.
         (("columns", "columns"), 7 / 8 * MIDDLE + 14 / 8 * MIDDLE),
-        # The first sum, then a free cut; the gradient of the middle is gathered.
+        # The first sum, then a free split; the gradient of the middle is gathered.
         (("contracted", "rows"), 14 / 8 * MIDDLE + 7 / 8 * MIDDLE + 14 / 8 * DOWN),
         # An all-to-all there and one back, the second sum, and the gradient of the first weight.
         (("rows", "contracted"), 14 / 8 * UP + 2 * 7 / 64 * MIDDLE + 14 / 8 * OUT),
@@ -102,7 +102,7 @@ def test_megatron_sums_the_hidden_state_four_times_a_layer(name: str):
     config, analysis = find_model(name).config, analyse_model(name)
     found = volume(analysis, baselines(analysis)["megatron"].assignment)
     hidden_bytes = 4 * 8 * config.sequence_length * config.model_dim
-    assert not any(found.moves.values())
+    assert not any(found.reshards.values())
     assert sum(found.blocks[block] for block in (1, 2, 3, 4)) == 4 * 14 / 8 * hidden_bytes
 
 
@@ -112,8 +112,8 @@ def test_no_assignment_of_one_layer_moves_less(name: str):
     candidates = [block_choices(block, analysis.axes, batch_axis=None) for block in analysis.blocks]
     problem = volume_problem(analysis, candidates)
     chosen = solve_volume(analysis)
-    least = min(map(problem.total, itertools.product(*map(range, map(len, candidates)))))
-    assert volume(analysis, chosen).size_bytes == pytest.approx(least, rel=1e-12)
+    minimum = min(map(problem.total, itertools.product(*map(range, map(len, candidates)))))
+    assert volume(analysis, chosen).size_bytes == pytest.approx(minimum, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -143,7 +143,7 @@ def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:
     [
         # But for the loss, one number, all is counted.
         ("data parallel", 1e-4),
-        # The softmax over a cut vocabulary is not counted: three sums of one number per token.
+        # The softmax over a sharded vocabulary is not counted: three sums of one number per token.
         ("megatron", 0.01),
         pytest.param("volume", 1e-4, marks=pytest.mark.slow),
     ],
@@ -174,8 +174,8 @@ def test_state_in_parts_moves_as_its_name_says(remat):
     again = sum(size for name, size in sizes.items() if "kernel" in name) / sum(sizes.values())
     assert moved["zero 1"] / gather == pytest.approx(3, rel=0.01)
     # Not all weights of a layer are needed to compute it again up to its last product.
-    least, most = (3 + 0.5 * again, 3 + again) if remat else (3, 3)
-    assert 0.99 * least < moved["zero 3"] / gather < 1.01 * most
+    fewest, most = (3 + 0.5 * again, 3 + again) if remat else (3, 3)
+    assert 0.99 * fewest < moved["zero 3"] / gather < 1.01 * most
 
 
 @pytest.mark.slow

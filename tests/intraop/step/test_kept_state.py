@@ -54,7 +54,7 @@ class TestMeansOfWeights:
 
 class TestPartsOnTwoAxes:
     @pytest.mark.parametrize("storage", [Storage.ZERO_1, Storage.ZERO_3])
-    def test_the_axis_in_use_cuts_first_in_the_update_too(self, storage):
+    def test_the_axis_in_use_shards_first_in_the_update_too(self, storage):
         program = specs_of("mean of weights", ("rows", "columns"), storage, AXES)[0]
         found = {entry for spec in (*program.in_specs, *(spec for *_, spec in program.constraints)) for entry in spec}
         assert ("model", "data") in found

@@ -167,7 +167,7 @@ class TestPlan:
         step, args = plain()
         return search_sharding(step, args, mesh=mesh_of(x=8), pricer=FakePricer())
 
-    def test_a_stacked_leaf_is_named_once_and_not_cut_along_its_layers(self, found):
+    def test_a_stacked_leaf_is_named_once_and_not_sharded_along_its_layers(self, found):
         assert sorted(name for name in found.specs if name.startswith("argument 0")) == [
             "argument 0['bias']",
             "argument 0['down']",

@@ -2,13 +2,13 @@ import jax
 import pytest
 from jax import lax
 
-from jaxquard.ir.dependence import Link, can_partition, compose, dependences
+from jaxquard.ir.dependence import DimLink, can_partition, compose, dependences
 from jaxquard.ir.dependence.link import identity, merge, whole
 from tests.ir.dependence.tracing import equations, f32, links_of_call
 
 
 def link(out_dim, in_dim, num_chunks):
-    return Link(out_dim=out_dim, in_dim=in_dim, num_chunks=num_chunks)
+    return DimLink(out_dim=out_dim, in_dim=in_dim, num_chunks=num_chunks)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,6 @@ class Prediction:
         time_s: whole, or with neighbours in pairs.
         sum_s: by equation (8), segment by segment; infinite if not all segments have prices.
         size_bytes: on each device, in the same way as the time.
-        sum_bytes: by equation (9); 0 in that case.
         segments: of every segment, its time alone, the time of resharding before it, and its memory; empty in that
             case.
     """
@@ -53,7 +52,6 @@ class Prediction:
     time_s: float
     sum_s: float
     size_bytes: int
-    sum_bytes: int = 0
     segments: tuple[tuple[float, float, int], ...] = ()
 
 
@@ -206,7 +204,6 @@ def _with_sums(
     return replace(
         prediction,
         sum_s=sum(times_s) + sum(reshards_s),
-        sum_bytes=sum(sizes),
         segments=tuple(zip(times_s, reshards_s, sizes, strict=True)),
     )
 

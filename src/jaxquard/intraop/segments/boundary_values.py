@@ -221,7 +221,6 @@ class SegmentInterface:
         arriving: the boundary values among the inputs.
         leaving: the boundary values among the outputs.
         entry: the largest activation that comes in; None for a segment that only data enters.
-        exit: the largest activation that goes out to a later segment.
     """
 
     positions: tuple[int, ...] = field(repr=False)
@@ -230,7 +229,6 @@ class SegmentInterface:
     arriving: tuple[BoundaryValue, ...]
     leaving: tuple[BoundaryValue, ...]
     entry: Var | None
-    exit: Var | None
 
 
 def find_interface(
@@ -260,7 +258,6 @@ def find_interface(
         arriving=arriving,
         leaving=leaving,
         entry=_largest(found.var for found in arriving if (number, Phase.FORWARD) in found.uses),
-        exit=_largest(found.var for found in leaving if any(phase is Phase.FORWARD for _, phase in found.uses)),
     )
 
 

@@ -3,6 +3,6 @@
 from jaxquard.ir.dependence.dependences import Dependences as Dependences
 from jaxquard.ir.dependence.dependences import Memo as Memo
 from jaxquard.ir.dependence.dependences import dependences as dependences
-from jaxquard.ir.dependence.link import Link as Link
+from jaxquard.ir.dependence.link import DimLink as DimLink
 from jaxquard.ir.dependence.link import can_partition as can_partition
 from jaxquard.ir.dependence.link import compose as compose
