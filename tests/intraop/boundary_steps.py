@@ -1,4 +1,4 @@
-"""Steps with values that cross many segment boundaries: skips over several segments, and a memory that all layers of a decoder use."""
+"""Steps with values that cross many boundaries: skips over several segments, and a memory for all decoder layers."""
 
 from typing import Any
 

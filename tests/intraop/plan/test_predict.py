@@ -138,7 +138,7 @@ def test_if_nothing_fits_nothing_is_compared():
 
 
 def test_what_was_not_compared_does_not_win_by_an_old_price():
-    """The machine has a fifth of its speed while baselines are compared; all columns take twice as long as all rows."""
+    """The machine has a fifth of its speed while finalists are compared; all columns take twice as long as all rows."""
     pricer = RoughPricer(lambda name: 1.0, pace=5.0)
     found = search(2, pricer=pricer)
     assert found.time_s == pytest.approx(50e-3)

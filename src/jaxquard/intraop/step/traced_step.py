@@ -154,7 +154,7 @@ def _state_notes(
         name, before, after = names[changed[0]], arg_types[changed[0]].dtype, result_types[changed[1]].dtype
         return (
             f"{name} is {before.name} and comes back as {after.name}, so its argument is taken for data, not for "
-            "state: it is not donated, and is not kept in parts. Cast it back before you return it.",
+            "state: it is not donated, and ZeRO does not shard it. Cast it back before you return it.",
         )
     if state.unclear:
         numbers = [argument_number(names[leaf]) for leaf in state.unclear]
