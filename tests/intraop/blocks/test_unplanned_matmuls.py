@@ -50,7 +50,7 @@ def test_a_scan_over_time_a_branch_and_a_while_are_named_with_their_lines():
         (note,) = notes(loss)
         line = next(count for count, text in enumerate(LINES, 1) if f"lax.{name}" in text)
         assert f"not planned: inside `{name}` at test_unseen_products.py:{line}" in note
-        assert "They run as the compiler likes" in note
+        assert "The compiler shards them" in note
 
 
 def lora(base, adapters, batch):
