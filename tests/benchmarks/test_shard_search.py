@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.shard_search import _parser, _specs, summary
 from jaxquard.evaluate.cfp import cfp_page
-from jaxquard.evaluate.cfp.cell_content import read_results
+from jaxquard.evaluate.cfp.cells.results_file import read_results
 
 ROOT = Path(__file__).parents[2]
 RESULTS = read_results(ROOT / "benchmarks" / "results" / "shard_search.json")

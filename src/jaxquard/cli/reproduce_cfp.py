@@ -11,13 +11,14 @@ from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard_options import choose_cache, prepare_devices, start_mesh
 from jaxquard.errors import JaxquardError
 from jaxquard.evaluate.cfp import Results, cfp_page, read_results, reproduce_cfp, verdict_counts, without_quick_cells
-from jaxquard.evaluate.cfp.cell import Cell
-from jaxquard.evaluate.cfp.cells import MODELS
-from jaxquard.evaluate.cfp.headlines import Verdict, headlines, in_unit
+from jaxquard.evaluate.cfp.cells.cell import Cell
+from jaxquard.evaluate.cfp.cells.grid import MODELS
+from jaxquard.evaluate.cfp.headlines import NOT_RUN, headlines, in_unit
+from jaxquard.evaluate.common.verdicts import Grade
 from jaxquard.pricing import PriceCache
 
 NUM_DEVICES = 8
-_STYLES = {Verdict.AS_LARGE: "green", Verdict.IN_KIND: "yellow", Verdict.NOT_HERE: "red", Verdict.NOT_RUN: "dim"}
+_STYLES = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
 # So many letters stand beside a bar.
 _ROOM = 60
 
@@ -100,7 +101,7 @@ def _print(results: Results) -> None:
             headline.paper.title,
             in_unit(headline.paper.value, unit),
             in_unit(headline.ours, unit),
-            f"[{_STYLES[headline.verdict]}]{headline.verdict.value}",
+            f"[{'dim' if headline.verdict is NOT_RUN else _STYLES[headline.verdict.grade]}]{headline.verdict.text}",
         )
     console.print(table)
     print_line(console, f"{verdict_counts(results)}. The page says what can be compared.")

@@ -6,11 +6,11 @@ from rich.table import Table
 
 from jaxquard.cli.console import check_writable, make_console, print_line, write_file
 from jaxquard.cli.progress import ProgressBars
+from jaxquard.evaluate.common.verdicts import Grade
 from jaxquard.evaluate.meshslice import Reproduction, meshslice_page, reproduce_meshslice, results_text, verdict_counts
-from jaxquard.evaluate.meshslice.headlines import Verdict
-from jaxquard.evaluate.meshslice.labels import in_unit, span_in_unit
+from jaxquard.evaluate.meshslice.setup.labels import in_unit, span_in_unit
 
-_STYLES = {Verdict.REPRODUCES: "green", Verdict.WITHIN_BAND: "yellow", Verdict.DOES_NOT: "red"}
+_STYLES = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
 
 
 def reproduce_meshslice_paper(out: Path, json: Path | None) -> None:
@@ -40,7 +40,7 @@ def _print(results: Reproduction) -> None:
             in_unit(headline.paper.value, unit),
             in_unit(headline.ours, unit),
             span_in_unit(headline.band, unit),
-            f"[{_STYLES[headline.verdict]}]{headline.verdict.value}",
+            f"[{_STYLES[headline.verdict.grade]}]{headline.verdict.text}",
         )
     console.print(table)
     print_line(console, f"{verdict_counts(results)}. The page says why.")

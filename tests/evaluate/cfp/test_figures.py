@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from jaxquard.evaluate.cfp.cell import Role
-from jaxquard.evaluate.cfp.figure_1 import figure_1
-from jaxquard.evaluate.cfp.figure_7 import draw_meshes, draw_throughputs, speedups
-from jaxquard.evaluate.cfp.figure_8 import figure_8
-from jaxquard.evaluate.cfp.figure_9 import alike_apart, figure_9
-from jaxquard.evaluate.cfp.figure_10 import SEAMS, SUM, draw_figure_10, figure_10
-from jaxquard.evaluate.cfp.figure_11 import TOO_LARGE, batch_series, depth_series, draw_figure_11, memory_cells
-from jaxquard.evaluate.cfp.figure_12 import priced_cells
-from jaxquard.evaluate.cfp.labels import chosen_words
-from jaxquard.evaluate.cfp.pick import are_some_strategies, first_cell, line_cells
+from jaxquard.evaluate.cfp.cells.cell import Role
+from jaxquard.evaluate.cfp.cells.labels import chosen_words
+from jaxquard.evaluate.cfp.cells.pick import are_some_strategies, first_cell, line_cells
+from jaxquard.evaluate.cfp.figures.figure_1 import figure_1
+from jaxquard.evaluate.cfp.figures.figure_7 import draw_meshes, draw_throughputs, speedups
+from jaxquard.evaluate.cfp.figures.figure_8 import figure_8
+from jaxquard.evaluate.cfp.figures.figure_9 import alike_apart, figure_9
+from jaxquard.evaluate.cfp.figures.figure_10 import SEAMS, SUM, draw_figure_10, figure_10
+from jaxquard.evaluate.cfp.figures.figure_11 import TOO_LARGE, batch_series, depth_series, draw_figure_11, memory_cells
+from jaxquard.evaluate.cfp.figures.figure_12 import priced_cells
 from tests.evaluate.cfp.made_cells import BASELINES, MIB, OURS, made_cell, made_results
 
 

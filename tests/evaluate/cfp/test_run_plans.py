@@ -4,12 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxquard.evaluate.cfp.cell import Role
-from jaxquard.evaluate.cfp.cell_spec import CellSpec
-from jaxquard.evaluate.cfp.cell_step import make_step
-from jaxquard.evaluate.cfp.layer_strategies import layer_strategies
-from jaxquard.evaluate.cfp.run_plans import run_plans
-from jaxquard.evaluate.cfp.whole_steps import COARSE, Timing
+from jaxquard.evaluate.cfp.cells.cell import CellSpec, Role
+from jaxquard.evaluate.cfp.cells.cell_step import make_step
+from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
+from jaxquard.evaluate.cfp.run.run_plans import run_plans
+from jaxquard.evaluate.cfp.run.whole_steps import COARSE, Timing
 from jaxquard.intraop.plan.search_plans import search_plans
 from jaxquard.intraop.plan.segment_prices import price_segments
 from tests.intraop.fake_pricer import FakePricer

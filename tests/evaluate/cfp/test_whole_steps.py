@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.evaluate.cfp.whole_steps import WholeSteps
+from jaxquard.evaluate.cfp.run.whole_steps import WholeSteps
 from jaxquard.pricing.compilers import CompileHere
 from jaxquard.pricing.run_rounds import Effort
 from tests.pricing.programs import line_mesh, product

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from jax.sharding import PartitionSpec
 
-from jaxquard.evaluate.cfp.sum_price import equation_7
+from jaxquard.evaluate.cfp.run.sum_price import equation_7
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments, reshard_times_s
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.shardings.boundaries import Role, find_borders

@@ -4,14 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jaxquard.evaluate.cfp.cell import Cell
-from jaxquard.evaluate.cfp.cell_content import Results, read_results, results_text
-from jaxquard.evaluate.cfp.cell_spec import CellSpec
-from jaxquard.evaluate.cfp.cell_step import axes_of
-from jaxquard.evaluate.cfp.cells import MODELS, QUICK_MODELS, full_cells, quick_cells
-from jaxquard.evaluate.cfp.depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
-from jaxquard.evaluate.cfp.describe_machine import describe_machine
-from jaxquard.evaluate.cfp.run_cell import OnPart, run_cell
+from jaxquard.evaluate.cfp.cells.cell import Cell, CellSpec
+from jaxquard.evaluate.cfp.cells.cell_step import axes_of
+from jaxquard.evaluate.cfp.cells.grid import MODELS, QUICK_MODELS, full_cells, quick_cells
+from jaxquard.evaluate.cfp.cells.results_file import Results, read_results, results_text
+from jaxquard.evaluate.cfp.run.depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
+from jaxquard.evaluate.cfp.run.run_cell import OnPart, describe_machine, run_cell
 from jaxquard.intraop.plan.sharding_plan import make_mesh
 from jaxquard.pricing import PriceCache
 
