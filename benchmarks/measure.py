@@ -23,7 +23,7 @@ class Measurement:
     times_s: tuple[float, ...]
 
     @property
-    def least_s(self) -> float:
+    def minimum_s(self) -> float:
         return min(self.times_s)
 
     @property
@@ -44,7 +44,7 @@ class Measurement:
         return statistics.median(own / other for own, other in pairs)
 
     def least_ratio_to(self, base: "Measurement") -> float:
-        return self.least_s / base.least_s
+        return self.minimum_s / base.minimum_s
 
 
 def measure(
@@ -88,7 +88,7 @@ def print_ratios(
         ratio = measurement.ratio_to(measurements[base])
         table.add_row(
             name,
-            format_time(measurement.least_s),
+            format_time(measurement.minimum_s),
             format_time(measurement.median_s),
             f"{measurement.spread:.0%}",
             f"{ratio:.3f}",

@@ -139,10 +139,10 @@ def main() -> None:
 
     for case, (_, num_trips, num_rounds) in CASES.items():
         measurements = measure({name: together(case, name) for name in cases[case]}, num_rounds=num_rounds)
-        least_s = measurements["ours"].least_s / num_trips / 2
+        minimum_s = measurements["ours"].minimum_s / num_trips / 2
         print_ratios(
             measurements,
-            title=f"{num_trips} trips of {case} to and fro; ours takes {least_s * 1e6:.0f} µs one way at least",
+            title=f"{num_trips} trips of {case} to and fro; ours takes {minimum_s * 1e6:.0f} µs one way at least",
             base="bare transfer",
             at_most={"ours": TARGETS[case]} if case in TARGETS else None,
         )

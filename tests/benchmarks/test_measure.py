@@ -18,7 +18,7 @@ def test_rounds_are_interleaved_and_rotate():
 
 def test_times_are_seconds():
     (measurement,) = measure({"sleep": lambda: time.sleep(0.02)}, num_rounds=2, num_warmups=0).values()
-    assert 0.02 <= measurement.least_s <= measurement.median_s
+    assert 0.02 <= measurement.minimum_s <= measurement.median_s
 
 
 def test_waits_for_results():

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from jaxquard.errors import ShardingError
 from jaxquard.pricing import PriceCache
-from jaxquard.pricing.steady_cpu import make_cpu_steady
+from jaxquard.pricing.measure.steady_cpu import make_cpu_steady
 
 ModelArgument = Annotated[
     str,

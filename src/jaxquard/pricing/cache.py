@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Where a user's caches are kept."""
+    """Returns the folder of the user's caches."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "jaxquard" / "prices"
 

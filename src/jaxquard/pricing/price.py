@@ -1,23 +1,23 @@
-"""What a program costs, and who says so."""
+"""Prices: seconds and bytes of a program, with their provenance; failures; and the protocol of a pricer."""
 
 import enum
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a price comes from.
+    """The source of a price.
 
     Attributes:
         pricer: "measured".
-        device_kind: as JAX names it; on CPU followed by the processor and its cores, which JAX does not tell.
+        device_kind: as JAX names it; on CPU followed by the processor and its cores, which JAX does not give.
         date: of the measurement, ISO 8601 in UTC.
         num_runs: how many timed runs there were.
-        was_stopped_early: whether it was so much slower than its rivals that the rest of the runs was spared.
+        was_stopped_early: whether it was so much slower than its candidates that the rest of the runs was spared.
     """
 
     pricer: str
@@ -42,12 +42,12 @@ class Price:
     which are slower (on CPU some microseconds an instruction), and is applied to the time without one.
 
     Attributes:
-        time_s: the least of the runs; of close rivals, what their runs side by side tell (`even_times`).
+        time_s: the minimum of the runs; of close candidates, from their runs side by side (`paired_times`).
         compute_s: `time_s` less `communication_s`.
-        communication_s: as above; None if nobody asked, or where the platform cannot tell.
+        communication_s: as above; None if nobody asked, or where the platform does not show it.
         peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.
-        spread: how far the upper quartile of the runs lies above the least, as a part of the least; None if there
-            were too few runs to tell.
+        spread: how far the upper quartile of the runs lies above the minimum, as a part of the minimum; None if there
+            were too few runs.
     """
 
     time_s: float
@@ -59,7 +59,7 @@ class Price:
 
 
 class FailureReason(enum.Enum):
-    """Why a candidate was set aside."""
+    """The reason why a candidate failed."""
 
     OUT_OF_MEMORY = "out of memory"
     TOO_SLOW = "too slow"
@@ -70,7 +70,7 @@ class FailureReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A candidate that was set aside: which, why, and the first line of what was said."""
+    """A candidate that failed: its name, the reason, and the first line of the error."""
 
     name: str
     reason: FailureReason
@@ -82,10 +82,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far pricing is.
+    """The progress of pricing.
 
     Attributes:
-        done: how many programs have a price or were set aside.
+        done: how many programs have a price or failed.
         name: the program that was last in work, or what is done with all of them.
         num_cached: how many prices were known before.
         left_s: how long the rest may take; None as long as nothing is measured.
@@ -119,7 +119,7 @@ class Pricer(Protocol):
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
-        """The prices of many, in their order; what fails is set aside.
+        """The prices of many, in their order; what fails fails.
 
         Args:
             groups: for each program, a key that it shares with those that compete with it; by default all do.
@@ -134,10 +134,10 @@ class Pricer(Protocol):
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
-        """The prices of a few close rivals, so exact that they tell which is best, if this pricer can do better.
+        """The prices of a few close candidates, exact enough to show which is best, if this pricer can do better.
 
         Args:
-            groups: as in `price_all`, where rivals come in parts: those of a group compete, and all run side by side.
+            groups: as in `price_all`, where candidates come in parts: a group competes, and all run side by side.
             on_progress: called as prices become known.
         """
         ...

@@ -25,7 +25,7 @@ def with_runs(cell, change):
 
 def test_figure_1_has_four_configurations_by_volume():
     found = figure_1([made_cell("llama")])
-    assert [one.name for one in found] == ["least volume (Alpa)", "Megatron", "chosen", "data parallel"]
+    assert [one.name for one in found] == ["minimum volume (Alpa)", "Megatron", "chosen", "data parallel"]
     assert [one.volume_bytes / MIB for one in found] == [4.0, 5.0, 6.0, 8.0]
     assert found[2].communication_s == pytest.approx(0.2 * 10e-3)
 
@@ -33,8 +33,8 @@ def test_figure_1_has_four_configurations_by_volume():
 def test_figure_1_fills_up_where_plans_are_the_same():
     cell = replace(made_cell("llama"), chosen="data parallel")
     names = [one.name for one in figure_1([cell])]
-    # The strategy of least volume that is not one of the others: rows everywhere is what the least volume has.
-    assert names == ["least volume (Alpa)", "Megatron", "rows, rows, rows, columns", "data parallel"]
+    # The strategy of minimum volume that is not one of the others: rows everywhere is what the minimum volume has.
+    assert names == ["minimum volume (Alpa)", "Megatron", "rows, rows, rows, columns", "data parallel"]
 
 
 def test_figure_1_needs_llama():

@@ -85,7 +85,7 @@ def test_claims_name_their_exceptions():
     found = {claim.text: claim for claim in check_claims(Results(cells=(bad,)))}
     no_slower = next(claim for text, claim in found.items() if "no slower" in text)
     assert no_slower.holds is False
-    # Too large are data parallelism, Megatron and the least volume.
+    # Too large are data parallelism, Megatron and the minimum volume.
     assert len(no_slower.exceptions) == 3
     assert next(claim for text, claim in found.items() if "ZeRO-1" in text).exceptions == (
         "llama, 2 layers of 256, batch 8, at most 29 MiB: 0.65 of ours",
@@ -150,10 +150,10 @@ def test_targets_over_cells():
 def test_lucky_runs_are_told_beside():
     """By the least run a baseline is best; by runs side by side it is not."""
     cell = made_cell()
-    runs = [replace(run, least_s=0.009 if run.name == "megatron" else run.measured_s) for run in cell.runs]
+    runs = [replace(run, minimum_s=0.009 if run.name == "megatron" else run.measured_s) for run in cell.runs]
     found = targets([replace(cell, runs=tuple(runs))])[0]
     assert found.is_met
-    assert found.found == "worst 0.0%, mean 0.0% of 1 cells; by the least run of each worst 11.1%, mean 11.1%"
+    assert found.found == "worst 0.0%, mean 0.0% of 1 cells; by the fastest run of each worst 11.1%, mean 11.1%"
 
 
 def test_a_faster_machine_is_no_error_of_ratios():

@@ -121,7 +121,7 @@ def test_some_strategies_of_a_layer(analysis, prices):
         zip((plan.name for plan in every), volumes(analysis, [p.assignment for p in every]), strict=True)
     )
     least = sorted(sizes_bytes, key=sizes_bytes.__getitem__)[:3]
-    # The fastest, those of least volume, and the slowest among others.
+    # The fastest, those of minimum volume, and the slowest among others.
     assert {*(plan.name for plan in every[:3]), *least, every[-1].name} <= {plan.name for plan in some}
     assert [plan for plan in every if plan in some] == some
     assert len(layer_strategies(analysis, prices, bases=[chosen], count=1, limit_bytes=None)) == 1

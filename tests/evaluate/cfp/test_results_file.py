@@ -38,11 +38,11 @@ def test_the_text_is_plain_json_without_infinities():
         ('{"schema": "jaxquard.reproduce.meshslice"}', "but found jaxquard.reproduce.meshslice."),
         (
             '{"schema": "jaxquard.reproduce.cfp", "version": 1}',
-            "cut off: the file lacks the key cells. Remove it",
+            "truncated: the file lacks the key cells. Remove it",
         ),
         (
             '{"schema": "jaxquard.reproduce.cfp", "version": 1, "cells": [{"runs": 1}], "depths": []}',
-            "was changed or cut off",
+            "was changed or truncated",
         ),
     ],
 )

@@ -35,10 +35,10 @@ class PretendedSteps:
 
     def time(self, names, effort, *, round_size, on_step):
         if effort is COARSE:
-            return {name: Timing(time_s=self.time_s(name), least_s=self.time_s(name)) for name in names}
+            return {name: Timing(time_s=self.time_s(name), minimum_s=self.time_s(name)) for name in names}
         self.fine = names
         return {
-            name: Timing(time_s=PACE * self.time_s(name), least_s=self.time_s(name), spread=0.5, error=0.01)
+            name: Timing(time_s=PACE * self.time_s(name), minimum_s=self.time_s(name), spread=0.5, error=0.01)
             for name in names
         }
 

@@ -14,7 +14,7 @@ from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.shardings.boundaries import Role, find_borders
 from jaxquard.intraop.shardings.programs import write_step
 from jaxquard.pricing import Price
-from jaxquard.pricing.lower_program import lower_program
+from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.blocks.test_no_communication import collectives
 from tests.intraop.fake_pricer import PROVENANCE
 from tests.intraop.steps import LINE, analyse, mesh_of, zoo_types

@@ -25,12 +25,12 @@ def check_claims(results: Results) -> tuple[Claim, ...]:
     return (
         make_claim(
             "5.2",
-            "The chosen plan is no slower than data parallelism, Megatron or the least volume (beyond chance).",
+            "The chosen plan is no slower than data parallelism, Megatron or the minimum volume (beyond chance).",
             len(ran),
             (f"{cell.spec.name}: {run.name} is faster" for cell in ran for run in faster_baselines(cell)),
         ),
         make_claim("5.3", "The chosen plan has the least communication of all.", *_least_communication(cells)),
-        make_claim("5.4", "It fits where the plan of least volume does, and where that one does not.", *_fits(limited)),
+        make_claim("5.4", "It fits wherever the plan of minimum volume does, and also elsewhere.", *_fits(limited)),
         make_claim("5.4", "Under a limit it is faster than ZeRO-1.", *_beats_zero(limited)),
         make_claim("5.5", "Compiling takes about as long whatever the batch.", *_stable_compiling(cells)),
         make_claim("5.5", "Pricing takes less time than its compilers and runs, added up.", *_cut(priced_cells(cells))),
@@ -62,7 +62,7 @@ def _fits(cells: Sequence[Cell]) -> tuple[int, list[str]]:
         if volume_fits and not ours_fits:
             found.append(cell.spec.name)
     if cells and not smaller and not found:
-        found.append("the plan of least volume fits wherever ours does")
+        found.append("the plan of minimum volume fits wherever ours does")
     return len(cells), found
 
 

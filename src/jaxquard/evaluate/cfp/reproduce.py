@@ -35,8 +35,8 @@ def reproduce_cfp(
         path: where results are kept after every cell; what is in it already of this machine stays, and of others what
             is not asked for.
         cache: where prices of parts are kept.
-        on_cell, on_part: told how far the cells are, and how far the work of the present one.
-        on_done: told of each cell that was run now.
+        on_cell, on_part: called with how far the cells are, and how far the work of the present one.
+        on_done: called with each cell that was run now.
 
     Raises:
         JaxquardError: if the file holds something else.
@@ -72,7 +72,7 @@ def run_cells(
     on_part: OnPart = lambda *_: None,
     on_done: Callable[[Cell], None] = lambda cell: None,
 ) -> Results:
-    """Runs what the file does not have yet of this machine; `on_done` is told of each cell that was run now.
+    """Runs what the file does not have yet of this machine; `on_done` is called with each cell that was run now.
 
     Raises:
         JaxquardError: if the file holds something else.

@@ -42,4 +42,4 @@ def read_results(path: Path, kind: Any, *, schema: str, version: int, command: s
             raise DataError(f"the file lacks the key {missing[0]}")
         return from_data(kind, data, where="the file")
     except DataError as error:
-        raise JaxquardError(f"{path} was changed or cut off: {error}. Remove it, and run again.") from None
+        raise JaxquardError(f"{path} was changed or truncated: {error}. Remove it, and run again.") from None

@@ -43,9 +43,9 @@ class Headline:
 
     Attributes:
         by_set: ours, for each set of constants by its label.
-        band: the least and the most over the measured sets.
-        band_sets: in words, the sets that give the least and those that give the most.
-        fitted: the least and the most with the constants that are fitted to the headlines.
+        band: the minimum and the maximum over the measured sets.
+        band_sets: in words, the sets that give the minimum and those that give the maximum.
+        fitted: the minimum and the maximum with the constants that are fitted to the headlines.
     """
 
     paper: PaperHeadline
@@ -119,7 +119,7 @@ def is_near(ours: float, paper: float) -> bool:
 
 
 def is_nominal(one: ConstantSet, section: str) -> bool:
-    """Whether a section's results are the authors' with this set."""
+    """Returns whether the authors' results of a section are those of this set."""
     if section.startswith(_REAL_MESH_SECTION):
         return one.name == MAIN and not one.is_bidirectional
     return one.name == SIMULATION and one.is_bidirectional

@@ -23,7 +23,7 @@ OnProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """What `reproduce_meshslice` found, in the order of the paper."""
+    """The results of `reproduce_meshslice`, in the order of the paper."""
 
     paper: Paper
     headlines: tuple[Headline, ...]
@@ -42,7 +42,7 @@ class Reproduction:
 
 
 def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: None) -> Reproduction:
-    """Computes everything; `on_progress` is told how many parts are done, of how many, and the next one's name."""
+    """Computes everything; `on_progress` gets the number of parts that are done, of all, and the next one's name."""
     tuner, paper = Tuner(), load_paper()
     simulated = constant_set(SIMULATION, is_bidirectional=True).cluster
     real = constant_set(MAIN, is_bidirectional=False).cluster

@@ -23,7 +23,7 @@ from jaxquard.intraop.plan.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step, check_choices
 from jaxquard.intraop.step.fingerprint import WEAK, differences, type_text
 from jaxquard.intraop.step.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
-from jaxquard.pricing.automatic_mesh import automatic_mesh
+from jaxquard.pricing.program.sharded_program import automatic_mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from jaxquard.intraop.shardings.crossings import Copies, Crossing, Way, copy_at_
 from jaxquard.intraop.shardings.layouts import Assignment, Layouts, Storage, lay_out
 from jaxquard.intraop.step.phases import Phase
 from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close, make_jaxpr
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 def write_segments(

@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass, field
 
+from jaxquard.ir.codec import stored
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSpec:
@@ -14,7 +16,7 @@ class CellSpec:
         memory_limit_bytes: what a step may take on each device.
         memory_limit_share: the same as a part of what data parallelism takes, as predicted.
         num_strategies: how many strategies of the layers are run whole as well: a third the fastest by equation (8),
-            a third those of least volume, and others; None for all, 0 for none. Where layers are of several kinds,
+            a third those of minimum volume, and others; None for all, 0 for none. Where layers are of several kinds,
             one kind at a time takes them.
         num_finalists: how many plans of the search are priced whole, or in pairs of neighbours.
         is_thin: each block has two choices only, that of data parallelism and that of Megatron.
@@ -52,7 +54,7 @@ class CellSpec:
 
     @property
     def has_limit(self) -> bool:
-        """Whether memory is limited."""
+        """True if memory is limited."""
         return self.memory_limit_bytes is not None or self.memory_limit_share is not None
 
 
@@ -64,7 +66,7 @@ _FEW = 0.15
 
 
 class Role(enum.Enum):
-    """Why a plan was looked at."""
+    """The reason why a plan was looked at."""
 
     FINALIST = "finalist"
     BASELINE = "baseline"
@@ -83,14 +85,14 @@ class PlanRun:
         predicted_s: by the prices of parts and of what neighbours share.
         sum_s: by equation (8).
         predicted_bytes: by the programs of the prediction; of strategies, which have none, by equation (9).
-        coarse_s: the least of a few runs, at the machine's pace in the many.
-        measured_s: by many runs in turns with the others, side by side with them (`even_times`).
-        least_s: the least of these.
-        spread: how far their upper quartile lies above the least, as a part of it.
+        coarse_s: the minimum of a few runs, at the machine's pace in the many.
+        measured_s: by many runs in turns with the others, side by side with them (`paired_times`).
+        minimum_s: the minimum of these.
+        spread: how far their upper quartile lies above the minimum, as a part of it.
         error: the standard error of `measured_s` against those of the others, as a part of it.
         compute_s: of a step, on one device; and `communication_s`.
         peak_bytes: of the compiled step, on each device.
-        failure: why it was set aside.
+        failure: the reason why it failed.
     """
 
     name: str
@@ -104,7 +106,7 @@ class PlanRun:
     predicted_bytes: int | None = None
     coarse_s: float | None = None
     measured_s: float | None = None
-    least_s: float | None = None
+    minimum_s: float | None = field(default=None, metadata=stored(formerly=("least_s",)))
     spread: float | None = None
     error: float | None = None
     compute_s: float | None = None
@@ -131,13 +133,13 @@ class BlockInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Where the time of a cell went.
+    """The seconds of each part of a cell's work.
 
     Attributes:
         traced: the user's step to a jaxpr.
         analysed: blocks and segments.
         lowered, compiled, profiled: of the programs of segments; compiling is added up over all of them, so that
-            parallel compilers do not shorten it. None where the pricer does not tell.
+            parallel compilers do not shorten it. None where the pricer does not report it.
         priced: all of these on the clock.
         composed: the search over prices.
         predicted: pricing finalists and baselines, on the clock.
@@ -169,7 +171,8 @@ class Cell:
         limit_bytes: the memory limit that was used.
         chosen: the name of the plan that the search chose; None if nothing fits.
         num_programs: what was priced for the search, as equation (7) counts.
-        equation_7: what equation (7) gives for the blocks and segments found, with one block on each side of a border.
+        equation_7: the programs of equation (7) for the blocks and segments found, with one block on each side of a
+            boundary.
         num_known: of the prices, those that came from a cache, so that they took no time.
         machine: in words.
         failure: why nothing was chosen.
@@ -189,7 +192,7 @@ class Cell:
 
     @property
     def is_measured_anew(self) -> bool:
-        """Whether nearly all prices were measured for this cell, so that its seconds tell what a search takes."""
+        """True if nearly all prices were measured for this cell, so that its seconds are those of a search."""
         return self.num_known <= _FEW * self.num_programs
 
     def run(self, name: str) -> PlanRun | None:
@@ -202,7 +205,7 @@ class Cell:
         return None if self.chosen is None else self.run(self.chosen)
 
     def fits(self, run: PlanRun) -> bool:
-        """Whether a plan ran within the limit; without one, whether it ran."""
+        """Returns whether a plan ran within the limit; without one, whether it ran."""
         if run.time_s is None or run.peak_bytes is None:
             return False
         return self.limit_bytes is None or run.peak_bytes <= self.limit_bytes

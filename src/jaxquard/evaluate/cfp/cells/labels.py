@@ -13,7 +13,7 @@ PLAN_LABELS = {
     "data parallel": "data parallel",
     "megatron": "Megatron",
     "megatron, sequence parallel": "Megatron, sequence parallel",
-    "volume": "least volume (Alpa)",
+    "volume": "minimum volume (Alpa)",
     "zero 1": "ZeRO-1",
     "zero 3": "ZeRO-3",
 }
@@ -53,7 +53,7 @@ def size_label(spec: CellSpec) -> str:
 
 
 def chosen_words(cell: Cell) -> str:
-    """What the chosen plan is: a baseline by its name, or one that the search put together."""
+    """Names the chosen plan: a baseline, or one that the search put together."""
     best = cell.best
     if best is None:
         return "nothing fits"

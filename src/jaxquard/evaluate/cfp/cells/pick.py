@@ -11,7 +11,7 @@ NUM_BY_VOLUME = 20
 
 
 def line_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Of one mesh axis, without a limit, and of the model's least depth: the grid."""
+    """Of one mesh axis, without a limit, and of the model's smallest depth: the grid."""
     deep = deep_cells(cells)
     return [cell for cell in _on_a_line(cells) if cell not in deep]
 
@@ -19,10 +19,10 @@ def line_cells(cells: Sequence[Cell]) -> list[Cell]:
 def deep_cells(cells: Sequence[Cell]) -> list[Cell]:
     """The same, but deeper than others of the model: their predictions are no measurements of the whole."""
     found = _on_a_line(cells)
-    least: dict[str, int] = {}
+    smallest: dict[str, int] = {}
     for spec in (cell.spec for cell in found):
-        least[spec.model] = min(spec.num_layers, least.get(spec.model, spec.num_layers))
-    return [cell for cell in found if cell.spec.num_layers > least[cell.spec.model]]
+        smallest[spec.model] = min(spec.num_layers, smallest.get(spec.model, spec.num_layers))
+    return [cell for cell in found if cell.spec.num_layers > smallest[cell.spec.model]]
 
 
 def _on_a_line(cells: Sequence[Cell]) -> list[Cell]:
@@ -36,7 +36,7 @@ def first_cell(cells: Sequence[Cell], model: str) -> Cell | None:
 
 
 def are_some_strategies(cell: Cell) -> bool:
-    """Whether a part of the strategies of the layers was run, and not all."""
+    """Returns whether some of the layers' strategies were run, and not all."""
     return cell.spec.num_strategies is not None and cell.spec.num_strategies > 0
 
 

@@ -1,4 +1,4 @@
-"""What the project wants of a search, cell by cell and over all cells."""
+"""Targets of the project for a search, cell by cell and over all cells."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ LEAST_OVER_VOLUME = 1.3
 MOST_ERROR = 0.08
 VOLUME = "volume"
 # Two standard errors of a comparison are chance. Where a cell does not say, as those of runs by hand: what 30 runs side
-# by side on 2 busy cores have (`even_times`).
+# by side on 2 busy cores have (`paired_times`).
 NUM_ERRORS, USUAL_ERROR = 2.0, 0.015
 
 
@@ -26,7 +26,7 @@ class Target:
 
 
 def behind_best(cell: Cell, *, time_s: Callable[[PlanRun], float | None] = lambda run: run.measured_s) -> float | None:
-    """How much longer the chosen plan takes than the fastest that was run and fits, as a part; at least 0."""
+    """Returns how much longer the chosen plan takes than the fastest that was run and fits, as a part; at least 0."""
     chosen_s = None if cell.best is None else time_s(cell.best)
     times_s = [found_s for run in cell.runs if (found_s := time_s(run)) is not None and cell.fits(run)]
     return None if chosen_s is None or not times_s else max(0.0, chosen_s / min(times_s) - 1)
@@ -40,14 +40,14 @@ def faster_baselines(cell: Cell) -> list[PlanRun]:
     found = []
     for run in cell.runs:
         if run.role is Role.BASELINE and run.measured_s is not None and cell.fits(run):
-            room = NUM_ERRORS * math.hypot(*(USUAL_ERROR if one.error is None else one.error for one in (run, best)))
-            if run.measured_s * (1 + room) < best.measured_s:
+            margin = NUM_ERRORS * math.hypot(*(USUAL_ERROR if one.error is None else one.error for one in (run, best)))
+            if run.measured_s * (1 + margin) < best.measured_s:
                 found.append(run)
     return found
 
 
 def over_volume(cell: Cell) -> float | None:
-    """How many times as long as the chosen plan the plan of least volume takes, if that fits."""
+    """Returns the time of the plan of minimum volume over that of the chosen plan, if both fit."""
     chosen, volume = _chosen_s(cell), cell.run(VOLUME)
     if chosen is None or volume is None or volume.measured_s is None or not cell.fits(volume):
         return None
@@ -55,7 +55,7 @@ def over_volume(cell: Cell) -> float | None:
 
 
 def errors(runs: Iterable[PlanRun], guess: Callable[[PlanRun], float | None]) -> list[float]:
-    """How far guesses are off, as a part of what was measured, for those that have both."""
+    """Returns the errors of predictions, as a part of what was measured, for those that have both."""
     pairs = [(guess(run), run.measured_s) for run in runs]
     return [abs(guessed / time_s - 1) for guessed, time_s in pairs if guessed is not None and time_s is not None]
 
@@ -88,13 +88,13 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
     # Beside baselines alone, the best is no news.
     full = [cell for cell in cells if cell.spec.num_strategies != 0] or cells
     behind = [(cell, part) for cell in full if (part := behind_best(cell)) is not None]
-    # The least run of each is what many report; who has it is chance (`even_times`).
-    by_least = [part for cell in full if (part := behind_best(cell, time_s=lambda run: run.least_s)) is not None]
+    # The fastest run of each is what many report; who has it is chance (`paired_times`).
+    by_least = [part for cell in full if (part := behind_best(cell, time_s=lambda run: run.minimum_s)) is not None]
     if behind:
         found = f"{_worst_and_mean([part for _, part in behind])} of {len(behind)} cells"
         yield Target(
             text=f"within {MOST_BEHIND_BEST:.0%} of the best of all that were run",
-            found=f"{found}; by the least run of each {_worst_and_mean(by_least)}" if by_least else found,
+            found=f"{found}; by the fastest run of each {_worst_and_mean(by_least)}" if by_least else found,
             is_met=all(part <= MOST_BEHIND_BEST for _, part in behind),
             exceptions=tuple(f"{cell.spec.name}: {part:.1%}" for cell, part in behind if part > MOST_BEHIND_BEST),
         )
@@ -113,7 +113,7 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
     if ratios:
         mean = geometric_mean(ratios)
         yield Target(
-            text=f"geometric mean at least {LEAST_OVER_VOLUME:g} times as fast as the plan of least volume",
+            text=f"geometric mean at least {LEAST_OVER_VOLUME:g} times as fast as the plan of minimum volume",
             found=f"{mean:.2f}, from {min(ratios):.2f} to {max(ratios):.2f}",
             is_met=mean >= LEAST_OVER_VOLUME,
         )
@@ -146,7 +146,7 @@ def _errors(cells: Sequence[Cell]) -> Iterator[Target]:
 def _programs(cells: Sequence[Cell]) -> Target:
     pairs = {(cell.spec.model, cell.num_programs, cell.equation_7) for cell in cells}
     return Target(
-        text="programs priced at most as equation (7) gives, with one block on each side of a border",
+        text="programs priced at most as equation (7) gives, with one block on each side of a boundary",
         found=", ".join(f"{model} {found} of {given}" for model, found, given in sorted(pairs)),
         is_met=all(found <= given for _, found, given in pairs),
     )

@@ -14,7 +14,7 @@ _COUNT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One configuration; communication is not known where the profiler cannot tell."""
+    """One configuration; communication is not known where the profiler does not show it."""
 
     name: str
     volume_bytes: float
@@ -28,7 +28,7 @@ def llama_cell(cells: Sequence[Cell]) -> Cell | None:
 
 
 def figure_1(cells: Sequence[Cell]) -> tuple[Configuration, ...]:
-    """Data parallelism, Megatron, the least volume and the chosen plan; other strategies where some are the same."""
+    """Data parallelism, Megatron, the minimum volume and the chosen plan; other strategies where some are the same."""
     cell = llama_cell(cells)
     if cell is None:
         return ()
@@ -49,7 +49,7 @@ def _add(found: dict[tuple[object, ...], Configuration], name: str, run: PlanRun
 
 
 def draw_figure_1(configurations: Sequence[Configuration]) -> str:
-    """Each number relative to the least of its kind, so that their orders can be compared."""
+    """Each number relative to the minimum of its kind, so that their orders can be compared."""
     columns = (
         ("volume, symbolic", "#e0a93b", [one.volume_bytes for one in configurations], mebibytes),
         ("communication time", COMMUNICATION_COLOR, [one.communication_s for one in configurations], milliseconds),
@@ -57,17 +57,17 @@ def draw_figure_1(configurations: Sequence[Configuration]) -> str:
     )
     series = []
     for name, color, values, show in columns:
-        least = min((value for value in values if value), default=1.0)
+        smallest = min((value for value in values if value), default=1.0)
         bars = tuple(
-            None if value is None else Bar(value=value / least, hint=f"{one.name}, {name} ({show(value)})")
+            None if value is None else Bar(value=value / smallest, hint=f"{one.name}, {name} ({show(value)})")
             for one, value in zip(configurations, values, strict=True)
         )
         series.append(Series(name=name, color=color, bars=bars))
     return bar_chart(
-        "LLAMA, each number relative to the least of its kind",
+        "LLAMA, each number relative to the minimum of its kind",
         [one.name for one in configurations],
         series,
-        value_name="times the least",
+        value_name="times the minimum",
         show=digits,
         show_tick=lambda value: f"{value:g}",
         width=1100,

@@ -22,15 +22,15 @@ def memory_cells(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def batch_series(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of the least depth, by batch."""
-    least = min((cell.spec.num_layers for cell in cells), default=0)
-    return sorted((cell for cell in cells if cell.spec.num_layers == least), key=lambda cell: cell.spec.batch_size)
+    """Cells of the smallest depth, by batch."""
+    smallest = min((cell.spec.num_layers for cell in cells), default=0)
+    return sorted((cell for cell in cells if cell.spec.num_layers == smallest), key=lambda cell: cell.spec.batch_size)
 
 
 def depth_series(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of the least batch, by depth."""
-    least = min((cell.spec.batch_size for cell in cells), default=0)
-    return sorted((cell for cell in cells if cell.spec.batch_size == least), key=lambda cell: cell.spec.num_layers)
+    """Cells of the smallest batch, by depth."""
+    smallest = min((cell.spec.batch_size for cell in cells), default=0)
+    return sorted((cell for cell in cells if cell.spec.batch_size == smallest), key=lambda cell: cell.spec.num_layers)
 
 
 def draw_figure_11(cells: Sequence[Cell]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Figure 14: the configurations of the plan of least volume and of the chosen one, block by block."""
+"""Figure 14: the configurations of the plan of minimum volume and of the chosen one, block by block."""
 
 from collections.abc import Sequence
 

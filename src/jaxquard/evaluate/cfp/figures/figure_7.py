@@ -1,4 +1,4 @@
-"""Figure 7: throughput of the chosen plan, of data parallelism, of Megatron and of the plan of least volume."""
+"""Figure 7: throughput of the chosen plan, of data parallelism, of Megatron and of the plan of minimum volume."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Speedups:
 
 
 def speedups(cells: Sequence[Cell], over: str) -> Speedups:
-    """How many times as long the other plan takes; one that is too large for a cell's limit does not count."""
+    """Returns the other plan's time over the chosen one's; a plan over a cell's limit does not count."""
     found = []
     for cell in cells:
         ours, other = compared_s(cell, OURS), cell.run(over)

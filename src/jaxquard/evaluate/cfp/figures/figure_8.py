@@ -13,7 +13,7 @@ from jaxquard.report.bar_chart import Bar, Series, bar_chart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What each device sends in a compiled step, and the communication that is not hidden behind computation."""
+    """Bytes that each device sends in a compiled step, and the communication that computation does not hide."""
 
     model: str
     plan: str

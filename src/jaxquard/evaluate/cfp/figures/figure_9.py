@@ -1,4 +1,4 @@
-"""Figure 9: the configurations of least volume, in its order, with what they really take."""
+"""Figure 9: the configurations of minimum volume, in its order, with what they really take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class ByVolume:
 
     Attributes:
         fastest: the place of the fastest of all strategies that ran in that order, from 1.
-        fastest_volume: its volume relative to the least.
+        fastest_volume: its volume relative to the minimum.
     """
 
     cell: Cell

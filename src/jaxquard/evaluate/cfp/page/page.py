@@ -31,14 +31,14 @@ def _intro(results: Results) -> str:
         html_paragraph(
             f"{verdict_counts(results)}. Everything here was measured: whole training steps as real SPMD programs, "
             f"on virtual devices of a CPU ({machines}). The paper ran models of billions of parameters on GPUs. So "
-            "seconds, bytes and the size of a gain cannot be compared. What can: whether the plan of least volume "
+            "seconds, bytes and the size of a gain cannot be compared. What can: whether the plan of minimum volume "
             "is the fastest, whether prices of parts predict the whole, whether the search finds what running "
             "everything finds, and what a search costs."
         ),
         html_paragraph(
             "On this machine devices share one memory and the same cores. Sending is copying, so that bytes cost "
-            "little; a collective costs a meeting of all devices; and work that is not cut is done once by each "
-            "device on the same cores. Alpa itself does not run here: its rule, the least symbolic volume, is an "
+            "little; a collective costs a meeting of all devices; and work that is not sharded is done once by each "
+            "device on the same cores. Alpa itself does not run here: its rule, the minimum symbolic volume, is an "
             "integer program over the same blocks. PyTorch and DeepSpeed-Megatron stand as data parallelism and "
             "Megatron's tensor parallelism, in the same harness.",
             is_note=True,
@@ -79,14 +79,14 @@ def _method(results: Results) -> str:
             "Every cell is one search as `jq.search_sharding` does it. Then the chosen plan, the finalists, the "
             "baselines and the strategies of the layers are compiled whole, once; all run a few times; then the "
             "best ten, the chosen one and the baselines in turns, 30 to 90 times each. Times are in the mean as long "
-            "as the least run of each, and in the ratios that the runs of most rounds show, side by side. The "
+            "as the fastest run of each, and in the ratios that the runs of most rounds show, side by side. The "
             "strategies take the same choice in all layers of a kind, one kind at a time; all other choices are "
             "those of the chosen plan, or of the fastest finalist where that is a baseline with choices of its own; "
             "state is kept as it is used."
         ),
         html_paragraph(
             "Not done: models of the paper's size, several nodes, GPUs with and without NVLink. Communication is "
-            "told from computation by JAX's profiler in runs of their own, and its share applied to the others.",
+            "separated from computation by JAX's profiler in runs of their own, and its share applied to the others.",
             is_note=True,
         ),
     )

@@ -36,8 +36,8 @@ def _figure_1(results: Results) -> str:
         "figure-1",
         "Figure 1: volume against communication",
         html_paragraph(
-            f"Four configurations of {cell_label(cell.spec)}, from the least symbolic volume to the most. "
-            "Communication is what is not hidden behind computation. If volume told the time, all bars would grow "
+            f"Four configurations of {cell_label(cell.spec)}, from the minimum symbolic volume to the most. "
+            "Communication is what is not hidden behind computation. If volume decided the time, all bars would grow "
             "to the right. The symbolic volume is that of the choices: that state is kept in parts, as with ZeRO, "
             "is not in it."
         ),
@@ -51,7 +51,7 @@ def _section_52(results: Results) -> list[str]:
     contents = [
         html_paragraph(
             "Tokens a second of whole steps, by runs side by side. Beside data parallelism, Megatron and the "
-            "least volume, which the paper compares with, the table has ZeRO and sequence parallelism, cells with a "
+            "minimum volume, which the paper compares with, the table has ZeRO and sequence parallelism, cells with a "
             "memory limit, and how far the chosen plan is behind the best of all that were run: more than 1x is slower "
             "than ours."
         ),
@@ -60,8 +60,8 @@ def _section_52(results: Results) -> list[str]:
     if meshes:
         contents += [
             html_paragraph(
-                "Meshes of several shapes: 1×8 is one axis. On two axes the outer one cuts the batch, as in the paper; "
-                "the plan of least volume may take any combination."
+                "Meshes of several shapes: 1×8 is one axis. On two, the outer one shards the batch, as in the paper; "
+                "the plan of minimum volume may take any combination."
             ),
             html_charts(*meshes),
         ]
@@ -88,18 +88,18 @@ def _section_53(results: Results) -> list[str]:
     if by_volume:
         text = (
             "Strategies of the layers, in layers of the same kind the same, in the order of Alpa's cost. If volume "
-            "told the time, bars would grow to the right, and the first would be the fastest."
+            "decided the time, bars would grow to the right, and the first would be the fastest."
         )
         if any(are_some_strategies(one.cell) for one in by_volume):
             text += (
                 " Not all strategies were run: a third of these are the fastest by equation (8), a third those of "
-                "least volume, the others spread over the rest. So places count among those alone."
+                "minimum volume, the others spread over the rest. So places count among those alone."
             )
         charts = html_charts(*draw_figure_9(by_volume))
         sections.append(
             html_section(
                 "figure-9",
-                "Figure 9: the configurations of least volume",
+                "Figure 9: the configurations of minimum volume",
                 html_paragraph(text),
                 charts,
                 volume_table(by_volume),
@@ -134,7 +134,7 @@ def _section_54(results: Results) -> list[str]:
             "Figure 11: under a memory limit",
             html_paragraph(
                 "LLAMA. What a step takes on each device is the compiler's own account: arguments, temporaries and "
-                "results. The plan of least volume knows no limit, as in the paper. The search may also take ZeRO "
+                "results. The plan of minimum volume knows no limit, as in the paper. The search may also take ZeRO "
                 "where that is the fastest that fits."
             ),
             html_charts(*draw_figure_11(cells)),
@@ -186,9 +186,9 @@ def _figure_14(results: Results) -> str:
         "figure-14",
         "Figure 14: the plans themselves",
         html_paragraph(
-            "What each block cuts: rows of the batch, columns of the weight, what the product sums over "
-            "(contracted), or a batch dim of the product, which for experts are the experts. Names are those of the "
-            "weights. State is kept as blocks use it, or in parts (ZeRO) where the plan's name says so."
+            "The dims along which each block is sharded: rows of the batch, columns of the weight, what the product "
+            "sums over (contracted), or a batch dim of the product, which for experts are the experts. Names are "
+            "those of the weights. State is kept as blocks use it, or in parts (ZeRO) where the plan's name says so."
         ),
         f'<div class="wide">{charts}</div>',
     )

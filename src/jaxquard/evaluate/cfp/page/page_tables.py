@@ -44,7 +44,7 @@ def target_table(found: Sequence[Target]) -> str:
 
 
 def volume_table(found: Sequence[ByVolume]) -> str:
-    """Where the fastest configuration stands by volume."""
+    """Returns the place of the fastest configuration by volume."""
     rows = [
         [
             f"{model_label(one.cell.spec.model)}, {size_label(one.cell.spec)}",
@@ -53,7 +53,7 @@ def volume_table(found: Sequence[ByVolume]) -> str:
         ]
         for one in found
     ]
-    return html_table(["cell", "place of the fastest by volume", "its volume, times the least"], rows)
+    return html_table(["cell", "place of the fastest by volume", "its volume, times the minimum"], rows)
 
 
 def prediction_table(found: Sequence[Predicted]) -> str:
@@ -75,7 +75,7 @@ def prediction_table(found: Sequence[Predicted]) -> str:
 
 
 def seconds_table(cells: Sequence[Cell]) -> str:
-    """Where the time of every cell went."""
+    """Returns the seconds of each part of every cell."""
     rows = []
     for cell in cells:
         seconds = cell.seconds

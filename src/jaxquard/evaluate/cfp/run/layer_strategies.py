@@ -27,7 +27,7 @@ def layer_strategies(
 
     Args:
         bases: what all other segments take: the first of these that has only strategies of the search.
-        count: as many of them: some of the fastest, some of least volume, some of all; None for all.
+        count: as many of them: some of the fastest, some of minimum volume, some of all; None for all.
         limit_bytes: those that need far more by equation (9), which counts some memory twice, are left out.
     """
     summed = SumPricer(analysis, prices)
@@ -73,7 +73,7 @@ def _base(
 
 
 def _pick(analysis: Analysis, plans: Sequence[Baseline], count: int | None) -> list[Baseline]:
-    """As many, in their order: a third are the first, a third those of least volume, the rest evenly spread."""
+    """As many, in their order: a third are the first, a third those of minimum volume, the rest evenly spread."""
     if count is None or count >= len(plans):
         return list(plans)
     third = count // 3

@@ -1,11 +1,4 @@
-"""Runs one cell: the search as `search_sharding` does it, then its plan and others whole.
-
-Leaves each block with two choices, so that little is to be priced: for a quick look, not for results.
-
-What blocks are called: the weight that the first product of each multiplies with.
-
-What cells were run on, in words.
-"""
+"""Runs one cell: the search as `search_sharding` does it, then its plan and others whole."""
 
 import re
 import time
@@ -35,8 +28,8 @@ from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import Var, is_var
 from jaxquard.ir.source import source_line
 from jaxquard.pricing import MeasuredPricer, PriceCache, Progress
-from jaxquard.pricing.environment import device_kind
-from jaxquard.pricing.steady_cpu import is_memory_kept
+from jaxquard.pricing.measure.environment import device_kind
+from jaxquard.pricing.measure.steady_cpu import is_memory_kept
 
 
 def thin_choices(analysis: Analysis) -> Analysis:
@@ -75,7 +68,7 @@ def name_blocks(analysis: Analysis) -> tuple[BlockInfo, ...]:
 
 
 def _weight(analysis: Analysis, seed: Contraction, names: dict[Var, str]) -> str:
-    """The last words of the state's name that goes into a product; else the product's own name."""
+    """The end of the state's name that goes into a product; else the product's own name."""
     for var in seed.equation.invars[::-1]:
         while is_var(var) and var not in names and var in analysis.graph.definitions:
             inputs = analysis.graph.equations[analysis.graph.definitions[var]].invars
@@ -84,8 +77,8 @@ def _weight(analysis: Analysis, seed: Contraction, names: dict[Var, str]) -> str
             (var,) = inputs
         if is_var(var) and var in analysis.graph.state:
             words = [one or other for one, other in _KEY.findall(names[var])]
-            told = [word for word in words if word not in _COMMON and not word.isdecimal()]
-            return " ".join(told[-2:]) or names[var]
+            telling = [word for word in words if word not in _COMMON and not word.isdecimal()]
+            return " ".join(telling[-2:]) or names[var]
     return seed.equation.primitive.name
 
 
@@ -100,7 +93,7 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
 
     Args:
         cache: where prices of parts are kept; whole steps are always run.
-        on_part: told how far each part of the work is.
+        on_part: called with how far each part of the work is.
     """
     axes = axes_of(spec)
     mesh = make_mesh(axes)
@@ -118,13 +111,13 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
     known = _Known(on_part)
     with MeasuredPricer(mesh, cache=cache) as pricer:
         prices = price_segments(analysis, pricer=pricer, batch_axis=outer, on_progress=known.part("pricing segments"))
-        spent = pricer.spent
+        breakdown = pricer.time_breakdown
         seconds = replace(
             seconds,
             priced=clock.lap(),
-            lowered=spent.lowering_s,
-            compiled=spent.compile_work_s,
-            profiled=spent.running_s,
+            lowered=breakdown.lowering_s,
+            compiled=breakdown.compile_work_s,
+            profiled=breakdown.running_s,
         )
         num_known = known.num_cached
         limit_bytes = _limit_bytes(spec, analysis, prices, pricer)

@@ -1,7 +1,4 @@
-"""Runs plans whole: all coarsely; then the best ten, the chosen one and the baselines in turns; some profiled.
-
-The symbolic bytes of many plans at once.
-"""
+"""Runs plans whole: all coarsely; then the best ten, the chosen one and the baselines in turns; some profiled."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +64,7 @@ def run_plans(
         )
     limit = limit_bytes or float("inf")
     fitting = [name for name in coarse if coarse[name].time_s is not None and (steps[name].peak_bytes or 0) <= limit]
-    best = sorted(fitting, key=lambda name: coarse[name].least_s or 0.0)[:_NUM_FINE]
+    best = sorted(fitting, key=lambda name: coarse[name].minimum_s or 0.0)[:_NUM_FINE]
     last = steps.same_as(list(dict.fromkeys([*always, *best])))
     fine = steps.time(last, FINE, round_size=None, on_step=partial(on_part, "the best in turns"))
     strategies = [run for run in runs if run.role is Role.STRATEGY and run.name in coarse]
@@ -92,9 +89,9 @@ def _measured_runs(
             replace(
                 run,
                 peak_bytes=steps[run.name].peak_bytes,
-                coarse_s=None if few.least_s is None else pace * few.least_s,
+                coarse_s=None if few.minimum_s is None else pace * few.minimum_s,
                 measured_s=many.time_s,
-                least_s=many.least_s,
+                minimum_s=many.minimum_s,
                 spread=many.spread,
                 error=many.error,
                 failure=(fine.get(run.name) or coarse[run.name]).failure,
@@ -104,8 +101,8 @@ def _measured_runs(
 
 
 def _pace(coarse: Mapping[str, Timing], fine: Mapping[str, Timing]) -> float:
-    """How much longer runs took when many were made than when few were, in most plans that have both."""
-    pairs = [(coarse[name].least_s, timing.time_s) for name, timing in fine.items() if name in coarse]
+    """Returns how much longer runs took when many were made than when few were, in most plans that have both."""
+    pairs = [(coarse[name].minimum_s, timing.time_s) for name, timing in fine.items() if name in coarse]
     ratios = [many_s / few_s for few_s, many_s in pairs if few_s is not None and many_s is not None]
     return statistics.median(ratios) if ratios else 1.0
 
@@ -120,7 +117,7 @@ def _with_split(run: PlanRun, share: float | None) -> PlanRun:
 def _predicted_runs(
     analysis: Analysis, prices: StepPrices, found: PlanSearch | ShardingError, plans: Sequence[Baseline]
 ) -> list[PlanRun]:
-    """What is known of plans before they run whole."""
+    """Returns runs of plans with what is known before they run whole."""
     predictions = {} if isinstance(found, ShardingError) else {one.name: one for one in found.predictions}
     roles = _roles(found, plans)
     summed = SumPricer(analysis, prices)

@@ -1,4 +1,4 @@
-"""What the prices of segments alone say of a plan: equations (7), (8) and (9) of CFP."""
+"""The price of a plan by its segments alone: equations (7), (8) and (9) of CFP."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class SumPricer:
 
 
 def equation_7(analysis: Analysis, *, batch_axis: str | None) -> int:
-    """How many programs are to be priced: strategies of each kind of segment, and of blocks that depend across borders.
+    """Returns the number of programs to price: strategies of each kind of segment, and of blocks across boundaries.
 
     Dependences of blocks in the same places of segments of the same kinds count once.
     """

@@ -7,23 +7,23 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from jaxquard.pricing.collectives import collectives
-from jaxquard.pricing.compilers import Compilers
-from jaxquard.pricing.contender import Contender
-from jaxquard.pricing.even_times import even_errors, even_race
-from jaxquard.pricing.failures import failure_of
-from jaxquard.pricing.fingerprint import Fingerprints
-from jaxquard.pricing.lower_program import lower_program
-from jaxquard.pricing.make_inputs import InputMaker
-from jaxquard.pricing.memory import available_bytes, peak_bytes
+from jaxquard.pricing.communication.collectives import collectives
+from jaxquard.pricing.compile.compilers import Compilers
+from jaxquard.pricing.measure.make_inputs import InputMaker
+from jaxquard.pricing.measure.memory import available_bytes, peak_bytes
+from jaxquard.pricing.measure.outcomes import failure_of
+from jaxquard.pricing.measure.paired_times import paired_errors, paired_program_times
+from jaxquard.pricing.measure.profile_runs import communication_shares
+from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, run_rounds, spread_of
+from jaxquard.pricing.measure.timed_program import TimedProgram
+from jaxquard.pricing.measure.watched_run import WatchedRun
 from jaxquard.pricing.price import FailureReason
-from jaxquard.pricing.profile_runs import communication_shares
-from jaxquard.pricing.program import ShardedProgram
-from jaxquard.pricing.run_rounds import BestTimes, Effort, run_rounds, spread_of
-from jaxquard.pricing.watched_run import WatchedRun
+from jaxquard.pricing.program.fingerprint import Fingerprints
+from jaxquard.pricing.program.lower_program import lower_program
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 COARSE = Effort(num_warmups=1, num_runs=3, slow_factor=5.0, limit_s=60.0)
-# Plans that are close differ by less than a busy machine's runs: more of them, until the least is confirmed.
+# Plans that are close differ by less than a busy machine's runs: more of them, until the minimum is confirmed.
 FINE = Effort(num_warmups=3, num_runs=30, max_runs=90, extra_s=3.0, slow_factor=50.0, limit_s=60.0)
 _WARM = Effort(num_warmups=1, num_runs=1, slow_factor=50.0, limit_s=60.0)
 # One run's share of communication wanders by half; the median of these counts.
@@ -53,14 +53,14 @@ class WholeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """What the runs that count tell, and their spread; a failure if there are none.
+    """The time of the runs that count, and their spread; a failure if there are none.
 
     Attributes:
-        time_s: by its runs beside those of the others (`even_times`); `error` is how far that may be off.
+        time_s: by its runs beside those of the others (`paired_times`); `error` is how far that may be off.
     """
 
     time_s: float | None = None
-    least_s: float | None = None
+    minimum_s: float | None = None
     spread: float | None = None
     error: float | None = None
     failure: str | None = None
@@ -112,24 +112,24 @@ class WholeSteps:
         return {name: found[self._keys[name]] for name in names}
 
     def shares(self, names: Sequence[str], *, on_step: OnStep) -> dict[str, float]:
-        """For each step, the part of it that is communication, unless the profiler cannot tell."""
+        """For each step, the part of it that is communication, unless the profiler does not show it."""
         wanted = {self._keys[name]: self[name] for name in names if self[name].failure is None}
         found: dict[str, float] = {}
         done = 0
         for together in self._rounds(wanted, COARSE_ROUND):
             on_step(done, len(wanted), next(iter(together.values())).program.name)
             done += len(together)
-            with self._contenders(together, {}) as (contenders, watch, set_aside):
+            with self._timed_programs(together, {}) as (timed_programs, watch, reject):
                 run_rounds(
-                    contenders,
-                    groups=dict.fromkeys(contenders),
+                    timed_programs,
+                    groups=dict.fromkeys(timed_programs),
                     best=BestTimes(),
                     effort=_WARM,
                     watch=watch,
-                    on_error=set_aside,
+                    on_error=reject,
                 )
-                told = communication_shares(contenders, num_runs=_NUM_PROFILED, limit_s=FINE.limit_s, watch=watch)
-            found |= {key: told[place] for place, key in enumerate(together) if place in told}
+                shares = communication_shares(timed_programs, num_runs=_NUM_PROFILED, limit_s=FINE.limit_s, watch=watch)
+            found |= {key: shares[place] for place, key in enumerate(together) if place in shares}
         on_step(done, len(wanted), "")
         return {name: found[self._keys[name]] for name in names if self._keys[name] in found}
 
@@ -156,46 +156,46 @@ class WholeSteps:
 
     def _run(self, together: Mapping[str, WholeStep], effort: Effort, best: BestTimes) -> dict[str, Timing]:
         found: dict[str, Timing] = {}
-        with self._contenders(together, found) as (contenders, watch, set_aside):
-            groups = dict.fromkeys(contenders)
-            run_rounds(contenders, groups=groups, best=best, effort=effort, watch=watch, on_error=set_aside)
+        with self._timed_programs(together, found) as (timed_programs, watch, reject):
+            groups = dict.fromkeys(timed_programs)
+            run_rounds(timed_programs, groups=groups, best=best, effort=effort, watch=watch, on_error=reject)
             keys = list(together)
             num_warmups = effort.num_warmups
-            counted = {place: one.times_s[num_warmups:] for place, one in contenders.items()}
-            errors = dict(zip(counted, even_errors(list(counted.values())), strict=True))
-            for place, time_s in even_race(contenders, num_warmups=num_warmups).items():
+            counted = {place: one.times_s[num_warmups:] for place, one in timed_programs.items()}
+            errors = dict(zip(counted, paired_errors(list(counted.values())), strict=True))
+            for place, time_s in paired_program_times(timed_programs, num_warmups=num_warmups).items():
                 found[keys[place]] = Timing(
                     time_s=time_s,
-                    least_s=contenders[place].least_s(num_warmups),
+                    minimum_s=timed_programs[place].minimum_s(num_warmups),
                     spread=spread_of(counted[place]),
                     error=errors[place],
                 )
         return found
 
     @contextlib.contextmanager
-    def _contenders(
+    def _timed_programs(
         self, together: Mapping[str, WholeStep], found: dict[str, Timing]
-    ) -> Iterator[tuple[dict[int, Contender], WatchedRun, Callable[[int, Exception], None]]]:
+    ) -> Iterator[tuple[dict[int, TimedProgram], WatchedRun, Callable[[int, Exception], None]]]:
         """Steps with their inputs, by place; what fails goes to `found`."""
         maker, watch = InputMaker(self._mesh), WatchedRun()
-        contenders: dict[int, Contender] = {}
+        timed_programs: dict[int, TimedProgram] = {}
         keys = list(together)
 
-        def set_aside(place: int, error: Exception) -> None:
-            contenders.pop(place, None)
+        def reject(place: int, error: Exception) -> None:
+            timed_programs.pop(place, None)
             failure = failure_of(together[keys[place]].program.name, FailureReason.NO_RUN, error)
             found[keys[place]] = Timing(failure=str(failure))
 
         for place, step in enumerate(together.values()):
             try:
-                contenders[place] = Contender(step.program, step.executable, mesh=self._mesh, maker=maker)
+                timed_programs[place] = TimedProgram(step.program, step.executable, mesh=self._mesh, maker=maker)
             except Exception as error:  # Most likely no memory for its inputs.
-                set_aside(place, error)
+                reject(place, error)
         try:
-            yield contenders, watch, set_aside
+            yield timed_programs, watch, reject
         finally:
             watch.end(wait_s=1.0)
-            contenders.clear()
+            timed_programs.clear()
 
 
 def _finish(program: ShardedProgram, finish: Callable[[], Any]) -> WholeStep:

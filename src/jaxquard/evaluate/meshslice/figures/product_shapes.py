@@ -64,11 +64,11 @@ def distinct_products(model: Model) -> tuple[tuple[str, SizedProduct], ...]:
     return tuple(found.values())
 
 
-def mean_gain(points: Sequence[ProductPoint], rival: str) -> float:
-    """How much faster MeshSlice is than a rival, in the mean of all products."""
+def mean_gain(points: Sequence[ProductPoint], other: str) -> float:
+    """Returns how much faster MeshSlice is than another algorithm, in the mean of all products."""
     times = {(point.model, point.product, point.algorithm): point.time_s for point in points}
     return mean(
-        times[model, product, rival] / time_s - 1
+        times[model, product, other] / time_s - 1
         for (model, product, algorithm), time_s in times.items()
         if algorithm == "meshslice"
     )

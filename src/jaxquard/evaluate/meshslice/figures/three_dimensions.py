@@ -19,7 +19,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What one chip sends and holds.
+    """Bytes that one chip sends and holds.
 
     Attributes:
         traffic_bytes: counting P shards for a ring of P, as the paper does.

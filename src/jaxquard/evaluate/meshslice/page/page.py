@@ -96,7 +96,7 @@ def _readings(results: Reproduction) -> str:
         "Why the losses and the gains over Wang come out otherwise",
         html_paragraph(
             "Known: the batches, the rules of sections 3.2 and 4.2 to 4.4, and the constants in the authors' public "
-            "code. Assumed, since neither the text nor the code tells: whether a SendRecv uses a link one way or both, "
+            "code. Assumed, since neither the text nor the code says: whether a SendRecv uses a link one way or both, "
             "how often the SendRecvs of an iteration are launched, which bandwidths the simulator itself had, how a "
             "ring is unrolled to a slice count that does not divide it, and which matrix stays put on 16 chips. Below, "
             "the simulation set, SendRecv both ways unless said."
@@ -125,7 +125,7 @@ def _readings(results: Reproduction) -> str:
 
 
 def _met_words(results: Reproduction) -> str:
-    """How many readings come within the tolerance of the paper's gains over Wang: of each model, of both."""
+    """Counts the readings within the tolerance of the paper's gains over Wang: of each model, of both."""
     found = [reading for reading in results.readings if reading.headline == "over_wang"]
     met = {
         model: {
@@ -141,7 +141,7 @@ def _met_words(results: Reproduction) -> str:
 
 
 def _small_utilisations(results: Reproduction) -> str:
-    """What the paper's utilisation on 256 chips and its loss imply for 16 chips, beside ours."""
+    """The utilisation on 16 chips that the paper's numbers imply, beside ours."""
     words = []
     for model, label in MODEL_LABELS.items():
         implied = paper_utilisations(results.paper, model)["meshslice", 16]
@@ -174,7 +174,7 @@ def _section_51(results: Reproduction) -> list[str]:
         html_section(
             "figure-10",
             "Figure 10: communication, hidden or not, relative to the products' time",
-            html_paragraph("256 chips. Below the red line all of it could be hidden. 1D TP is cut off."),
+            html_paragraph("256 chips. Below the red line all of it could be hidden. 1D TP is clipped."),
             html_charts(*draw_communication(results.communication)),
         ),
         html_section(
@@ -251,7 +251,7 @@ def _section_53(results: Reproduction) -> list[str]:
 
 
 def _wang_words(results: Reproduction) -> str:
-    """Where the paper's Wang lies on the real mesh."""
+    """The place of the paper's Wang on the real mesh."""
     words = []
     for row in results.real_mesh:
         paper = results.paper.table_3[row.model]["wang"] / 100
@@ -311,7 +311,7 @@ def _method(results: Reproduction) -> str:
 
 
 def _other_layers(paper: Paper, results: Reproduction) -> str:
-    """How our roofline compares with what the paper's speedups imply: (1 + w) / (1 + x) against (1 + e)."""
+    """Our roofline beside what the paper's speedups imply: (1 + w) / (1 + x) against (1 + e)."""
     cluster = constant_set(SIMULATION, is_bidirectional=True).cluster
     words = []
     for model in MODELS:

@@ -65,7 +65,7 @@ def band_words(headline: Headline) -> str:
 
 
 def reading_table(headline: str, found: Sequence[Reading], paper: Paper) -> str:
-    """What other readings of the text give for the two models' headlines of one kind."""
+    """Results of other readings of the text for the two models' headlines of one kind."""
     said = ["the paper", *(f"{paper.value(f'{headline}_{model}'):.1f} %" for model in MODEL_LABELS)]
     rows = [
         [reading.text, *(f"{reading.percents[model]:.1f} %" for model in MODEL_LABELS)]

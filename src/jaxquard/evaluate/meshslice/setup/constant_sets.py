@@ -32,7 +32,7 @@ class ConstantSet:
 
     @property
     def ways(self) -> str:
-        """How a SendRecv uses the links of a ring."""
+        """The way in which a SendRecv uses the links of a ring."""
         return "both ways" if self.is_bidirectional else "one way"
 
     @property

@@ -17,7 +17,7 @@ _ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What one chip does.
+    """The work of one chip.
 
     Attributes:
         activations: how often all activations of the hidden width are read or written.
