@@ -8,7 +8,8 @@ until the minimum time of each program is confirmed: three of its runs lie withi
 programs of a round get the same number of runs, as more of them make a lower minimum. Seen on 2 cores with a load of 6
 to 10, in 6 repetitions each of two rounds of 8 strategies of a GPT layer (5 to 13 ms): the minimum of ten runs lay 15
 and 18 % over the best ever seen (median), with a standard deviation of 13 and 41 %; with this rule, after 24 and 29
-runs, 10 % over it, with 8 and 4 %. Asking for a total time instead (0.2 s) changed little: a busy machine reaches it sooner.
+runs, 10 % over it, with 8 and 4 %. Asking for a total time instead (0.2 s) changed little: a busy machine reaches it
+sooner.
 
 Candidates that are clearly behind after the planned runs have no more; the others run on as long as allowed.
 """
