@@ -1,0 +1,55 @@
+"""The cost of importing jaxquard, as a ratio to `import jax`: whole processes, from start to exit.
+
+Modules are compiled beforehand into a folder of this run, as an installation does: else each process would compile
+them anew where Python may not write beside the sources.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+
+from benchmarks.measure import measure, print_ratios
+
+NUM_ROUNDS = 15
+BASE = "import jax"
+PIPELINE = "import jaxquard as jq; jq.RemoteMesh, jq.accumulate_grads, jq.pipeline_yield, jq.schedules.OneFOneB"
+EVERYTHING = "import jaxquard as jq; [getattr(jq, name) for name in jq.__all__]"
+CODE = {
+    BASE: "import jax",
+    "bare Python": "",
+    "import jaxquard": "import jaxquard",
+    "jq.schedules, all of it": "from jaxquard.schedules import *",
+    "the names of a pipelined step": PIPELINE,
+    "search_sharding": "from jaxquard import search_sharding",
+    "all of jq.__all__": EVERYTHING,
+    "jaxquard --version": "from jaxquard.cli.main import main; main(['--version'])",
+    "jaxquard --help": "from jaxquard.cli.main import main; main(['--help'])",
+    "jaxquard schedule": "from jaxquard.cli.main import main; main(['schedule', '1f1b'])",
+}
+AT_MOST = {
+    "import jaxquard": 1.15,
+    "jq.schedules, all of it": 0.25,
+    "the names of a pipelined step": 1.15,
+    "jaxquard --version": 0.25,
+    "jaxquard --help": 0.25,
+    "jaxquard schedule": 0.25,
+}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        candidates = {name: partial(_run, code, environment) for name, code in CODE.items()}
+        times = measure(candidates, num_rounds=NUM_ROUNDS)
+    print_ratios(times, title=f"whole processes, {NUM_ROUNDS} rounds", base=BASE, at_most=AT_MOST)
+
+
+def _run(code: str, environment: dict[str, str]) -> None:
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()
