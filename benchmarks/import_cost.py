@@ -16,17 +16,17 @@ NUM_ROUNDS = 15
 BASE = "import jax"
 PIPELINE = "import jaxquard as jq; jq.RemoteMesh, jq.accumulate_grads, jq.pipeline_yield, jq.schedules.OneFOneB"
 EVERYTHING = "import jaxquard as jq; [getattr(jq, name) for name in jq.__all__]"
-CODE = {
-    BASE: "import jax",
-    "bare Python": "",
-    "import jaxquard": "import jaxquard",
-    "jq.schedules, all of it": "from jaxquard.schedules import *",
-    "the names of a pipelined step": PIPELINE,
-    "search_sharding": "from jaxquard import search_sharding",
-    "all of jq.__all__": EVERYTHING,
-    "jaxquard --version": "from jaxquard.cli.main import main; main(['--version'])",
-    "jaxquard --help": "from jaxquard.cli.main import main; main(['--help'])",
-    "jaxquard schedule": "from jaxquard.cli.main import main; main(['schedule', '1f1b'])",
+ARGUMENTS = {
+    BASE: ["-c", "import jax"],
+    "bare Python": ["-c", ""],
+    "import jaxquard": ["-c", "import jaxquard"],
+    "jq.schedules, all of it": ["-c", "from jaxquard.schedules import *"],
+    "the names of a pipelined step": ["-c", PIPELINE],
+    "search_sharding": ["-c", "from jaxquard import search_sharding"],
+    "all of jq.__all__": ["-c", EVERYTHING],
+    "jaxquard --version": ["-m", "jaxquard", "--version"],
+    "jaxquard --help": ["-m", "jaxquard", "--help"],
+    "jaxquard schedule": ["-m", "jaxquard", "schedule", "1f1b"],
 }
 AT_MOST = {
     "import jaxquard": 1.15,
@@ -42,13 +42,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        candidates = {name: partial(_run, code, environment) for name, code in CODE.items()}
+        candidates = {name: partial(_run, arguments, environment) for name, arguments in ARGUMENTS.items()}
         times = measure(candidates, num_rounds=NUM_ROUNDS)
     print_ratios(times, title=f"whole processes, {NUM_ROUNDS} rounds", base=BASE, at_most=AT_MOST)
 
 
-def _run(code: str, environment: dict[str, str]) -> None:
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.DEVNULL)
+def _run(arguments: list[str], environment: dict[str, str]) -> None:
+    subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

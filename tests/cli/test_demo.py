@@ -156,7 +156,10 @@ def test_without_optax(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = run("--actors", 2)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "error: the demo needs optax, which is not installed. Run: pip install optax\n"
+    assert result.stderr == (
+        "error: the demo needs optax, which is not installed. Run: pip install 'jaxquard[demo]', or '.[demo]' in a "
+        "checkout.\n"
+    )
 
 
 def test_without_ray(monkeypatch):
@@ -164,7 +167,8 @@ def test_without_ray(monkeypatch):
     result = run("--runtime", "ray")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
-        'error: --runtime ray needs Ray, which is not installed. Run: pip install "jaxquard[ray]"\n'
+        "error: --runtime ray needs Ray, which is not installed. Run: pip install 'jaxquard[ray]', or '.[ray]' in a "
+        "checkout.\n"
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import jaxquard as jq
+from jaxquard._install_hint import install_hint
 from jaxquard.errors import JaxquardError
 from jaxquard.ir.timeline import Timeline
 from jaxquard.models import gpt
@@ -199,13 +200,13 @@ def _key() -> Any:
 def require_optax() -> None:
     """Refuses to begin without optax, which jaxquard itself does not need."""
     if importlib.util.find_spec("optax") is None:
-        raise JaxquardError("the demo needs optax, which is not installed. Run: pip install optax")
+        raise JaxquardError(f"the demo needs optax, which is not installed. {install_hint('demo')}")
 
 
 def require_ray() -> None:
     """Refuses to begin without Ray."""
     if importlib.util.find_spec("ray") is None:
-        raise JaxquardError('--runtime ray needs Ray, which is not installed. Run: pip install "jaxquard[ray]"')
+        raise JaxquardError(f"--runtime ray needs Ray, which is not installed. {install_hint('ray')}")
 
 
 def _optimizer() -> Any:

@@ -202,8 +202,8 @@ def test_without_orbax(tmp_path, monkeypatch, saved):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "orbax" in name else find_spec(name))
     text = (
-        "checkpoints are written with orbax, which is not installed here. Install it: pip install "
-        "'jaxquard[checkpoint]'."
+        "checkpoints are written with orbax, which is not installed here. Run: pip install "
+        "'jaxquard[checkpoint]', or '.[checkpoint]' in a checkout."
     )
     assert message(save, tmp_path / "a", STATE) == text
     assert message(restore, saved, like=STATE) == text

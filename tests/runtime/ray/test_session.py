@@ -285,7 +285,10 @@ def test_another_version_of_ray_there(cluster, monkeypatch):
 def test_a_client_address_needs_the_client(cluster):
     with pytest.raises(MeshError) as refused:
         join_cluster(f"ray://{cluster.address}")
-    lines = ('needs grpcio. Run `pip install "ray[client]"`.', "listens Ray's control server, not its client server.")
+    lines = (
+        "needs grpcio. Run: pip install 'jaxquard[ray]', or '.[ray]' in a checkout.",
+        "listens Ray's control server, not its client server.",
+    )
     assert any(line in str(refused.value) for line in lines)
 
 
@@ -388,4 +391,5 @@ except jaxquard.errors.MeshError as error:
     print(error)
 """
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True)
-    assert found.stdout == 'runtime="ray" needs Ray, which is not installed. Run `pip install "jaxquard[ray]"`.\n'
+    hint = "Run: pip install 'jaxquard[ray]', or '.[ray]' in a checkout."
+    assert found.stdout == f'runtime="ray" needs Ray, which is not installed. {hint}\n'

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxquard._install_hint import install_hint
 from jaxquard.errors import CheckpointError
 
 
@@ -26,8 +27,7 @@ def require_orbax() -> None:
     """Raises if orbax is not installed; does not import it."""
     if importlib.util.find_spec("orbax") is None or importlib.util.find_spec("orbax.checkpoint") is None:
         raise CheckpointError(
-            "checkpoints are written with orbax, which is not installed here. Install it: "
-            "pip install 'jaxquard[checkpoint]'."
+            f"checkpoints are written with orbax, which is not installed here. {install_hint('checkpoint')}"
         )
 
 

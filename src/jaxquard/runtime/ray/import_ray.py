@@ -3,6 +3,7 @@
 import importlib
 from types import ModuleType
 
+from jaxquard._install_hint import install_hint
 from jaxquard.errors import MeshError
 
 
@@ -17,4 +18,4 @@ def import_ray() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise MeshError('runtime="ray" needs Ray, which is not installed. Run `pip install "jaxquard[ray]"`.') from None
+        raise MeshError(f'runtime="ray" needs Ray, which is not installed. {install_hint("ray")}') from None

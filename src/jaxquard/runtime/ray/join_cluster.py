@@ -6,6 +6,7 @@ import re
 import threading
 from typing import Any
 
+from jaxquard._install_hint import install_hint
 from jaxquard.errors import MeshError
 from jaxquard.runtime.ray.addresses import RayAddress, check_answers, parse_address
 from jaxquard.runtime.ray.import_ray import import_ray
@@ -79,9 +80,7 @@ def _find_cluster() -> RayAddress:
 
 def _join_as_client(address: RayAddress) -> None:
     if importlib.util.find_spec("grpc") is None:
-        raise MeshError(
-            f'{address} is reached through Ray\'s client, which needs grpcio. Run `pip install "ray[client]"`.'
-        )
+        raise MeshError(f"{address} is reached through Ray's client, which needs grpcio. {install_hint('ray')}")
     _ping(address)
     failures: list[BaseException] = []
 
