@@ -86,7 +86,7 @@ def test_an_interrupt_ends_it_with_a_sentence(monkeypatch, words, kept):
     assert (result.exit_code, result.stdout) == (130, "")
     assert result.stderr.splitlines()[-1] == f"interrupted. {kept}"
     assert dict(asked["mesh"].shape) == {"outer": 2, "inner": 4}
-    assert asked["batch_axis"] is None
+    assert asked["every_combination"] is True
     assert asked["memory_limit_bytes"] == 3 * 2**29
     assert asked["args"][1]["x"].shape == (24, 32)
 
@@ -104,7 +104,7 @@ def test_a_model_and_its_batch(monkeypatch):
     assert {leaf.shape[0] for leaf in jax.tree.leaves(batch)} == {4}
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(state))
     assert dict(asked["mesh"].shape) == {"devices": 4}
-    assert asked["batch_axis"] == "outer"
+    assert asked["every_combination"] is False
     assert asked["cache"].folder.name == "prices"
 
 

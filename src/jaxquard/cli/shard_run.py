@@ -31,7 +31,7 @@ def run_search(
             step.args,
             mesh=mesh,
             memory_limit_bytes=memory_limit_bytes,
-            batch_axis=None if every_combination else "outer",
+            every_combination=every_combination,
             cache=cache,
             on_progress=move_bars(bars, "pricing segments", "pricing finalists", "comparing the best"),
         )

@@ -34,7 +34,8 @@ def search_sharding(
     *,
     mesh: Mesh,
     memory_limit_bytes: int | None = None,
-    batch_axis: str | None = "outer",
+    batch_axis: str | None = None,
+    every_combination: bool = False,
     pricer: Pricer | None = None,
     cache: PriceCache | Literal["default"] | None = "default",
     num_finalists: int = 8,
@@ -50,8 +51,10 @@ def search_sharding(
         mesh: one or two axes of devices of this process.
         memory_limit_bytes: what the step may take on each device; None for all that it has, or for no limit if another
             pricer is given than a measured one, which may price for other devices.
-        batch_axis: on a mesh with two axes, the one that always cuts the batch: the outer one, as in the paper; None
-            to look at every combination.
+        batch_axis: the mesh axis over which every block shards its batch; by default the first of two axes, as in the
+            paper, and none on a mesh of one axis.
+        every_combination: searches all choices on every mesh axis, with no batch axis: on two axes, nine choices for
+            most blocks instead of three.
         pricer: prices programs; by default by running them on the mesh.
         cache: where measured prices are kept: the user's folder, another, or None for nowhere. A pricer that is given
             has its own.
@@ -67,15 +70,15 @@ def search_sharding(
     mesh = automatic_mesh(mesh)
     _check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
-    outer = _check(axes, batch_axis)
+    held = _check_axes(axes, batch_axis, every_combination)
     traced = trace_step(step, args)
     with without_mesh():
-        analysis = analyse_step(traced, axes=axes, every_combination=outer is None)
+        analysis = analyse_step(traced, axes=axes, every_combination=held is None)
         own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
         try:
             used = pricer or own
             assert used is not None
-            prices = price_segments(analysis, pricer=used, batch_axis=outer, on_progress=on_progress)
+            prices = price_segments(analysis, pricer=used, batch_axis=held, on_progress=on_progress)
             search = partial(
                 search_plans, analysis, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress
             )
@@ -155,16 +158,23 @@ def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
         )
 
 
-def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
+def _check_axes(axes: dict[str, int], batch_axis: str | None, every_combination: bool) -> str | None:
+    """The axis over which every block shards its batch; None if blocks are free on every axis."""
     if not 1 <= len(axes) <= 2:
         raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
-    if batch_axis == "outer" and len(axes) == 1:
-        return None
-    if batch_axis == "outer" and "outer" not in axes:
-        return next(iter(axes))
     if batch_axis is not None and batch_axis not in axes:
-        raise ShardingError(f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}.")
-    return batch_axis
+        raise ShardingError(
+            f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}. Name one of them, or leave it "
+            "out for the first of two axes."
+        )
+    if batch_axis is not None and every_combination:
+        raise ShardingError(
+            f"batch_axis={batch_axis!r} holds one axis to the batch, but every_combination=True holds none. Pass one "
+            "of the two."
+        )
+    if every_combination or (batch_axis is None and len(axes) == 1):
+        return None
+    return batch_axis or next(iter(axes))
 
 
 def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:
