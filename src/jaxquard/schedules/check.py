@@ -31,6 +31,13 @@ def check_rows(rows: Rows, *, num_stages: int, num_microbatches: int) -> None:
 
     Raises:
         ScheduleError: with the first rule that is broken and the tasks that break it.
+
+    Example:
+        >>> rows = jq.schedules.GPipe(2).rows(num_microbatches=4)
+        >>> jq.schedules.check_rows(rows, num_stages=2, num_microbatches=4)
+        >>> jq.schedules.check_rows(rows[:1], num_stages=2, num_microbatches=4)
+        Traceback (most recent call last):
+        jaxquard.errors.ScheduleError: no actor runs stage 1 of 2; add its tasks, from 1F0 on, to an actor
     """
     _check_range(rows, num_stages=num_stages, num_microbatches=num_microbatches)
     _check_once(rows)

@@ -19,7 +19,14 @@ from jaxquard.schedules.v_shaped import VShaped
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DualPipeV(VShaped):
-    """Forwards of one chunk paired with backwards of the other, some backwards split."""
+    """Forwards of one chunk paired with backwards of the other, some backwards split.
+
+    Example:
+        >>> for row in jq.schedules.DualPipeV(4).rows(num_microbatches=2):
+        ...     print(*row)
+        0F0 0F1 3F0 3I0 3W0 3F1 3B1 0B0 0B1
+        1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1
+    """
 
     name: ClassVar[str] = "dual-pipe-v"
 

@@ -13,7 +13,14 @@ from jaxquard.schedules.pattern import PatternSchedule, Step, one_forward_one_ba
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EagerOneFOneB(PatternSchedule):
-    """1F1B with the longer warm-up that lets transfers overlap compute (Zhuang et al., 2023)."""
+    """1F1B with the longer warm-up that lets transfers overlap compute (Zhuang et al., 2023).
+
+    Example:
+        >>> for row in jq.schedules.EagerOneFOneB(2).rows(num_microbatches=4):
+        ...     print(*row)
+        0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3
+        1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3
+    """
 
     name: ClassVar[str] = "eager-1f1b"
 

@@ -14,7 +14,14 @@ from jaxquard.schedules.pattern import PatternSchedule, Step
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GPipe(PatternSchedule):
-    """All forwards, then all backwards (Huang et al., 2019)."""
+    """All forwards, then all backwards (Huang et al., 2019).
+
+    Example:
+        >>> for row in jq.schedules.GPipe(2).rows(num_microbatches=3):
+        ...     print(*row)
+        0F0 0F1 0F2 0B0 0B1 0B2
+        1F0 1F1 1F2 1B0 1B1 1B2
+    """
 
     name: ClassVar[str] = "gpipe"
 

@@ -19,7 +19,14 @@ from jaxquard.schedules.pattern import Step
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Interleaved(Looped):
-    """Interleaved 1F1B (Narayanan et al., 2021): `Interleaved(8, 4)` has 8 stages on 4 actors."""
+    """Interleaved 1F1B (Narayanan et al., 2021): `Interleaved(8, 4)` has 8 stages on 4 actors.
+
+    Example:
+        >>> for row in jq.schedules.Interleaved(4, 2).rows(num_microbatches=2):
+        ...     print(*row)
+        0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
+        1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
+    """
 
     name: ClassVar[str] = "interleaved"
 

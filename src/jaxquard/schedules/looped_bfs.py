@@ -16,7 +16,14 @@ from jaxquard.schedules.pattern import Step
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoopedBFS(Looped):
-    """Breadth-first pipeline (Lamy-Poirier, 2023): `LoopedBFS(8, 4)` has 8 stages on 4 actors."""
+    """Breadth-first pipeline (Lamy-Poirier, 2023): `LoopedBFS(8, 4)` has 8 stages on 4 actors.
+
+    Example:
+        >>> for row in jq.schedules.LoopedBFS(4, 2).rows(num_microbatches=2):
+        ...     print(*row)
+        0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
+        1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1
+    """
 
     name: ClassVar[str] = "looped-bfs"
 

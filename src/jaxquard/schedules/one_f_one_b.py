@@ -12,7 +12,14 @@ from jaxquard.schedules.pattern import PatternSchedule, Step, one_forward_one_ba
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OneFOneB(PatternSchedule):
-    """One forward, one backward (Narayanan et al., 2019, with a flush)."""
+    """One forward, one backward (Narayanan et al., 2019, with a flush).
+
+    Example:
+        >>> for row in jq.schedules.OneFOneB(2).rows(num_microbatches=3):
+        ...     print(*row)
+        0F0 0F1 0B0 0F2 0B1 0B2
+        1F0 1B0 1F1 1B1 1F2 1B2
+    """
 
     name: ClassVar[str] = "1f1b"
 

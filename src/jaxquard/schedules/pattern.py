@@ -21,7 +21,19 @@ Step = tuple[int, Phase]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PatternSchedule(Schedule, abc.ABC):
-    """A schedule that is defined by the order of each actor's steps."""
+    """A schedule that is defined by the order of each actor's steps.
+
+    Example:
+        >>> from jaxquard.ir.task import Phase
+        >>> class ForwardsFirst(jq.schedules.PatternSchedule):
+        ...     name = "forwards-first"
+        ...
+        ...     def pattern(self, actor, num_microbatches):
+        ...         phases = [Phase.FORWARD] * num_microbatches + [Phase.BACKWARD] * num_microbatches
+        ...         return [(actor, phase) for phase in phases]
+        >>> print(*ForwardsFirst(2).rows(num_microbatches=2)[0])
+        0F0 0F1 0B0 0B1
+    """
 
     @abc.abstractmethod
     def pattern(self, actor: int, num_microbatches: int) -> Iterable[Step]:

@@ -24,7 +24,14 @@ from jaxquard.schedules.schedule import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTimes:
-    """How long each phase of a stage takes; a whole backward takes both gradients' times."""
+    """Durations of the phases of a stage; a whole backward takes both gradients' times.
+
+    Example:
+        >>> times = jq.schedules.TaskTimes(forward_s=2.0, transfer_s=0.5)
+        >>> rows = jq.schedules.OneFOneB(2).rows(num_microbatches=4)
+        >>> jq.schedules.play_rows(rows, times).makespan_s
+        22.0
+    """
 
     forward_s: float = 1.0
     input_gradient_s: float = 1.0
@@ -49,16 +56,21 @@ class TaskTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playback:
-    """What playing a schedule tells.
+    """The timeline of a simulated schedule, with its bubble and activations.
 
     Attributes:
         timeline: a span for each task, and one for each transfer that takes time.
         makespan_s: from the first start to the last end.
         bubble: the share of the actors' time in which they compute nothing, in a step alone.
-        period_s: what a step takes when steps follow each other without a barrier.
+        period_s: time of a step when steps follow each other without a barrier.
         period_bubble: the share of the busiest actor's `period_s` in which it computes nothing.
         peak_activations: for each actor, how many activations of a stage it keeps at most: F
             done, B or W not done. Without any backward none is kept.
+
+    Example:
+        >>> playback = jq.schedules.play_rows(jq.schedules.OneFOneB(4).rows(num_microbatches=8))
+        >>> playback.makespan_s, round(playback.bubble, 3), playback.peak_activations
+        (33.0, 0.273, (4, 3, 2, 1))
     """
 
     timeline: Timeline
@@ -70,10 +82,15 @@ class Playback:
 
 
 def play_rows(rows: Rows, times: TaskTimes | None = None) -> Playback:
-    """Plays rows of tasks; every phase takes 1 and transfers nothing unless `times` says otherwise.
+    """Simulates rows of tasks; by default every phase takes 1 s and transfers take no time.
 
     Raises:
         ScheduleError: if the rows lock; use `check_rows` for rows of unknown origin.
+
+    Example:
+        >>> rows = jq.schedules.ZeroBubbleH1(4).rows(num_microbatches=8)
+        >>> round(jq.schedules.play_rows(rows).bubble, 3)
+        0.111
     """
     spans = _time_tasks(rows, times or TaskTimes())
     compute: list[list[Span]] = [[] for _ in rows]

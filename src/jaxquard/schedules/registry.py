@@ -30,10 +30,14 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """The schedule that a name stands for.
+    """Finds the class of a schedule by its name.
 
     Raises:
-        ScheduleError: if there is no such name; it lists those that there are.
+        ScheduleError: if there is no such name; the message lists all names.
+
+    Example:
+        >>> jq.schedules.find_schedule("1f1b").__name__
+        'OneFOneB'
     """
     if name not in SCHEDULES:
         raise ScheduleError(f"no schedule is called {name!r}. Use one of: {', '.join(SCHEDULES)}.")
@@ -51,6 +55,10 @@ def make_schedule(name: str, *, num_stages: int, num_actors: int | None = None) 
 
     Raises:
         ScheduleError: if there is no such name, or the number of actors is missing or wrong.
+
+    Example:
+        >>> jq.schedules.make_schedule("interleaved", num_stages=8, num_actors=4)
+        Interleaved(8, 4)
     """
     schedule_type = find_schedule(name)
     if issubclass(schedule_type, Looped):

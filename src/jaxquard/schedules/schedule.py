@@ -17,11 +17,16 @@ Rows = tuple[tuple[Task, ...], ...]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Schedule(abc.ABC):
-    """Which actor runs which tasks, and in which order.
+    """An order of tasks for each actor.
 
     Attributes:
         num_stages: how many stages it orders; the step must have as many.
-        name: what the command line calls it.
+        name: its name on the command line.
+
+    Example:
+        >>> schedule = jq.schedules.Interleaved(8, 4)
+        >>> schedule.num_stages, schedule.num_actors, schedule.actor_of(5), schedule.splits_backward
+        (8, 4, 1, False)
     """
 
     num_stages: int

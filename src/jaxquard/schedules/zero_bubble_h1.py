@@ -14,7 +14,14 @@ from jaxquard.schedules.pattern import PatternSchedule, Step, delayed_weight_gra
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ZeroBubbleH1(PatternSchedule):
-    """Zero bubble, handcrafted, memory-efficient: a third of 1F1B's bubble in its memory."""
+    """Zero bubble, handcrafted, memory-efficient: a third of 1F1B's bubble in its memory.
+
+    Example:
+        >>> for row in jq.schedules.ZeroBubbleH1(2).rows(num_microbatches=3):
+        ...     print(*row)
+        0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
+        1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
+    """
 
     name: ClassVar[str] = "zero-bubble-h1"
 

@@ -16,7 +16,14 @@ from jaxquard.schedules.v_shaped import VShaped
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ZeroBubbleV(VShaped):
-    """Zero bubble on a V: no bubble at equal task times, the activations of 1F1B."""
+    """Zero bubble on a V: no bubble at equal task times, the activations of 1F1B.
+
+    Example:
+        >>> for row in jq.schedules.ZeroBubbleV(4).rows(num_microbatches=2):
+        ...     print(*row)
+        0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1
+        1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1
+    """
 
     name: ClassVar[str] = "zero-bubble-v"
 
