@@ -119,7 +119,7 @@ def accumulate_grads(
     Args:
         fn: `microbatch -> (gradients, other outputs...)`. A plain tuple holds several outputs; anything
             else, a list, dict or NamedTuple of gradients too, is one.
-        schedule: which actor runs which task when; plain `jax.jit` takes no notice of it.
+        schedule: which actor runs which task when; plain `jax.jit` ignores it.
         reduce: for each output of `fn` (a tuple like `("sum", "stack")`, or a pytree prefix of the
             outputs): "sum", "mean", "max", "stack" or "last". By default the first output is summed
             and the others are stacked.
@@ -127,6 +127,18 @@ def accumulate_grads(
 
     Returns:
         A function of the batch, whose leaves have the microbatches as their first dim.
+
+    Example:
+        >>> def loss(params, x):
+        ...     hidden = jq.pipeline_yield(jnp.tanh(x @ params["first"]))
+        ...     return jnp.mean((hidden @ params["second"]) ** 2)
+        >>> def train_step(params, batch):
+        ...     gradients = jq.accumulate_grads(lambda x: jax.grad(loss)(params, x), jq.schedules.OneFOneB(2))
+        ...     return jax.tree.map(lambda param, grad: param - 0.1 * grad, params, gradients(batch))
+        >>> params = {"first": jnp.ones((4, 8)), "second": jnp.ones((8, 2))}
+        >>> batch = jnp.ones((6, 3, 4))  # 6 microbatches of 3 rows
+        >>> jax.jit(train_step)(params, batch)["first"].shape  # or RemoteMesh((2,)).distributed(train_step)
+        (4, 8)
     """
     if not isinstance(schedule, Schedule):
         raise LoopError(

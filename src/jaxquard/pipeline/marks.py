@@ -51,15 +51,25 @@ mark_p.multiple_results = True
 def pipeline_yield(*values: Any, name: str | None = None) -> Any:
     """Marks the end of a pipeline stage; n marks make n+1 stages.
 
-    The stage is what the values depend on and no earlier mark needs. Nothing is computed: the
-    values come back as they are, under `jax.jit`, `jax.grad` and `jax.vmap` too.
+    The stage holds all operations that the values depend on and no earlier mark needs. The mark is an
+    identity: it returns its values, under `jax.jit`, `jax.grad` and `jax.vmap` too.
 
     Args:
         *values: arrays, or pytrees of arrays, of any dtype.
-        name: what to call the stage in programs and timelines.
+        name: the stage's name in programs and timelines.
 
     Returns:
         The value, or a tuple if there are several.
+
+    Example:
+        >>> def loss(params, x):
+        ...     hidden = jnp.tanh(x @ params["first"])
+        ...     hidden = jq.pipeline_yield(hidden, name="first")  # stage 0 ends here
+        ...     return jnp.mean((hidden @ params["second"]) ** 2)
+        >>> params = {"first": jnp.ones((4, 8)), "second": jnp.ones((8, 2))}
+        >>> grads = jax.jit(jax.grad(loss))(params, jnp.ones((3, 4)))
+        >>> grads["first"].shape
+        (4, 8)
     """
     if not values:
         raise TypeError("pipeline_yield() needs at least one value: the one that ends the stage.")
@@ -70,11 +80,19 @@ def pipeline_yield(*values: Any, name: str | None = None) -> Any:
 def task(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     """Makes each call of `fn` a stage; n calls make n stages (JaxPP, figure 5, right).
 
-    The other way to say what `pipeline_yield` says. What follows the last task joins its stage.
+    An alternative to `pipeline_yield`. Operations after the last task join its stage.
 
     Args:
         fn: a function of arrays; its results end the stage.
-        name: what to call the stage; by default the function's name.
+        name: the stage's name; by default the function's name.
+
+    Example:
+        >>> def loss(params, x):
+        ...     hidden = jq.task(lambda x: jnp.tanh(x @ params["first"]), name="first")(x)
+        ...     return jq.task(lambda hidden: jnp.mean((hidden @ params["second"]) ** 2), name="second")(hidden)
+        >>> params = {"first": jnp.ones((4, 8)), "second": jnp.ones((8, 2))}
+        >>> jax.grad(loss)(params, jnp.ones((3, 4)))["second"].shape
+        (8, 2)
     """
 
     @functools.wraps(fn)

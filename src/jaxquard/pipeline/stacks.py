@@ -38,13 +38,21 @@ def pipeline_scan(
 
     Args:
         body: as for `lax.scan`: `(carry, params of one layer) -> (carry, output)`.
-        carry: what enters the first layer.
+        carry: the input of the first layer.
         stacked_params: a pytree whose leaves have the layers as their first dim.
-        num_stages: into how many stages to cut the scan.
-        name: what to call the stages; they become `name.0`, `name.1`, ...
+        num_stages: the number of stages to split the scan into.
+        name: a prefix for the names of the stages: `name.0`, `name.1`, ...
 
     Returns:
         The last carry and the stacked outputs, as `lax.scan` returns them.
+
+    Example:
+        >>> def layer(hidden, weight):
+        ...     return jnp.tanh(hidden @ weight), None
+        >>> weights = jnp.ones((6, 4, 4))  # 6 stacked layers
+        >>> hidden, _ = jq.pipeline_scan(layer, jnp.ones((2, 4)), weights, num_stages=3)
+        >>> hidden.shape
+        (2, 4)
     """
     leaves, tree = jax.tree.flatten(stacked_params)
     sizes = _part_sizes(leaves, num_stages)

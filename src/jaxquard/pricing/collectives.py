@@ -26,10 +26,17 @@ class Collective:
     Attributes:
         name: of the instruction.
         opcode: without `-start`.
-        operand_bytes: what the device gives; several arrays in one collective are added up.
-        result_bytes: what it gets.
+        operand_bytes: what the device sends; several arrays in one collective are added up.
+        result_bytes: what it receives.
         group_size: how many devices take part together; 2 for a permutation, where one gives and one takes.
         is_in_loop: whether it stands in a `while`, where it may run many times, and counts once here.
+
+    Example:
+        >>> gather = jq.pricing.Collective(
+        ...     name="all-gather.1", opcode="all-gather", operand_bytes=1024, result_bytes=8192, group_size=8
+        ... )
+        >>> gather.sent_bytes
+        7168.0
     """
 
     name: str
@@ -57,7 +64,14 @@ def collectives(executable: Any) -> tuple[Collective, ...]:
     """The collectives of a compiled program, in the order of its text; an asynchronous pair is one.
 
     Args:
-        executable: what `lowered.compile()` gives.
+        executable: the result of `lowered.compile()`.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> rows = jax.sharding.NamedSharding(mesh, jax.P("x"))
+        >>> total = jax.jit(jnp.sum, in_shardings=rows).lower(jax.ShapeDtypeStruct((64,), jnp.float32)).compile()
+        >>> [(found.opcode, found.group_size) for found in jq.pricing.collectives(total)]
+        [('all-reduce', 8)]
     """
     return read_collectives(executable.as_text())
 

@@ -43,6 +43,20 @@ class MeasuredPricer:
     """Prices programs by running them on a mesh.
 
     It keeps its compiler processes for further calls; `close`, or leaving it as a context, ends them.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        >>> program = jq.pricing.ShardedProgram(
+        ...     name="x @ w",
+        ...     jaxpr=jax.make_jaxpr(jnp.matmul)(w, w),
+        ...     in_specs=(jax.P("x"), jax.P()),
+        ...     out_specs=(jax.P("x"),),
+        ... )
+        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, cache=None) as pricer:
+        ...     price = pricer.price(program)
+        >>> price.time_s > 0, price.provenance.num_devices
+        (True, 8)
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from jaxquard.pricing.program import ShardedProgram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a price comes from.
+    """The origin of a price.
 
     Attributes:
         pricer: "measured".
@@ -18,6 +18,19 @@ class Provenance:
         date: of the measurement, ISO 8601 in UTC.
         num_runs: how many timed runs there were.
         was_stopped_early: whether it was so much slower than its rivals that the rest of the runs was spared.
+
+    Example:
+        >>> origin = jq.pricing.Provenance(
+        ...     pricer="measured",
+        ...     jax_version="0.10.2",
+        ...     platform="cpu",
+        ...     device_kind="cpu",
+        ...     num_devices=8,
+        ...     date="2026-01-31T12:00:00+00:00",
+        ...     num_runs=10,
+        ... )
+        >>> f"{origin.pricer} on {origin.num_devices} x {origin.device_kind}"
+        'measured on 8 x cpu'
     """
 
     pricer: str
@@ -48,6 +61,20 @@ class Price:
         peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.
         spread: how far the upper quartile of the runs lies above the least, as a part of the least; None if there
             were too few runs to tell.
+
+    Example:
+        >>> origin = jq.pricing.Provenance(
+        ...     pricer="measured",
+        ...     jax_version="0.10.2",
+        ...     platform="cpu",
+        ...     device_kind="cpu",
+        ...     num_devices=8,
+        ...     date="2026-01-31T12:00:00+00:00",
+        ...     num_runs=10,
+        ... )
+        >>> price = jq.pricing.Price(time_s=2e-3, peak_bytes=2**20, spread=0.02, provenance=origin)
+        >>> f"{price.time_s * 1e3:g} ms, {price.peak_bytes / 2**20:g} MiB"
+        '2 ms, 1 MiB'
     """
 
     time_s: float
@@ -59,7 +86,12 @@ class Price:
 
 
 class FailureReason(enum.Enum):
-    """Why a candidate was set aside."""
+    """Why a candidate was set aside.
+
+    Example:
+        >>> [reason.value for reason in jq.pricing.FailureReason]
+        ['out of memory', 'too slow', 'does not lower', 'does not compile', 'does not run']
+    """
 
     OUT_OF_MEMORY = "out of memory"
     TOO_SLOW = "too slow"
@@ -70,7 +102,15 @@ class FailureReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A candidate that was set aside: which, why, and the first line of what was said."""
+    """A candidate that was set aside: which, why, and the first line of what was said.
+
+    Example:
+        >>> failure = jq.pricing.Failure(
+        ...     name="segment 0, rows", reason=jq.pricing.FailureReason("out of memory"), message="RESOURCE_EXHAUSTED"
+        ... )
+        >>> failure.reason.value
+        'out of memory'
+    """
 
     name: str
     reason: FailureReason
@@ -89,6 +129,11 @@ class Progress:
         name: the program that was last in work, or what is done with all of them.
         num_cached: how many prices were known before.
         left_s: how long the rest may take; None as long as nothing is measured.
+
+    Example:
+        >>> progress = jq.pricing.Progress(done=3, total=12, name="segment 0, rows", num_cached=1, left_s=8.0)
+        >>> f"{progress.done}/{progress.total}, {progress.left_s:.0f} s left"
+        '3/12, 8 s left'
     """
 
     done: int
@@ -102,7 +147,22 @@ OnProgress = Callable[[Progress], None]
 
 
 class Pricer(Protocol):
-    """Gives programs their prices."""
+    """Prices programs; `search_sharding` takes any object with these methods.
+
+    Example:
+        >>> class OneSecond:
+        ...     def price(self, program):
+        ...         where = jq.pricing.Provenance(
+        ...             pricer="fixed", jax_version="", platform="", device_kind="", num_devices=8, date="", num_runs=0
+        ...         )
+        ...         return jq.pricing.Price(time_s=1.0, peak_bytes=0, spread=None, provenance=where)
+        ...
+        ...     def price_all(self, programs, *, groups=None, on_progress=None):
+        ...         return [self.price(program) for program in programs]
+        ...
+        ...     compare = price_all
+        >>> pricer: jq.pricing.Pricer = OneSecond()
+    """
 
     def price(self, program: ShardedProgram) -> Price:
         """The price of one program.

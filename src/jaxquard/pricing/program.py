@@ -17,8 +17,19 @@ class ShardedProgram:
         name: for progress and errors, e.g. "segment 2, strategy M N K M"; not part of what is priced.
         in_specs: one for each input.
         out_specs: one for each output; None leaves it to the compiler.
-        constraints: (equation, output, spec): which results of the jaxpr's own equations are held to a sharding.
-        donated: inputs whose buffers may be used again; only those that an output can take over count.
+        constraints: (equation, output, spec): sharding constraints on results of the jaxpr's own equations.
+        donated: inputs whose buffers may be reused; only those that an output can alias count.
+
+    Example:
+        >>> w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        >>> program = jq.pricing.ShardedProgram(
+        ...     name="x @ w",
+        ...     jaxpr=jax.make_jaxpr(jnp.matmul)(w, w),
+        ...     in_specs=(jax.P("x"), jax.P()),
+        ...     out_specs=(jax.P("x"),),
+        ... )
+        >>> program.name
+        'x @ w'
     """
 
     name: str
@@ -46,9 +57,14 @@ def reshard_program(
     from_specs: Sequence[PartitionSpec],
     to_specs: Sequence[PartitionSpec],
 ) -> ShardedProgram:
-    """The program that moves arrays from one sharding to another, and does nothing else.
+    """Makes the program that reshards arrays and does nothing else.
 
     Where both are the same, its price is that of a copy.
+
+    Example:
+        >>> w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        >>> jq.pricing.reshard_program("rows to columns", [w], [jax.P("x")], [jax.P(None, "x")]).name
+        'rows to columns'
     """
     types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     return ShardedProgram(

@@ -19,6 +19,20 @@ class Spent:
         compile_work_s: what the compilers took, added up: in processes, the processor's time; else by the clock. More
             than `compiling_s` where some work at a time, or while programs run. A compiler that works alone may use
             several cores and take less than its part of this.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        >>> program = jq.pricing.ShardedProgram(
+        ...     name="x @ w",
+        ...     jaxpr=jax.make_jaxpr(jnp.matmul)(w, w),
+        ...     in_specs=(jax.P("x"), jax.P()),
+        ...     out_specs=(jax.P("x"),),
+        ... )
+        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, cache=None) as pricer:
+        ...     price = pricer.price(program)
+        ...     pricer.spent.running_s > 0
+        True
     """
 
     lowering_s: float = 0.0

@@ -31,6 +31,11 @@ def make_cpu_steady() -> bool:
 
     Returns:
         Whether it came in time: nothing is changed when JAX has started.
+
+    Example:
+        >>> num_devices = len(jax.devices())  # JAX starts
+        >>> jq.pricing.make_cpu_steady()  # too late
+        False
     """
     is_early = not _jax_compat.has_started()
     if is_early:

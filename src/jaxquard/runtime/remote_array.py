@@ -43,10 +43,26 @@ class PartPlacement:
 
 
 class RemoteArray:
-    """One array whose values live on actors.
+    """A handle of an array whose values live on actors.
+
+    Pass it to a distributed step, or fetch its values with `np.asarray` or `jax.device_get`.
 
     Args:
-        parts: one for an array that is whole; several are stacked along the first dim.
+        parts: one for an array that is whole; several are concatenated along the first dim.
+
+    Example:
+        >>> def loss(params, x):
+        ...     hidden = jq.pipeline_yield(jnp.tanh(x @ params["first"]))
+        ...     return jnp.mean((hidden @ params["second"]) ** 2)
+        >>> def train_step(params, batch):
+        ...     gradients = jq.accumulate_grads(lambda x: jax.grad(loss)(params, x), jq.schedules.OneFOneB(2))
+        ...     return jax.tree.map(lambda param, grad: param - 0.1 * grad, params, gradients(batch))
+        >>> params = {"first": jnp.ones((4, 8)), "second": jnp.ones((8, 2))}
+        >>> batch = jnp.ones((6, 3, 4))  # 6 microbatches of 3 rows
+        >>> with jq.RemoteMesh((2,)) as mesh:
+        ...     first = mesh.distributed(train_step)(params, batch)["first"]
+        ...     print(type(first).__name__, first.shape, np.asarray(first).dtype)  # np.asarray fetches the values
+        RemoteArray (4, 8) float32
     """
 
     __slots__ = ("__weakref__", "parts", "type")

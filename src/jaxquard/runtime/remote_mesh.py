@@ -50,6 +50,20 @@ class RemoteMesh:
     Raises:
         MeshError: if the arguments do not fit together, there are too few devices or hosts, Ray is missing or nothing
             answers at the address.
+
+    Example:
+        >>> def loss(params, x):
+        ...     hidden = jq.pipeline_yield(jnp.tanh(x @ params["first"]))
+        ...     return jnp.mean((hidden @ params["second"]) ** 2)
+        >>> def train_step(params, batch):
+        ...     gradients = jq.accumulate_grads(lambda x: jax.grad(loss)(params, x), jq.schedules.OneFOneB(2))
+        ...     return jax.tree.map(lambda param, grad: param - 0.1 * grad, params, gradients(batch))
+        >>> params = {"first": jnp.ones((4, 8)), "second": jnp.ones((8, 2))}
+        >>> batch = jnp.ones((6, 3, 4))  # 6 microbatches of 3 rows
+        >>> with jq.RemoteMesh((2,)) as mesh:  # 2 actors
+        ...     step = mesh.distributed(train_step)
+        ...     updated = step(params, batch)  # each stage on its own actor
+        ...     np.testing.assert_allclose(updated["first"], jax.jit(train_step)(params, batch)["first"], rtol=1e-5)
     """
 
     def __init__(

@@ -35,7 +35,7 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None
         like: a pytree with the leaves that were saved. Where each of its leaves is, the restored one will be:
 
             - a `RemoteArray`, also one whose values are gone: on the same actors, in the same parts and shardings;
-            - a `RemoteArray` from `RemoteMesh.init` that no step has taken: where the first step wants it. It is
+            - a `RemoteArray` from `RemoteMesh.init` that no step has used: where the first step needs it. It is
               read only then, so keep the checkpoint until then;
             - a `jax.Array` or a `jax.ShapeDtypeStruct` with a sharding: with this sharding;
             - a NumPy array or a number: the same.
@@ -43,7 +43,16 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None
             the first step places.
 
     Raises:
-        CheckpointError: if there is no checkpoint, it cannot be read, or it is of another state.
+        CheckpointError: if there is no checkpoint, it cannot be read, or it holds another state.
+
+    Example:
+        >>> import tempfile
+        >>> state = {"step": 3, "params": jnp.arange(4.0)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.save(f"{folder}/checkpoint", state).wait()
+        ...     restored = jq.restore(f"{folder}/checkpoint", like=state)
+        >>> restored["params"].tolist()
+        [0.0, 1.0, 2.0, 3.0]
     """
     require_orbax()
     target = checkpoint_path(path)

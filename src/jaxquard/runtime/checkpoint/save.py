@@ -46,11 +46,11 @@ class Saving:
 
 
 def save(path: str | os.PathLike[str], state: Any) -> Saving:
-    """Saves a state: each actor its own parts, in the background.
+    """Saves a state in the background; each actor writes its own parts.
 
     This returns as soon as everything is copied to host memory, so that the next step may donate the state. The
-    checkpoint appears at `path` at once and whole, and replaces one that is there; after a crash, the old or the new
-    one is there. A second save to the same path waits for the first, and the interpreter waits at exit.
+    checkpoint appears at `path` atomically and replaces an older one; after a crash, the old or the new one is there.
+    A second save to the same path waits for the first, and the interpreter waits at exit.
 
     Args:
         path: a folder, on a file system that all hosts of the actors share.
@@ -61,8 +61,16 @@ def save(path: str | os.PathLike[str], state: Any) -> Saving:
 
     Raises:
         CheckpointError: if the state or the path cannot be saved, or the disk has too little room.
-        DeletedArrayError: if a step has taken an array of the state.
+        DeletedArrayError: if a step has donated an array of the state.
         TaskFailed: if an array was never computed.
+
+    Example:
+        >>> import tempfile
+        >>> state = {"step": 3, "params": jnp.arange(4.0)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.save(f"{folder}/checkpoint", state).wait()
+        ...     jq.restore(f"{folder}/checkpoint", like=state)["step"]
+        3
     """
     require_orbax()
     target = checkpoint_path(path)
