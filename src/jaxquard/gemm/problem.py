@@ -20,7 +20,12 @@ from jaxquard.errors import GemmError
 
 
 class Dataflow(enum.Enum):
-    """Which of A, B and C = A B stays where it is."""
+    """Which of A, B and C = A B stays where it is.
+
+    Example:
+        >>> [dataflow.value for dataflow in jq.gemm.Dataflow]  # output, left and right stationary
+        ['os', 'ls', 'rs']
+    """
 
     OS = "os"
     LS = "ls"
@@ -28,7 +33,12 @@ class Dataflow(enum.Enum):
 
 
 class Stationary(enum.Enum):
-    """Which matrix of a layer Y = X W stays where it is, forward and backward: the rows of Table 1."""
+    """Which matrix of a layer Y = X W stays where it is, forward and backward: the rows of Table 1.
+
+    Example:
+        >>> [stationary.value for stationary in jq.gemm.Stationary]
+        ['y', 'x', 'w']
+    """
 
     Y = "y"
     X = "x"
@@ -62,6 +72,10 @@ class FcLayer:
     Attributes:
         ends_residual: whether its output is added to the input of a layer before it, as after the attention and the
             MLP of a transformer, so that both must lie alike. The last layer's does in any case.
+
+    Example:
+        >>> jq.gemm.FcLayer(name="up", in_features=512, out_features=2048).ends_residual
+        False
     """
 
     name: str
@@ -77,6 +91,14 @@ class GemmProblem:
     Attributes:
         num_blocks: how many such blocks the model has.
         item_bytes: bytes of an element of the matrices that move.
+
+    Example:
+        >>> layers = (
+        ...     jq.gemm.FcLayer(name="up", in_features=512, out_features=2048),
+        ...     jq.gemm.FcLayer(name="down", in_features=2048, out_features=512, ends_residual=True),
+        ... )
+        >>> jq.gemm.GemmProblem(layers=layers, num_rows=4096, num_blocks=12).num_blocks
+        12
     """
 
     layers: tuple[FcLayer, ...]
@@ -97,6 +119,11 @@ class LayerPlan:
         rings: Wang: along which direction of the mesh the ring runs; None: where more bytes move.
         both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring.
+
+    Example:
+        >>> layer = jq.gemm.LayerPlan(name="FF1", stationary=jq.gemm.Stationary("y"), slices=(4, 4, 4))
+        >>> layer.block
+        8
     """
 
     name: str
@@ -117,6 +144,13 @@ class GemmPlan:
     Attributes:
         algorithm: its name: "meshslice", "collective", "wang", "summa", "cannon".
         mesh_shape: rows and columns of chips.
+
+    Example:
+        >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
+        >>> tuning = jq.gemm.autotune(problem, cluster="tpu-v4", num_chips=16)
+        >>> plan = tuning.best.plan
+        >>> plan.algorithm, [layer.name for layer in plan.layers]
+        ('meshslice', ['qkv', 'out', 'ff1', 'ff2'])
     """
 
     algorithm: str

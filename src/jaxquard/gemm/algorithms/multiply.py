@@ -61,6 +61,13 @@ def multiply(
 
     Raises:
         GemmError: if there is no such algorithm or dataflow, or sizes, slices and mesh do not fit.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> product = jq.gemm.multiply(x, w, mesh=mesh, algorithm="collective", dataflow="os")
+        >>> bool(jnp.all(product == x @ w))
+        True
     """
     chosen = find_algorithm(algorithm)
     mesh = find_mesh(mesh)
@@ -108,6 +115,20 @@ def multiply_local(lhs: jax.Array, rhs: jax.Array, *, algorithm: str, product: P
 
     Raises:
         GemmError: as `multiply`.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",), slices=2)
+        >>> both = jax.P("rows", "columns")
+        >>> run = jax.shard_map(
+        ...     lambda lhs, rhs: jq.gemm.multiply_local(lhs, rhs, algorithm="meshslice", product=product),
+        ...     mesh=mesh,
+        ...     in_specs=(both, both),
+        ...     out_specs=both,
+        ... )
+        >>> bool(jnp.all(run(x, w) == x @ w))
+        True
     """
     chosen = find_algorithm(algorithm)
     if not isinstance(product, Product):

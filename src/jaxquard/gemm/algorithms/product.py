@@ -33,7 +33,12 @@ _SWAP = str.maketrans("MN", "NM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The order of the dims of the left and right matrix and of their product."""
+    """The order of the dims of the left and right matrix and of their product.
+
+    Example:
+        >>> jq.gemm.Layout(rhs="NK")  # the right matrix is stored transposed
+        Layout(lhs='MK', rhs='NK', out='MN')
+    """
 
     lhs: str = "MK"
     rhs: str = "KN"
@@ -77,6 +82,11 @@ class Product:
         ring: Wang: along which axes the ring runs. None: those along which more bytes move.
         both_ways: Wang and the 1D ones: one half of each shard goes round the ring one way, the other the other way.
         num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring (section 2.3.3).
+
+    Example:
+        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",), slices=4)
+        >>> product.layout.out
+        'MN'
     """
 
     dataflow: Dataflow

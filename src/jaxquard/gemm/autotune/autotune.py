@@ -61,6 +61,12 @@ def autotune(
     Raises:
         GemmError: an argument is none that can be, the algorithm is unknown or would ignore it, no mesh divides the
             layers, or none fits in memory.
+
+    Example:
+        >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
+        >>> tuning = jq.gemm.autotune(problem, cluster="tpu-v4", num_chips=16)
+        >>> tuning.best.plan.mesh_shape
+        (4, 4)
     """
     target = load_cluster(cluster)
     find_algorithm(algorithm)

@@ -14,6 +14,13 @@ class TuningRow:
         cost: of all layers and passes of one step.
         utilisation: of the cluster's peak FLOP/s.
         memory_bytes: of one chip: what is kept, and the largest buffers.
+
+    Example:
+        >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
+        >>> tuning = jq.gemm.autotune(problem, cluster="tpu-v4", num_chips=16)
+        >>> row = tuning.table[0]
+        >>> row.plan.mesh_shape, 0 < row.utilisation < 1
+        ((4, 4), True)
     """
 
     plan: GemmPlan
@@ -37,6 +44,12 @@ class Tuning:
     Attributes:
         cluster: the name of the cluster.
         num_meshes: how many meshes could be used; the table may hold fewer.
+
+    Example:
+        >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
+        >>> tuning = jq.gemm.autotune(problem, cluster="tpu-v4", num_chips=16)
+        >>> tuning.num_meshes, tuning.best.plan.algorithm
+        (5, 'meshslice')
     """
 
     problem: GemmProblem

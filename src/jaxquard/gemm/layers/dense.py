@@ -34,6 +34,14 @@ class Dense:
     Attributes:
         mesh: None: that of `jax.set_mesh`, whenever the layer is used.
         choices: what was said besides the plan, by name; see `matmul`.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> layer = jq.gemm.dense(16, mesh=mesh)
+        >>> params = layer.init(jax.random.key(0), in_features=64)
+        >>> layer.apply(params, x).shape
+        (32, 16)
     """
 
     features: int
@@ -129,6 +137,14 @@ def dense(
 
     Raises:
         GemmError: as `matmul`; when the layer is made, but for what depends on a mesh that is not set by then.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> layer = jq.gemm.dense(16, mesh=mesh, use_bias=True)
+        >>> params = layer.init(jax.random.key(0), 64)
+        >>> layer.apply(params, x).shape
+        (32, 16)
     """
     layer = Dense(
         features=find_count(features, "features"),

@@ -24,6 +24,12 @@ def layer_shardings(
 
     Args:
         num_x_dims: of x and y, leading dims included.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> shardings = jq.gemm.layer_shardings(mesh=mesh, stationary="y")
+        >>> shardings["w"].spec == jax.P("rows", "columns")
+        True
     """
     if find_count(num_x_dims, "num_x_dims") < 2:
         raise GemmError(f"num_x_dims must be 2 or more: the first dim of x and its last are cut; but is {num_x_dims}.")

@@ -88,6 +88,15 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
 
     Raises:
         GemmError: it is no plan, or the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> layer = jq.gemm.LayerPlan(name="FF1", stationary=jq.gemm.Stationary("y"), slices=(4, 4, 4))
+        >>> plan = jq.gemm.GemmPlan(algorithm="meshslice", mesh_shape=(4, 2), layers=(layer,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.gemm.save_plan(plan, f"{folder}/plan.json")
+        ...     jq.gemm.load_plan(f"{folder}/plan.json") == plan
+        True
     """
     if not isinstance(plan, GemmPlan):
         raise GemmError(f"plan must be a GemmPlan, such as the `plan` of what `autotune` returns; found {plan!r:.80}.")
@@ -105,6 +114,15 @@ def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
 
     Raises:
         GemmError: the file cannot be read, or is no plan.
+
+    Example:
+        >>> import tempfile
+        >>> layer = jq.gemm.LayerPlan(name="FF1", stationary=jq.gemm.Stationary("y"), slices=(4, 4, 4))
+        >>> plan = jq.gemm.GemmPlan(algorithm="meshslice", mesh_shape=(4, 2), layers=(layer,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.gemm.save_plan(plan, f"{folder}/plan.json")
+        ...     jq.gemm.load_plan(f"{folder}/plan.json") == plan
+        True
     """
     _check_path(path)
     name = os.fspath(path)

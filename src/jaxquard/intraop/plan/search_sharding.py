@@ -49,8 +49,8 @@ def search_sharding(
             only if it is the first argument.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
         mesh: one or two axes of devices of this process.
-        memory_limit_bytes: what the step may take on each device; None for all that it has, or for no limit if another
-            pricer is given than a measured one, which may price for other devices.
+        memory_limit_bytes: the step's memory limit on each device; by default the memory of the device, or no limit
+            with a pricer that measures nothing, as it may price for other devices.
         batch_axis: the mesh axis over which every block shards its batch; by default the first of two axes, as in the
             paper, and none on a mesh of one axis.
         every_combination: searches all choices on every mesh axis, with no batch axis: on two axes, nine choices for
@@ -60,11 +60,22 @@ def search_sharding(
             has its own.
         num_finalists: how many plans are priced whole, or in pairs of neighbours, before one is chosen; besides, a
             quarter as many of the fastest, with their state in parts in two ways, and the baselines.
-        on_progress: told how far pricing is.
+        on_progress: called with each `Progress` of the pricing.
 
     Raises:
-        ShardingError: if the step has nothing to cut, the mesh divides nothing, or no plan fits in memory.
-        PricingError: if the devices do not answer any more.
+        ShardingError: if the step has nothing to shard, the mesh divides nothing, or no plan fits in memory.
+        PricingError: if the devices do not respond.
+
+    Example:
+        >>> def train_step(weight, batch):
+        ...     loss, grad = jax.value_and_grad(lambda weight: jnp.mean((batch @ weight) ** 2))(weight)
+        ...     return weight - 0.1 * grad, loss
+        >>> args = (jnp.ones((16, 32)), jnp.ones((64, 16)))
+        >>> mesh = jax.make_mesh((8,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> plan = jq.search_sharding(train_step, args, mesh=mesh, num_finalists=0)
+        >>> weight, loss = plan.apply(train_step, donate=False)(plan.shard(args[0]), args[1])
+        >>> float(loss)
+        256.0
     """
     _check_types(args, mesh, memory_limit_bytes, num_finalists)
     mesh = automatic_mesh(mesh)

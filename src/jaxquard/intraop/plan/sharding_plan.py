@@ -28,10 +28,25 @@ from jaxquard.pricing.automatic_mesh import automatic_mesh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingPlan(PlanRecord):
-    """How to shard a step: a plan that can be applied to the step, saved and printed.
+    """A sharding of a step: it can be applied to the step, saved and printed.
 
     Attributes:
         mesh: the devices of the search; None for a plan that was loaded without any.
+
+    Example:
+        >>> def train_step(weight, batch):
+        ...     loss, grad = jax.value_and_grad(lambda weight: jnp.mean((batch @ weight) ** 2))(weight)
+        ...     return weight - 0.1 * grad, loss
+        >>> args = (jnp.ones((16, 32)), jnp.ones((64, 16)))
+        >>> mesh = jax.make_mesh((8,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, num_compilers=0) as pricer:
+        ...     plan = jq.search_sharding(train_step, args, mesh=mesh, pricer=pricer, num_finalists=0)
+        >>> sorted(plan.specs), plan.time_s > 0
+        (['argument 0', 'argument 1'], True)
+        >>> step = plan.apply(train_step, donate=False)  # use it in place of train_step
+        >>> weight, loss = step(*plan.shard(*args))
+        >>> weight.shape
+        (16, 32)
     """
 
     mesh: Mesh | None = field(default=None, repr=False, compare=False)
@@ -138,10 +153,25 @@ def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan
 
     Args:
         path: of the file.
-        mesh: devices to use it on; by default the first ones there are.
+        mesh: the devices to run on; by default the first of `jax.devices()`.
 
     Raises:
-        ShardingError: if the file is no such plan.
+        ShardingError: if the file is not such a plan.
+
+    Example:
+        >>> import tempfile
+        >>> def train_step(weight, batch):
+        ...     loss, grad = jax.value_and_grad(lambda weight: jnp.mean((batch @ weight) ** 2))(weight)
+        ...     return weight - 0.1 * grad, loss
+        >>> args = (jnp.ones((16, 32)), jnp.ones((64, 16)))
+        >>> mesh = jax.make_mesh((8,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, num_compilers=0) as pricer:
+        ...     plan = jq.search_sharding(train_step, args, mesh=mesh, pricer=pricer, num_finalists=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plan.save(f"{folder}/plan.json")
+        ...     loaded = jq.load_sharding(f"{folder}/plan.json", mesh=mesh)
+        >>> loaded.specs == plan.specs
+        True
     """
     record = read_plan(path)
     return ShardingPlan(**{entry.name: getattr(record, entry.name) for entry in fields(record)}, mesh=mesh)
