@@ -26,7 +26,7 @@ ARGUMENTS = {
     "all of jq.__all__": ["-c", EVERYTHING],
     "jaxquard --version": ["-m", "jaxquard", "--version"],
     "jaxquard --help": ["-m", "jaxquard", "--help"],
-    "jaxquard schedule": ["-m", "jaxquard", "schedule", "1f1b"],
+    "jaxquard schedule": ["-m", "jaxquard", "schedule", "1f1b", "--stages", "4", "--microbatches", "8"],
 }
 AT_MOST = {
     "import jaxquard": 1.15,

@@ -15,7 +15,6 @@ from jaxquard.runtime.distributed import DistributedStep, StepOptions
 from jaxquard.runtime.engine import Engine
 from jaxquard.runtime.in_process import InProcessEngine
 from jaxquard.runtime.initial_state import Initialisation
-from jaxquard.runtime.ray.start_engine import start_engine
 
 _RUNTIMES = ("in_process", "ray")
 _TRANSPORTS = ("transfer", "collective")
@@ -94,6 +93,9 @@ class RemoteMesh:
             _check_unused(runtime, devices=devices, share_devices=share_devices or None)
             limit_s = _SILENCE_LIMIT_S if silence_limit_s is None else silence_limit_s
             _check_ray_options(transport, processes_per_actor, limit_s)
+            # A third of what importing RemoteMesh would load; actors in this process need none of it.
+            from jaxquard.runtime.ray.start_engine import start_engine
+
             self.engine: Engine = start_engine(
                 num_actors=self.num_actors,
                 mesh_shape=self.spmd_shape,
