@@ -3,13 +3,13 @@
 A package's `__init__.py` names its exports twice: as imports for type checkers, and as the modules that define them.
 
     if TYPE_CHECKING:
-        from jaxquard.gemm.matmul import matmul as matmul
+        from jaxquard.gemm.layers.matmul import matmul as matmul
     else:
-        __all__ = export_lazily(__name__, {"matmul": ["matmul"]})
+        __all__ = export_lazily(__name__, {"layers.matmul": ["matmul"]})
 
 `tests/test_public_surface.py` holds the two lists together. Module attributes as in PEP 562; a subclass of the module
 type, and not a function `__getattr__`, as an export may have the name of a module of the same package: importing
-`jaxquard.gemm.matmul` must not hide the function `matmul`.
+`jaxquard.pricing.collectives` must not hide the function `collectives`.
 """
 
 import sys
