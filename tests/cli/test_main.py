@@ -26,7 +26,7 @@ def run_module(*words):
 def test_without_a_command_it_explains_itself():
     result = CliRunner().invoke(app, [])
     assert "schedule" in result.output
-    assert "spreads a plain JAX training step" in result.output
+    assert "Spreads a plain JAX training step" in result.output
 
 
 @pytest.mark.parametrize("group", ["gemm", "cluster"])
@@ -51,7 +51,7 @@ def test_a_subcommand_does_not_import_what_only_others_need():
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     imported = set(done.stderr.split())
-    assert "jaxquard.cli.shard_search" in imported
+    assert "jaxquard.cli.shard.search" in imported
     others = {"jaxquard.evaluate", "jaxquard.gemm", "jaxquard.calibrate", "jaxquard.cli.demo", "scipy.optimize"}
     assert not imported & others
 

@@ -57,9 +57,9 @@ def test_a_number_of_actors():
 
 def test_writes_svg_and_csv(tmp_path):
     svg, csv = tmp_path / "order.svg", tmp_path / "order.csv"
-    result = run("zero-bubble-v", "--stages", 4, "--microbatches", 6, "--svg", svg, "--csv", csv)
+    result = run("zero-bubble-v", "--stages", 4, "--microbatches", 6, "--plot", svg, "--out", csv)
     assert result.exit_code == 0
-    assert result.stderr.split() == ["wrote", str(svg), "wrote", str(csv)]
+    assert result.stderr.split() == ["wrote", str(csv), "wrote", str(svg)]
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
     assert read_csv(csv) == ZeroBubbleV(4).rows(6)
 
@@ -87,10 +87,10 @@ REFUSED = {
     "pipedream": "no schedule is called 'pipedream'. Use one of: gpipe, 1f1b,",
     "1f1b": "1f1b needs --stages, but it was not given. Add, say, --stages 8.",
     "1f1b --stages 4": "1f1b needs --microbatches, but it was not given. Add, say, --microbatches 8.",
-    "1f1b --stages 0 --microbatches 4": "OneFOneB needs num_stages to be a whole number, 1 or more",
+    "1f1b --stages 0 --microbatches 4": "Invalid value for '--stages':",
     "interleaved --stages 8 --microbatches 4": "interleaved needs the number of actors",
     "zero-bubble-v --stages 7 --microbatches 4": "ZeroBubbleV(7) puts two stages on each actor",
-    "gpipe --stages 2 --microbatches 2 --svg /no/folder/x.svg": (
+    "gpipe --stages 2 --microbatches 2 --plot /no/folder/x.svg": (
         "cannot write /no/folder/x.svg (No such file or directory). Give a file in a folder that exists"
     ),
     "none.csv": "cannot read the schedule none.csv (No such file or directory).",
