@@ -11,18 +11,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typer.testing import CliRunner
 
 import jaxquard
 from jaxquard.cli.demo import run_demo as demo_module
 from jaxquard.cli.demo.training import Outcome
-from jaxquard.cli.main import app
 from jaxquard.schedules import OneFOneB, TaskTimes, play_rows
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 
 
 def run(*words, columns=100):
-    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["demo", *map(str, words)], env=environment)
+    return run_cli("demo", *words, columns=columns)
 
 
 @pytest.fixture
@@ -108,6 +107,25 @@ def test_losses_that_are_not_numbers_are_an_error(fake_training, tmp_path):
     assert run("--actors", 2, "--steps", 1, "--out", tmp_path / "x.json").exit_code == 1
 
 
+def test_json(fake_training, tmp_path):
+    fake_training((5.0, 4.0), (5.0, 4.0))
+    words = ("--actors", 2, "--steps", 2, "--out", tmp_path / "x.json", "--json")
+    answer = read_json(run(*words))
+    assert (answer["schedule"], answer["num_actors"], answer["runtime"]) == ("1f1b", 2, "in_process")
+    assert answer["losses"] == {"on_actors": [5.0, 4.0], "in_one_jit": [5.0, 4.0]}
+    assert answer["is_equal"] is True
+    fake_training((float("nan"),), (5.0,))
+    result = run(*words)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["losses"]["on_actors"] == [None]
+
+
+@pytest.mark.parametrize("runtime", ["in-process", "in_process"])
+def test_runtimes_with_dashes_and_underscores(fake_training, tmp_path, runtime):
+    fake_training((5.0,), (5.0,))
+    assert run("--runtime", runtime, "--actors", 2, "--out", tmp_path / "x.json").exit_code == 0
+
+
 def test_without_comparison(fake_training, tmp_path):
     fake_training((5.0, 4.0), ())
     result = run("--actors", 2, "--no-compare", "--out", tmp_path / "x.json")
@@ -126,10 +144,12 @@ def test_nothing_is_wider_than_the_terminal(fake_training, tmp_path, columns):
 
 REFUSED = {
     "--schedule pipedream": "no schedule is called 'pipedream'. Use one of: gpipe, 1f1b,",
-    "--actors 0": "Invalid value for '--actors':",
-    "--devices-per-actor -1": "Invalid value for '--devices-per-actor':",
-    "--steps 0": "Invalid value for '--steps':",
-    "--microbatches x": "Invalid value for '--microbatches': ",
+    "--actors 0": "--actors should be a whole number from 1 to 4096, but is 0.",
+    "--devices-per-actor -1": "--devices-per-actor should be a whole number from 1 to 4096, but is -1.",
+    "--steps 0": "--steps should be a whole number, 1 or more, but is 0.",
+    "--microbatches x": "--microbatches should be a whole number from 1 to 100000, but is x.",
+    "--actors 99999999999999999999": "--actors should be a whole number from 1 to 4096, but is 99999999999999999999.",
+    "--actors 4000 --devices-per-actor 2": "--actors times --devices-per-actor must be at most 4096.",
     "--layers 3": "1f1b on 4 actors has 4 stages, and each needs a layer, but --layers is 3. Give --layers 4",
     "--schedule interleaved --layers 7": "interleaved on 4 actors has 8 stages, and each needs a layer",
     "--out /no/folder/x.json": "cannot write /no/folder/x.json (No such file or directory).",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jaxquard import __version__
 from jaxquard.cli.command import Command, Group
 from jaxquard.cli.exit_codes import INTERRUPTED, print_message, run_command
 from jaxquard.cli.interrupt import keep_interrupts
@@ -70,9 +71,7 @@ def _does_nothing() -> None:
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
-        from importlib.metadata import version
-
-        typer.echo(f"jaxquard {version('jaxquard')}")
+        typer.echo(f"jaxquard {__version__}")
         raise typer.Exit
 
 

@@ -2,12 +2,11 @@
 
 import datetime
 import re
+import tomllib
 
 import pytest
-from typer.testing import CliRunner
 
 from jaxquard.calibrate import Calibration
-from jaxquard.cli.main import app
 from jaxquard.cluster import (
     Axis,
     Collective,
@@ -17,11 +16,12 @@ from jaxquard.cluster import (
     parse_cluster,
     preset_names,
 )
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 
 
 def run(*words):
-    environment = {"COLUMNS": "120", "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["cluster", *map(str, words)], env=environment)
+    return run_cli("cluster", *words)
 
 
 def test_show_without_a_name_lists_the_presets():
@@ -46,6 +46,39 @@ def test_show_a_torus():
 @pytest.mark.parametrize("name", preset_names())
 def test_show_toml_reads_back(name):
     assert parse_cluster(run("show", name, "--toml").stdout) == load_cluster(name)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_show_json_has_what_the_file_has(name):
+    assert read_json(run("show", name, "--json")) == tomllib.loads(run("show", name, "--toml").stdout)
+
+
+def test_show_json_of_all():
+    assert [one["name"] for one in read_json(run("show", "--json"))] == list(preset_names())
+
+
+def test_a_name_with_underscores():
+    assert run("show", "TPU_v4").stdout == run("show", "tpu-v4").stdout
+
+
+@pytest.mark.parametrize("words", [("--toml",), ("h200", "--toml", "--json")])
+def test_toml_is_of_one_cluster(words):
+    result = run("show", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: --toml prints one cluster as TOML. Name one, and leave --json out.\n"
+
+
+def test_a_file_that_is_no_cluster(tmp_path):
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "text.toml").write_text("name = ")
+    for name, why in {
+        "binary.toml": "(it is no text)",
+        "text.toml": "is not TOML: ",
+        ".": "is neither a cluster",
+    }.items():
+        result = run("show", tmp_path / name)
+        assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+        assert why in result.stderr
 
 
 def test_an_unknown_name_is_answered_with_the_names():
@@ -73,6 +106,11 @@ def test_calibrate_prints_fits_and_notes(tmp_path, monkeypatch):
     assert re.search(r"products +│ +737 TFLOP/s │ +│ +9.4 µs │ +24 │ +1.8% │ +10.5%", result.stdout)
     assert result.stderr.splitlines()[:2] == [f"note: {note}" for note in found.notes]
     assert load_cluster(tmp_path / "mine.toml") == cluster
+    answer = read_json(run("calibrate", "--json", "--out", tmp_path / "mine.toml"))
+    assert [link["collective"] for link in answer["links"]] == ["permute"]
+    assert answer["products"]["num_samples"] == 24
+    assert answer["notes"] == list(found.notes)
+    assert answer["cluster"]["name"] == "h200"
 
 
 @pytest.mark.slow

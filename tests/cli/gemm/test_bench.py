@@ -1,19 +1,17 @@
 """`jaxquard gemm bench`: its table, its JSON, and what it refuses."""
 
-import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 
 SMALL = ("--cpu", "--m", 64, "--k", 64, "--n", 64, "--rounds", 1, "--algorithms", "collective,1d_tp")
 
 
 def run(*words):
-    environment = {"COLUMNS": "120", "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["gemm", "bench", *map(str, words)], env=environment)
+    return run_cli("gemm", "bench", *words)
 
 
 def test_table():
@@ -28,7 +26,7 @@ def test_table():
 
 def test_json_says_what_was_left_out():
     result = run(*SMALL[:-1], "meshslice", "--slices", 64, "--json")
-    content = json.loads(result.stdout)
+    content = read_json(result)
     assert {one["algorithm"] for one in content if not one["why_not"]} == {"plain"}
     left_out = [one for one in content if one["why_not"]]
     assert {tuple(one["mesh_shape"]) for one in left_out} == {(1, 8), (2, 4), (4, 2), (8, 1)}

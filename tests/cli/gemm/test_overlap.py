@@ -1,17 +1,15 @@
 """`jaxquard gemm overlap`: what it prints and refuses; the compiler is replaced by one that answers at once."""
 
-import json
-
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
 from jaxquard.gemm import TPU_COMPILER_OPTIONS
 from jaxquard.gemm.overlap.count_hidden import Overlap
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["gemm", "overlap", *map(str, words)], env={"COLUMNS": "120", "NO_COLOR": "1"})
+    return run_cli("gemm", "overlap", *words)
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def test_json(asked):
     result = run("--topology", "v5e:4x8", "--mesh", "8x4", "--slices", 4, "--json")
     assert result.exit_code == 0, result.output
     one = {flow: {"hideable": 6, "hidden": 5} for flow in ("os", "ls", "rs")}
-    assert json.loads(result.stdout) == {"meshslice": one, "wang": one, "collective": one}
+    assert read_json(result) == {"meshslice": one, "wang": one, "collective": one}
     assert asked == {
         "mesh": ("v5e:4x8", (8, 4)),
         "algorithms": ["meshslice", "wang", "collective"],

@@ -3,18 +3,17 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
 from jaxquard.cluster import load_cluster, save_cluster
 from jaxquard.gemm import GemmProblem, autotune, gpt3, load_plan, transformer_block
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 
 LAYERS = ("--layers", "4096x12288,12288x4096", "--rows", 16384, "--chips", 16)
 
 
 def run(*words):
-    environment = {"COLUMNS": "120", "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["gemm", "tune", *map(str, words)], env=environment)
+    return run_cli("gemm", "tune", *words)
 
 
 def test_a_model():
@@ -37,7 +36,7 @@ def test_layers_json_and_plan(tmp_path):
     path = tmp_path / "plan.json"
     save_cluster(load_cluster("h200"), tmp_path / "mine.toml")
     result = run(*LAYERS, "--cluster", tmp_path / "mine.toml", "--json", "--out", path)
-    content = json.loads(result.stdout)
+    content = read_json(result)
     assert (content["cluster"], content["num_chips"]) == ("h200", 16)
     times_s = [row["time_s"] for row in content["table"]]
     assert times_s == sorted(times_s)

@@ -5,17 +5,16 @@ import time
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
 from jaxquard.cli.reproduce import cfp as command
 from jaxquard.evaluate.cfp import Results, read_results, results_text
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 from tests.evaluate.cfp.made_cells import made_cell, made_results
 
 
 def run(*words, columns=140):
-    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["reproduce", *map(str, words)], env=environment)
+    return run_cli("reproduce", *words, columns=columns)
 
 
 @pytest.fixture
@@ -44,6 +43,13 @@ def test_draws_an_earlier_run(asked, tmp_path):
     assert lines[-1].endswith("The page says what can be compared.")
     assert (tmp_path / "new" / "cfp.html").read_text().startswith("<!doctype html>")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["cfp.html"]
+
+
+def test_json_of_an_earlier_run(asked, tmp_path):
+    (tmp_path / "cells.json").write_text(results_text(made_results()))
+    answer = read_json(run("cfp", "--from", tmp_path / "cells.json", "--out", tmp_path, "--json"))
+    assert len(answer["cells"]) == len(made_results().cells)
+    assert asked == []
 
 
 def test_cells_of_a_quick_run_are_not_drawn_with_others(asked, tmp_path):

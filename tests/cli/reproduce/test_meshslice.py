@@ -4,16 +4,15 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
 from jaxquard.cli.reproduce import meshslice as command
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 from tests.evaluate.meshslice.shared_results import meshslice_results
 
 
 def run(*words, columns=120):
-    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["reproduce", *map(str, words)], env=environment)
+    return run_cli("reproduce", *words, columns=columns)
 
 
 @pytest.fixture(scope="module", params=["known", pytest.param("computed", marks=pytest.mark.slow)])
@@ -51,6 +50,13 @@ def test_writes_the_page_and_the_numbers(done):
     assert f"wrote {numbers}" in result.stderr
     took = re.search(r"took (\d+) s", result.stderr)
     assert took is not None
+
+
+def test_json_has_what_the_file_has(done, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "reproduce_meshslice", known_results)
+    answer = read_json(run("meshslice", "--out", tmp_path, "--json"))
+    assert answer == json.loads((tmp_path / "meshslice.json").read_text())
+    assert len(answer["headlines"]) == 17
 
 
 @pytest.fixture

@@ -5,18 +5,17 @@ import re
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
 from jaxquard.pricing import Failure, FailureReason, Price, Provenance
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 from tests.cli.shard.user_steps import write_module
 
 NAMES = ("this one", "data parallel", "zero 1", "zero 3", "megatron", "megatron, sequence parallel", "volume")
 
 
 def run(*words):
-    environment = {"COLUMNS": "140", "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["shard", *map(str, words)], env=environment)
+    return run_cli("shard", *words, columns=140)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def test_a_saved_plan_beside_the_baselines(plan):
 
 def test_json(plan, monkeypatch):
     monkeypatch.setattr("jaxquard.pricing.MeasuredPricer.compare", lambda _, programs, **__: prices(len(programs)))
-    found = json.loads(run("compare", "steps:make_step", "--plan", plan, "--json", "--memory-limit", "3kB").stdout)
+    found = read_json(run("compare", "steps:make_step", "--plan", plan, "--json", "--memory-limit", "3kB"))
     assert [one["name"] for one in found] == list(NAMES)
     assert found[0]["predicted_s"] == json.loads(plan.read_text())["time_s"]
     assert [one["measured_s"] for one in found] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]

@@ -9,18 +9,17 @@ from xml.etree import ElementTree
 import jax
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import jaxquard as jq
-from jaxquard.cli.main import app
 from jaxquard.cli.shard.run_search import move_bars
 from jaxquard.pricing import Progress
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 from tests.cli.shard.user_steps import write_module
 
 
 def run(*words):
-    environment = {"COLUMNS": "120", "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["shard", "search", *map(str, words)], env=environment)
+    return run_cli("shard", "search", *words)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +43,7 @@ def test_table_plan_plot_and_cache(folder):
     # From the cache alone: nothing is measured, so even the numbers are equal.
     files = sorted(path.name for path in (folder / "prices").iterdir())
     again = run("steps:make_step", "--cache", "prices", "--json")
-    assert json.loads(again.stdout) == json.loads((folder / "plan.json").read_text())
+    assert read_json(again) == json.loads((folder / "plan.json").read_text())
     assert sorted(path.name for path in (folder / "prices").iterdir()) == files
 
     steps = importlib.import_module("steps")
@@ -187,7 +186,7 @@ class FakeBars:
         (("gpt-tiny", "--cache", "a", "--no-cache"), "--cache a and --no-cache contradict each other."),
         (("gpt-tiny", "--out", "no/folder/plan.json"), "cannot write no/folder/plan.json"),
         (("gpt-tiny", "--plot", "no/folder/plot.svg"), "cannot write no/folder/plot.svg"),
-        (("gpt-tiny", "--devices", 0), "Invalid value for '--devices'"),
+        (("gpt-tiny", "--devices", 0), "--devices should be a whole number from 1 to 4096, but is 0."),
     ],
 )  # fmt: skip
 def test_refused(words, message):

@@ -4,16 +4,15 @@ import sys
 
 import jax
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
 from jaxquard.cli.shard.find_step import find_step
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 from tests.cli.shard.user_steps import write_module
 
 
 def run(*words):
-    environment = {"COLUMNS": "120", "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["shard", "show", *map(str, words)], env=environment)
+    return run_cli("shard", "show", *words)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +47,22 @@ def test_a_function_on_another_mesh():
     assert "1 block in 1 segment of 1 kind, over outer=2 x inner=4" in result.stdout
     assert "steps.py:7  dot_general float32[8,32] float32[32,64] -> float32[8,64]" in result.stdout
     assert "rows 8, columns 64, contracted 32" in result.stdout
+
+
+def test_json():
+    answer = read_json(run("steps:make_step", "--mesh", "2x4", "--batch-size", 8, "--json"))
+    assert answer["axes"] == {"outer": 2, "inner": 4}
+    assert answer["segments"] == [{"number": 0, "kind": 0, "blocks": [0]}]
+    (block,) = answer["blocks"]
+    (contraction,) = block["contractions"]
+    assert contraction == {
+        "line": "steps.py:7",
+        "primitive": "dot_general",
+        "inputs": ["float32[8,32]", "float32[32,64]"],
+        "output": "float32[8,64]",
+    }
+    assert [choice["name"] for choice in block["choices"]] == ["rows", "columns", "contracted"]
+    assert answer["notes"] == []
 
 
 def test_operations_without_a_rule_are_listed_at_the_end():

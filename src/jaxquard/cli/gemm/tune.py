@@ -9,7 +9,7 @@ import typer
 from jaxquard.cli.console import check_writable, print_json, print_text, write_file
 from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.gemm.names import ALGORITHMS, MODELS
-from jaxquard.cli.options import JsonOption, choose_name, is_count
+from jaxquard.cli.options import JsonOption, MemoryLimitOption, choose_name, is_count, parse_size
 
 if TYPE_CHECKING:
     from jaxquard.gemm.autotune.table import Tuning, TuningRow
@@ -38,6 +38,7 @@ def tune(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Activations of a block are computed again, not kept.")
     ] = False,
+    memory_limit: MemoryLimitOption = None,
     keep: Annotated[int, typer.Option(metavar="N", min=1, help="Lines of the table.")] = 10,
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the best plan to this file.")] = None,
     as_json: JsonOption = False,
@@ -48,13 +49,22 @@ def tune(
     """
     _check_problem(model, layers=layers, rows=rows)
     name = choose_name(algorithm, ALGORITHMS, kind="GeMM algorithm")
+    limit_bytes = parse_size(memory_limit)
     check_writable(out)
     from jaxquard.cli.cluster.show import find_cluster
     from jaxquard.gemm.autotune.autotune import autotune
     from jaxquard.gemm.layers.plan_file import plan_text
 
     problem = _problem(model, layers=layers, rows=rows, blocks=blocks)
-    tuning = autotune(problem, find_cluster(cluster), chips, name, keep=keep, recompute=recompute)
+    tuning = autotune(
+        problem,
+        find_cluster(cluster),
+        chips,
+        name,
+        keep=keep,
+        memory_limit_bytes=limit_bytes,
+        recompute=recompute,
+    )
     if out is not None:
         write_file(out, plan_text(tuning.plan))
     if as_json:

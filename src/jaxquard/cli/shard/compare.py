@@ -9,19 +9,17 @@ import typer
 from jaxquard.cli.console import make_console, print_json
 from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.interrupt import ends_with
-from jaxquard.cli.options import CpuOption, JsonOption
+from jaxquard.cli.options import CpuOption, JsonOption, MemoryLimitOption, parse_size
 from jaxquard.cli.shard.options import (
     BatchOption,
     CacheOption,
     DevicesOption,
     EveryOption,
-    LimitOption,
     MeshOption,
     ModelArgument,
     NoCacheOption,
     choose_cache,
     parse_mesh,
-    parse_size,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def compare(
     mesh: MeshOption = None,
     devices: DevicesOption = None,
     batch_size: BatchOption = None,
-    memory_limit: LimitOption = None,
+    memory_limit: MemoryLimitOption = None,
     every_combination: EveryOption = False,
     cache: CacheOption = None,
     no_cache: NoCacheOption = False,

@@ -1,7 +1,6 @@
 """Options that the subcommands of `jaxquard shard` share, and the reading of their values."""
 
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,9 +39,6 @@ BatchOption = Annotated[
     int | None,
     typer.Option("--batch-size", metavar="N", min=1, help="Sequences in the batch.", show_default="8 for a model"),
 ]
-LimitOption = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="What a step may take on each device, such as 2GiB or 500MB.")
-]
 CacheOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where prices are kept.", show_default="~/.cache/jaxquard/prices")
 ]
@@ -53,10 +49,6 @@ EveryOption = Annotated[
 ]
 
 _MOST_AXES = 2
-_UNITS = {
-    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
 
 
 def parse_mesh(text: str | None) -> tuple[int, ...] | None:
@@ -70,18 +62,6 @@ def parse_mesh(text: str | None) -> tuple[int, ...] | None:
     if math.prod(sizes) > MOST_DEVICES:
         raise UsageError(f"--mesh {text} has {math.prod(sizes)} devices. Give a mesh of at most {MOST_DEVICES}.")
     return sizes
-
-
-def parse_size(text: str | None, *, option: str = "--memory-limit") -> int | None:
-    """Reads `2GiB`, `500 MB` and `1000000` as bytes."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    unit = None if found is None else _UNITS.get(found[2])
-    size_bytes = 0.0 if found is None or unit is None else float(found[1]) * unit
-    if not 1 <= size_bytes < math.inf:
-        raise UsageError(f"{option} should be a size above 0, such as 2GiB, 500MB or 1000000 (bytes), but is {text!r}.")
-    return int(size_bytes)
 
 
 def choose_cache(folder: Path | None, *, no_cache: bool) -> "PriceCache | None":

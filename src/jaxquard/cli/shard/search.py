@@ -6,19 +6,17 @@ from typing import Annotated
 import typer
 
 from jaxquard.cli.console import check_writable, print_json, print_text, say_written, write_file
-from jaxquard.cli.options import CpuOption, JsonOption
+from jaxquard.cli.options import CpuOption, JsonOption, MemoryLimitOption, parse_size
 from jaxquard.cli.shard.options import (
     BatchOption,
     CacheOption,
     DevicesOption,
     EveryOption,
-    LimitOption,
     MeshOption,
     ModelArgument,
     NoCacheOption,
     choose_cache,
     parse_mesh,
-    parse_size,
 )
 
 
@@ -27,7 +25,7 @@ def search(
     mesh: MeshOption = None,
     devices: DevicesOption = None,
     batch_size: BatchOption = None,
-    memory_limit: LimitOption = None,
+    memory_limit: MemoryLimitOption = None,
     every_combination: EveryOption = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the plan to this file.")] = None,
     plot: Annotated[
