@@ -24,7 +24,8 @@ def test_draws_the_grid_with_its_numbers():
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
     assert lines[0] == "ZeroBubbleV(8): 8 stages on 4 actors, 16 microbatches"
-    assert lines[2].startswith("actor 0 0,7 FFFFFFFfiwfiw")
+    assert lines[1] == "time 0 to 33 of 99 (continued below)"
+    assert lines[3].startswith("actor 0 0,7 F0-F1-F2-F3-F4-F5-F6-f0-i0-w0-f1-")
     assert lines[-1] == (
         "time 99, bubble 3.0 % (0.0 % when steps follow each other without a barrier), "
         "at most 8 activations kept (every actor)"
