@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Cluster, load_cluster
-from jaxquard.errors import GemmError
+from jaxquard.errors import GemmError, InfeasibleGemmError
 from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.autotune.check_tuning import check_chips, check_problem, check_tuning_options
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
@@ -122,7 +122,7 @@ def autotune(
         if all(fitting):
             rows.append(search.row(mesh, [product[0] for product in fitting]))
     if not rows:
-        raise GemmError(_too_large_text(search, least=least, limit=limit, num_chips=num_chips))
+        raise InfeasibleGemmError(_too_large_text(search, least=least, limit=limit, num_chips=num_chips))
     rows.sort(key=lambda row: row.time_s)
     return Tuning(
         problem=problem, cluster=target.name, num_chips=num_chips, table=tuple(rows[:keep]), num_meshes=len(rows)

@@ -18,7 +18,7 @@ two of them.
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
-from jaxquard.errors import ShardingError
+from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.contraction import Contraction, Cut, Kind
 from jaxquard.intraop.blocks.follow_blocks import follow_blocks
@@ -84,7 +84,7 @@ def find_blocks(graph: StepGraph, *, num_parts: int) -> tuple[Block, ...]:
         num_parts: the size of the mesh axis over which blocks are cut.
 
     Raises:
-        ShardingError: if a contraction has no dim that so many devices can share.
+        InfeasibleShardingError: if a contraction has no dim that so many devices can share.
     """
     finder = _Finder(graph, num_parts)
     return follow_blocks(graph, tuple(finder.find()), num_parts=num_parts)
@@ -130,7 +130,7 @@ class _Finder:
             seeds = [sibling for place, sibling in enumerate(seeds) if met >> place & 1]
         cuts = self._cuts(seeds)
         if not cuts:
-            raise ShardingError(_nothing_divides(self.graph, seeds[0], self.num_parts))
+            raise InfeasibleShardingError(_nothing_divides(self.graph, seeds[0], self.num_parts))
         growth = self._grow(seeds, cuts, undivided=self._undivided(seeds))
         trim_block(self.graph, growth, keep={seed.position for seed in seeds})
         return _make_block(self.graph, number, seeds, cuts, growth)

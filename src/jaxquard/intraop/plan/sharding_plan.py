@@ -14,7 +14,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard._jax_compat import without_mesh
-from jaxquard.errors import ShardingError
+from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.call_arguments import as_planned, check_weak_types, copy_leaf
 from jaxquard.intraop.plan.plan_file import plan_content, read_plan
 from jaxquard.intraop.plan.plan_record import PlanRecord
@@ -189,7 +189,7 @@ def make_mesh(axes: Mapping[str, int]) -> Mesh:
         wanted *= size
     devices = jax.devices()
     if len(devices) < wanted:
-        raise ShardingError(
+        raise InfeasibleShardingError(
             f"the plan needs {wanted} devices, but there are {len(devices)}, of the platform {devices[0].platform}. "
             "Search again for these; or run it on virtual ones of a CPU (--cpu, or jax_num_cpu_devices)."
         )
