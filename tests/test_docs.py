@@ -3,10 +3,17 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from docs.draw_figures import FIGURES, STATIC
 from jaxquard.pipeline.plan_step import PASSES
 from jaxquard.schedules import SCHEDULES
+from tests.golden import check_golden
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "jaxquard"
+PAGES = sorted(DOCS.glob("*.md"))
 
 
 def test_every_pass_has_its_section_in_order():
@@ -24,3 +31,49 @@ def test_every_page_is_in_the_index():
     index = (DOCS / "index.md").read_text()
     for page in DOCS.glob("*.md"):
         assert page.stem == "index" or f"\n{page.stem}\n" in index
+
+
+def test_every_subpackage_is_in_the_table_and_in_the_figure_of_the_design():
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    table = (DOCS / "design.md").read_text().split("## The subpackages")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == folders
+    drawn = set(re.findall(r">(\w+)</text>", (STATIC / "layers.svg").read_text()))
+    assert folders | {"errors", "_jax_compat"} <= drawn
+
+
+def cited_decisions(text: str) -> set[int]:
+    """The numbers in "design decision 9" and "design decisions 2 to 4"."""
+    found = set()
+    for first, last in re.findall(r"design decisions? (\d+)(?: to (\d+))?", text, re.IGNORECASE):
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def test_every_design_decision_that_is_cited_is_numbered_in_the_design():
+    numbered = [int(number) for number in re.findall(r"^\*\*(\d+)\. ", (DOCS / "design.md").read_text(), re.MULTILINE)]
+    assert numbered == list(range(1, len(numbered) + 1))
+    files = [path for folder in (SOURCE, ROOT / "tests", DOCS) for path in folder.rglob("*") if path.is_file()]
+    texts = {path: path.read_text() for path in files if path.suffix in {".py", ".md", ".toml"}}
+    cited = {path: cited_decisions(text) for path, text in texts.items()}
+    assert sum(bool(numbers) for path, numbers in cited.items() if path.is_relative_to(SOURCE)) >= 10
+    assert {path: numbers - set(numbered) for path, numbers in cited.items() if numbers - set(numbered)} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_figures_and_links_of_a_page_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
+        assert (DOCS / target).exists(), target
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_generated_figures_are_up_to_date(name, request):
+    check_golden(FIGURES[name](), STATIC / name, update=request.config.getoption("--update-golden"))
+
+
+@pytest.mark.parametrize("path", sorted(STATIC.glob("*.svg")), ids=lambda path: path.stem)
+def test_figures_are_used_and_readable_in_light_and_dark(path):
+    """Text and ground come from one file, so that a dark page never has dark text on a dark ground."""
+    assert any(f"_static/{path.name}" in page.read_text() for page in [*PAGES, ROOT / "README.md"])
+    text = path.read_text()
+    assert 'class="ground"' in text or '<rect width="100%" height="100%" fill="#ffffff"/>' in text
