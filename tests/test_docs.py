@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.run import benchmark_names
 from docs.draw_figures import FIGURES, STATIC
 from jaxquard.pipeline.plan_step import PASSES
 from jaxquard.schedules import SCHEDULES
@@ -77,3 +78,16 @@ def test_figures_are_used_and_readable_in_light_and_dark(path):
     assert any(f"_static/{path.name}" in page.read_text() for page in [*PAGES, ROOT / "README.md"])
     text = path.read_text()
     assert 'class="ground"' in text or '<rect width="100%" height="100%" fill="#ffffff"/>' in text
+
+
+def test_files_that_contributing_names_exist():
+    names = re.findall(r"`(\w+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert "commute_sums.py" in names
+    assert [name for name in names if not any(SOURCE.rglob(name))] == []
+
+
+def test_benchmarks_that_are_named_exist():
+    texts = [(ROOT / name).read_text() for name in ("Makefile", "CONTRIBUTING.md", "docs/benchmarks.md")]
+    named = {name for text in texts for name in re.findall(r'BENCH="(\w+)"', text)}
+    assert named
+    assert named <= set(benchmark_names())
