@@ -38,15 +38,17 @@ def test_every_subpackage_is_in_the_table_and_in_the_figure_of_the_design():
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     table = (DOCS / "design.md").read_text().split("## The subpackages")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == folders
+    inner = {path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.glob("*/*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+/\w+)` \|", table, re.MULTILINE)) == inner
     drawn = set(re.findall(r">(\w+)</text>", (STATIC / "layers.svg").read_text()))
     assert folders | {"errors", "_jax_compat"} <= drawn
 
 
 def cited_decisions(text: str) -> set[int]:
-    """The numbers in "design decision 9" and "design decisions 2 to 4"."""
+    """The numbers in "design decision 9", "design decisions 7 and 10" and "design decisions 2 to 4"."""
     found = set()
-    for first, last in re.findall(r"design decisions? (\d+)(?: to (\d+))?", text, re.IGNORECASE):
-        found |= set(range(int(first), int(last or first) + 1))
+    for numbers in re.findall(r"design decisions? (\d+(?:(?:, | and | to )\d+)*)", text, re.IGNORECASE):
+        found |= {int(number) for number in re.findall(r"\d+", numbers)}
     return found
 
 
