@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from docs.draw_imports import draw_imports
 from jaxquard import schedules
 from jaxquard.report.schedule_svg import schedule_svg
 
@@ -112,7 +113,7 @@ def _text(x: float, y: float, text: str, css: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{css}">{escape(text)}</text>'
 
 
-FIGURES = {"schedule.svg": draw_schedule, "benchmarks.svg": draw_benchmarks}
+FIGURES = {"schedule.svg": draw_schedule, "benchmarks.svg": draw_benchmarks, "imports.svg": draw_imports}
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.run import benchmark_names
 from docs.draw_figures import FIGURES, STATIC
+from docs.draw_imports import find_imports, import_order
 from jaxquard.pipeline.plan_step import PASSES
 from jaxquard.schedules import SCHEDULES
 from tests.golden import check_golden
@@ -42,6 +43,13 @@ def test_every_subpackage_is_in_the_table_and_in_the_figure_of_the_design():
     assert set(re.findall(r"^\| `(\w+/\w+)` \|", table, re.MULTILINE)) == inner
     drawn = set(re.findall(r">(\w+)</text>", (STATIC / "layers.svg").read_text()))
     assert folders | {"errors", "_jax_compat"} <= drawn
+
+
+@pytest.mark.parametrize("container", ["jaxquard", "jaxquard.intraop", "jaxquard.gemm"])
+def test_every_arc_of_the_import_graph_points_down(container):
+    order, found = import_order(container), find_imports(container)
+    assert len(found) > 10
+    assert [pair for pair in found if order.index(pair[0]) >= order.index(pair[1])] == []
 
 
 def cited_decisions(text: str) -> set[int]:
