@@ -1,4 +1,4 @@
-"""What hardware can do: clusters as TOML files, and what their collectives and products cost."""
+"""Descriptions of hardware: clusters as TOML files, and the cost of their collectives and matrix products."""
 
 from typing import TYPE_CHECKING
 

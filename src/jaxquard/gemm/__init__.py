@@ -1,4 +1,4 @@
-"""2D tensor-parallel matrix products: MeshSlice, its rivals, its cost model and its autotuner."""
+"""2D tensor-parallel matrix products: MeshSlice, its baselines, its cost model and its autotuner."""
 
 from typing import TYPE_CHECKING
 

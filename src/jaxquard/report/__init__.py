@@ -1,1 +1,1 @@
-"""What people look at: tables, drawings, traces."""
+"""Tables, drawings and traces of schedules, steps and plans."""

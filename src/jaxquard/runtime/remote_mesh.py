@@ -39,12 +39,11 @@ class RemoteMesh:
         address: on Ray, the cluster to join: "ray://head:10001", "head:6379" or "auto". By default the Ray that this
             process is connected to; if it is not, one is started here, on loopback, and ends with the mesh.
         platform: on Ray, "cpu", "gpu" or "tpu"; by default GPUs if the cluster has any, else TPUs, else CPUs.
-        processes_per_actor: on Ray, over how many processes each actor's mesh spans: more than one for actors that
-            are larger than a host.
-        transport: on Ray, how tensors go from actor to actor: "transfer" (`jax.experimental.transfer`, over TCP) or
-            "collective" (NCCL on GPUs, gloo on CPUs).
-        silence_limit_s: on Ray, how long a process may give no sign of life before it counts as lost; 10 seconds if
-            left out.
+        processes_per_actor: on Ray, the number of processes that each actor's mesh spans: more than one for actors
+            that are larger than a host.
+        transport: on Ray, the transport of tensors between actors: "transfer" (`jax.experimental.transfer`, over TCP)
+            or "collective" (NCCL on GPUs, gloo on CPUs).
+        silence_limit_s: on Ray, the time without a heartbeat after which a process counts as lost; 10 s by default.
 
     Raises:
         MeshError: if the arguments do not fit together, there are too few devices or hosts, Ray is missing or nothing
@@ -156,11 +155,11 @@ class RemoteMesh:
             in_shardings: for each argument a pytree prefix of `PartitionSpec`s or `NamedSharding`s on
                 the axes of the actors' meshes; None leaves an argument whole.
             out_shardings: the same for the results; by default state is returned as it came.
-            donate_argnums: arguments whose buffers the step may take.
+            donate_argnums: arguments that the step donates.
             donate_argnames: the same, by name.
             static_argnums: arguments that are part of the code; they must be hashable.
             static_argnames: the same, by name.
-            measure: notes when every task runs, for `step.timeline()`.
+            measure: records when every task runs, for `step.timeline()`.
             on_progress: called with (done, total, name) while tasks are compiled.
         """
         options = StepOptions(

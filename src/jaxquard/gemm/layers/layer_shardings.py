@@ -20,10 +20,10 @@ def layer_shardings(
     num_x_dims: int = 2,
     **choices: Unpack[Choices],
 ) -> dict[str, NamedSharding]:
-    """How `matmul` with the same arguments cuts "x", "w" and "y".
+    """Returns the shardings of "x", "w" and "y" in a `matmul` with the same arguments.
 
     Args:
-        num_x_dims: of x and y, leading dims included.
+        num_x_dims: the number of dims of x and y, leading dims included.
 
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))

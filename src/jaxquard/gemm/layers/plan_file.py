@@ -87,7 +87,7 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
     """Writes a plan as a JSON file that `load_plan` reads.
 
     Raises:
-        GemmError: it is no plan, or the file cannot be written.
+        GemmError: if the argument is not a plan, or the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -110,10 +110,10 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
 
 
 def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
-    """The plan of a JSON file.
+    """Reads a plan from a JSON file.
 
     Raises:
-        GemmError: the file cannot be read, or is no plan.
+        GemmError: if the file cannot be read, or is not a plan.
 
     Example:
         >>> import tempfile
