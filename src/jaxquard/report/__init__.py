@@ -1,1 +1,1 @@
-"""Tables, drawings and traces of schedules, steps and plans."""
+"""Drawings, charts, pages and traces for people to look at."""

@@ -131,7 +131,7 @@ def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise GemmError(
-            f"cannot read a plan from {name} ({reason}). Give a file that `save_plan` or `gemm tune --save` wrote."
+            f"cannot read a plan from {name} ({reason}). Give a file that `save_plan` or `gemm tune --out` wrote."
         ) from None
     return parse_plan(text, source=name)
 
