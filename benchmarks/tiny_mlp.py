@@ -10,8 +10,8 @@ import numpy as np
 
 import jaxquard as jq
 from benchmarks.measure import format_time, measure, print_ratios
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.link_program import ARRIVE, RUN, SEND
+from jaxquard.runtime.program.link_program import ARRIVE, RUN, SEND
+from jaxquard.runtime.result_cell import Cell
 
 NUM_STAGES, NUM_MICROBATCHES, WIDTH, ROWS = 4, 8, 16, 16
 RATIO_TARGET, TIME_TARGET_S = 2.0, 4e-3

@@ -20,7 +20,7 @@ from benchmarks.measure import measure, print_ratios
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.runtime.transfer import sharding_on
 from jaxquard.runtime.transports.protocol import Link
-from jaxquard.runtime.transports.transfer_transport import TransferTransport
+from jaxquard.runtime.transports.transfer.transport import TransferTransport
 
 # (size in floats, trips in one measurement, rounds)
 CASES = {"64 MB": (16 * 2**20, 1, 12), "1 KB": (256, 50, 40)}

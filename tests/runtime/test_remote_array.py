@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxquard.errors import DeletedArrayError, RemoteArrayError
-from jaxquard.runtime.cell import Cell
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.result_cell import Cell
 from jaxquard.runtime.step_state import StepState
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.build_program import array_type, make_meshes

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxquard import _jax_compat
-from jaxquard.runtime.cpu_devices import make_cpu_devices
+from jaxquard.runtime.in_process.devices import make_cpu_devices
 from jaxquard.runtime.transfer import choose_move, copy_array, place, sharding_on
 from tests.runtime.build_program import array_type, make_meshes
 

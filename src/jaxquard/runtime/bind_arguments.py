@@ -10,9 +10,9 @@ import jax
 from jaxquard.errors import DeletedArrayError
 from jaxquard.pipeline.plan_init import Wanted
 from jaxquard.runtime.engine import Loaded
-from jaxquard.runtime.host_value import as_value
 from jaxquard.runtime.initial_state import InitialArray
 from jaxquard.runtime.remote_array import RemoteArray
+from jaxquard.runtime.transfer import as_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

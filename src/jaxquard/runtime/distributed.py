@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,13 +21,9 @@ from jaxquard.ir.step import Step
 from jaxquard.ir.timeline import Timeline
 from jaxquard.pipeline.plan_step import PassRecord, PlannedStep, Request, plan_step
 from jaxquard.runtime.bind_arguments import ArgumentBinder
-from jaxquard.runtime.engine import Loaded, Running
-from jaxquard.runtime.pair_results import pair_results
+from jaxquard.runtime.call_leaves import flat_specs, pair_results
+from jaxquard.runtime.engine import ActorMesh, Loaded, Running
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.specs import flat_specs
-
-if TYPE_CHECKING:
-    from jaxquard.runtime.remote_mesh import RemoteMesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +85,7 @@ class _Ready:
 class DistributedStep:
     """A training step that runs on the actors of a mesh."""
 
-    def __init__(self, fn: Callable[..., Any], *, mesh: "RemoteMesh", options: StepOptions, measure: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], *, mesh: ActorMesh, options: StepOptions, measure: bool) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.measure = measure
         self._fn, self._mesh, self._options = fn, mesh, options

@@ -4,13 +4,17 @@ Two implement it: `in_process` (actors are threads of this process) and `ray` (a
 hosts). Both run the very same `Program`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+from jax.sharding import AbstractMesh
 
 from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
-from jaxquard.runtime.compile_calls import Progress
 from jaxquard.runtime.remote_array import RemoteArray
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, name) while calls are compiled."""
 
 
 class Loaded(Protocol):
@@ -58,3 +62,18 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ActorMesh(Protocol):
+    """The actors as steps and state see them. `RemoteMesh` is one; what stands below it asks for no more."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The axes of each actor's own mesh."""
+        ...
+
+    @property
+    def num_actors(self) -> int: ...

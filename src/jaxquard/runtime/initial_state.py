@@ -7,7 +7,7 @@ on the first actor.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -15,16 +15,14 @@ from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.plan_init import Wanted, plan_init
+from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
-
-if TYPE_CHECKING:
-    from jaxquard.runtime.remote_mesh import RemoteMesh
 
 
 class ArraySource(Protocol):
     """What makes leaves of state once it is known where they belong."""
 
-    mesh: "RemoteMesh"
+    mesh: ActorMesh
 
     def build(self, wanted: Sequence[Wanted]) -> None:
         """Makes leaves where they are wanted, and puts them into their `InitialArray`s."""
@@ -34,7 +32,7 @@ class ArraySource(Protocol):
 class Initialisation:
     """A traced function that makes state."""
 
-    def __init__(self, *, step: Step, args: Sequence[Any], tree: Any, mesh: "RemoteMesh") -> None:
+    def __init__(self, *, step: Step, args: Sequence[Any], tree: Any, mesh: ActorMesh) -> None:
         self.step, self.args, self.mesh = step, args, mesh
         self._tree = tree
         self._arrays = tuple(
@@ -42,7 +40,7 @@ class Initialisation:
         )
 
     @classmethod
-    def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: "RemoteMesh") -> "Initialisation":
+    def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: ActorMesh) -> "Initialisation":
         flat, tree = jax.tree.flatten(args)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             closed, shapes = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), return_shape=True)(

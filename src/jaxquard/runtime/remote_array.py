@@ -6,12 +6,14 @@ in a JAX function or in arithmetic it raises an error that says where it lives a
 unknown object for `__jax_array__`; as this is a property which raises, it is our error, in `jax.jit` too.)
 
 A leaf may be cut along its first dim into parts on different actors, and a part may have copies on several.
+
+What the controller holds of a buffer on an actor: a `Cell` of this process, or a `RayCell` of another.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jax
 import numpy as np
@@ -20,8 +22,34 @@ from jax.sharding import PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.errors import RemoteArrayError
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.handle import Handle
-from jaxquard.runtime.host_value import as_value
+from jaxquard.runtime.transfer import as_value
+
+
+class Handle(Protocol):
+    """One buffer on one actor, as the controller knows it.
+
+    Attributes:
+        actor: the index of the actor that holds, or will hold, the buffer.
+    """
+
+    actor: int
+
+    @property
+    def owner(self) -> object:
+        """The token of the only engine that can read it where it is; None if every in-process engine can."""
+        ...
+
+    def is_deleted(self) -> bool: ...
+
+    def is_ready(self) -> bool: ...
+
+    def wait_ready(self) -> Any: ...
+
+    def fetch(self) -> np.ndarray: ...
+
+    def check_not_taken(self) -> None: ...
+
+    def delete(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

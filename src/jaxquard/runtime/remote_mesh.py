@@ -10,10 +10,10 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from jaxquard.errors import MeshError
-from jaxquard.runtime.cpu_devices import make_cpu_devices
 from jaxquard.runtime.distributed import DistributedStep, StepOptions
 from jaxquard.runtime.engine import Engine
-from jaxquard.runtime.in_process import InProcessEngine
+from jaxquard.runtime.in_process.devices import find_devices
+from jaxquard.runtime.in_process.engine import InProcessEngine
 from jaxquard.runtime.initial_state import Initialisation
 
 _RUNTIMES = ("in_process", "ray")
@@ -94,7 +94,7 @@ class RemoteMesh:
             limit_s = _SILENCE_LIMIT_S if silence_limit_s is None else silence_limit_s
             _check_ray_options(transport, processes_per_actor, limit_s)
             # A third of what importing RemoteMesh would load; actors in this process need none of it.
-            from jaxquard.runtime.ray.start_engine import start_engine
+            from jaxquard.runtime.ray.controller.start_engine import start_engine
 
             self.engine: Engine = start_engine(
                 num_actors=self.num_actors,
@@ -115,7 +115,7 @@ class RemoteMesh:
             transport=None if transport == "transfer" else transport,
             silence_limit_s=silence_limit_s,
         )
-        per_actor = _devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
+        per_actor = find_devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         meshes = [
             Mesh(np.array(owned).reshape(self.spmd_shape), self.spmd_axis_names, axis_types=axis_types)
             for owned in per_actor
@@ -251,25 +251,3 @@ def _axis_names(shape: tuple[int, ...], names: Sequence[str] | None) -> tuple[st
             f"spmd_axis_names={names!r} must name the {len(shape)} axes of spmd_mesh={shape!r}, each differently."
         )
     return names
-
-
-def _devices(
-    num_actors: int, per_actor: int, devices: Sequence[jax.Device] | None, share: bool
-) -> Sequence[Sequence[jax.Device]]:
-    """The devices of each actor."""
-    if devices is None:
-        if jax.default_backend() == "cpu":
-            return make_cpu_devices([per_actor] * num_actors)
-        devices = jax.devices()
-    needed = num_actors * per_actor
-    if len(devices) >= needed:
-        return [devices[actor * per_actor : (actor + 1) * per_actor] for actor in range(num_actors)]
-    if share and len(devices) >= per_actor:
-        groups = len(devices) // per_actor
-        starts = [(actor % groups) * per_actor for actor in range(num_actors)]
-        return [devices[start : start + per_actor] for start in starts]
-    cure = "" if len(devices) < per_actor else ", or pass share_devices=True to let actors share devices"
-    raise MeshError(
-        f"{num_actors} actors of {per_actor} devices need {needed} devices, but there are {len(devices)} "
-        f"({devices[0].platform}). Use fewer actors or a smaller spmd_mesh{cure}."
-    )

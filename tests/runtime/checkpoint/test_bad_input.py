@@ -15,14 +15,14 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import CheckpointError, DeletedArrayError, TaskFailed
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.checkpoint import file_errors, folders, write_pieces
 from jaxquard.runtime.checkpoint import save as save_module
-from jaxquard.runtime.checkpoint.find_store import store_to_read
-from jaxquard.runtime.checkpoint.leaf_types import Leaf
+from jaxquard.runtime.checkpoint.array_store import store_to_read
+from jaxquard.runtime.checkpoint.files import disk, folders, write_pieces
+from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.result_cell import Cell
 
 HOST = socket.gethostname()
 STATE = {"a": np.ones((2, 3), np.float32), "b": {"c": np.arange(4)}}
@@ -244,7 +244,7 @@ def test_a_disk_that_fills_up(saved, monkeypatch):
         raise ValueError("RESOURCE_EXHAUSTED: Error writing") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(write_pieces, "write_arrays", fill_up)
-    monkeypatch.setattr(file_errors, "_free_bytes", lambda folder: 1_500_000)
+    monkeypatch.setattr(disk, "_free_bytes", lambda folder: 1_500_000)
     assert message(save(saved, {"a": np.ones(100)}).wait) == (
         f"the disk is full on {HOST}: {saved.parent} has 1.5 MB free, and saving takes 800 B there. Nothing was "
         "replaced: the last checkpoint is whole. Make room, or save elsewhere."

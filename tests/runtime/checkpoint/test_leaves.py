@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.checkpoint.in_process_store import InProcessStore
-from jaxquard.runtime.checkpoint.manifest import Manifest
+from jaxquard.runtime.checkpoint.array_store import InProcessStore
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.result_cell import Cell
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.checkpoint.training import bits
 

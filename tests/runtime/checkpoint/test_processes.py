@@ -8,9 +8,9 @@ import time
 import jax
 import numpy as np
 
-from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
-from jaxquard.runtime.checkpoint.read_pieces import Checkpoint, read_region
-from jaxquard.runtime.checkpoint.regions import Region
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, read_region
+from jaxquard.runtime.checkpoint.files.regions import Region
 from tests.free_port import free_port
 from tests.runtime.checkpoint.subprocesses import environment
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxquard.runtime.ray.import_ray import import_ray
-from jaxquard.runtime.ray.note import read_note
+from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.worker.self_report import read_note
 
 
 def note(mesh: Any, actor: int, rank: int = 0) -> str:

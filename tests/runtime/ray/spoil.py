@@ -21,6 +21,6 @@ def fail_in(process, task, after=None):
 
 
 def mend(process):
-    from jaxquard.runtime.ray.note import Note
+    from jaxquard.runtime.ray.worker.self_report import Note
 
     process._note.__class__ = Note

@@ -313,7 +313,7 @@ def test_the_time_of_a_long_compilation_does_not_count(mesh):
 
 def slow_writes(process):
     """Every write takes a minute, or until the process ends."""
-    from jaxquard.runtime.checkpoint import write_pieces
+    from jaxquard.runtime.checkpoint.files import write_pieces
 
     write_pieces.write_arrays = lambda folder, arrays: time.sleep(60)
 

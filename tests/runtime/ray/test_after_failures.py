@@ -8,7 +8,7 @@ import pytest
 
 import jaxquard as jq
 from jaxquard.errors import ActorFailed
-from jaxquard.runtime.ray import engine as engine_module
+from jaxquard.runtime.ray.controller import engine as engine_module
 from tests.runtime.ray import spinning_step
 from tests.runtime.ray.processes import call_inside, kill, wait_until
 from tests.runtime.ray.spoil import fail_in, mend

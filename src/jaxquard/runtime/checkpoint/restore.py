@@ -1,30 +1,61 @@
-"""`restore`: brings a checkpoint back in the layout of another state, every process reading just what it holds."""
+"""`restore`: brings a checkpoint back in the layout of another state, every process reading just what it holds.
+
+Leaves that this process holds itself: JAX arrays, NumPy arrays and numbers.
+"""
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Sharding
 
-from jaxquard.runtime.checkpoint.compare_state import match_records
-from jaxquard.runtime.checkpoint.find_store import store_to_read
-from jaxquard.runtime.checkpoint.folders import checkpoint_path, find_checkpoint
-from jaxquard.runtime.checkpoint.in_progress import SAVES
-from jaxquard.runtime.checkpoint.leaf_types import Leaf, flatten, leaf_type
-from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
-from jaxquard.runtime.checkpoint.orbax_files import require_orbax
-from jaxquard.runtime.checkpoint.read_local import local_job
-from jaxquard.runtime.checkpoint.read_pieces import Checkpoint, read_jobs
-from jaxquard.runtime.checkpoint.read_remote import RemoteRequest, placed_like, read_remote
-from jaxquard.runtime.checkpoint.restored_state import RestoredState
+from jaxquard.ir.array_type import ArrayType
+from jaxquard.runtime.checkpoint.array_store import store_to_read
+from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, find_checkpoint
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted, rows_job, value_job
+from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, ReadJob, read_jobs
+from jaxquard.runtime.checkpoint.leaves import NUMBERS, Leaf, flatten, leaf_type, match_records
+from jaxquard.runtime.checkpoint.read_remote import RemoteRequest, RestoredState, placed_like, read_remote
+from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.initial_state import InitialArray
 from jaxquard.runtime.remote_array import RemoteArray
-
-if TYPE_CHECKING:
-    from jaxquard.runtime.remote_mesh import RemoteMesh
+from jaxquard.runtime.transfer import as_value
 
 
-def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None" = None) -> Any:
+def local_job(record: LeafRecord, like: Any) -> ReadJob:
+    """Makes a leaf of the kind of `like`, with its sharding if it has one."""
+    sharding = _sharding(like)
+    if sharding is not None:
+        type_ = ArrayType(dtype=record.dtype, shape=record.shape)
+        return rows_job(RowsWanted(leaf=record, start=0, type=type_), sharding)
+    whole = value_job(record)
+    return ReadJob(leaf=record, regions=whole.regions, make=lambda read: _of_kind(whole.make(read), record.dtype, like))
+
+
+def _sharding(like: Any) -> Sharding | None:
+    """Where JAX has been told to keep the leaf; None if it may choose."""
+    if isinstance(like, jax.Array):
+        return like.sharding if like.committed else None
+    sharding = getattr(like, "sharding", None)
+    return None if isinstance(getattr(sharding, "mesh", None), AbstractMesh) else sharding
+
+
+def _of_kind(data: np.ndarray, dtype: str, like: Any) -> Any:
+    if isinstance(like, np.generic):
+        return data[()]
+    if isinstance(like, NUMBERS):
+        return type(like)(data.item())
+    if isinstance(like, np.ndarray):
+        return data if data.flags.writeable and data.base is None else data.copy()
+    with jax.enable_x64(True):
+        return jax.numpy.asarray(as_value(data, dtype))
+
+
+def restore(path: str | os.PathLike[str], *, like: Any, mesh: ActorMesh | None = None) -> Any:
     """Restores a state that `save` has written, in the layout of `like`.
 
     The layout in which it was saved does not matter: other actors, stages and meshes, and plain arrays, get the very
@@ -67,7 +98,7 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None
 
 
 def _read(
-    checkpoint: Checkpoint, leaves: Sequence[Leaf], records: Sequence[LeafRecord], mesh: "RemoteMesh | None"
+    checkpoint: Checkpoint, leaves: Sequence[Leaf], records: Sequence[LeafRecord], mesh: ActorMesh | None
 ) -> list[Any]:
     """For each leaf the restored one."""
     restored: dict[int, Any] = {}
@@ -94,7 +125,7 @@ def _read(
     return [restored[number] for number in range(len(leaves))]
 
 
-def _home(like: Any, mesh: "RemoteMesh | None") -> "RemoteMesh | None":
+def _home(like: Any, mesh: ActorMesh | None) -> ActorMesh | None:
     """The mesh on which a leaf will be placed later."""
     if isinstance(like, InitialArray) and not like.is_placed:
         return mesh or like.source.mesh
@@ -105,5 +136,5 @@ def _home(like: Any, mesh: "RemoteMesh | None") -> "RemoteMesh | None":
     return None
 
 
-def _is_elsewhere(like: RemoteArray, mesh: "RemoteMesh") -> bool:
+def _is_elsewhere(like: RemoteArray, mesh: ActorMesh) -> bool:
     return any(handle.owner is not mesh.engine.token for part in like.parts for handle in part.copies)

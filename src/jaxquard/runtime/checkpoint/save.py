@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxquard.errors import CheckpointError
-from jaxquard.runtime.checkpoint.background import BackgroundCall
-from jaxquard.runtime.checkpoint.file_errors import check_space, write_error
-from jaxquard.runtime.checkpoint.folders import checkpoint_path, commit, make_unfinished, remove
-from jaxquard.runtime.checkpoint.in_progress import SAVES
-from jaxquard.runtime.checkpoint.key_data import data_type_of
-from jaxquard.runtime.checkpoint.leaf_types import Leaf, LeafType, check_alive, flatten, leaf_type
-from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
-from jaxquard.runtime.checkpoint.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.files.background import BackgroundCall
+from jaxquard.runtime.checkpoint.files.disk import check_space, write_error
+from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, commit, make_unfinished, remove
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest, data_type_of
+from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.leaves import Leaf, LeafType, check_alive, flatten, leaf_type
 from jaxquard.runtime.checkpoint.write_state import write_state
 
 _logger = logging.getLogger(__name__)

@@ -9,14 +9,12 @@ import jax
 import numpy as np
 
 from jaxquard.pipeline.plan_init import Wanted
-from jaxquard.runtime.checkpoint.array_store import ArrayStore, ArrayWriting
-from jaxquard.runtime.checkpoint.find_store import store_to_write
-from jaxquard.runtime.checkpoint.leaf_types import Leaf
-from jaxquard.runtime.checkpoint.manifest import Piece
-from jaxquard.runtime.checkpoint.write_pieces import PieceWriting, write_pieces
-from jaxquard.runtime.handle import Handle
+from jaxquard.runtime.checkpoint.array_store import ArrayStore, ArrayWriting, store_to_write
+from jaxquard.runtime.checkpoint.files.manifest import Piece
+from jaxquard.runtime.checkpoint.files.write_pieces import PieceWriting, write_pieces
+from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.initial_state import InitialArray
-from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.remote_array import Handle, RemoteArray, RemotePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

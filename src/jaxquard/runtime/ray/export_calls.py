@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.ir.program import Call
-from jaxquard.runtime.compile_calls import Executable, call_types, make_function, usable_donations
+from jaxquard.runtime.program.compile_calls import Executable, call_types, make_function, usable_donations
 from jaxquard.runtime.transfer import sharding_on
 
 # What JAX says of callbacks on devices that are not here; with ordered effects or shards, the latter.

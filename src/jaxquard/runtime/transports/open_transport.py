@@ -3,9 +3,9 @@
 import jax
 
 from jaxquard.errors import MeshError
-from jaxquard.runtime.transports.collective_transport import CollectiveTransport
+from jaxquard.runtime.transports.collective.transport import CollectiveTransport
 from jaxquard.runtime.transports.protocol import Transport
-from jaxquard.runtime.transports.transfer_transport import TransferTransport
+from jaxquard.runtime.transports.transfer.transport import TransferTransport
 
 TRANSPORTS = {"transfer": TransferTransport, "collective": CollectiveTransport}
 
