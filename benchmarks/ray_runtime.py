@@ -45,7 +45,7 @@ def _measure_control_and_tiny_tasks() -> None:
     pipeline = MlpPipeline()
     with jq.RemoteMesh((4,), runtime="ray") as far, jq.RemoteMesh((4,)) as near:
         empty = far.engine.load(Program(calls=(), actors=(ActorProgram(types=()),) * 4))
-        handles = [member.handle for member in far.engine.crew.everyone()]
+        handles = [worker.handle for worker in far.engine.group.all_workers()]
 
         def bare() -> None:
             ray.get([handle.wait_idle(0.0) for handle in handles])

@@ -16,7 +16,7 @@ from jaxquard.runtime.transfer import as_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
+class _InputSlot:
     """A place that a part of an argument goes to."""
 
     actor: int
@@ -48,7 +48,7 @@ class ArgumentBinder:
         self._arg_parts, self._names, self._owner = arg_parts, names, owner
         self._donated = set(loaded.program.donated_args)
         self._slots = [
-            _Slot(
+            _InputSlot(
                 actor=actor,
                 number=number,
                 arg=entry.arg,
@@ -89,7 +89,7 @@ class ArgumentBinder:
         held = tuple(tuple(found) or (0,) for found in actors)
         return Wanted(result=leaf.number, sizes=sizes, actors=held, spec=spec)
 
-    def _value(self, leaf: Any, slot: _Slot) -> Any:
+    def _value(self, leaf: Any, slot: _InputSlot) -> Any:
         sizes = self._arg_parts[slot.arg]
         if isinstance(leaf, RemoteArray):
             self._check_alive(leaf, slot.arg)
@@ -103,10 +103,10 @@ class ArgumentBinder:
         is_shared = self._num_slots[slot.arg, slot.part] > 1 and isinstance(leaf, jax.Array)
         return self._place(leaf, slot, is_own=is_shared and slot.arg in self._donated)
 
-    def _place(self, value: Any, slot: _Slot, *, is_own: bool = False) -> Any:
+    def _place(self, value: Any, slot: _InputSlot, *, is_own: bool = False) -> Any:
         return self._loaded.place(value, actor=slot.actor, number=slot.number, is_own=is_own)
 
-    def _of_this_mesh(self, leaf: RemoteArray, slot: _Slot) -> Any:
+    def _of_this_mesh(self, leaf: RemoteArray, slot: _InputSlot) -> Any:
         """The copy on the slot's actor, or any; what another mesh is still computing is waited for."""
         copies = leaf.parts[slot.part].copies
         if any(cell.owner is not None and cell.owner is not self._owner for cell in copies):

@@ -7,7 +7,7 @@ unknown object for `__jax_array__`; as this is a property which raises, it is ou
 
 A leaf may be cut along its first dim into parts on different actors, and a part may have copies on several.
 
-What the controller holds of a buffer on an actor: a `Cell` of this process, or a `RayCell` of another.
+What the controller holds of a buffer on an actor: a `ResultCell` of this process, or a `RayCell` of another.
 """
 
 import math

@@ -18,7 +18,7 @@ from jaxquard.runtime.initial_state import Initialisation
 
 _RUNTIMES = ("in_process", "ray")
 _TRANSPORTS = ("transfer", "collective")
-_SILENCE_LIMIT_S = 10.0
+_HEARTBEAT_TIMEOUT_S = 10.0
 
 
 class RemoteMesh:
@@ -43,7 +43,7 @@ class RemoteMesh:
             are larger than a host.
         transport: on Ray, how tensors go from actor to actor: "transfer" (`jax.experimental.transfer`, over TCP) or
             "collective" (NCCL on GPUs, gloo on CPUs).
-        silence_limit_s: on Ray, how long a process may give no sign of life before it counts as lost; 10 seconds if
+        heartbeat_timeout_s: on Ray, how long a process may send no heartbeat before it counts as lost; 10 seconds if
             left out.
 
     Raises:
@@ -78,7 +78,7 @@ class RemoteMesh:
         platform: str | None = None,
         processes_per_actor: int = 1,
         transport: str = "transfer",
-        silence_limit_s: float | None = None,
+        heartbeat_timeout_s: float | None = None,
     ) -> None:
         if runtime not in _RUNTIMES:
             raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, _RUNTIMES))}.")
@@ -91,7 +91,7 @@ class RemoteMesh:
         self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=axis_types)
         if runtime == "ray":
             _check_unused(runtime, devices=devices, share_devices=share_devices or None)
-            limit_s = _SILENCE_LIMIT_S if silence_limit_s is None else silence_limit_s
+            limit_s = _HEARTBEAT_TIMEOUT_S if heartbeat_timeout_s is None else heartbeat_timeout_s
             _check_ray_options(transport, processes_per_actor, limit_s)
             # A third of what importing RemoteMesh would load; actors in this process need none of it.
             from jaxquard.runtime.ray.controller.start_engine import start_engine
@@ -104,7 +104,7 @@ class RemoteMesh:
                 processes_per_actor=processes_per_actor,
                 platform=platform,
                 transport=transport,
-                silence_limit_s=limit_s,
+                heartbeat_timeout_s=limit_s,
             )
             return
         _check_unused(
@@ -113,7 +113,7 @@ class RemoteMesh:
             platform=platform,
             processes_per_actor=None if processes_per_actor == 1 else processes_per_actor,
             transport=None if transport == "transfer" else transport,
-            silence_limit_s=silence_limit_s,
+            heartbeat_timeout_s=heartbeat_timeout_s,
         )
         per_actor = find_devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         meshes = [
@@ -222,13 +222,13 @@ def _check_unused(runtime: str, **options: Any) -> None:
             raise MeshError(f"{name}={value!r} has no meaning with runtime={runtime!r}. Leave it out.")
 
 
-def _check_ray_options(transport: str, processes_per_actor: Any, silence_limit_s: Any) -> None:
+def _check_ray_options(transport: str, processes_per_actor: Any, heartbeat_timeout_s: Any) -> None:
     if transport not in _TRANSPORTS:
         raise MeshError(f"transport={transport!r} is not known. Use one of: {', '.join(map(repr, _TRANSPORTS))}.")
     if not isinstance(processes_per_actor, int) or processes_per_actor < 1:
         raise MeshError(f"processes_per_actor={processes_per_actor!r} must be a whole number, 1 or more.")
-    if not isinstance(silence_limit_s, int | float) or not silence_limit_s > 0:
-        raise MeshError(f"silence_limit_s={silence_limit_s!r} must be a number of seconds, more than 0.")
+    if not isinstance(heartbeat_timeout_s, int | float) or not heartbeat_timeout_s > 0:
+        raise MeshError(f"heartbeat_timeout_s={heartbeat_timeout_s!r} must be a number of seconds, more than 0.")
 
 
 def _tuple_of(value: Any) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from jaxquard.runtime.transfer import as_data
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 
-class Cell:
+class ResultCell:
     """One buffer on one actor.
 
     Attributes:

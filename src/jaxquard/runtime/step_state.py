@@ -17,7 +17,7 @@ _INTACT = "Nothing was donated: the inputs are intact."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class TaskFailure:
     """The first task that failed on an actor, and its place in the program's order."""
 
     actor: int
@@ -65,7 +65,7 @@ class StepState:
         self._dispatched = [False] * num_actors
         self._missing = num_actors
         self._sources = sources
-        self._failures: list[Failure] = []
+        self._failures: list[TaskFailure] = []
         self._is_intact = True
 
     def report_dispatched(self, actor: int) -> None:
@@ -74,7 +74,7 @@ class StepState:
             self._dispatched[actor] = True
             self._changed.notify_all()
 
-    def report_ended(self, *, failure: Failure | None, is_intact: bool) -> None:
+    def report_ended(self, *, failure: TaskFailure | None, is_intact: bool) -> None:
         """One actor is through with the step.
 
         Args:
@@ -99,7 +99,7 @@ class StepState:
         with self._changed:
             return self._changed.wait_for(lambda: self.is_finished, timeout_s)
 
-    def fail_now(self, failure: Failure) -> None:
+    def fail_now(self, failure: TaskFailure) -> None:
         """Ends the step at once, as an actor is lost; what the others still report does not matter."""
         with self._changed:
             if not self.is_finished:
@@ -129,7 +129,7 @@ class StepState:
         return make_error(first, is_intact=self._is_intact)
 
 
-def make_error(failure: Failure, *, is_intact: bool) -> TaskFailed:
+def make_error(failure: TaskFailure, *, is_intact: bool) -> TaskFailed:
     """What a user is told of a failure."""
     place, outcome = failure.place, _INTACT if is_intact else _CONSUMED
     what = summarise(failure.cause)

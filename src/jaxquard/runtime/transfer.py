@@ -50,7 +50,7 @@ def is_key(dtype: str) -> bool:
     return dtype.startswith("key<")
 
 
-Move = Callable[[jax.Array], jax.Array]
+TransferFn = Callable[[jax.Array], jax.Array]
 
 
 def sharding_on(mesh: Mesh | AbstractMesh, type_: ArrayType) -> NamedSharding:
@@ -58,7 +58,7 @@ def sharding_on(mesh: Mesh | AbstractMesh, type_: ArrayType) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in type_.spec)))
 
 
-def choose_move(source: NamedSharding, target: NamedSharding, type_: ArrayType, *, may_share: bool) -> Move:
+def choose_transfer(source: NamedSharding, target: NamedSharding, type_: ArrayType, *, may_share: bool) -> TransferFn:
     """The function that hands an array with sharding `source` over to `target`.
 
     Args:
@@ -114,7 +114,7 @@ def _put(array: jax.Array, *, target: NamedSharding) -> jax.Array:
     return jax.device_put(array, target)
 
 
-def _view_on(target: NamedSharding) -> Move:
+def _view_on(target: NamedSharding) -> TransferFn:
     put, views, type_of = _jax_compat.shard_putter(), _jax_compat.shard_views, _jax_compat.type_of
     devices = list(target.mesh.devices.flat)
 

@@ -22,7 +22,7 @@ from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
-from jaxquard.runtime.result_cell import Cell
+from jaxquard.runtime.result_cell import ResultCell
 
 HOST = socket.gethostname()
 STATE = {"a": np.ones((2, 3), np.float32), "b": {"c": np.arange(4)}}
@@ -109,7 +109,7 @@ def test_bytes_that_are_lost(tmp_path):
 
 
 def test_a_remote_array_that_does_not_tell_where_it_was():
-    cell = Cell(actor=0, buffer=jnp.ones(2))
+    cell = ResultCell(actor=0, buffer=jnp.ones(2))
     array = RemoteArray(parts=(RemotePart(type=ArrayType(dtype="float32", shape=(2,)), copies=(cell,)),))
     assert message(store_to_read, Leaf(path="['w']", value=array)) == (
         "like['w'] does not tell which mesh it is on. Pass mesh=."

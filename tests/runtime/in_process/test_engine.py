@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from jaxquard.errors import DeletedArrayError, MeshError, ProgramError
 from jaxquard.runtime.in_process.engine import InProcessEngine
-from jaxquard.runtime.result_cell import Cell
+from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.transfer import place
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
 from tests.runtime.mlp_pipeline import MlpPipeline
@@ -52,11 +52,11 @@ def test_feeding_together_gives_the_same_numbers_as_apart():
     loaded = engine.load(pipeline.program())
     inputs = pipeline.inputs(loaded, place)
     apart = jax.device_get(engine.execute(loaded, inputs).results())
-    for times_s in loaded.pace.least_s:
+    for times_s in loaded.pace.fastest_s:
         times_s[:] = [0.0] * len(times_s)
     assert loaded.pace.is_together()
     together = [engine.execute(loaded, inputs) for _ in range(3)]
-    for times_s in loaded.pace.least_s:
+    for times_s in loaded.pace.fastest_s:
         times_s[:] = [1.0] * len(times_s)
     assert not loaded.pace.is_together()
     again = engine.execute(loaded, inputs)
@@ -228,7 +228,7 @@ def test_a_donated_cell_that_two_actors_read_is_copied():
     loaded = engine.load(builder.build(donated_args=(0,)))
     for _ in range(20):
         buffer = place(np.ones(4, np.float32), loaded.input_shardings[0][0])
-        cell = Cell(actor=0, buffer=buffer)
+        cell = ResultCell(actor=0, buffer=buffer)
         for result in engine.execute(loaded, [[cell], [cell]]).results():
             np.testing.assert_array_equal(result, np.full(4, 2.0))
         assert cell.is_deleted()

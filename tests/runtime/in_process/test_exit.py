@@ -14,7 +14,7 @@ import time
 import jax
 import numpy as np
 jax.config.update("jax_platforms", "cpu")
-from jaxquard.runtime.in_process import InProcessEngine
+from jaxquard.runtime.in_process.engine import InProcessEngine
 from jaxquard.runtime.transfer import place
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
 

@@ -17,7 +17,7 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import ActorFailed, DeletedArrayError, MeshError
 from tests.runtime.ray import spinning_step
-from tests.runtime.ray.processes import call_inside, freeze, kill, note, process_id, wait_for_note, wait_until
+from tests.runtime.ray.processes import activity, call_inside, freeze, kill, process_id, wait_for_note, wait_until
 from tests.runtime.ray.spoil import fail_in
 
 pytest.importorskip("ray")
@@ -38,7 +38,7 @@ LONG = 200_000
 
 @pytest.fixture(scope="module")
 def started():
-    with jq.RemoteMesh((2,), runtime="ray", silence_limit_s=LIMIT_S) as mesh:
+    with jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=LIMIT_S) as mesh:
         mesh.engine.monitor.limit_s = CALM_S
         yield mesh
 
@@ -126,17 +126,17 @@ def test_an_actor_is_lost_in_a_step(mesh, step, run, actor, harm):
     state, loss = step(initial_state(mesh), spinning_step.batch(), LONG if actor == 0 else LONG // 4)
     wait_for_note(mesh, 0, "0F0")
     wait_for_note(mesh, 1, "waiting for message 0 from actor 0")
-    in_hand = note(mesh, actor)
+    in_hand = activity(mesh, actor)
     if harm is freeze:
         watch_closely(mesh)
     harm(mesh, actor)
     error = failure_of(lambda: float(loss), PROMPT_S)
     assert (error.actor, error.is_lost, error.task) == (actor, True, in_hand)
-    assert error.host.startswith(mesh.engine.crew.members[actor][0].hello.host)
+    assert error.host.startswith(mesh.engine.group.workers[actor][0].info.host)
     assert "famous last words" in error.log
     assert "famous last words" in error.__notes__[0]
     # On a busy machine it is looked at more seldom.
-    how = "has died" if harm is kill else "has given no sign of life for [456] s"
+    how = "has died" if harm is kill else "has sent no heartbeat for [456] s"
     assert re.fullmatch(
         rf"actor {actor} on {re.escape(error.host)} {how}, in hand: {re.escape(in_hand)}\. Its state is lost: call "
         r"mesh\.restart\(\), and restore a checkpoint\.",
@@ -166,7 +166,7 @@ def test_others_stop_waiting(mesh, step):
     wait_for_note(mesh, 1, "waiting")
     kill(mesh, 0)
     failure_of(lambda: float(loss), PROMPT_S)
-    wait_until(lambda: note(mesh, 1) == "idle", PROMPT_S)
+    wait_until(lambda: activity(mesh, 1) == "idle", PROMPT_S)
 
 
 def test_an_actor_that_is_lost_between_steps(mesh, step, run):
@@ -174,7 +174,7 @@ def test_an_actor_that_is_lost_between_steps(mesh, step, run):
     expected = float(loss)
     jax.block_until_ready(state)
     kill(mesh, 1)
-    wait_until(lambda: mesh.engine.crew.losses, PROMPT_S)
+    wait_until(lambda: mesh.engine.group.losses, PROMPT_S)
     assert float(loss) == expected, "it came with the reply"
     error = failure_of(lambda: step(state, spinning_step.batch(32), 0), PROMPT_S)
     assert (error.actor, error.task) == (1, "idle")
@@ -199,7 +199,7 @@ def test_both_actors_are_lost(mesh, step, run):
     kill(mesh, 0)
     kill(mesh, 1)
     failure_of(lambda: float(loss), PROMPT_S)
-    wait_until(lambda: len(mesh.engine.crew.losses) == 2, PROMPT_S)
+    wait_until(lambda: len(mesh.engine.group.losses) == 2, PROMPT_S)
     check_goes_on(mesh, step, run, (0, 1))
 
 

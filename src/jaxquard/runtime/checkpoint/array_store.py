@@ -21,7 +21,7 @@ from jaxquard.runtime.checkpoint.files.write_pieces import PieceTable, PieceWrit
 from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import Handle
-from jaxquard.runtime.result_cell import Cell
+from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.transfer import sharding_on
 
 
@@ -102,7 +102,7 @@ class InProcessStore:
         ]
         cells: dict[int, dict[str, Handle]] = {actor: {} for actor in arrays}
         for (actor, name), array in zip(places, read_jobs(checkpoint, jobs), strict=True):
-            cells[actor][name] = Cell(actor=actor, buffer=array, owner=self)
+            cells[actor][name] = ResultCell(actor=actor, buffer=array, owner=self)
         return cells
 
 

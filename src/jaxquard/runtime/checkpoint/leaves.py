@@ -101,7 +101,7 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def match_records(path: Path, manifest: Manifest, wanted: Sequence[tuple[str, LeafType]]) -> list[LeafRecord]:
@@ -120,8 +120,8 @@ def match_records(path: Path, manifest: Manifest, wanted: Sequence[tuple[str, Le
         if name in records and not _fits(records[name], type_)
     ]
     if differences:
-        named = "; ".join(difference.lstrip() for difference in differences[:_MOST_NAMED])
-        more = len(differences) - _MOST_NAMED
+        named = "; ".join(difference.lstrip() for difference in differences[:_MAX_NAMED])
+        more = len(differences) - _MAX_NAMED
         raise CheckpointError(
             f"checkpoint {os.fspath(path)} is of another state: {named}{f'; and {more} more' if more > 0 else ''}. "
             "Pass a `like` with the leaves that were saved."

@@ -43,7 +43,7 @@ from jaxquard.runtime.program.list_run import JointRun, ListRun
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results, find_sources, take_donated
 from jaxquard.runtime.program.timings import ActorClock, make_timeline
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.result_cell import Cell
+from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.step_state import StepState
 from jaxquard.runtime.transfer import copy_array, place
 
@@ -85,7 +85,7 @@ class LoadedProgram:
 
 
 # How many steps may be queued before a call waits for the oldest.
-_MOST_QUEUED = 4
+_MAX_QUEUED = 4
 
 
 class InProcessEngine:
@@ -143,7 +143,7 @@ class InProcessEngine:
     def execute(
         self,
         loaded: LoadedProgram,
-        inputs: Sequence[Sequence[jax.Array | Cell]],
+        inputs: Sequence[Sequence[jax.Array | ResultCell]],
         *,
         measure: bool = False,
     ) -> "StepRun":
@@ -163,9 +163,11 @@ class InProcessEngine:
         with self._lock:
             if not self._finalizer.alive:
                 raise MeshError("the mesh is closed. Make a new one.")
-            shared_cells = take_donated(loaded.program, inputs, Cell)
-            state = StepState(num_actors=len(self.actors), sources=find_sources(inputs, Cell), owner=self.token)
-            cells = tuple(tuple(Cell(actor=list_.actor, step=state) for _ in list_.outputs) for list_ in loaded.lists)
+            shared_cells = take_donated(loaded.program, inputs, ResultCell)
+            state = StepState(num_actors=len(self.actors), sources=find_sources(inputs, ResultCell), owner=self.token)
+            cells = tuple(
+                tuple(ResultCell(actor=list_.actor, step=state) for _ in list_.outputs) for list_ in loaded.lists
+            )
             clocks = tuple(ActorClock(waits_in_place=a.platform == "cpu") for a in self.actors) if measure else ()
             channels = {
                 (list_.actor, target): queue.SimpleQueue() for list_ in loaded.lists for target in list_.targets
@@ -176,7 +178,7 @@ class InProcessEngine:
                 ListRun(
                     actor_list=list_,
                     is_in_place=actor.is_in_place,
-                    least_s=loaded.pace.least_s[actor.index],
+                    fastest_s=loaded.pace.fastest_s[actor.index],
                     state=state,
                     after=after,
                     inputs=tuple(inputs[actor.index]),
@@ -199,7 +201,7 @@ class InProcessEngine:
             with self._lock:
                 while self._queued and self._queued[0].is_finished:
                     self._queued.popleft()
-                oldest = self._queued[0] if len(self._queued) >= _MOST_QUEUED else None
+                oldest = self._queued[0] if len(self._queued) >= _MAX_QUEUED else None
             if oldest is None:
                 return
             oldest.wait_finished()
@@ -237,7 +239,7 @@ class StepRun:
         *,
         loaded: LoadedProgram,
         state: StepState,
-        cells: tuple[tuple[Cell, ...], ...],
+        cells: tuple[tuple[ResultCell, ...], ...],
         clocks: tuple[ActorClock, ...],
     ) -> None:
         self.cells = cells

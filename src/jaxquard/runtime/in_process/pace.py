@@ -25,12 +25,12 @@ class Pace:
     """The times of a program's calls on each actor.
 
     Attributes:
-        least_s: `least_s[actor][call]`, what the call took there at best; actors write it, nobody locks it.
+        fastest_s: `fastest_s[actor][call]`, what the call took there at best; actors write it, nobody locks it.
     """
 
     def __init__(self, program: Program, *, can_be_together: bool) -> None:
         num_calls = len(program.calls)
-        self.least_s = [[float("inf")] * num_calls for _ in program.actors]
+        self.fastest_s = [[float("inf")] * num_calls for _ in program.actors]
         self._counts = [[0] * num_calls for _ in program.actors]
         self._num_cores = os.cpu_count() or 1
         self._num_wakes = len(program.actors)
@@ -45,7 +45,7 @@ class Pace:
         """Whether the next step is expected to be faster with one thread for all actors."""
         if not self._can_be_together:
             return False
-        times_s = [_total_s(counts, least_s) for counts, least_s in zip(self._counts, self.least_s, strict=True)]
+        times_s = [_total_s(counts, fastest_s) for counts, fastest_s in zip(self._counts, self.fastest_s, strict=True)]
         total_s = sum(times_s)
         if total_s == float("inf"):
             return False
@@ -53,8 +53,8 @@ class Pace:
         return total_s - side_by_side_s < self._num_wakes * WAKE_COST_S
 
 
-def _total_s(counts: Sequence[int], least_s: Sequence[float]) -> float:
-    return sum(count * time_s for count, time_s in zip(counts, least_s, strict=True) if count)
+def _total_s(counts: Sequence[int], fastest_s: Sequence[float]) -> float:
+    return sum(count * time_s for count, time_s in zip(counts, fastest_s, strict=True) if count)
 
 
 def _has_callback(code: Any) -> bool:

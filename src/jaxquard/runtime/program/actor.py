@@ -28,7 +28,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxquard import _jax_compat
-from jaxquard.runtime.step_state import Failure, StepState
+from jaxquard.runtime.step_state import StepState, TaskFailure
 
 
 class ActorReport:
@@ -39,12 +39,12 @@ class ActorReport:
     def __init__(self, *, actor: int, state: StepState) -> None:
         self._actor = actor
         self._state = state
-        self.failure: Failure | None = None
+        self.failure: TaskFailure | None = None
         self.is_intact = True
 
     def fail(self, *, order: int, task: str, cause: BaseException) -> None:
         if self.failure is None:
-            self.failure = Failure(actor=self._actor, order=order, task=task, cause=cause)
+            self.failure = TaskFailure(actor=self._actor, order=order, task=task, cause=cause)
 
     def end(self) -> None:
         self._state.report_ended(failure=self.failure, is_intact=self.is_intact)

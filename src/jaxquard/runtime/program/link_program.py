@@ -22,7 +22,7 @@ from jaxquard.ir.program import Free, Program, Recv, Run, Send
 from jaxquard.ir.program_order import find_waits, order_program
 from jaxquard.runtime.program.compile_calls import Executable, Site
 from jaxquard.runtime.program.slot_uses import find_slot_uses, may_share
-from jaxquard.runtime.transfer import Move, choose_move, place, sharding_on
+from jaxquard.runtime.transfer import TransferFn, choose_transfer, place, sharding_on
 
 RUN, SEND, ARRIVE, FREE = range(4)
 
@@ -123,7 +123,7 @@ class _Shared:
         self.orders = {where: order for order, where in enumerate(order_program(program))}
         self.uses = [find_slot_uses(program, actor) for actor in program.actors]
         self._shardings: dict[tuple[Site, ArrayType], NamedSharding] = {}
-        self._moves: dict[tuple[Any, ...], Move] = {}
+        self._moves: dict[tuple[Any, ...], TransferFn] = {}
         self._constants: dict[tuple[int, NamedSharding], jax.Array] = {}
 
     def sharding(self, actor: int, type_: ArrayType) -> NamedSharding:
@@ -132,10 +132,10 @@ class _Shared:
             self._shardings[key] = sharding_on(self.sites[actor].mesh, type_)
         return self._shardings[key]
 
-    def move(self, type_: ArrayType, source: NamedSharding, target: NamedSharding, *, sharing: bool) -> Move:
+    def move(self, type_: ArrayType, source: NamedSharding, target: NamedSharding, *, sharing: bool) -> TransferFn:
         key = (type_, source, target, sharing)
         if key not in self._moves:
-            self._moves[key] = choose_move(source, target, type_, may_share=sharing)
+            self._moves[key] = choose_transfer(source, target, type_, may_share=sharing)
         return self._moves[key]
 
     def constant(self, value: int, sharding: NamedSharding) -> jax.Array:
@@ -247,7 +247,7 @@ class _ActorLinker:
     def _free(self, position: int, free: Free) -> list[tuple[Any, ...]]:
         return [(FREE, self.shared.orders[self.actor, position], "free", position, free.slots)]
 
-    def _move(self, position: int, slot: int, target: int, theirs: int) -> Move:
+    def _move(self, position: int, slot: int, target: int, theirs: int) -> TransferFn:
         is_here = target in self.shared.sites
         return self.shared.move(
             self.list.types[slot],

@@ -23,14 +23,14 @@ from jaxquard.errors import MeshError
 from jaxquard.runtime.program.actor import ActorReport, Feeder
 from jaxquard.runtime.program.link_program import ARRIVE, RUN, SEND, ActorList
 from jaxquard.runtime.program.timings import ActorClock
-from jaxquard.runtime.result_cell import Cell, StepLost
+from jaxquard.runtime.result_cell import ResultCell, StepLost
 from jaxquard.runtime.step_state import StepState
 from jaxquard.runtime.transfer import copy_array, place
 
 _GAVE_UP = None
 _ENDED = object()
 
-Channel = queue.SimpleQueue
+MessageQueue = queue.SimpleQueue
 
 
 class ListRun:
@@ -41,13 +41,13 @@ class ListRun:
         *,
         actor_list: ActorList,
         is_in_place: bool,
-        least_s: list[float],
+        fastest_s: list[float],
         state: StepState,
         after: StepState | None,
-        inputs: tuple[jax.Array | Cell, ...],
-        cells: tuple[Cell, ...],
-        shared_cells: frozenset[Cell],
-        channels: dict[tuple[int, int], Channel],
+        inputs: tuple[jax.Array | ResultCell, ...],
+        cells: tuple[ResultCell, ...],
+        shared_cells: frozenset[ResultCell],
+        channels: dict[tuple[int, int], MessageQueue],
         clock: ActorClock | None,
         engine: Any,
     ) -> None:
@@ -55,7 +55,7 @@ class ListRun:
 
         Args:
             is_in_place: tasks run in the calling thread and are looked at when they return.
-            least_s: takes, for each call, the least time if tasks run in place.
+            fastest_s: takes, for each call, the least time if tasks run in place.
             after: a step that must have ended before, as it was not queued on the same thread.
             shared_cells: donated cells that another actor reads too; whoever donates them gets a copy.
             engine: kept so that it is not collected, and its threads halted, before its work is done.
@@ -63,7 +63,7 @@ class ListRun:
         actor = actor_list.actor
         self._list = actor_list
         self._is_in_place = is_in_place
-        self._least_s = least_s
+        self._fastest_s = fastest_s
         self._after = after
         self._state = state
         self._inputs = inputs
@@ -107,10 +107,10 @@ class ListRun:
         for slot, array in self._list.constants:
             slots[slot] = array
         for item, value in zip(self._list.inputs, self._inputs, strict=True):
-            buffer = value.read(actor) if isinstance(value, Cell) else value
+            buffer = value.read(actor) if isinstance(value, ResultCell) else value
             if buffer.sharding != item.sharding:
                 buffer = place(buffer, item.sharding)
-            elif item.is_donated and isinstance(value, Cell):
+            elif item.is_donated and isinstance(value, ResultCell):
                 if value in self._shared_cells:
                     buffer = copy_array(buffer)
                 else:
@@ -120,7 +120,7 @@ class ListRun:
     def _run(self, slots: list[Any], feeder: Feeder, waits: bool) -> Iterator[None]:
         in_flight, report, clock = feeder.in_flight, self._report, self._clock
         receive, send = self._receive, self._send
-        is_in_place, least_s, now = self._is_in_place, self._least_s, time.perf_counter
+        is_in_place, fastest_s, now = self._is_in_place, self._fastest_s, time.perf_counter
         order, name = -1, ""
         try:
             for kind, order, name, position, work in self._list.instructions:
@@ -140,8 +140,8 @@ class ListRun:
                     if is_in_place:
                         witness.block_until_ready()
                         time_s = now() - start_s
-                        if time_s < least_s[number]:
-                            least_s[number] = time_s
+                        if time_s < fastest_s[number]:
+                            fastest_s[number] = time_s
                     else:
                         in_flight.add(report, order, name, witness)
                     for slot in dead:
@@ -187,7 +187,7 @@ class ListRun:
         for item, value in zip(self._list.inputs, self._inputs, strict=True):
             if item.is_donated:
                 self._report.is_intact = False
-                if isinstance(value, Cell) and value not in self._shared_cells:
+                if isinstance(value, ResultCell) and value not in self._shared_cells:
                     value.release()
 
     def _give_up(self, slots: list[Any]) -> None:
@@ -196,7 +196,7 @@ class ListRun:
         for item, value in zip(self._list.inputs, self._inputs, strict=True):
             if not item.is_donated:
                 continue
-            if isinstance(value, Cell):
+            if isinstance(value, ResultCell):
                 value.give_back(slots[item.slot])
             if value.is_deleted():
                 self._report.is_intact = False

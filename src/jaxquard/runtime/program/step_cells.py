@@ -11,7 +11,7 @@ from jaxquard.errors import DeletedArrayError
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import Program
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
-from jaxquard.runtime.result_cell import Cell
+from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.step_state import StepState
 
 
@@ -63,7 +63,7 @@ class ResultLayout:
 
     parts: tuple[PartLayout, ...]
 
-    def make_array(self, cells: tuple[tuple[Cell, ...], ...]) -> RemoteArray:
+    def make_array(self, cells: tuple[tuple[ResultCell, ...], ...]) -> RemoteArray:
         return RemoteArray(
             parts=tuple(
                 RemotePart(type=part.type, copies=tuple(cells[actor][number] for actor, number in part.copies))

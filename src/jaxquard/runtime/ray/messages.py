@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxquard import _jax_compat
 from jaxquard.ir.program import Program
-from jaxquard.runtime.transports.protocol import Report
+from jaxquard.runtime.transports.protocol import TransportReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,13 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class WorkerInfo:
     """What a process tells of itself once it is up.
 
     Attributes:
         boot: the same for processes on one kernel, which share a monotonic clock.
         log_paths: where its standard output and error go.
-        note_path: the file in which it keeps what it is doing.
+        activity_path: the file in which it keeps what it is doing.
         num_oom_kills: how many processes its host's kernel has killed for their memory so far.
     """
 
@@ -59,7 +59,7 @@ class Hello:
     pid: int
     boot: str
     log_paths: tuple[str, ...]
-    note_path: str
+    activity_path: str
     num_oom_kills: int = 0
 
 
@@ -148,18 +148,18 @@ class StepReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
-    """A sign of life.
+class Heartbeat:
+    """A heartbeat.
 
     Attributes:
         time_s: the process's clock.
-        note: what it is doing.
+        activity: what it is doing.
         report: how far its messages have come.
     """
 
     time_s: float
-    note: str
-    report: Report | None = None
+    activity: str
+    report: TransportReport | None = None
 
 
 def pack_order(order: StepOrder) -> list[Any]:

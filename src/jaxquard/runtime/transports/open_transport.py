@@ -3,11 +3,12 @@
 import jax
 
 from jaxquard.errors import MeshError
+from jaxquard.runtime.transports.base import BaseTransport
 from jaxquard.runtime.transports.collective.transport import CollectiveTransport
 from jaxquard.runtime.transports.protocol import Transport
 from jaxquard.runtime.transports.transfer.transport import TransferTransport
 
-TRANSPORTS = {"transfer": TransferTransport, "collective": CollectiveTransport}
+TRANSPORTS: dict[str, type[BaseTransport]] = {"transfer": TransferTransport, "collective": CollectiveTransport}
 
 
 def open_transport(name: str, *, actor: int, ip: str) -> Transport:

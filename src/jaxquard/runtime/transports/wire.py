@@ -5,7 +5,7 @@
     key<fry>[3]                                            its data, uint32[3,2]
     float32[0,4]                                           nothing: the receiver makes it
 
-An array whose sharding is not the one that the link says is refused here, at each send: that it has shards
+An array whose sharding is not the one that the channel says is refused here, at each send: that it has shards
 of the right size would not make it the right array.
 """
 
@@ -28,7 +28,7 @@ Parts = list[jax.Array]
 def wire_messages(
     messages: tuple[tuple[ArrayType, ...], ...], mesh: Mesh, *, by_device: bool = False
 ) -> tuple["WireMessage", ...]:
-    """The forms of all messages of a link, each distinct one made once."""
+    """The forms of all messages of a channel, each distinct one made once."""
     distinct = {types: WireMessage(types, mesh, by_device=by_device) for types in dict.fromkeys(messages)}
     return tuple(distinct[types] for types in messages)
 
@@ -55,7 +55,7 @@ class WireMessage:
             LayoutError: if an array has another shape, dtype or sharding.
         """
         if len(arrays) != len(self._arrays):
-            raise LayoutError(f"the link's message has {len(self._arrays)} arrays, not {len(arrays)}.")
+            raise LayoutError(f"the channel's message has {len(self._arrays)} arrays, not {len(arrays)}.")
         return [part for wire, array in zip(self._arrays, arrays, strict=True) for part in wire.split(array)]
 
     def join(self, parts: Iterable[jax.Array]) -> list[jax.Array]:

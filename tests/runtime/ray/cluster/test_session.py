@@ -24,7 +24,7 @@ from tests.runtime.ray.processes import name_of, wait_until
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
-START = "from jaxquard.runtime.ray.ray_session import start_or_join; session = start_or_join(); import ray"
+START = "from jaxquard.runtime.ray.cluster.session import start_or_join; session = start_or_join(); import ray"
 WORK = "ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()); print('up', flush=True)"
 
 
@@ -125,7 +125,7 @@ def command_line(process):
 
 
 def refuses_strangers(session):
-    text = f"from jaxquard.runtime.ray.join_cluster import join_cluster; join_cluster({session.address!r})"
+    text = f"from jaxquard.runtime.ray.cluster.join_cluster import join_cluster; join_cluster({session.address!r})"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
     assert f"The Ray cluster at {session.address} asks for a token. Set RAY_AUTH_MODE=token" in found.stderr
 
@@ -377,8 +377,8 @@ def test_auto_without_a_cluster(monkeypatch):
 def test_ray_is_imported_only_when_needed_and_missed_in_one_line():
     text = """
 import sys
-import jaxquard, jaxquard.runtime.ray.ray_session as session, jaxquard.runtime.ray.versions
-import jaxquard.runtime.ray.place_actors, jaxquard.runtime.ray.host_tools
+import jaxquard, jaxquard.runtime.ray.cluster.session as session, jaxquard.runtime.ray.cluster.versions
+import jaxquard.runtime.ray.cluster.place_actors, jaxquard.runtime.ray.cluster.hosts
 assert "ray" not in sys.modules
 class Blocker:
     def find_spec(self, name, path=None, target=None):

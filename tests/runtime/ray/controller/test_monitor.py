@@ -3,19 +3,19 @@
 from types import SimpleNamespace
 
 from jaxquard.runtime.ray.controller.monitor import Monitor, _Pulse
-from jaxquard.runtime.ray.controller.worker_group import Member
+from jaxquard.runtime.ray.controller.worker_group import WorkerProcess
 
 
 def test_a_process_that_starts_may_be_silent():
     """The machine is slow: it takes longer to come up than it may be silent later."""
     lost = []
     monitor = Monitor(
-        SimpleNamespace(), limit_s=3.0, on_lost=lambda member, how: lost.append(how), on_tick=lambda: None
+        SimpleNamespace(), limit_s=3.0, on_lost=lambda worker, how: lost.append(how), on_tick=lambda: None
     )
-    member, pulse = Member(actor=0, rank=0, handle=SimpleNamespace()), _Pulse()
-    monitor._note_silence(member, pulse, 10.0)
-    member.is_started = True
-    monitor._note_silence(member, pulse, 2.0)
+    worker, pulse = WorkerProcess(actor=0, rank=0, handle=SimpleNamespace()), _Pulse()
+    monitor._note_silence(worker, pulse, 10.0)
+    worker.is_started = True
+    monitor._note_silence(worker, pulse, 2.0)
     assert not lost
-    monitor._note_silence(member, pulse, 2.0)
-    assert lost == ["has given no sign of life for 4 s"]
+    monitor._note_silence(worker, pulse, 2.0)
+    assert lost == ["has sent no heartbeat for 4 s"]

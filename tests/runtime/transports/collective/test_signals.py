@@ -4,21 +4,21 @@ import queue
 
 import pytest
 
-from jaxquard.runtime.transports.collective.signals import Kind, Note, Signals
+from jaxquard.runtime.transports.collective.signals import Signal, SignalKind, Signals
 
 
 @pytest.fixture
 def pair():
     ends = []
     for actor in range(2):
-        notes = queue.Queue()
+        signals = queue.Queue()
         signals = Signals(
             actor,
             host="127.0.0.1",
-            on_note=lambda peer, note, notes=notes: notes.put((peer, note)),
-            on_lost=lambda peer, notes=notes: notes.put((peer, "lost")),
+            on_signal=lambda peer, signal, signals=signals: signals.put((peer, signal)),
+            on_lost=lambda peer, signals=signals: signals.put((peer, "lost")),
         )
-        ends.append((signals, notes))
+        ends.append((signals, signals))
     for own, other in ((0, 1), (1, 0)):
         ends[own][0].connect(other, ends[other][0].address)
     yield ends
@@ -28,12 +28,12 @@ def pair():
 
 def test_notes_arrive_in_order(pair):
     (first, from_second), (second, from_first) = pair
-    notes = [Note(Kind.OFFER, step, 2**40, -step) for step in range(500)]
-    for note in notes:
-        first.send(1, note)
-    second.send(0, Note(Kind.GRANT, 1, 2, 3))
-    assert [from_first.get(timeout=60) for _ in notes] == [(0, note) for note in notes]
-    assert from_second.get(timeout=60) == (1, Note(Kind.GRANT, 1, 2, 3))
+    signals = [Signal(SignalKind.OFFER, step, 2**40, -step) for step in range(500)]
+    for signal in signals:
+        first.send(1, signal)
+    second.send(0, Signal(SignalKind.GRANT, 1, 2, 3))
+    assert [from_first.get(timeout=60) for _ in signals] == [(0, signal) for signal in signals]
+    assert from_second.get(timeout=60) == (1, Signal(SignalKind.GRANT, 1, 2, 3))
 
 
 def test_a_peer_that_ends_is_noticed(pair):

@@ -102,7 +102,7 @@ def _join_as_client(address: RayAddress) -> None:
 
 
 def _ping(address: RayAddress) -> None:
-    """Asks Ray's client server for a sign of life; what it refuses would be retried for long by Ray."""
+    """Asks Ray's client server for a heartbeat; what it refuses would be retried for long by Ray."""
     grpc, utils, messages, stubs = map(_module, _CLIENT_MODULES)
     request = messages.ClusterInfoRequest(type=messages.ClusterInfoType.PING)
     with utils.init_grpc_channel(str(address).removeprefix("ray://")) as channel:

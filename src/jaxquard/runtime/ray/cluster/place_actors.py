@@ -17,11 +17,11 @@ from jaxquard.runtime.ray.cluster.import_ray import import_ray
 _PLATFORMS = ("cpu", "gpu", "tpu")
 _SETTLE_S = 3.0
 """How long resources that a closed mesh gave back may take to show as free."""
-_MOST_HOSTS_SHOWN = 8
+_MAX_HOSTS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class ActorPlacement:
     """Where the processes of the actors are to run, held for them until `close`.
 
     Attributes:
@@ -64,7 +64,7 @@ def place_actors(
     *,
     platform: str | None = None,
     timeout_s: float = 30.0,
-) -> Placement:
+) -> ActorPlacement:
     """Reserves a place for every process of every actor.
 
     Args:
@@ -98,7 +98,7 @@ def place_actors(
             "though they looked free. Is another program starting there? Try again."
         )
     by_actor = [chosen[first : first + processes_per_actor] for first in range(0, len(chosen), processes_per_actor)]
-    return Placement(
+    return ActorPlacement(
         platform=platform, hosts=tuple(map(tuple, by_actor)), devices_per_process=devices_per_process, group=group
     )
 
@@ -175,7 +175,7 @@ def _free_text(need: dict[str, float], hosts: Sequence[HostResources]) -> str:
     shown = [
         f"{host.host} "
         + ", ".join(f"{host.free.get(name, 0):g} of {host.total.get(name, 0):g} {name}" for name in need)
-        for host in hosts[:_MOST_HOSTS_SHOWN]
+        for host in hosts[:_MAX_HOSTS_SHOWN]
     ]
     more = len(hosts) - len(shown)
     return "; ".join(shown) + (f"; and {more} more hosts" if more else "")

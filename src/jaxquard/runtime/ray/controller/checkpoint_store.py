@@ -16,12 +16,12 @@ from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceTable
 from jaxquard.runtime.ray.controller.ray_cell import RayCell
-from jaxquard.runtime.ray.controller.worker_group import Crew, GivenUp, Member
+from jaxquard.runtime.ray.controller.worker_group import GivenUp, WorkerGroup, WorkerProcess
 from jaxquard.runtime.remote_array import Handle
 
 
 class _Engine(Protocol):
-    crew: Crew
+    group: WorkerGroup
 
     def call_in_turn(self, actor: int, method: str, *args: Any) -> list[Any]: ...
 
@@ -40,23 +40,23 @@ class RayStore:
         for held in arrays.values():
             for cell in held.values():
                 _check(cell)
-        calls: list[tuple[Member, Any]] = []
+        calls: list[tuple[WorkerProcess, Any]] = []
         for actor, held in arrays.items():
             numbers = {name: cell.number for name, cell in held.items() if isinstance(cell, RayCell)}
             references = engine.call_in_turn(actor, "save", str(folder), f"{prefix}actor{actor}", numbers)
-            calls += zip(engine.crew.members[actor], references, strict=True)
-        saves = tuple(member.handle.wait_saved(str(folder)) for member, _ in calls)
-        engine.crew.saves.update(saves)
+            calls += zip(engine.group.workers[actor], references, strict=True)
+        saves = tuple(worker.handle.wait_saved(str(folder)) for worker, _ in calls)
+        engine.group.saves.update(saves)
         writing = _Writing(pieces={actor: {} for actor in arrays}, engine=engine, saves=saves)
         try:
-            tables = engine.crew.gather([reference for _, reference in calls])
+            tables = engine.group.gather([reference for _, reference in calls])
         except BaseException as error:
             writing.wait_ended()
             if isinstance(error, KeyError | GivenUp):
                 _raise_why_missing(arrays)
             raise
-        for (member, _), table in zip(calls, tables, strict=True):
-            pieces = writing.pieces[member.actor]
+        for (worker, _), table in zip(calls, tables, strict=True):
+            pieces = writing.pieces[worker.actor]
             for name, found in table.items():
                 pieces[name] = (*pieces.get(name, ()), *found)
         return writing
@@ -73,7 +73,7 @@ class RayStore:
             numbered = {fresh[name].number: rows for name, rows in wanted.items()}
             references += engine.call_in_turn(actor, "restore", checkpoint, numbered)
             cells[actor] = dict(fresh)
-        engine.crew.gather(references)
+        engine.group.gather(references)
         return cells
 
     def _find_engine(self) -> _Engine:
@@ -102,10 +102,10 @@ class _Writing:
         errors: list[Exception] = []
         for reference in self.saves:
             try:
-                self.engine.crew.get(reference)
+                self.engine.group.get(reference)
             except Exception as error:
                 errors.append(error)
-        self.engine.crew.saves.difference_update(self.saves)
+        self.engine.group.saves.difference_update(self.saves)
         return errors
 
 

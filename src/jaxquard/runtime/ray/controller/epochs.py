@@ -8,7 +8,7 @@ takes all of them from the same epoch.
 import itertools
 import threading
 
-from jaxquard.runtime.ray.controller.worker_group import Crew
+from jaxquard.runtime.ray.controller.worker_group import WorkerGroup
 from jaxquard.runtime.ray.messages import Turn
 
 
@@ -26,8 +26,8 @@ class Epoch:
 class Epochs:
     """The epochs of an engine, one after the other."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, group: WorkerGroup) -> None:
+        self._group = group
         self._lock = threading.Lock()
         self._number = 0
         self._current: Epoch | None = None
@@ -48,7 +48,7 @@ class Epochs:
         with self._lock:
             if number != self._number:
                 return False
-            self._current = Epoch(number, self._crew.config.num_actors)
+            self._current = Epoch(number, self._group.config.num_actors)
             return True
 
     def end(self, number: int | None = None) -> None:
@@ -57,5 +57,5 @@ class Epochs:
             if number is not None and number != self._number:
                 return
             self._number += 1
-            for member in self._crew.living():
-                member.handle.stop_epoch(self._number)
+            for worker in self._group.living_workers():
+                worker.handle.stop_epoch(self._number)

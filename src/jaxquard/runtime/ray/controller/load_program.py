@@ -13,7 +13,7 @@ from jaxquard.ir.program import Program, Run
 from jaxquard.runtime.engine import Progress
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
-from jaxquard.runtime.ray.controller.worker_group import Crew, Member
+from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.export_calls import export_call
 from jaxquard.runtime.ray.messages import ProgramOrder
 from jaxquard.runtime.remote_array import RemoteArray
@@ -67,24 +67,24 @@ def prepare_program(program: Program, *, number: int, num_actors: int) -> Loaded
     )
 
 
-def load_program(loaded: LoadedOnRay, *, crew: Crew, on_progress: Progress | None) -> None:
+def load_program(loaded: LoadedOnRay, *, group: WorkerGroup, on_progress: Progress | None) -> None:
     """Exports every call once, has the actors compile theirs side by side, and links."""
-    compiling = _Compiling(loaded, crew, on_progress)
+    compiling = _Compiling(loaded, group, on_progress)
     everyone = frozenset(range(len(loaded.program.actors)))
     for actor in sorted(everyone):
         compiling.prepare(actor)
-    mesh = _abstract_mesh(crew)
+    mesh = _abstract_mesh(group)
     for call in _in_turns(loaded.calls_of):
-        loaded.codes[call] = _export(loaded.program, call, mesh, crew.config.platform)
+        loaded.codes[call] = _export(loaded.program, call, mesh, group.config.platform)
         compiling.send(call, everyone)
-        crew.check_losses()
+        group.check_losses()
     compiling.wait()
-    connect_links(loaded, crew)
+    connect_channels(loaded, group)
 
 
-def send_code(loaded: LoadedOnRay, crew: Crew, actors: frozenset[int]) -> None:
+def send_code(loaded: LoadedOnRay, group: WorkerGroup, actors: frozenset[int]) -> None:
     """Gives actors that were started again what they had."""
-    compiling = _Compiling(loaded, crew, None)
+    compiling = _Compiling(loaded, group, None)
     for actor in sorted(actors):
         compiling.prepare(actor)
     for call in loaded.codes:
@@ -92,40 +92,40 @@ def send_code(loaded: LoadedOnRay, crew: Crew, actors: frozenset[int]) -> None:
     compiling.wait()
 
 
-def connect_links(loaded: LoadedOnRay, crew: Crew) -> None:
+def connect_channels(loaded: LoadedOnRay, group: WorkerGroup) -> None:
     """Has every process open its ends, compares what the two ends of each link say, and lets them begin."""
-    everyone = crew.everyone()
-    layouts = crew.gather([member.handle.link(loaded.number) for member in everyone])
+    everyone = group.all_workers()
+    layouts = group.gather([worker.handle.link(loaded.number) for worker in everyone])
     ends: dict[tuple[int, int, int], Any] = {}
-    for member, found in zip(everyone, layouts, strict=True):
+    for worker, found in zip(everyone, layouts, strict=True):
         for (source, target), layout in found.items():
-            other = ends.setdefault((source, target, member.rank), layout)
+            other = ends.setdefault((source, target, worker.rank), layout)
             if other is not layout:
-                sender, receiver = (other, layout) if member.actor == target else (layout, other)
+                sender, receiver = (other, layout) if worker.actor == target else (layout, other)
                 compare_layouts(sender, receiver)
-    crew.gather([member.handle.start_program(loaded.number) for member in everyone])
+    group.gather([worker.handle.start_program(loaded.number) for worker in everyone])
 
 
 class _Compiling:
     """Calls that are on their way to be compiled, and how many are done."""
 
-    def __init__(self, loaded: LoadedOnRay, crew: Crew, on_progress: Progress | None) -> None:
-        self._loaded, self._crew, self._on_progress = loaded, crew, on_progress
+    def __init__(self, loaded: LoadedOnRay, group: WorkerGroup, on_progress: Progress | None) -> None:
+        self._loaded, self._group, self._on_progress = loaded, group, on_progress
         self._references: list[Any] = []
-        self._jobs: list[tuple[Member, int]] = []
+        self._jobs: list[tuple[WorkerProcess, int]] = []
 
     def prepare(self, actor: int) -> None:
         """Sends an actor the program, without code."""
         order = import_ray().put(_order(self._loaded, actor))
-        self._crew.gather([member.handle.prepare(order) for member in self._crew.members[actor]])
+        self._group.gather([worker.handle.prepare(order) for worker in self._group.workers[actor]])
 
     def send(self, call: int, actors: frozenset[int]) -> None:
         loaded = self._loaded
         for actor in sorted(actors):
             if call in loaded.calls_of[actor]:
-                for member in self._crew.members[actor]:
-                    self._references.append(member.handle.compile(loaded.number, call, loaded.codes[call]))
-                    self._jobs.append((member, call))
+                for worker in self._group.workers[actor]:
+                    self._references.append(worker.handle.compile(loaded.number, call, loaded.codes[call]))
+                    self._jobs.append((worker, call))
 
     def wait(self) -> None:
         """Waits for all, and tells the user's `on_progress` of each."""
@@ -138,18 +138,18 @@ class _Compiling:
                 name = self._loaded.program.calls[self._jobs[position][1]].name
                 self._on_progress(num_done, len(self._jobs), name)
 
-        self._crew.gather(self._references, note, on_error=self._explain)
+        self._group.gather(self._references, note, on_error=self._explain)
 
     def _explain(self, position: int, error: Exception) -> Exception:
         """What to raise for a call that did not compile."""
         if isinstance(error, JaxquardError):
             return error
-        member, call = self._jobs[position]
+        worker, call = self._jobs[position]
         task = self._loaded.program.calls[call].name
         failed = ActorFailed(
-            f"actor {member.actor} on {member.host} could not compile the task {task}: {summarise(error)}."
+            f"actor {worker.actor} on {worker.host} could not compile the task {task}: {summarise(error)}."
         )
-        failed.actor, failed.host, failed.task = member.actor, member.host, task
+        failed.actor, failed.host, failed.task = worker.actor, worker.host, task
         failed.__cause__ = error
         return failed
 
@@ -175,8 +175,8 @@ def _export(program: Program, call: int, mesh: AbstractMesh, platform: str) -> A
     return import_ray().put(code)
 
 
-def _abstract_mesh(crew: Crew) -> AbstractMesh:
-    shape, names = crew.config.mesh_shape, crew.config.axis_names
+def _abstract_mesh(group: WorkerGroup) -> AbstractMesh:
+    shape, names = group.config.mesh_shape, group.config.axis_names
     return AbstractMesh(shape, names, axis_types=(AxisType.Auto,) * len(shape))
 
 

@@ -1,6 +1,6 @@
-"""Watches over the actors' processes: signs of life, deaths, and messages that got stuck.
+"""Watches over the actors' processes: heartbeats, deaths, and messages that got stuck.
 
-A thread asks every process for a sign, again and again. One that is silent for longer than the limit is frozen, and
+A thread asks every process for a heartbeat, again and again. One that is silent for longer than the limit is frozen, and
 is killed, so that it does no harm when it wakes. A healthy process answers from a thread of its own, also while it
 compiles or computes. Time in which this process itself was stopped does not count.
 
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
-from jaxquard.runtime.ray.controller.worker_group import Crew, Member
-from jaxquard.runtime.ray.messages import Sign
+from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
+from jaxquard.runtime.ray.messages import Heartbeat
 
-# How many signs are asked for within the limit.
-_SIGNS_PER_LIMIT = 10
+# How many heartbeats are asked for within the limit.
+_HEARTBEATS_PER_TIMEOUT = 10
 _LONGEST_INTERVAL_S = 1.0
 _SHORTEST_INTERVAL_S = 0.05
 # How many limits a message may be on its way.
 _STUCK_LIMITS = 6
 # Rounds in a row that may go wrong before Ray counts as gone.
-_MOST_ERRORS = 3
+_MAX_ERRORS = 3
 
 
 _log = logging.getLogger(__name__)
@@ -34,15 +34,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Pulse:
-    """What is known of one process: the sign asked for, how long it has been silent, its last sign."""
+    """What is known of one process: the heartbeat asked for, how long it has been silent, its last heartbeat."""
 
     reference: Any = None
     silent_s: float = 0.0
-    sign: Sign | None = None
+    heartbeat: Heartbeat | None = None
 
 
 class Monitor:
-    """A thread that calls `on_lost(member, how)` for every process that dies, freezes or loses a message.
+    """A thread that calls `on_lost(worker, how)` for every process that dies, freezes or loses a message.
 
     Args:
         limit_s: how long a process may be silent.
@@ -50,12 +50,17 @@ class Monitor:
     """
 
     def __init__(
-        self, crew: Crew, *, limit_s: float, on_lost: Callable[[Member, str], None], on_tick: Callable[[], None]
+        self,
+        group: WorkerGroup,
+        *,
+        limit_s: float,
+        on_lost: Callable[[WorkerProcess, str], None],
+        on_tick: Callable[[], None],
     ) -> None:
-        self._crew, self._on_lost, self._on_tick = crew, on_lost, on_tick
+        self._group, self._on_lost, self._on_tick = group, on_lost, on_tick
         self.limit_s = limit_s
-        self._interval_s = max(min(limit_s / _SIGNS_PER_LIMIT, _LONGEST_INTERVAL_S), _SHORTEST_INTERVAL_S)
-        self._pulses: dict[Member, _Pulse] = {}
+        self._interval_s = max(min(limit_s / _HEARTBEATS_PER_TIMEOUT, _LONGEST_INTERVAL_S), _SHORTEST_INTERVAL_S)
+        self._pulses: dict[WorkerProcess, _Pulse] = {}
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jaxquard monitor", daemon=True)
 
@@ -67,19 +72,19 @@ class Monitor:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
 
-    def last_note(self, member: Member) -> str:
+    def last_activity(self, worker: WorkerProcess) -> str:
         """What a process said last that it was doing."""
-        pulse = self._pulses.get(member)
-        return "" if pulse is None or pulse.sign is None else pulse.sign.note
+        pulse = self._pulses.get(worker)
+        return "" if pulse is None or pulse.heartbeat is None else pulse.heartbeat.activity
 
     def await_loss(self) -> None:
-        """Waits until every process has given a new sign of life, or an actor is known to be lost."""
+        """Waits until every process has given a new heartbeat, or an actor is known to be lost."""
         ray = import_ray()
-        signs = [member.handle.sign() for member in self._crew.living()]
-        end_s = time.monotonic() + self._crew.loss_limit_s
-        while signs and not self._crew.losses and time.monotonic() < end_s:
-            done, _ = ray.wait(signs, num_returns=len(signs), timeout=0.02)
-            signs = [sign for sign in signs if sign not in done or not _is_answered(sign)]
+        heartbeats = [worker.handle.heartbeat() for worker in self._group.living_workers()]
+        end_s = time.monotonic() + self._group.loss_limit_s
+        while heartbeats and not self._group.losses and time.monotonic() < end_s:
+            done, _ = ray.wait(heartbeats, num_returns=len(heartbeats), timeout=0.02)
+            heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat not in done or not _is_answered(heartbeat)]
 
     def _run(self) -> None:
         before_s, num_errors = time.monotonic(), 0
@@ -93,83 +98,83 @@ class Monitor:
                 num_errors = 0
             except Exception as error:
                 num_errors += 1
-                if num_errors >= _MOST_ERRORS and not self._is_closing.is_set():
+                if num_errors >= _MAX_ERRORS and not self._is_closing.is_set():
                     self._give_up(error)
             except SystemExit:
                 return  # So Ray ends threads that call it while it is shut down.
 
     def _look_around(self, elapsed_s: float) -> None:
-        members = self._crew.living()
-        self._pulses = {member: self._pulses.get(member, _Pulse()) for member in members}
+        workers = self._group.living_workers()
+        self._pulses = {worker: self._pulses.get(worker, _Pulse()) for worker in workers}
         errors = []
-        for member in members:
+        for worker in workers:
             try:
-                self._look_after(member, self._pulses[member], elapsed_s)
+                self._look_after(worker, self._pulses[worker], elapsed_s)
             except Exception as error:
                 errors.append(error)
-        if errors and len(errors) == len(members):
+        if errors and len(errors) == len(workers):
             raise errors[0]
-        self._find_stuck(members)
+        self._find_stuck(workers)
         self._on_tick()
 
     def _give_up(self, error: Exception) -> None:
         """Ray itself does not answer: nobody can be reached any more."""
         _log.warning("Ray does not answer", exc_info=error)
-        for member in self._crew.living():
-            self._on_lost(member, f"cannot be reached, as Ray does not answer ({type(error).__name__})")
+        for worker in self._group.living_workers():
+            self._on_lost(worker, f"cannot be reached, as Ray does not answer ({type(error).__name__})")
 
-    def _look_after(self, member: Member, pulse: _Pulse, elapsed_s: float) -> None:
+    def _look_after(self, worker: WorkerProcess, pulse: _Pulse, elapsed_s: float) -> None:
         ray = import_ray()
         if pulse.reference is None:
-            pulse.reference = member.handle.sign()
+            pulse.reference = worker.handle.heartbeat()
             return
         done, _ = ray.wait([pulse.reference], timeout=0)
         if not done:
-            self._note_silence(member, pulse, elapsed_s)
+            self._note_silence(worker, pulse, elapsed_s)
             return
         reference, pulse.reference = pulse.reference, None
         try:
-            pulse.sign = ray.get(reference)
+            pulse.heartbeat = ray.get(reference)
         except ray.exceptions.RayTaskError:
-            _log.warning("actor %d could not describe itself", member.actor, exc_info=True)  # But it lives.
+            _log.warning("actor %d could not describe itself", worker.actor, exc_info=True)  # But it lives.
         except ray.exceptions.ActorUnavailableError:
-            self._note_silence(member, pulse, elapsed_s)
+            self._note_silence(worker, pulse, elapsed_s)
             return
         except ray.exceptions.RayError as error:
-            self._on_lost(member, describe_death(error))
+            self._on_lost(worker, describe_death(error))
             return
         pulse.silent_s = 0.0
-        pulse.reference = member.handle.sign()
+        pulse.reference = worker.handle.heartbeat()
 
-    def _note_silence(self, member: Member, pulse: _Pulse, elapsed_s: float) -> None:
-        if not member.is_started:
+    def _note_silence(self, worker: WorkerProcess, pulse: _Pulse, elapsed_s: float) -> None:
+        if not worker.is_started:
             return
         pulse.silent_s += elapsed_s
         if pulse.silent_s > self.limit_s:
-            self._on_lost(member, f"has given no sign of life for {pulse.silent_s:.0f} s")
+            self._on_lost(worker, f"has sent no heartbeat for {pulse.silent_s:.0f} s")
 
-    def _find_stuck(self, members: list[Member]) -> None:
-        for member in members:
-            sign = self._pulses[member].sign
-            if sign is None or sign.report is None:
+    def _find_stuck(self, workers: list[WorkerProcess]) -> None:
+        for worker in workers:
+            heartbeat = self._pulses[worker].heartbeat
+            if heartbeat is None or heartbeat.report is None:
                 continue
-            for waiting in sign.report.waiting:
-                if self._stuck_s(waiting, member) > _STUCK_LIMITS * self.limit_s:
+            for waiting in heartbeat.report.waiting:
+                if self._stuck_s(waiting, worker) > _STUCK_LIMITS * self.limit_s:
                     self._on_lost(
-                        member,
+                        worker,
                         f"has waited {waiting.age_s:.0f} s for message {waiting.number} that actor {waiting.peer} sent",
                     )
                     return
 
-    def _stuck_s(self, waiting: Any, member: Member) -> float:
+    def _stuck_s(self, waiting: Any, worker: WorkerProcess) -> float:
         """For how long a message has been both sent and waited for; 0 if it has not been sent."""
-        for other in self._crew.members[waiting.peer]:
-            sign = self._pulses[other].sign if other in self._pulses else None
-            if other.rank != member.rank or sign is None or sign.report is None:
+        for other in self._group.workers[waiting.peer]:
+            heartbeat = self._pulses[other].heartbeat if other in self._pulses else None
+            if other.rank != worker.rank or heartbeat is None or heartbeat.report is None:
                 continue
-            for sent in sign.report.sent:
+            for sent in heartbeat.report.sent:
                 is_out = (sent.step, sent.number) >= (waiting.step, waiting.number)
-                if sent.peer == member.actor and sent.program_id == waiting.program_id and is_out:
+                if sent.peer == worker.actor and sent.program_id == waiting.program_id and is_out:
                     return min(waiting.age_s, sent.age_s)
         return 0.0
 
@@ -181,10 +186,10 @@ def describe_death(error: BaseException) -> str:
     return "has died"
 
 
-def _is_answered(sign: Any) -> bool:
+def _is_answered(heartbeat: Any) -> bool:
     ray = import_ray()
     try:
-        ray.get(sign)
+        ray.get(heartbeat)
     except ray.exceptions.RayTaskError:
         return True
     except ray.exceptions.RayError:

@@ -3,30 +3,30 @@
 from dataclasses import dataclass
 
 from jaxquard.runtime.ray.cluster.hosts import HostUnreachable, run_on_host
-from jaxquard.runtime.ray.messages import Hello
+from jaxquard.runtime.ray.messages import WorkerInfo
 
 _NUM_LINES = 20
 _LIMIT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastWords:
+class PostMortem:
     """What its host can tell.
 
     Attributes:
-        note: the task in hand; empty if the host does not answer.
+        activity: the task in hand; empty if the host does not answer.
         log: the tail of its log.
         num_oom_kills: how many processes the host's kernel has killed for their memory, ever.
     """
 
-    note: str = ""
+    activity: str = ""
     log: str = ""
     num_oom_kills: int = 0
 
 
-def last_words(hello: Hello) -> LastWords:
+def post_mortem(info: WorkerInfo) -> PostMortem:
     """Asks the host of a process."""
-    note_path, log_paths, num_lines = hello.note_path, hello.log_paths, _NUM_LINES
+    activity_path, log_paths, num_lines = info.activity_path, info.log_paths, _NUM_LINES
 
     def read() -> tuple[str, str, int]:
         # Sent to another host by value, so everything it needs is inside.
@@ -45,10 +45,10 @@ def last_words(hello: Hello) -> LastWords:
         logs = [[x for x in content(path).splitlines() if x and not x.startswith(marks)] for path in log_paths]
         tail = [line for lines in logs for line in lines[-num_lines:]]
         kills = [line.split()[1] for line in content("/proc/vmstat").splitlines() if line.startswith("oom_kill ")]
-        return content(note_path).strip("\0\n "), "\n".join(tail), int(kills[0]) if kills else 0
+        return content(activity_path).strip("\0\n "), "\n".join(tail), int(kills[0]) if kills else 0
 
     try:
-        note, log, num_oom_kills = run_on_host(read, hello.node_id, timeout_s=_LIMIT_S)
+        activity, log, num_oom_kills = run_on_host(read, info.node_id, timeout_s=_LIMIT_S)
     except HostUnreachable:
-        return LastWords()
-    return LastWords(note=note, log=log, num_oom_kills=num_oom_kills)
+        return PostMortem()
+    return PostMortem(activity=activity, log=log, num_oom_kills=num_oom_kills)

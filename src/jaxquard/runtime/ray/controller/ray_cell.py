@@ -1,4 +1,4 @@
-"""The controller's handle of a buffer that an actor's process holds. The counterpart of `runtime.cell.Cell`."""
+"""The controller's handle of a buffer that an actor's process holds. The counterpart of `runtime.cell.ResultCell`."""
 
 from typing import Protocol
 

@@ -17,32 +17,32 @@ from jaxquard.runtime.program.timings import make_timeline
 from jaxquard.runtime.ray.controller.epochs import Epoch
 from jaxquard.runtime.ray.controller.load_program import LoadedOnRay
 from jaxquard.runtime.ray.controller.ray_cell import RayCell
-from jaxquard.runtime.ray.controller.worker_group import Crew, Member
+from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import ClockReport, RemoteFailure, StepReply
 from jaxquard.runtime.ray.worker.self_report import own_boot
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.step_state import ActorPlace, Failure, StepState
+from jaxquard.runtime.step_state import ActorPlace, StepState, TaskFailure
 
 _NUM_ROUNDS = 8
 
 
-def compare_clocks(crew: Crew, members: Iterable[Member]) -> dict[Member, float]:
+def compare_clocks(group: WorkerGroup, workers: Iterable[WorkerProcess]) -> dict[WorkerProcess, float]:
     """For each process, what to add to its clock to get this process's."""
     here = own_boot()
     return {
-        member: 0.0 if member.hello is not None and member.hello.boot == here else _find_offset(crew, member)
-        for member in members
+        worker: 0.0 if worker.info is not None and worker.info.boot == here else _find_offset(group, worker)
+        for worker in workers
     }
 
 
-def _find_offset(crew: Crew, member: Member) -> float:
+def _find_offset(group: WorkerGroup, worker: WorkerProcess) -> float:
     best_s, offset_s = float("inf"), 0.0
     for _ in range(_NUM_ROUNDS):
         asked_s = time.perf_counter()
-        (sign,) = crew.gather([member.handle.sign()])
+        (heartbeat,) = group.gather([worker.handle.heartbeat()])
         answered_s = time.perf_counter()
         if answered_s - asked_s < best_s:
-            best_s, offset_s = answered_s - asked_s, (asked_s + answered_s) / 2 - sign.time_s
+            best_s, offset_s = answered_s - asked_s, (asked_s + answered_s) / 2 - heartbeat.time_s
     return offset_s
 
 
@@ -69,14 +69,14 @@ class RayRun:
         loaded: LoadedOnRay,
         state: StepState,
         cells: tuple[tuple[RayCell, ...], ...],
-        crew: Crew,
+        group: WorkerGroup,
         epoch: Epoch,
     ) -> None:
         self.cells, self.state = cells, state
         self.inputs: tuple[tuple[RayCell, ...], ...] = ()
         self.epoch = epoch
-        self._loaded, self._crew = loaded, crew
-        self._replies: list[list[tuple[Member, StepReply]]] = [[] for _ in cells]
+        self._loaded, self._group = loaded, group
+        self._replies: list[list[tuple[WorkerProcess, StepReply]]] = [[] for _ in cells]
 
     def results(self) -> tuple[RemoteArray, ...]:
         """The flat results, parts and copies put together."""
@@ -99,51 +99,51 @@ class RayRun:
         """Waits for the step and says when everything ran, on the controller's clock."""
         self.wait()
         firsts = [min(replies, key=lambda item: item[0].rank) for replies in self._replies]
-        offsets_s = compare_clocks(self._crew, [member for member, _ in firsts])
+        offsets_s = compare_clocks(self._group, [worker for worker, _ in firsts])
         clocks = []
-        for member, reply in firsts:
+        for worker, reply in firsts:
             assert reply.clock is not None, "the step was not measured: pass measure=True to execute"
-            clocks.append(_shifted(reply.clock, offsets_s[member]))
+            clocks.append(_shifted(reply.clock, offsets_s[worker]))
         return make_timeline(self._loaded.program, _with_arrivals(self._loaded.program, clocks))
 
-    def take_reply(self, member: Member, reply: StepReply) -> None:
+    def take_reply(self, worker: WorkerProcess, reply: StepReply) -> None:
         """One process has answered; when all of an actor have, its cells are filled."""
-        replies = self._replies[member.actor]
-        replies.append((member, reply))
-        if len(replies) < len(self._crew.members[member.actor]):
+        replies = self._replies[worker.actor]
+        replies.append((worker, reply))
+        if len(replies) < len(self._group.workers[worker.actor]):
             return
         by_rank = [found for _, found in sorted(replies, key=lambda item: item[0].rank)]
         kept = set.intersection(*(set(found.kept) for found in by_rank))
-        for cell in self.inputs[member.actor]:
+        for cell in self.inputs[worker.actor]:
             if cell.number in kept:
                 cell.give_back()
         if all(found.is_complete for found in by_rank):
             values = by_rank[0].values or {}
-            for cell in self.cells[member.actor]:
+            for cell in self.cells[worker.actor]:
                 cell.fill(values.get(cell.number))
-        self.state.report_dispatched(member.actor)
+        self.state.report_dispatched(worker.actor)
         self.state.report_ended(
             failure=self._find_failure(replies), is_intact=all(found.is_intact for found in by_rank)
         )
-        self.inputs = tuple(() if actor == member.actor else cells for actor, cells in enumerate(self.inputs))
+        self.inputs = tuple(() if actor == worker.actor else cells for actor, cells in enumerate(self.inputs))
 
-    def give_up(self, failure: Failure, *, num_told: int) -> None:
-        """The step could not be sent to all: actors from `num_told` on have not got it, and keep what they have."""
-        for cells in self.inputs[num_told:]:
+    def give_up(self, failure: TaskFailure, *, num_reached: int) -> None:
+        """The step could not be sent to all: actors from `num_reached` on have not got it, and keep what they have."""
+        for cells in self.inputs[num_reached:]:
             for cell in cells:
                 cell.give_back()
         self.state.fail_now(failure)
 
-    def _find_failure(self, replies: Sequence[tuple[Member, StepReply]]) -> Failure | None:
-        failed = [(reply.failure, member) for member, reply in replies if reply.failure is not None]
+    def _find_failure(self, replies: Sequence[tuple[WorkerProcess, StepReply]]) -> TaskFailure | None:
+        failed = [(reply.failure, worker) for worker, reply in replies if reply.failure is not None]
         if failed:
-            found, member = min(failed, key=lambda item: item[0].order)
-            return find_failure(found, member)
+            found, worker = min(failed, key=lambda item: item[0].order)
+            return find_failure(found, worker)
         if all(reply.is_complete for _, reply in replies):
             return None
         cause = RemoteCause("the step was given up, as another one had failed")
         place = ActorPlace(host=replies[0][0].host)
-        return Failure(actor=replies[0][0].actor, order=_LAST, task="(none)", cause=cause, place=place)
+        return TaskFailure(actor=replies[0][0].actor, order=_LAST, task="(none)", cause=cause, place=place)
 
 
 def describe_error(error: BaseException) -> StepReply:
@@ -160,16 +160,16 @@ def _last_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def find_failure(found: RemoteFailure, member: Member) -> Failure:
+def find_failure(found: RemoteFailure, worker: WorkerProcess) -> TaskFailure:
     """What a process says of a task that failed, as the controller tells it."""
     cause = RemoteCause(found.message or found.kind)
     cause.add_note(found.traceback)
-    return Failure(
-        actor=member.actor,
+    return TaskFailure(
+        actor=worker.actor,
         order=found.order,
         task=found.task,
         cause=cause,
-        place=ActorPlace(host=member.host, log=found.log),
+        place=ActorPlace(host=worker.host, log=found.log),
     )
 
 

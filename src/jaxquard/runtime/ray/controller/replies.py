@@ -13,9 +13,9 @@ from typing import Any
 
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from jaxquard.runtime.ray.controller.ray_run import RayRun, describe_error
-from jaxquard.runtime.ray.controller.worker_group import Member
+from jaxquard.runtime.ray.controller.worker_group import WorkerProcess
 from jaxquard.runtime.ray.messages import StepReply, unpack_reply
-from jaxquard.runtime.step_state import Failure
+from jaxquard.runtime.step_state import TaskFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +23,36 @@ class Arrival:
     """The reply to step number `number` of a process, as a future that is done."""
 
     run: RayRun
-    member: Member
+    worker: WorkerProcess
     number: int
     done: Any
 
 
 def collect_replies(
-    arrivals: "queue.SimpleQueue[Arrival | None]", take: Callable[[RayRun, Member, StepReply], None]
+    arrivals: "queue.SimpleQueue[Arrival | None]", take: Callable[[RayRun, WorkerProcess, StepReply], None]
 ) -> None:
     """Passes replies on until None comes. The body of a thread."""
-    early: weakref.WeakKeyDictionary[Member, dict[int, Arrival]] = weakref.WeakKeyDictionary()
-    following: weakref.WeakKeyDictionary[Member, int] = weakref.WeakKeyDictionary()
+    early: weakref.WeakKeyDictionary[WorkerProcess, dict[int, Arrival]] = weakref.WeakKeyDictionary()
+    following: weakref.WeakKeyDictionary[WorkerProcess, int] = weakref.WeakKeyDictionary()
     while (arrival := arrivals.get()) is not None:
-        member = arrival.member
-        waiting = early.setdefault(member, {})
+        worker = arrival.worker
+        waiting = early.setdefault(worker, {})
         waiting[arrival.number] = arrival
-        while (found := waiting.pop(following.get(member, 0), None)) is not None:
-            following[member] = found.number + 1
+        while (found := waiting.pop(following.get(worker, 0), None)) is not None:
+            following[worker] = found.number + 1
             reply = _read(found.done)
             if reply is not None:
                 _take(found, reply, take)
-        del arrival, found, member, waiting
+        del arrival, found, worker, waiting
 
 
-def _take(found: Arrival, reply: StepReply, take: Callable[[RayRun, Member, StepReply], None]) -> None:
+def _take(found: Arrival, reply: StepReply, take: Callable[[RayRun, WorkerProcess, StepReply], None]) -> None:
     """Passes one on; whatever goes wrong, those after it are taken too."""
     try:
-        take(found.run, found.member, reply)
+        take(found.run, found.worker, reply)
     except Exception as cause:
         logging.getLogger(__name__).exception("a reply could not be taken")
-        found.run.state.fail_now(Failure(actor=found.member.actor, order=-1, task="(replying)", cause=cause))
+        found.run.state.fail_now(TaskFailure(actor=found.worker.actor, order=-1, task="(replying)", cause=cause))
 
 
 def _read(done: Any) -> StepReply | None:

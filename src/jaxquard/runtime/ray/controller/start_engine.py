@@ -16,7 +16,7 @@ from jaxquard.runtime.ray.cluster.place_actors import place_actors
 from jaxquard.runtime.ray.cluster.session import start_or_join
 from jaxquard.runtime.ray.cluster.versions import check_versions
 from jaxquard.runtime.ray.controller.engine import RayEngine
-from jaxquard.runtime.ray.controller.worker_group import Crew, devices_per_process
+from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, devices_per_process
 from jaxquard.runtime.ray.messages import WorkerConfig
 
 _SETTINGS = (
@@ -45,7 +45,7 @@ def variables_to_pass_on() -> tuple[tuple[str, str], ...]:
 
 
 _START_LIMIT_S = 120.0
-_LAST_WORDS_S = 5.0
+_POST_MORTEM_S = 5.0
 
 
 def start_engine(
@@ -57,7 +57,7 @@ def start_engine(
     processes_per_actor: int,
     platform: str | None,
     transport: str,
-    silence_limit_s: float,
+    heartbeat_timeout_s: float,
 ) -> RayEngine:
     """Starts everything, or leaves nothing behind."""
     num_devices = devices_per_process(mesh_shape, processes_per_actor)
@@ -67,7 +67,7 @@ def start_engine(
         try:
             if not session.is_private:
                 check_versions(host for hosts in placement.hosts for host in hosts)
-            crew = Crew(
+            group = WorkerGroup(
                 config=WorkerConfig(
                     actor=0,
                     num_actors=num_actors,
@@ -82,13 +82,13 @@ def start_engine(
                     environment=variables_to_pass_on(),
                 ),
                 start_limit_s=_START_LIMIT_S,
-                loss_limit_s=1.5 * silence_limit_s + _LAST_WORDS_S,
+                loss_limit_s=1.5 * heartbeat_timeout_s + _POST_MORTEM_S,
             )
-            crew.start(placement)
+            group.start(placement)
         except BaseException:
             placement.close()
             raise
-        return RayEngine(crew, session, silence_limit_s=silence_limit_s)
+        return RayEngine(group, session, heartbeat_timeout_s=heartbeat_timeout_s)
     except BaseException:
         session.close()
         raise

@@ -88,7 +88,7 @@ def _move(type_: ArrayType, source: int, target: int, num_actors: int) -> Progra
     return Program(calls=(), actors=tuple(actors))
 
 
-_LEAST_BYTES = 64 * 1024
+_MIN_BYTES = 64 * 1024
 
 
 def share_once(inputs: Sequence[Sequence[Any]], *, num_processes: int) -> list[list[Any]]:
@@ -96,7 +96,7 @@ def share_once(inputs: Sequence[Sequence[Any]], *, num_processes: int) -> list[l
     num_takers: dict[int, int] = {}
     for values in inputs:
         for value in values:
-            if isinstance(value, np.ndarray) and value.nbytes >= _LEAST_BYTES:
+            if isinstance(value, np.ndarray) and value.nbytes >= _MIN_BYTES:
                 num_takers[id(value)] = num_takers.get(id(value), 0) + num_processes
     put: dict[int, Any] = {}
 

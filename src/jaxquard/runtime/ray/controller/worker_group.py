@@ -14,8 +14,8 @@ from typing import Any
 from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.runtime.ray.cluster.hosts import kill_process, list_hosts
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
-from jaxquard.runtime.ray.cluster.place_actors import Placement, place_actors
-from jaxquard.runtime.ray.messages import Hello, WorkerConfig
+from jaxquard.runtime.ray.cluster.place_actors import ActorPlacement, place_actors
+from jaxquard.runtime.ray.messages import WorkerConfig, WorkerInfo
 from jaxquard.runtime.ray.worker.ray_actor import WorkerHandle, start_worker
 from jaxquard.runtime.ray.worker.turns import TurnOver
 
@@ -29,11 +29,11 @@ class GivenUp(MeshError):
 
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
-class Member:
+class WorkerProcess:
     """One process.
 
     Attributes:
-        hello: what it said when it came up.
+        info: what it said when it came up.
         is_started: whether JAX is up in it; until then the limit for starting holds, and silence means nothing.
         num_steps: how many steps it was sent.
     """
@@ -41,33 +41,33 @@ class Member:
     actor: int
     rank: int
     handle: WorkerHandle
-    hello: Hello | None = None
+    info: WorkerInfo | None = None
     is_started: bool = False
     num_steps: int = 0
 
     @property
     def host(self) -> str:
-        if self.hello is None:
+        if self.info is None:
             return "a host that has not answered"
-        return f"{self.hello.host} ({self.hello.ip})"
+        return f"{self.info.host} ({self.info.ip})"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Berth:
+class _Slot:
     """Where an actor's processes are placed: an actor of a placement."""
 
-    placement: Placement
+    placement: ActorPlacement
     actor: int
 
 
 @dataclass(slots=True)
-class Crew:
+class WorkerGroup:
     """All processes.
 
     Attributes:
         config: as for actor 0, rank 0.
         loss_limit_s: how long the monitor may take to find that an actor is lost, and to ask its host about it.
-        members: for each actor its processes.
+        workers: for each actor its processes.
         losses: actors that are lost, with the error that says so.
         generations: how often each actor was started.
         saves: references to saves that are under way.
@@ -76,19 +76,19 @@ class Crew:
     config: WorkerConfig
     start_limit_s: float
     loss_limit_s: float
-    members: list[list[Member]] = field(default_factory=list)
+    workers: list[list[WorkerProcess]] = field(default_factory=list)
     losses: dict[int, ActorFailed] = field(default_factory=dict)
     generations: list[int] = field(default_factory=list)
     saves: set[Any] = field(default_factory=set)
-    _berths: list[_Berth] = field(default_factory=list)
-    _placements: list[Placement] = field(default_factory=list)
+    _slots: list[_Slot] = field(default_factory=list)
+    _placements: list[ActorPlacement] = field(default_factory=list)
 
-    def start(self, placement: Placement) -> None:
+    def start(self, placement: ActorPlacement) -> None:
         """Starts every process; JAX is up in all of them when this returns."""
         self._placements.append(placement)
-        self._berths = [_Berth(placement=placement, actor=actor) for actor in range(self.config.num_actors)]
+        self._slots = [_Slot(placement=placement, actor=actor) for actor in range(self.config.num_actors)]
         self.generations = [0] * self.config.num_actors
-        self.members = [[] for _ in range(self.config.num_actors)]
+        self.workers = [[] for _ in range(self.config.num_actors)]
         self._launch(range(self.config.num_actors))
 
     def restart(self, actors: Sequence[int]) -> None:
@@ -98,10 +98,10 @@ class Crew:
         losses = {actor: self.losses.get(actor, first) for actor in actors}
         self.losses.update(losses)
         for actor in actors:
-            self._end(self.members[actor], by_force=True)
+            self._end(self.workers[actor], by_force=True)
             self.generations[actor] += 1
         while True:
-            self._move(self._find_homeless(actors))
+            self._move(self._on_dead_hosts(actors))
             for actor in actors:
                 self.losses.pop(actor, None)
             try:
@@ -110,15 +110,15 @@ class Crew:
             except BaseException as error:
                 self.losses.update(losses)
                 # Ray takes some seconds to see that a host is gone, and may have tried to start something there.
-                if not isinstance(error, MeshError) or not self._find_homeless(actors):
+                if not isinstance(error, MeshError) or not self._on_dead_hosts(actors):
                     raise
             for actor in actors:
-                self._end(self.members[actor], by_force=True)
+                self._end(self.workers[actor], by_force=True)
 
-    def _find_homeless(self, actors: Sequence[int]) -> list[int]:
+    def _on_dead_hosts(self, actors: Sequence[int]) -> list[int]:
         """Actors that were placed on a host that is gone."""
         alive = {found.host.node_id for found in list_hosts()}
-        places = {actor: self._berths[actor].placement.hosts[self._berths[actor].actor] for actor in actors}
+        places = {actor: self._slots[actor].placement.hosts[self._slots[actor].actor] for actor in actors}
         return [actor for actor, hosts in places.items() if any(host.node_id not in alive for host in hosts)]
 
     def _move(self, actors: Sequence[int]) -> None:
@@ -128,13 +128,13 @@ class Crew:
             placement = place_actors(len(actors), config.num_processes, config.num_devices, platform=config.platform)
             self._placements.append(placement)
             for number, actor in enumerate(actors):
-                self._berths[actor] = _Berth(placement=placement, actor=number)
+                self._slots[actor] = _Slot(placement=placement, actor=number)
 
-    def everyone(self) -> list[Member]:
-        return [member for members in self.members for member in members]
+    def all_workers(self) -> list[WorkerProcess]:
+        return [worker for workers in self.workers for worker in workers]
 
-    def living(self) -> list[Member]:
-        return [member for member in self.everyone() if member.actor not in self.losses]
+    def living_workers(self) -> list[WorkerProcess]:
+        return [worker for worker in self.all_workers() if worker.actor not in self.losses]
 
     def gather(
         self,
@@ -214,63 +214,63 @@ class Crew:
             again.__dict__.update(error.__dict__)
             raise again from error.__cause__
 
-    def end(self, members: Sequence[Member]) -> None:
+    def end(self, workers: Sequence[WorkerProcess]) -> None:
         """Ends what is left of the processes of a lost actor."""
-        self._end(members, by_force=True)
+        self._end(workers, by_force=True)
 
     def close(self) -> None:
         """Ends all processes and gives their places back."""
-        for members in self.members:
-            self._end(members)
+        for workers in self.workers:
+            self._end(workers)
         for placement in self._placements:
             placement.close()
-        self.members, self._placements = [], []
+        self.workers, self._placements = [], []
 
     def _launch(self, actors: Iterable[int]) -> None:
-        fresh: list[Member] = []
+        fresh: list[WorkerProcess] = []
         for actor in actors:
-            berth = self._berths[actor]
-            self.members[actor] = [
-                Member(
+            slot = self._slots[actor]
+            self.workers[actor] = [
+                WorkerProcess(
                     actor=actor,
                     rank=rank,
                     handle=start_worker(
                         replace(self.config, actor=actor, rank=rank),
-                        **berth.placement.actor_options(berth.actor, rank),
+                        **slot.placement.actor_options(slot.actor, rank),
                     ),
                 )
                 for rank in range(self.config.num_processes)
             ]
-            fresh += self.members[actor]
-        hellos = self._await_start([member.handle.hello() for member in fresh], fresh)
-        for member, hello in zip(fresh, hellos, strict=True):
-            member.hello = hello
+            fresh += self.workers[actor]
+        infos = self._await_start([worker.handle.describe() for worker in fresh], fresh)
+        for worker, info in zip(fresh, infos, strict=True):
+            worker.info = info
         coordinators = self._coordinators(fresh)
-        self._await_start([member.handle.start(coordinators[member.actor]) for member in fresh], fresh)
-        for member in fresh:
-            member.is_started = True
+        self._await_start([worker.handle.start(coordinators[worker.actor]) for worker in fresh], fresh)
+        for worker in fresh:
+            worker.is_started = True
 
-    def _coordinators(self, fresh: Sequence[Member]) -> dict[int, str | None]:
+    def _coordinators(self, fresh: Sequence[WorkerProcess]) -> dict[int, str | None]:
         """For each actor the address of its `jax.distributed`; with collectives between actors, one for all."""
-        actors = list(dict.fromkeys(member.actor for member in fresh))
+        actors = list(dict.fromkeys(worker.actor for worker in fresh))
         if self.config.transport == "collective":
-            address = self.gather([self.members[0][0].handle.offer_coordinator()])[0]
+            address = self.gather([self.workers[0][0].handle.offer_coordinator()])[0]
             return dict.fromkeys(actors, address)
         if self.config.num_processes == 1:
             return dict.fromkeys(actors)
-        found = self.gather([self.members[actor][0].handle.offer_coordinator() for actor in actors])
+        found = self.gather([self.workers[actor][0].handle.offer_coordinator() for actor in actors])
         return dict(zip(actors, found, strict=True))
 
-    def _await_start(self, references: list[Any], members: Sequence[Member]) -> list[Any]:
+    def _await_start(self, references: list[Any], workers: Sequence[WorkerProcess]) -> list[Any]:
         ray = import_ray()
         end_s, pending = time.monotonic() + self.start_limit_s, references
         while pending and time.monotonic() < end_s:
             _, pending = ray.wait(references, num_returns=len(references), timeout=_HOSTS_S)
             # What waits for a place on a host that is gone is never told so.
-            if pending and self._find_homeless([member.actor for member in members]):
+            if pending and self._on_dead_hosts([worker.actor for worker in workers]):
                 raise MeshError("a host was lost while actors were started on it. Try again.")
         if pending:
-            late = members[references.index(pending[0])]
+            late = workers[references.index(pending[0])]
             raise MeshError(
                 f"actor {late.actor} (process {late.rank}) on {late.host} did not start within "
                 f"{self.start_limit_s:g} s. Is its host busy, or are its devices in use?"
@@ -282,16 +282,16 @@ class Crew:
         except ray.exceptions.RayError as error:
             raise MeshError(f"an actor could not start: {_first_line(error)}") from error
 
-    def _end(self, members: Sequence[Member], *, by_force: bool = False) -> None:
+    def _end(self, workers: Sequence[WorkerProcess], *, by_force: bool = False) -> None:
         ray = import_ray()
         if not ray.is_initialized():
             return
-        for member in members:
+        for worker in workers:
             with contextlib.suppress(ray.exceptions.RayError):
-                ray.kill(member.handle.actor, no_restart=True)
-        for member in members:
-            if by_force and member.hello is not None:
-                kill_process(member.hello.node_id, member.hello.pid)
+                ray.kill(worker.handle.actor, no_restart=True)
+        for worker in workers:
+            if by_force and worker.info is not None:
+                kill_process(worker.info.node_id, worker.info.pid)
 
 
 def devices_per_process(mesh_shape: tuple[int, ...], num_processes: int) -> int:

@@ -1,7 +1,7 @@
 """Everything that a process of an actor does, without Ray: `worker` makes it a Ray actor.
 
 Its devices hold the state, in `cells` by number; the controller has the numbers. What changes cells happens in turns
-(`turns`); looking at them, compiling and signs of life do not wait for turns.
+(`turns`); looking at them, compiling and heartbeats do not wait for turns.
 """
 
 import logging
@@ -19,16 +19,25 @@ from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, read_jobs
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceTable, PieceWriting, write_pieces
 from jaxquard.runtime.program.actor import Actor
 from jaxquard.runtime.program.compile_calls import Site
-from jaxquard.runtime.ray.messages import Hello, ProgramOrder, Shard, Sign, StepOrder, StepReply, Turn, WorkerConfig
+from jaxquard.runtime.ray.messages import (
+    Heartbeat,
+    ProgramOrder,
+    Shard,
+    StepOrder,
+    StepReply,
+    Turn,
+    WorkerConfig,
+    WorkerInfo,
+)
 from jaxquard.runtime.ray.worker.channels import Unacknowledged
 from jaxquard.runtime.ray.worker.jax_process import configure_jax, free_address, join_processes, make_mesh
 from jaxquard.runtime.ray.worker.run_order import run_order
-from jaxquard.runtime.ray.worker.self_report import Note, count_oom_kills, own_boot, tail_of
+from jaxquard.runtime.ray.worker.self_report import ActivityFile, count_oom_kills, own_boot, tail_of
 from jaxquard.runtime.ray.worker.turns import TurnOver, Turns
 from jaxquard.runtime.ray.worker.worker_program import WorkerProgram
-from jaxquard.runtime.result_cell import Cell
+from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.transfer import as_data, sharding_on
-from jaxquard.runtime.transports.layout import LinkLayout
+from jaxquard.runtime.transports.layout import ChannelLayout
 from jaxquard.runtime.transports.open_transport import open_transport
 from jaxquard.runtime.transports.protocol import Transport
 
@@ -41,9 +50,9 @@ class ActorProcess:
     def __init__(self, config: WorkerConfig, *, ip: str, node_id: str) -> None:
         self._config, self._ip, self._node_id = config, ip, node_id
         self._logs = _own_logs()
-        self._note = Note(os.path.dirname(self._logs[0]) if self._logs else None)
-        self._note.write("starting")
-        self._cells: dict[int, Cell] = {}
+        self._activity = ActivityFile(os.path.dirname(self._logs[0]) if self._logs else None)
+        self._activity.write("starting")
+        self._cells: dict[int, ResultCell] = {}
         self._programs: dict[int, WorkerProgram] = {}
         self._writings: dict[str, Future[PieceWriting]] = {}
         self._unacknowledged = Unacknowledged()
@@ -54,16 +63,16 @@ class ActorProcess:
 
     # Coming up.
 
-    def hello(self) -> Hello:
+    def describe(self) -> WorkerInfo:
         """Who and where this is."""
-        return Hello(
+        return WorkerInfo(
             host=socket.gethostname(),
             ip=self._ip,
             node_id=self._node_id,
             pid=os.getpid(),
             boot=own_boot(),
             log_paths=self._logs,
-            note_path=self._note.path,
+            activity_path=self._activity.path,
             num_oom_kills=count_oom_kills(),
         )
 
@@ -73,7 +82,7 @@ class ActorProcess:
 
     def start(self, coordinator: str | None) -> None:
         """Starts JAX on this process's devices."""
-        self._note.write("starting JAX")
+        self._activity.write("starting JAX")
         configure_jax(self._config)
         if coordinator is not None:
             join_processes(self._config, coordinator)
@@ -81,7 +90,7 @@ class ActorProcess:
         self._actor = Actor(index=self._config.actor, mesh=mesh)
         self._site = Site(mesh=mesh, has_witness=self._actor.platform != "cpu")
         _log.info("actor %d, process %d: %s", self._config.actor, self._config.rank, mesh.devices.flatten().tolist())
-        self._note.write("idle")
+        self._activity.write("idle")
 
     # Connecting; after a failure, again.
 
@@ -108,17 +117,17 @@ class ActorProcess:
 
     def compile(self, program: int, call: int, code: bytes) -> None:
         name, start_s = self._programs[program].program.calls[call].name, time.perf_counter()
-        self._note.write(f"compiling {name}")
+        self._activity.write(f"compiling {name}")
         self._programs[program].compile(call, code)
         _log.info("compiled %s in %.2f s", name, time.perf_counter() - start_s)
 
-    def link(self, program: int) -> dict[tuple[int, int], LinkLayout]:
+    def link(self, program: int) -> dict[tuple[int, int], ChannelLayout]:
         """Resolves the list and opens the links."""
         assert self._transport is not None
         loaded = self._programs[program]
-        loaded.link(is_stopped=self._is_stopped, note=self._note, unacknowledged=self._unacknowledged)
-        self._note.write("idle")
-        return loaded.open_links(self._transport, self._site.mesh)
+        loaded.link(is_stopped=self._is_stopped, activity=self._activity, unacknowledged=self._unacknowledged)
+        self._activity.write("idle")
+        return loaded.open_channels(self._transport, self._site.mesh)
 
     def start_program(self, program: int) -> None:
         """All ends have been compared."""
@@ -143,10 +152,10 @@ class ActorProcess:
                     actor=self._actor,
                     cells=self._cells,
                     unacknowledged=self._unacknowledged,
-                    note=self._note,
+                    activity=self._activity,
                     is_stopped=self._is_stopped,
                 )
-                self._note.write("idle")
+                self._activity.write("idle")
                 if reply.failure is not None:
                     _log.error("step %d failed in %s\n%s", order.step, reply.failure.task, reply.failure.traceback)
                     reply = replace(reply, failure=replace(reply.failure, log=tail_of(self._logs)))
@@ -191,10 +200,10 @@ class ActorProcess:
         writing: Future[PieceWriting] = self._writing(folder)
         try:
             with self._turns.take(turn):
-                self._note.write(f"saving to {folder}")
+                self._activity.write(f"saving to {folder}")
                 arrays = {key: self._cells[number].wait_ready() for key, number in cells.items()}
                 writing.set_result(write_pieces(Path(folder), f"{name}process{self._config.rank}", arrays))
-                self._note.write("idle")
+                self._activity.write("idle")
         except BaseException as error:
             writing.set_exception(error)
             raise
@@ -214,18 +223,18 @@ class ActorProcess:
     def restore(self, turn: Turn, checkpoint: Checkpoint, cells: dict[int, RowsWanted]) -> None:
         """Reads arrays into new cells, in turn."""
         with self._turns.take(turn):
-            self._note.write(f"restoring from {checkpoint.path}")
+            self._activity.write(f"restoring from {checkpoint.path}")
             jobs = [rows_job(rows, sharding_on(self._site.mesh, rows.type)) for rows in cells.values()]
             for number, array in zip(cells, read_jobs(checkpoint, jobs), strict=True):
-                self._cells[number] = Cell(actor=self._config.actor, buffer=array)
-            self._note.write("idle")
+                self._cells[number] = ResultCell(actor=self._config.actor, buffer=array)
+            self._activity.write("idle")
 
     # Signs of life.
 
-    def sign(self) -> Sign:
+    def heartbeat(self) -> Heartbeat:
         transport = self._transport
         report = None if transport is None else transport.report()
-        return Sign(time_s=time.perf_counter(), note=self._note.text, report=report)
+        return Heartbeat(time_s=time.perf_counter(), activity=self._activity.text, report=report)
 
     def stop_epoch(self, epoch: int) -> None:
         """Something failed: waits of earlier epochs end, and steps stop before their next task."""
@@ -235,7 +244,7 @@ class ActorProcess:
         self._turns.begin(self._turns.epoch + 1)
         if self._transport is not None:
             self._transport.close()
-        self._note.remove()
+        self._activity.remove()
 
     def _is_stopped(self) -> bool:
         return self._running != self._turns.epoch

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxquard.runtime.program.timings import Watcher
-from jaxquard.runtime.ray.worker.self_report import Note
+from jaxquard.runtime.ray.worker.self_report import ActivityFile
 from jaxquard.runtime.result_cell import StepLost
 from jaxquard.runtime.transfer import copy_array
 from jaxquard.runtime.transports.protocol import Receiver, Sender, Sent, TransferStopped
@@ -84,11 +84,11 @@ class Inbox:
         source: int,
         *,
         should_stop: Callable[[], bool],
-        note: Note,
+        activity: ActivityFile,
         ends: dict[int, float] | None = None,
     ) -> None:
         self._receiver, self._step, self._source = receiver, step, source
-        self._should_stop, self._note = should_stop, note
+        self._should_stop, self._activity = should_stop, activity
         self._num_received = 0
         self.ends = ends
         self._watcher = None if ends is None else Watcher(ends)
@@ -97,7 +97,7 @@ class Inbox:
 
     def get(self) -> list[Any]:
         number = self._num_received
-        self._note.write(f"waiting for message {number} from actor {self._source}")
+        self._activity.write(f"waiting for message {number} from actor {self._source}")
         try:
             values = self._receiver.recv(self._step, number, should_stop=self._should_stop)
         except TransferStopped as stopped:

@@ -1,6 +1,6 @@
 """The Ray actor: an `ActorProcess`, with the groups of threads in which Ray runs its methods.
 
-A step waits for its peers, so signs of life, reading and compiling have threads of their own.
+A step waits for its peers, so heartbeats, reading and compiling have threads of their own.
 """
 
 import functools
@@ -13,14 +13,14 @@ from jaxquard.runtime.ray.messages import WorkerConfig, pack_reply, unpack_order
 from jaxquard.runtime.ray.worker.actor_process import ActorProcess
 
 # More than can be queued at once: steps, frees and saves wait for their turns in these threads.
-_GROUPS = {"turns": 16, "signs": 2, "reads": 4, "compile": 2}
+_GROUPS = {"turns": 16, "heartbeats": 2, "reads": 4, "compile": 2}
 _GROUP_OF = {
     "run_step": "turns",
     "free": "turns",
     "save": "turns",
     "restore": "turns",
-    "sign": "signs",
-    "stop_epoch": "signs",
+    "heartbeat": "heartbeats",
+    "stop_epoch": "heartbeats",
     "fetch": "reads",
     "wait_idle": "reads",
     "wait_saved": "reads",

@@ -11,10 +11,10 @@ from jaxquard.runtime.program.list_run import ListRun
 from jaxquard.runtime.program.timings import ActorClock
 from jaxquard.runtime.ray.messages import ClockReport, RemoteFailure, StepOrder, StepReply
 from jaxquard.runtime.ray.worker.channels import Inbox, Outbox, Unacknowledged
-from jaxquard.runtime.ray.worker.self_report import Note
+from jaxquard.runtime.ray.worker.self_report import ActivityFile
 from jaxquard.runtime.ray.worker.worker_program import WorkerProgram
-from jaxquard.runtime.result_cell import Cell
-from jaxquard.runtime.step_state import Failure, StepState
+from jaxquard.runtime.result_cell import ResultCell
+from jaxquard.runtime.step_state import StepState, TaskFailure
 from jaxquard.runtime.transfer import as_data, as_value, place
 from jaxquard.runtime.transports.protocol import TransferStopped
 
@@ -34,7 +34,7 @@ class LocalState(StepState):
 
     def __init__(self) -> None:
         super().__init__(num_actors=1)
-        self.failure: Failure | None = None
+        self.failure: TaskFailure | None = None
         self.is_intact = True
 
     def report_dispatched(self, actor: int) -> None:
@@ -43,7 +43,7 @@ class LocalState(StepState):
     def wait_dispatched(self, actor: int) -> None:
         super().wait_dispatched(0)
 
-    def report_ended(self, *, failure: Failure | None, is_intact: bool) -> None:
+    def report_ended(self, *, failure: TaskFailure | None, is_intact: bool) -> None:
         self.failure, self.is_intact = failure, is_intact
         super().report_ended(failure=failure, is_intact=is_intact)
 
@@ -53,9 +53,9 @@ def run_order(
     loaded: WorkerProgram,
     *,
     actor: Actor,
-    cells: MutableMapping[int, Cell],
+    cells: MutableMapping[int, ResultCell],
     unacknowledged: Unacknowledged,
-    note: Note,
+    activity: ActivityFile,
     is_stopped: Callable[[], bool],
 ) -> StepReply:
     """Runs the list; results go into `cells`."""
@@ -64,7 +64,7 @@ def run_order(
         kept = tuple(value for value in order.inputs if isinstance(value, int) and value in cells)
         return StepReply(is_complete=False, is_intact=False, kept=kept)
     state = LocalState()
-    outputs = {order.outputs + k: Cell(actor=actor.index, step=state) for k in range(len(loaded.list.outputs))}
+    outputs = {order.outputs + k: ResultCell(actor=actor.index, step=state) for k in range(len(loaded.list.outputs))}
     inputs = tuple(
         cells[value] if isinstance(value, int) else _place(value, loaded, number)
         for number, value in enumerate(order.inputs)
@@ -73,7 +73,12 @@ def run_order(
     try:
         inboxes = {
             source: Inbox(
-                receiver, order.step, source, should_stop=is_stopped, note=note, ends={} if order.measure else None
+                receiver,
+                order.step,
+                source,
+                should_stop=is_stopped,
+                activity=activity,
+                ends={} if order.measure else None,
             )
             for source, receiver in loaded.receivers.items()
         }
@@ -86,7 +91,7 @@ def run_order(
     run = ListRun(
         actor_list=loaded.list,
         is_in_place=actor.is_in_place,
-        least_s=[0.0] * len(loaded.program.calls),
+        fastest_s=[0.0] * len(loaded.program.calls),
         state=state,
         after=None,
         inputs=inputs,
@@ -110,8 +115,8 @@ def _reply(
     order: StepOrder,
     state: LocalState,
     loaded: WorkerProgram,
-    cells: MutableMapping[int, Cell],
-    outputs: dict[int, Cell],
+    cells: MutableMapping[int, ResultCell],
+    outputs: dict[int, ResultCell],
     clock: ActorClock | None,
     inboxes: dict[int, Inbox],
 ) -> StepReply:
@@ -143,7 +148,7 @@ def _place(value: Any, loaded: WorkerProgram, number: int) -> Any:
     return place(as_value(np.asarray(value), type_.dtype), item.sharding)
 
 
-def _small_values(cells: dict[int, Cell]) -> dict[int, np.ndarray]:
+def _small_values(cells: dict[int, ResultCell]) -> dict[int, np.ndarray]:
     values = {}
     for number, cell in cells.items():
         array = cell.wait_filled()
@@ -152,7 +157,7 @@ def _small_values(cells: dict[int, Cell]) -> dict[int, np.ndarray]:
     return values
 
 
-def describe_failure(failure: Failure) -> RemoteFailure:
+def describe_failure(failure: TaskFailure) -> RemoteFailure:
     """A failure as text: exceptions of XLA, or of a user, need not survive a pickle."""
     return RemoteFailure(
         order=failure.order,

@@ -13,11 +13,11 @@ from pathlib import Path
 _SIZE_BYTES = 256
 
 
-class Note:
+class ActivityFile:
     """Written by the process; costs about as much as an assignment."""
 
     def __init__(self, directory: str | None = None) -> None:
-        descriptor, path = tempfile.mkstemp(prefix="jaxquard-", suffix=".note", dir=directory)
+        descriptor, path = tempfile.mkstemp(prefix="jaxquard-", suffix=".activity", dir=directory)
         os.truncate(path, _SIZE_BYTES)
         self.path = path
         self.text = ""
@@ -32,8 +32,8 @@ class Note:
         Path(self.path).unlink(missing_ok=True)
 
 
-def read_note(raw: bytes) -> str:
-    """The text in the bytes of a note's file."""
+def read_activity(raw: bytes) -> str:
+    """The text in the bytes of a activity's file."""
     return raw.rstrip(b"\0").decode(errors="replace")
 
 

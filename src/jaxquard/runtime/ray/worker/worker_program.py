@@ -18,14 +18,14 @@ from jaxquard.runtime.program.slot_uses import find_slot_uses
 from jaxquard.runtime.ray.export_calls import import_call
 from jaxquard.runtime.ray.messages import ProgramOrder
 from jaxquard.runtime.ray.worker.channels import Unacknowledged
-from jaxquard.runtime.ray.worker.self_report import Note
+from jaxquard.runtime.ray.worker.self_report import ActivityFile
 from jaxquard.runtime.result_cell import StepLost
 from jaxquard.runtime.transfer import as_value
-from jaxquard.runtime.transports.layout import LinkLayout
-from jaxquard.runtime.transports.protocol import Link, Receiver, Sender, Transport
+from jaxquard.runtime.transports.layout import ChannelLayout
+from jaxquard.runtime.transports.protocol import Channel, Receiver, Sender, Transport
 
 
-def find_links(program: Program) -> dict[tuple[int, int], Link]:
+def find_channels(program: Program) -> dict[tuple[int, int], Channel]:
     """By (source, target). Both ends compute it, and get the same."""
     orders = {where: order for order, where in enumerate(order_program(program))}
     uses = [find_slot_uses(program, actor) for actor in program.actors]
@@ -37,7 +37,7 @@ def find_links(program: Program) -> dict[tuple[int, int], Link]:
     links = {}
     for (source, target), messages in sends.items():
         types, received = program.actors[target].types, uses[target].messages[source]
-        links[source, target] = Link(
+        links[source, target] = Channel(
             source=source,
             target=target,
             messages=tuple(tuple(types[slot] for slot in slots) for slots in received),
@@ -81,7 +81,7 @@ class WorkerProgram:
             raise
         self._executables[call, site] = executable
 
-    def link(self, *, is_stopped: Callable[[], bool], note: Note, unacknowledged: Unacknowledged) -> None:
+    def link(self, *, is_stopped: Callable[[], bool], activity: ActivityFile, unacknowledged: Unacknowledged) -> None:
         """Resolves the list, once all calls are compiled."""
         sent = self._find_sent()
 
@@ -92,7 +92,7 @@ class WorkerProgram:
             def call(*args: jax.Array) -> list[jax.Array]:
                 if is_stopped():
                     raise StepLost
-                note.write(run.task)
+                activity.write(run.task)
                 if guarded:
                     args = tuple(
                         unacknowledged.to_donate(arg) if position in guarded else arg
@@ -104,10 +104,10 @@ class WorkerProgram:
 
         self.list = link_actor(self.program, actor=self.actor, site=self.site, executables=self._executables, wrap=wrap)
 
-    def open_links(self, transport: Transport, mesh: Mesh) -> dict[tuple[int, int], LinkLayout]:
+    def open_channels(self, transport: Transport, mesh: Mesh) -> dict[tuple[int, int], ChannelLayout]:
         """Opens this process's ends; returns their layouts, to be compared with the other ends'."""
         self.senders, self.receivers = {}, {}
-        for (source, target), link in find_links(self.program).items():
+        for (source, target), link in find_channels(self.program).items():
             if source == self.actor:
                 self.senders[target] = transport.open_sender(link, program_id=self.number, mesh=mesh)
             if target == self.actor:

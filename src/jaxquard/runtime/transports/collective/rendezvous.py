@@ -11,7 +11,7 @@ Why this cannot lock up: take the least transfer that is not done. Its sender ha
 actor's list can only wait for messages before it, so the value comes and is offered. Its receiver has done
 all before it too, so it is the receiver's turn; and there is room, or its actor takes what fills the room, or
 its actor waits for a message that is not before this one, which makes room by decree. So it is granted, and
-as a sender with an offer out is in no other collective, both enter. Without the notes a receiver that
+as a sender with an offer out is in no other collective, both enter. Without the signals a receiver that
 came early would hold up its own computations, which share the devices, until the sender came.
 
 A step that was abandoned leaves no one waiting inside a collective: what an actor has not asked for when it
@@ -30,7 +30,7 @@ from typing import Any
 import jax
 
 from jaxquard.runtime.transports.collective.pair_exchange import Exchange, Parts
-from jaxquard.runtime.transports.collective.signals import Kind, Note
+from jaxquard.runtime.transports.collective.signals import Signal, SignalKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Transfer:
     exchange: Exchange
 
 
-class Slot:
+class TransferState:
     """How far one transfer of one step has come; `is_done` is set last."""
 
     __slots__ = ("error", "is_asked", "is_done", "is_offered", "parts", "transfer")
@@ -67,8 +67,8 @@ class Round:
     def __init__(self, program_id: int, step: int, transfers: tuple[Transfer, ...]) -> None:
         self.program_id = program_id
         self.step = step
-        self.slots = tuple(Slot(transfer) for transfer in transfers)
-        self.by_order = {slot.transfer.order: slot for slot in self.slots}
+        self.states = tuple(TransferState(transfer) for transfer in transfers)
+        self.by_order = {state.transfer.order: state for state in self.states}
         self.position = 0
 
 
@@ -76,12 +76,12 @@ class TransferThread:
     """Runs rounds in the order in which they are given."""
 
     def __init__(
-        self, say: Callable[[int, Note], None], *, window: tuple[int, int], on_end: Callable[[], None]
+        self, say: Callable[[int, Signal], None], *, window: tuple[int, int], on_end: Callable[[], None]
     ) -> None:
         """Starts the thread.
 
         Args:
-            say: gives a note to an actor.
+            say: gives a signal to an actor.
             window: how many messages, and how many bytes, may have arrived before they are asked for.
             on_end: called when it is closed and no peer counts on it any more.
         """
@@ -90,8 +90,8 @@ class TransferThread:
         self._window_messages, self._window_bytes = window
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._rounds: deque[Round] = deque()
-        self._offers: set[tuple[int, Note]] = set()
-        self._early: list[Slot] = []
+        self._offers: set[tuple[int, Signal]] = set()
+        self._early: list[TransferState] = []
         self._lost: set[int] = set()
         self._passed: tuple[float, int] = (-1, 0)
         self._is_closing = False
@@ -102,11 +102,11 @@ class TransferThread:
         self._events.put(lambda: self._begin(round_))
 
     def wake(self) -> None:
-        """Says that a slot was given its parts, or was asked for."""
+        """Says that a state was given its parts, or was asked for."""
         self._events.put(_nothing)
 
-    def note(self, peer: int, note: Note) -> None:
-        self._events.put(lambda: self._take_note(peer, note))
+    def signal(self, peer: int, signal: Signal) -> None:
+        self._events.put(lambda: self._take_signal(peer, signal))
 
     def lose(self, peer: int) -> None:
         self._events.put(lambda: self._lost.add(peer))
@@ -128,8 +128,8 @@ class TransferThread:
         self._passed = (math.inf, 0)
 
     def _has_offered(self) -> bool:
-        slot = self._rounds[0].slots[self._rounds[0].position] if self._rounds else None
-        return slot is not None and slot.is_offered and not slot.is_done and slot.transfer.peer not in self._lost
+        state = self._rounds[0].states[self._rounds[0].position] if self._rounds else None
+        return state is not None and state.is_offered and not state.is_done and state.transfer.peer not in self._lost
 
     def _begin(self, round_: Round) -> None:
         self._rounds.append(round_)
@@ -138,81 +138,81 @@ class TransferThread:
 
     def _advance(self, round_: Round) -> bool:
         """Does what can be done now about the next transfer; whether it is worth looking again."""
-        if round_.position == len(round_.slots):
+        if round_.position == len(round_.states):
             self._rounds.popleft()
             self._passed = (round_.step + 1, 0)
             return True
-        slot = round_.slots[round_.position]
+        state = round_.states[round_.position]
         is_over = len(self._rounds) > 1
-        if slot.transfer.peer in self._lost and not slot.is_done:
-            slot.error = ConnectionError(f"a process of actor {slot.transfer.peer} has ended")
-            slot.is_done = True
-        if slot.is_done or (is_over and not slot.is_asked):
+        if state.transfer.peer in self._lost and not state.is_done:
+            state.error = ConnectionError(f"a process of actor {state.transfer.peer} has ended")
+            state.is_done = True
+        if state.is_done or (is_over and not state.is_asked):
             round_.position += 1
-            self._passed = (round_.step, slot.transfer.order + 1)
+            self._passed = (round_.step, state.transfer.order + 1)
             return True
-        return self._advance_send(round_, slot) if slot.transfer.is_send else self._advance_receive(round_, slot)
+        return self._advance_send(round_, state) if state.transfer.is_send else self._advance_receive(round_, state)
 
-    def _advance_send(self, round_: Round, slot: Slot) -> bool:
-        if slot.is_asked and not slot.is_offered:
-            slot.is_offered = True
-            slot.error = _catch(jax.block_until_ready, slot.parts)
-            if slot.error is not None:
+    def _advance_send(self, round_: Round, state: TransferState) -> bool:
+        if state.is_asked and not state.is_offered:
+            state.is_offered = True
+            state.error = _catch(jax.block_until_ready, state.parts)
+            if state.error is not None:
                 # The receiver's step is lost too; whoever runs the actors tells it.
-                slot.is_done = True
+                state.is_done = True
                 return True
-            self._say_about(Kind.OFFER, round_, slot)
+            self._say_about(SignalKind.OFFER, round_, state)
         return False
 
-    def _advance_receive(self, round_: Round, slot: Slot) -> bool:
-        offer = (slot.transfer.peer, Note(Kind.OFFER, round_.step, round_.program_id, slot.transfer.order))
-        if offer not in self._offers or not self._has_room(round_, slot):
+    def _advance_receive(self, round_: Round, state: TransferState) -> bool:
+        offer = (state.transfer.peer, Signal(SignalKind.OFFER, round_.step, round_.program_id, state.transfer.order))
+        if offer not in self._offers or not self._has_room(round_, state):
             return False
         self._offers.remove(offer)
-        self._say_about(Kind.GRANT, round_, slot)
-        self._early.append(slot)
-        self._exchange(slot, None)
+        self._say_about(SignalKind.GRANT, round_, state)
+        self._early.append(state)
+        self._exchange(state, None)
         return True
 
-    def _has_room(self, round_: Round, slot: Slot) -> bool:
-        if any(later.is_asked and not later.transfer.is_send for later in round_.slots[round_.position :]):
+    def _has_room(self, round_: Round, state: TransferState) -> bool:
+        if any(later.is_asked and not later.transfer.is_send for later in round_.states[round_.position :]):
             return True
         self._early = [early for early in self._early if not early.is_asked]
         used_bytes = sum(early.transfer.size_bytes for early in self._early)
         return not self._early or (
-            len(self._early) < self._window_messages and used_bytes + slot.transfer.size_bytes <= self._window_bytes
+            len(self._early) < self._window_messages and used_bytes + state.transfer.size_bytes <= self._window_bytes
         )
 
-    def _exchange(self, slot: Slot, parts: Parts | None) -> None:
+    def _exchange(self, state: TransferState, parts: Parts | None) -> None:
         def run() -> None:
-            result = jax.block_until_ready(slot.transfer.exchange(parts))
-            slot.parts = None if slot.transfer.is_send else result
+            result = jax.block_until_ready(state.transfer.exchange(parts))
+            state.parts = None if state.transfer.is_send else result
 
-        slot.error = _catch(run)
-        slot.is_done = True
+        state.error = _catch(run)
+        state.is_done = True
 
-    def _take_note(self, peer: int, note: Note) -> None:
-        if note.kind == Kind.OFFER:
-            self._offers.add((peer, note))
+    def _take_signal(self, peer: int, signal: Signal) -> None:
+        if signal.kind == SignalKind.OFFER:
+            self._offers.add((peer, signal))
             return
-        # A sender waits for the answer before it goes on, so it is about the slot in hand.
+        # A sender waits for the answer before it goes on, so it is about the state in hand.
         round_ = self._rounds[0]
-        slot = round_.slots[round_.position]
-        assert (round_.step, round_.program_id, slot.transfer.order, slot.transfer.peer) == (*note[1:], peer)
-        if note.kind == Kind.GRANT:
-            self._exchange(slot, slot.parts)
+        state = round_.states[round_.position]
+        assert (round_.step, round_.program_id, state.transfer.order, state.transfer.peer) == (*signal[1:], peer)
+        if signal.kind == SignalKind.GRANT:
+            self._exchange(state, state.parts)
         else:
-            slot.parts = None
-            slot.is_done = True
+            state.parts = None
+            state.is_done = True
 
     def _refuse_old_offers(self) -> None:
         passed = max(self._passed, (self._rounds[0].step, 0)) if self._rounds else self._passed
         for peer, offer in [item for item in self._offers if (item[1].step, item[1].order) < passed]:
             self._offers.remove((peer, offer))
-            self._say(peer, offer._replace(kind=Kind.REFUSE))
+            self._say(peer, offer._replace(kind=SignalKind.REFUSE))
 
-    def _say_about(self, kind: Kind, round_: Round, slot: Slot) -> None:
-        self._say(slot.transfer.peer, Note(kind, round_.step, round_.program_id, slot.transfer.order))
+    def _say_about(self, kind: SignalKind, round_: Round, state: TransferState) -> None:
+        self._say(state.transfer.peer, Signal(kind, round_.step, round_.program_id, state.transfer.order))
 
 
 def _catch(function: Callable[..., Any], *args: Any) -> BaseException | None:

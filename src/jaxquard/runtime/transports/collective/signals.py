@@ -1,7 +1,7 @@
-"""Small notes between processes over plain sockets, for a transport that must agree before it acts.
+"""Small signals between processes over plain sockets, for a transport that must agree before it acts.
 
-A note is (kind, step, program id, order), 25 bytes. Every process listens at one address and keeps one
-socket to each peer for what it says itself; its first note gives its actor number. Notes of one process to
+A signal is (kind, step, program id, order), 25 bytes. Every process listens at one address and keeps one
+socket to each peer for what it says itself; its first signal gives its actor number. Notes of one process to
 another arrive in order. When a peer ends, its sockets close, and `on_lost` says so.
 """
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 _FORMAT = struct.Struct("<bqqq")
 
 
-class Kind(IntEnum):
-    """What a note says."""
+class SignalKind(IntEnum):
+    """What a signal says."""
 
     HELLO = 0
     OFFER = 1
@@ -25,24 +25,24 @@ class Kind(IntEnum):
     REFUSE = 3
 
 
-class Note(NamedTuple):
+class Signal(NamedTuple):
     """Something about one transfer."""
 
-    kind: Kind
+    kind: SignalKind
     step: int
     program_id: int
     order: int
 
 
 class Signals:
-    """One process's place in the exchange of notes."""
+    """One process's place in the exchange of signals."""
 
     def __init__(
-        self, actor: int, *, host: str, on_note: Callable[[int, Note], None], on_lost: Callable[[int], None]
+        self, actor: int, *, host: str, on_signal: Callable[[int, Signal], None], on_lost: Callable[[int], None]
     ) -> None:
         """Starts to listen; the functions are called on threads of their own, with the peer's actor."""
         self._actor = actor
-        self._on_note = on_note
+        self._on_signal = on_signal
         self._on_lost = on_lost
         self._is_closed = False
         self._out: dict[int, socket.socket] = {}
@@ -55,15 +55,15 @@ class Signals:
         host, port = address.rsplit(":", 1)
         out = socket.create_connection((host, int(port)))
         out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        out.sendall(_FORMAT.pack(Kind.HELLO, 0, 0, self._actor))
+        out.sendall(_FORMAT.pack(SignalKind.HELLO, 0, 0, self._actor))
         old = self._out.get(actor)
         self._out[actor] = out
         if old is not None:
             old.close()
 
-    def send(self, actor: int, note: Note) -> None:
+    def send(self, actor: int, signal: Signal) -> None:
         try:
-            self._out[actor].sendall(_FORMAT.pack(*note))
+            self._out[actor].sendall(_FORMAT.pack(*signal))
         except OSError:
             self._lose(actor)
 
@@ -89,10 +89,10 @@ class Signals:
         with contextlib.suppress(OSError), connection.makefile("rb") as stream:
             while len(frame := stream.read(_FORMAT.size)) == _FORMAT.size:
                 kind, step, program_id, order = _FORMAT.unpack(frame)
-                if kind == Kind.HELLO:
+                if kind == SignalKind.HELLO:
                     peer = order
                 elif peer is not None:
-                    self._on_note(peer, Note(Kind(kind), step, program_id, order))
+                    self._on_signal(peer, Signal(SignalKind(kind), step, program_id, order))
         if peer is not None:
             self._lose(peer)
 

@@ -1,7 +1,7 @@
 """Offers and pulls of `jax.experimental.transfer`, held in one place so that closing it really ends them.
 
 Everything that an offer holds is freed when the server goes, and the server goes when nobody holds it. So
-the ends of links ask here for it at each use, and here is known which pulls wait, as these hold it too (see
+the ends of channels ask here for it at each use, and here is known which pulls wait, as these hold it too (see
 `drain`).
 
 `use_raw_buffers` stays off. It would save some 20 us a message, but with it a pull of a buffer that was
@@ -19,7 +19,7 @@ from jaxquard.runtime.transports.protocol import TransferStopped
 from jaxquard.runtime.transports.transfer.drain import start_drain
 
 
-class Exchange:
+class TransferServer:
     """A server, and connections to those of peers."""
 
     def __init__(self, device: jax.Device, *, actor: int, host: str) -> None:

@@ -1,6 +1,6 @@
 """Processes that play actors for the tests of transports: started once, then given jobs.
 
-A job is a function of a module, called in every process with its `Member` and the same arguments; all run at
+A job is a function of a module, called in every process with its `WorkerProcess` and the same arguments; all run at
 once, and the results come back in order. Four processes with four devices each serve as four actors or as
 two actors of two processes.
 """
@@ -26,7 +26,7 @@ NUM_PROCESSES, NUM_DEVICES, LIMIT_S = 4, 4, 100
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class WorkerProcess:
     """One of the processes, as the jobs see it; they may keep things in `store`."""
 
     number: int
@@ -52,7 +52,7 @@ class Member:
         return Mesh(np.array(devices).reshape(shape), ("x", "y")[: len(shape)])
 
 
-class Crew:
+class WorkerGroup:
     """The processes of one transport."""
 
     def __init__(self, transport: str, *, num_processes: int = NUM_PROCESSES, is_distributed: bool = True) -> None:
@@ -106,19 +106,19 @@ class Crew:
             return None, "has ended"
 
 
-def open_transport(member: Member, processes_per_actor: int, window_messages: int, window_bytes: int) -> str:
-    if member.transport is not None:
-        member.transport.close()
-    member.processes_per_actor = processes_per_actor
-    member.transport = TRANSPORTS[member.transport_name](
-        jax.local_devices(), actor=member.actor, window_messages=window_messages, window_bytes=window_bytes
+def open_transport(worker: WorkerProcess, processes_per_actor: int, window_messages: int, window_bytes: int) -> str:
+    if worker.transport is not None:
+        worker.transport.close()
+    worker.processes_per_actor = processes_per_actor
+    worker.transport = TRANSPORTS[worker.transport_name](
+        jax.local_devices(), actor=worker.actor, window_messages=window_messages, window_bytes=window_bytes
     )
-    return member.transport.address
+    return worker.transport.address
 
 
-def connect(member: Member, addresses: list[str]) -> None:
-    count = member.processes_per_actor
-    member.transport.connect(
+def connect(worker: WorkerProcess, addresses: list[str]) -> None:
+    count = worker.processes_per_actor
+    worker.transport.connect(
         {actor: tuple(addresses[actor * count : (actor + 1) * count]) for actor in range(len(addresses) // count)}
     )
 
@@ -133,7 +133,7 @@ def _serve(number: int, count: int, transport: str, ports: list[int | None], pip
         size = count if transport == "collective" else 2
         first = number - number % size
         jax.distributed.initialize(f"127.0.0.1:{ports[first]}", num_processes=size, process_id=number - first)
-    member = Member(number=number, transport_name=transport)
+    worker = WorkerProcess(number=number, transport_name=transport)
     while True:
         try:
             job, args = pipe.recv()
@@ -141,7 +141,7 @@ def _serve(number: int, count: int, transport: str, ports: list[int | None], pip
             os._exit(0)
         faulthandler.dump_traceback_later(LIMIT_S - 10, exit=True)
         try:
-            pipe.send((job(member, *args), ""))
+            pipe.send((job(worker, *args), ""))
         except BaseException:
             pipe.send((None, traceback.format_exc()))
         faulthandler.cancel_dump_traceback_later()
