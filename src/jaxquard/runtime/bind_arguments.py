@@ -41,7 +41,7 @@ class ArgumentBinder:
 
         Args:
             arg_parts: for each flat argument, the sizes of the parts in which it is taken.
-            names: for each flat argument, what the user calls it.
+            names: for each flat argument, the user's name of it.
             owner: the engine that runs the program, as an object to compare with.
         """
         self._loaded = loaded
@@ -62,7 +62,7 @@ class ArgumentBinder:
         self._num_slots = Counter((slot.arg, slot.part) for slot in self._slots)
 
     def bind(self, leaves: Sequence[Any]) -> list[list[Any]]:
-        """For each actor, what goes into its inputs; raises before anything is taken."""
+        """Returns the inputs of each actor; raises before anything is taken."""
         self._build_state(leaves)
         inputs: list[list[Any]] = [[None] * count for count in self._counts]
         for slot in self._slots:
@@ -99,7 +99,7 @@ class ArgumentBinder:
         if sizes:
             start = sum(sizes[: slot.part])
             leaf = leaf[start : start + sizes[slot.part]]
-        # Actors may share devices, and one would take the buffer from the others.
+        # Actors may share devices, and one would donate the buffer that the others read.
         is_shared = self._num_slots[slot.arg, slot.part] > 1 and isinstance(leaf, jax.Array)
         return self._place(leaf, slot, is_own=is_shared and slot.arg in self._donated)
 

@@ -1,11 +1,9 @@
-"""Which result takes the place of which argument in the next step.
+"""The leaves of a call: the spec that the user gives each, and the result that replaces each in the next step.
 
 A training step returns its state in the shape in which it came. So an argument, or a child of one,
 is paired with the result, or child of the result, that has the same tree, shapes and dtypes. An
 argument that is not donated is paired only as a whole and only if it is a container: a lone array of
 the same type as some result is as likely to be data.
-
-The user's shardings as specs, one for each flat leaf.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +74,7 @@ def _checked(value: Any, leaf: Any, where: str, mesh: AbstractMesh) -> Spec | No
             count *= sizes[axis]
         if size % count:
             raise ShardingError(
-                f"{where} is {value}: a dim of size {size} cannot be cut into {count} equal parts (shape {shape})."
+                f"{where} is {value}: a dim of size {size} cannot be sharded into {count} equal parts (shape {shape})."
             )
     return spec
 
@@ -87,7 +85,7 @@ def pair_results(args: Sequence[Any], result: Any, *, donated: Sequence[bool]) -
     Args:
         args: the dynamic arguments, with leaves that have shape and dtype.
         result: the result, likewise.
-        donated: for each argument, whether the step takes its buffers.
+        donated: for each argument, whether the step donates it.
     """
     candidates = list(_subtrees(result, 0, depth=2))
     used: set[int] = set()

@@ -19,8 +19,26 @@ from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 
 
+def trace_step(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorMesh) -> tuple[Step, Any]:
+    """Traces a function of flat arrays, or of their types, under the axes of the actors' meshes.
+
+    Returns:
+        The step, with its arguments and results whole, and the pytree of its result, with shapes as leaves.
+    """
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*leaves)
+    jaxpr, constants = with_constants_as_inputs(closed)
+    step = Step(
+        jaxpr=jaxpr,
+        constants=constants,
+        arg_parts=((),) * len(leaves),
+        result_parts=((),) * len(jaxpr.outvars),
+    )
+    return step, shapes
+
+
 class ArraySource(Protocol):
-    """What makes leaves of state once it is known where they belong."""
+    """Makes leaves of state once it is known where they belong."""
 
     mesh: ActorMesh
 
@@ -42,17 +60,7 @@ class Initialisation:
     @classmethod
     def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: ActorMesh) -> "Initialisation":
         flat, tree = jax.tree.flatten(args)
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            closed, shapes = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), return_shape=True)(
-                *flat
-            )
-        jaxpr, constants = with_constants_as_inputs(closed)
-        step = Step(
-            jaxpr=jaxpr,
-            constants=constants,
-            arg_parts=((),) * len(flat),
-            result_parts=((),) * len(jaxpr.outvars),
-        )
+        step, shapes = trace_step(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), flat, mesh=mesh)
         return cls(step=step, args=flat, tree=jax.tree.structure(shapes), mesh=mesh)
 
     def arrays(self) -> Any:

@@ -1,6 +1,7 @@
-"""`RemoteMesh`: the actors, each with a mesh of devices of its own."""
+"""`RemoteMesh`: the actors, each with its own mesh of devices."""
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -45,6 +46,7 @@ class RemoteMesh:
             "collective" (NCCL on GPUs, gloo on CPUs).
         heartbeat_timeout_s: on Ray, how long a process may send no heartbeat before it counts as lost; 10 seconds if
             left out.
+        silence_limit_s: the old name of `heartbeat_timeout_s`; deprecated.
 
     Raises:
         MeshError: if the arguments do not fit together, there are too few devices or hosts, Ray is missing or nothing
@@ -79,7 +81,10 @@ class RemoteMesh:
         processes_per_actor: int = 1,
         transport: str = "transfer",
         heartbeat_timeout_s: float | None = None,
+        silence_limit_s: float | None = None,
     ) -> None:
+        if silence_limit_s is not None:
+            heartbeat_timeout_s = _renamed(silence_limit_s, heartbeat_timeout_s)
         if runtime not in _RUNTIMES:
             raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, _RUNTIMES))}.")
         self.shape = _checked_shape(shape, "shape")
@@ -149,18 +154,18 @@ class RemoteMesh:
         measure: bool = False,
         on_progress: Callable[[int, int, str], None] | None = None,
     ) -> DistributedStep:
-        """Spreads a training step over the actors; the counterpart of `jax.jit`.
+        """Distributes a training step over the actors; the counterpart of `jax.jit`.
 
         Args:
             fn: a function of pytrees that runs `accumulate_grads`.
             in_shardings: for each argument a pytree prefix of `PartitionSpec`s or `NamedSharding`s on
                 the axes of the actors' meshes; None leaves an argument whole.
             out_shardings: the same for the results; by default state is returned as it came.
-            donate_argnums: arguments whose buffers the step may take.
+            donate_argnums: arguments that the step donates.
             donate_argnames: the same, by name.
             static_argnums: arguments that are part of the code; they must be hashable.
             static_argnames: the same, by name.
-            measure: notes when every task runs, for `step.timeline()`.
+            measure: records when every task runs, for `step.timeline()`.
             on_progress: called with (done, total, name) while tasks are compiled.
         """
         options = StepOptions(
@@ -193,8 +198,8 @@ class RemoteMesh:
     def restart(self) -> tuple[int, ...]:
         """Starts lost actors again, compiles their tasks and connects them; returns which they were.
 
-        What they held is lost: restore it from a checkpoint. What the others hold is still there. In one process no
-        actor is ever lost, and this does nothing.
+        The state that they held is lost: restore it from a checkpoint. That of the others is still there. In one
+        process no actor is ever lost, and this does nothing.
         """
         return self.engine.restart()
 
@@ -229,6 +234,13 @@ def _check_ray_options(transport: str, processes_per_actor: Any, heartbeat_timeo
         raise MeshError(f"processes_per_actor={processes_per_actor!r} must be a whole number, 1 or more.")
     if not isinstance(heartbeat_timeout_s, int | float) or not heartbeat_timeout_s > 0:
         raise MeshError(f"heartbeat_timeout_s={heartbeat_timeout_s!r} must be a number of seconds, more than 0.")
+
+
+def _renamed(silence_limit_s: float, heartbeat_timeout_s: float | None) -> float:
+    if heartbeat_timeout_s is not None:
+        raise MeshError("silence_limit_s is the old name of heartbeat_timeout_s. Give the new one alone.")
+    warnings.warn("silence_limit_s is now called heartbeat_timeout_s. Use that name.", DeprecationWarning, stacklevel=3)
+    return silence_limit_s
 
 
 def _tuple_of(value: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""A place for one buffer, which an actor fills while it dispatches a step.
+"""`ResultCell`: a buffer on an actor of this process, which the actor fills while it dispatches a step.
 
 A cell exists as soon as the step is queued, so that the next step can be queued on top of it: on the same
 actor steps run in order, and by then the cell is filled. A cell is pending, filled, taken (a later step
@@ -16,38 +16,61 @@ from jaxquard.runtime.transfer import as_data
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 
-class ResultCell:
-    """One buffer on one actor.
+class BaseCell:
+    """A buffer on an actor, which a step may fill later and another may donate.
 
     Attributes:
-        actor: the index of the actor whose devices hold, or will hold, the buffer.
+        actor: the index of the actor that holds, or will hold, the buffer.
         step: the step that fills it; None if it was filled from the start.
+    """
+
+    __slots__ = ("__weakref__", "_is_taken", "actor", "step")
+
+    def __init__(self, *, actor: int, step: StepState | None) -> None:
+        self.actor, self.step = actor, step
+        self._is_taken = False
+
+    def is_deleted(self) -> bool:
+        """Returns True once a step donates the buffer, or it was deleted."""
+        return self._is_taken
+
+    def check_not_taken(self) -> None:
+        """Raises DeletedArrayError if the buffer is gone."""
+        if self._is_taken:
+            raise DeletedArrayError(
+                "this array was donated to a distributed step, which has taken its buffers. Use the step's "
+                "result instead, or do not donate the argument."
+            )
+
+    def take(self) -> None:
+        """Reserves the buffer for a queued step that donates it: nobody else may use it from now on."""
+        self._is_taken = True
+
+
+class ResultCell(BaseCell):
+    """A buffer on an actor of this process.
+
+    Attributes:
         owner: the token of the engine whose actor it is; None if it does not matter.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_is_taken", "actor", "owner", "step")
+    __slots__ = ("_buffer", "owner")
 
     def __init__(
         self, *, actor: int, buffer: jax.Array | None = None, step: StepState | None = None, owner: object = None
     ) -> None:
         assert (buffer is None) != (step is None), "a cell has a buffer, or a step that will fill it"
-        self.actor = actor
-        self.step = step
+        super().__init__(actor=actor, step=step)
         self.owner = owner if step is None else step.owner
         self._buffer = buffer
-        self._is_taken = False
-
-    def is_deleted(self) -> bool:
-        """Whether a step has taken the buffer."""
-        return self._is_taken
 
     @property
     def is_filled(self) -> bool:
-        """Whether the buffer is here, though it may not be computed yet."""
+        """True if the buffer is here, though it may not be computed yet."""
         return self._buffer is not None
 
     def is_ready(self) -> bool:
-        """Whether the value is computed, or known to be lost."""
+        """Returns True if the value is computed, or known to be lost."""
         if self.step is not None and self.step.is_finished:
             return True
         return self._buffer is not None and _jax_compat.is_ready(self._buffer)
@@ -87,26 +110,15 @@ class ResultCell:
         """Waits, and brings the values here; of random keys, their data."""
         return as_data(self.wait_ready())
 
-    def check_not_taken(self) -> None:
-        if self._is_taken:
-            raise DeletedArrayError(
-                "this array was donated to a distributed step, which has taken its buffers. Use the step's "
-                "result instead, or do not donate the argument."
-            )
-
     def delete(self) -> None:
         """Drops the buffer; any later use raises DeletedArrayError."""
         self._is_taken = True
         self._buffer = None
 
-    # What the engine does with it. `take` is called when a step is queued, the others by its actor.
-
-    def take(self) -> None:
-        """A queued step donates the buffer: nobody else may use it from now on."""
-        self._is_taken = True
+    # For the engine: `take` is called when a step is queued, the others by its actor.
 
     def give_back(self, buffer: jax.Array | None) -> None:
-        """The step that took the cell has failed; `buffer` is what its list still holds of it."""
+        """Undoes `take`, as the step has failed; `buffer` is the array if its list still holds it."""
         if self._buffer is None and buffer is not None and not buffer.is_deleted():
             self._buffer = buffer
         self._is_taken = self._buffer is None
@@ -126,7 +138,7 @@ class ResultCell:
         return self._get()
 
     def release(self) -> None:
-        """The step that took the buffer holds it now."""
+        """Drops the buffer, which the step that donates it holds now."""
         self._buffer = None
 
     def _get(self) -> jax.Array:
@@ -138,4 +150,4 @@ class ResultCell:
 
 
 class StepLost(Exception):
-    """A value that a step needs will never come: its own step failed, or an actor gave up."""
+    """Raised when a value that a step needs will never come: its own step failed, or an actor gave up."""

@@ -1,4 +1,4 @@
-"""Hand-over of an array to another actor's devices, chosen once per send and then only run.
+"""Transfers an array to another actor's devices; the way is chosen once per send and then only run.
 
 Four ways, the first that fits:
 
@@ -13,10 +13,9 @@ A view waits until its source is computed, so it runs on the sender's thread, wh
 anyway. Memory is safe whatever happens to either array afterwards: a view holds its source, and XLA
 copies before it reuses a donated buffer that is held elsewhere.
 
-Values in this process's memory: NumPy arrays, with random keys as their data.
-
-NumPy has no random keys, so a key travels as the array of its words, with the name of its dtype (`key<fry>`) kept
-beside it: in an `ArrayType`, a manifest or a message.
+Values also go between devices and this process's memory (`place`, `as_data`). NumPy has no random keys, so a key
+travels as the array of its words, with the name of its dtype (`key<fry>`) kept beside it: in an `ArrayType`, a manifest
+or a message.
 """
 
 import functools
@@ -32,21 +31,21 @@ from jaxquard.ir.array_type import ArrayType
 
 
 def as_data(value: Any) -> np.ndarray:
-    """Any array as a NumPy array; of random keys, their data."""
+    """Turns any array into a NumPy array; of random keys, their data."""
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         value = jax.random.key_data(value)
     return np.asarray(value)
 
 
 def as_value(data: np.ndarray, dtype: str) -> np.ndarray | jax.Array:
-    """What the data stand for, given the name of the dtype: random keys on the default device, or themselves."""
+    """Turns data into values, given the name of the dtype: random keys on the default device, or the data itself."""
     if is_key(dtype):
         return jax.random.wrap_key_data(jax.numpy.asarray(data), impl=_jax_compat.key_implementation(dtype))
     return data
 
 
 def is_key(dtype: str) -> bool:
-    """Whether a dtype of this name is one of random keys."""
+    """Returns True if a dtype of this name is one of random keys."""
     return dtype.startswith("key<")
 
 
@@ -59,11 +58,11 @@ def sharding_on(mesh: Mesh | AbstractMesh, type_: ArrayType) -> NamedSharding:
 
 
 def choose_transfer(source: NamedSharding, target: NamedSharding, type_: ArrayType, *, may_share: bool) -> TransferFn:
-    """The function that hands an array with sharding `source` over to `target`.
+    """Chooses the function that transfers an array from sharding `source` to `target`.
 
     Args:
-        may_share: whether both sides may hold one and the same array, because neither gives it away
-            (donates it, or returns it to where it can be donated later) while the other still needs it.
+        may_share: both sides may hold one and the same array, because neither donates it, or returns it to
+            where it can be donated later, while the other still needs it.
     """
     if _same_devices(source, target) and source.is_equivalent_to(target, len(type_.shape)):
         return _share if may_share else functools.partial(_copy, target=target)
@@ -73,7 +72,7 @@ def choose_transfer(source: NamedSharding, target: NamedSharding, type_: ArrayTy
 
 
 def place(value: Any, sharding: NamedSharding) -> jax.Array:
-    """A host value or any array as an array with exactly this sharding.
+    """Turns a host value or any array into an array with exactly this sharding.
 
     A host value is copied before this returns: the caller may overwrite it. An array that has the
     sharding already is returned as it is.
@@ -92,7 +91,7 @@ def place(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def copy_array(array: jax.Array) -> jax.Array:
-    """The same values in memory of its own, on the same devices.
+    """Copies an array on the same devices.
 
     Of a mesh that spans processes, each copies its own parts: one may do so without the others.
     """

@@ -70,7 +70,7 @@ def test_one_of_two_processes_dies(mesh, step, tmp_path):
     state, _ = train(step, mesh.init(init_state, KEY), 1)
     jq.save(tmp_path / "a", state).wait()
     state, losses = train(step, state, 2)
-    mesh.engine.monitor.limit_s = 5.0
+    mesh.engine.monitor.timeout_s = 5.0
     kill(mesh, 1, rank=1)
     with pytest.raises(ActorFailed) as caught:
         train(step, state, 1000)

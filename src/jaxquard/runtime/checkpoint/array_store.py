@@ -1,10 +1,8 @@
-"""What an engine does for checkpoints: its actors write the arrays they hold, and read those they shall hold.
+"""The part of an engine that checkpoints use: its actors write the arrays they hold, and read those they shall hold.
 
-The controller decides what is written where and keeps the manifest; the bytes go between the actors and the disk.
-
-The actors of this process read and write: they are one process, so they share one orbax checkpoint.
-
-Whose arrays these are: an engine's token is its `ArrayStore`, and the handles of its arrays know the token.
+The controller decides what is written where and keeps the manifest; the bytes go between the actors and the disk. An
+engine's token is its `ArrayStore`, and the handles of its arrays know the token. Actors of this process are one
+process, so they share one orbax checkpoint (`InProcessStore`).
 """
 
 from collections.abc import Mapping
@@ -45,7 +43,7 @@ class ArrayStore(Protocol):
     def start_write(self, folder: Path, prefix: str, arrays: Mapping[int, Mapping[str, Handle]]) -> ArrayWriting:
         """Has every actor write some of its arrays (see `write_pieces`).
 
-        Returns when all are in host memory, so that the next step may take them.
+        Returns when all are in host memory, so that the next step may donate them.
 
         Args:
             folder: of the unfinished checkpoint.
@@ -110,19 +108,19 @@ _HERE = InProcessStore({})
 
 
 def store_to_write(handle: Handle) -> ArrayStore:
-    """Who writes an array; one of no engine is in this process."""
+    """Finds the store that writes an array; one of no engine is in this process."""
     return _owner(handle) or _HERE
 
 
 def store_of_mesh(mesh: ActorMesh) -> ArrayStore:
-    """Who reads arrays for a mesh."""
+    """Returns the store that reads arrays for a mesh."""
     token = mesh.engine.token
     assert isinstance(token, ArrayStore)
     return token
 
 
 def store_to_read(leaf: Leaf) -> ArrayStore:
-    """Who reads an array like this one, a RemoteArray that is placed.
+    """Finds the store that reads an array like this one, a RemoteArray that is placed.
 
     Raises:
         CheckpointError: if it is of no mesh.
@@ -130,7 +128,7 @@ def store_to_read(leaf: Leaf) -> ArrayStore:
     handles = (handle for part in leaf.value.parts for handle in part.copies)
     found = next(filter(None, map(_owner, handles)), None)
     if found is None:
-        raise CheckpointError(f"like{leaf.path} does not tell which mesh it is on. Pass mesh=.")
+        raise CheckpointError(f"like{leaf.path} does not say which mesh it is on. Pass mesh=.")
     return found
 
 

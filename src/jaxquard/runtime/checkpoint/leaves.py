@@ -1,7 +1,4 @@
-"""The leaves of a state: which can be saved, and what they are called and are.
-
-Holds a checkpoint against the state that it shall become, and says what differs.
-"""
+"""The leaves of a state: which can be saved, their paths and types, and how they differ from those of a checkpoint."""
 
 import os
 from collections.abc import Sequence

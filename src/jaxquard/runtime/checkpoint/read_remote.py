@@ -1,8 +1,7 @@
-"""Reads leaves onto actors: every actor the parts that it shall hold, all of them in one go.
+"""Reads leaves onto actors: every actor the parts that it holds, all of them at once.
 
-Restored state that no step has taken yet: each actor reads its own rows once a step says where they belong.
-
-To a step it is state from `RemoteMesh.init` (see `initial_state`), which is read instead of computed.
+State that no step has taken yet (`RestoredState`) is read once a step says where it belongs. To a step it is state from
+`RemoteMesh.init` (see `initial_state`), which is read instead of computed.
 """
 
 from collections.abc import Sequence

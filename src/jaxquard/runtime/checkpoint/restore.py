@@ -1,7 +1,4 @@
-"""`restore`: brings a checkpoint back in the layout of another state, every process reading just what it holds.
-
-Leaves that this process holds itself: JAX arrays, NumPy arrays and numbers.
-"""
+"""`restore`: brings a checkpoint back in the layout of another state; every process reads just what it holds."""
 
 import os
 from collections.abc import Sequence
@@ -37,7 +34,7 @@ def local_job(record: LeafRecord, like: Any) -> ReadJob:
 
 
 def _sharding(like: Any) -> Sharding | None:
-    """Where JAX has been told to keep the leaf; None if it may choose."""
+    """Returns the sharding that the leaf is committed to; None if JAX may choose."""
     if isinstance(like, jax.Array):
         return like.sharding if like.committed else None
     sharding = getattr(like, "sharding", None)
@@ -70,8 +67,8 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: ActorMesh | None =
               read only then, so keep the checkpoint until then;
             - a `jax.Array` or a `jax.ShapeDtypeStruct` with a sharding: with this sharding;
             - a NumPy array or a number: the same.
-        mesh: makes `jax.ShapeDtypeStruct`s, and RemoteArrays of other meshes, into RemoteArrays of this mesh, which
-            the first step places.
+        mesh: a `RemoteMesh`. Turns `jax.ShapeDtypeStruct`s, and RemoteArrays of other meshes, into RemoteArrays of this
+            mesh, which the first step places.
 
     Raises:
         CheckpointError: if there is no checkpoint, it cannot be read, or it holds another state.
@@ -126,7 +123,7 @@ def _read(
 
 
 def _home(like: Any, mesh: ActorMesh | None) -> ActorMesh | None:
-    """The mesh on which a leaf will be placed later."""
+    """Returns the mesh on which a leaf will be placed later; None if it is placed now."""
     if isinstance(like, InitialArray) and not like.is_placed:
         return mesh or like.source.mesh
     if isinstance(like, jax.ShapeDtypeStruct):

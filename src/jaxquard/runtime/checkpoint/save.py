@@ -36,7 +36,7 @@ class Saving:
         self._call.wait()
 
     def is_done(self) -> bool:
-        """Whether nothing is being written any more; `wait` then says how it went."""
+        """Returns True once nothing is being written any more; `wait` then raises what went wrong."""
         return self._call.is_done()
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from jaxquard.runtime.checkpoint.files.manifest import Piece
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceWriting, write_pieces
 from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.initial_state import InitialArray
-from jaxquard.runtime.remote_array import Handle, RemoteArray, RemotePart
+from jaxquard.runtime.remote_array import Handle, RemoteArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +89,11 @@ def _parts_by_store(leaves: Sequence[Leaf]) -> list[tuple[ArrayStore, list[_Part
             continue
         start = 0
         for number, part in enumerate(leaf.value.parts):
-            handle = _pick(part)
+            handle = part.pick()
             entry = _Part(leaf=leaf_number, number=number, start=start, handle=handle)
             by_store.setdefault(store_to_write(handle), []).append(entry)
             start += part.type.shape[0] if part.type.shape else 1
     return list(by_store.items())
-
-
-def _pick(part: RemotePart) -> Handle:
-    """A copy that is still there; if there is none, the first, which says why."""
-    return next((handle for handle in part.copies if not handle.is_deleted()), part.copies[0])
 
 
 def _own_arrays(leaves: Sequence[Leaf]) -> dict[str, jax.Array | np.ndarray]:

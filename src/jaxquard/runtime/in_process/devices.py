@@ -1,8 +1,8 @@
-"""CPU devices for actors that compute at the same time (design decision 4).
+"""The devices of each actor of this process (design decision 4).
 
-One CPU client of XLA runs multi-device programs one at a time, even on disjoint devices. So each actor gets a
-client of its own. Where JAX no longer lets us make one, the actors get consecutive parts of
-`jax.devices("cpu")`: as right, but their multi-device tasks run one after the other.
+One CPU client of XLA runs multi-device programs one at a time, even on disjoint devices. So each actor gets its own
+client. Where JAX no longer lets us make one, the actors get consecutive parts of `jax.devices("cpu")`: the same
+results, but their multi-device tasks run one after the other. Accelerators are taken in order, or shared.
 """
 
 import itertools
@@ -17,7 +17,11 @@ from jaxquard.errors import MeshError
 def find_devices(
     num_actors: int, per_actor: int, devices: Sequence[jax.Device] | None, share: bool
 ) -> Sequence[Sequence[jax.Device]]:
-    """The devices of each actor."""
+    """Returns the devices of each actor.
+
+    Raises:
+        MeshError: if there are too few.
+    """
     if devices is None:
         if jax.default_backend() == "cpu":
             return make_cpu_devices([per_actor] * num_actors)
@@ -37,7 +41,7 @@ def find_devices(
 
 
 def make_cpu_devices(num_devices: Sequence[int]) -> tuple[tuple[jax.Device, ...], ...]:
-    """`num_devices[actor]` devices for each actor.
+    """Makes `num_devices[actor]` devices for each actor.
 
     Raises:
         MeshError: if they come from `jax.devices("cpu")` and there are too few.

@@ -1,7 +1,7 @@
 """The engine that runs programs on actors of this process (design decisions 2 to 4; JaxPP, section 4).
 
-As in JaxPP, one controller hands every actor its whole list in one go, and the actors coordinate through
-sends and receives alone. Unlike there, an actor is a thread with a mesh, and a send a hand-over in memory.
+As in JaxPP, one controller gives every actor its whole list at once, and the actors coordinate through
+sends and receives alone. Unlike there, an actor is a thread with a mesh, and a send is a transfer in memory.
 
     engine = InProcessEngine([mesh0, mesh1])
     loaded = engine.load(program)
@@ -10,12 +10,11 @@ sends and receives alone. Unlike there, an actor is a thread with a mesh, and a 
 
 Each actor has a thread, but for programs of tiny tasks one thread feeds all actors: see `pace`.
 
-Keeps threads that share several devices from launching onto them in different orders.
-
 Two actors on the same devices launch from two threads. If one device gets A then B and another B then A, a
 collective in A waits on the first device for the second, which waits in B for the first: a deadlock. So
-launches of multi-device calls on shared devices take turns. On CPU a call must also have ended before the next
-one starts: a client seems to have about as many threads as devices, and see `in_flight` for what follows.
+launches of multi-device calls on shared devices take turns (`guard_launches`). On CPU a call must also have ended
+before the next one starts: a client seems to have about as many threads as devices, and see `program.actor` for what
+follows.
 """
 
 import queue
@@ -34,7 +33,7 @@ from jaxquard.ir.check_program import check_program
 from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.checkpoint.array_store import InProcessStore
-from jaxquard.runtime.engine import Progress
+from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.in_process.pace import Pace
 from jaxquard.runtime.program.actor import Actor, halt
 from jaxquard.runtime.program.compile_calls import Executable, Site, compile_calls
@@ -153,8 +152,8 @@ class InProcessEngine:
             inputs: `inputs[actor][k]` is for `program.actors[actor].inputs[k]`: a cell of any actor, or an
                 array. What does not have the slot's sharding is brought to it by the actor, so it is best
                 placed before (`transfer.place` with `loaded.input_shardings`). Cells of arguments that the
-                program donates are deleted at once; arrays are when a task takes their buffers.
-            measure: notes when everything runs, for `StepRun.timeline`.
+                program donates are deleted at once; arrays are deleted when a task donates them.
+            measure: records when everything runs, for `StepRun.timeline`.
 
         Raises:
             DeletedArrayError: if a cell was donated before, or is donated and passed twice.
@@ -162,7 +161,7 @@ class InProcessEngine:
         self._make_room()
         with self._lock:
             if not self._finalizer.alive:
-                raise MeshError("the mesh is closed. Make a new one.")
+                raise closed_error()
             shared_cells = take_donated(loaded.program, inputs, ResultCell)
             state = StepState(num_actors=len(self.actors), sources=find_sources(inputs, ResultCell), owner=self.token)
             cells = tuple(
@@ -252,20 +251,20 @@ class StepRun:
         return tuple(layout.make_array(self.cells) for layout in self._loaded.layouts)
 
     def is_done(self) -> bool:
-        """Whether every task has ended."""
+        """Returns True once every task has ended."""
         return self._state.is_finished
 
     def wait(self) -> None:
         """Waits until every task has ended.
 
         Raises:
-            TaskFailed: if one failed; the message names it and says what became of donated state.
+            TaskFailed: if one failed; the message names it and says whether donated state is still there.
         """
         self._state.wait_finished()
         self._state.raise_error()
 
     def timeline(self) -> Timeline:
-        """Waits for the step and says when everything ran; needs `execute(..., measure=True)`."""
+        """Waits for the step and returns when everything ran; needs `execute(..., measure=True)`."""
         assert self._clocks, "the step was not measured: pass measure=True to execute"
         self.wait()
         for clock in self._clocks:

@@ -1,9 +1,9 @@
-"""Whether the actors of a program are fed apart, each by its own thread, or together, by one thread for all.
+"""Chooses how a program's actors are fed: apart, each by its own thread, or together, by one thread for all.
 
 Apart, actors compute at the same time, but each message wakes a thread, and the threads of one process take
 turns in Python. For tiny tasks that is most of the time: 64 tasks and 48 messages took 4.6 ms apart and 2.6
-together (bare calls and transfers: 1.7) on two cores with other work. So the least time of each call is noted, and the
-actors are fed together once that is expected to be faster:
+together (bare calls and transfers: 1.7) on two cores with other work. So the fastest time of each call is recorded,
+and the actors are fed together once that is expected to be faster:
 
     time that computing side by side can save at most  <  messages and starts  x  cost of waking a thread
 
@@ -25,7 +25,7 @@ class Pace:
     """The times of a program's calls on each actor.
 
     Attributes:
-        fastest_s: `fastest_s[actor][call]`, what the call took there at best; actors write it, nobody locks it.
+        fastest_s: `fastest_s[actor][call]`, the fastest time of the call there; actors write it without a lock.
     """
 
     def __init__(self, program: Program, *, can_be_together: bool) -> None:
@@ -42,7 +42,7 @@ class Pace:
         self._can_be_together = can_be_together and not any(_has_callback(call.code) for call in program.calls)
 
     def is_together(self) -> bool:
-        """Whether the next step is expected to be faster with one thread for all actors."""
+        """Returns True if the next step is expected to be faster with one thread for all actors."""
         if not self._can_be_together:
             return False
         times_s = [_total_s(counts, fastest_s) for counts, fastest_s in zip(self._counts, self.fastest_s, strict=True)]
@@ -58,7 +58,7 @@ def _total_s(counts: Sequence[int], fastest_s: Sequence[float]) -> float:
 
 
 def _has_callback(code: Any) -> bool:
-    """Whether a jaxpr, or one inside it, calls back into Python."""
+    """Returns True if a jaxpr, or one inside it, calls back into Python."""
     jaxpr = getattr(code, "jaxpr", code)
     return any(
         "callback" in equation.primitive.name

@@ -1,21 +1,19 @@
-"""An actor of this process: a mesh of devices and the one thread that feeds it.
+"""An actor: a mesh of devices, the one thread that feeds it, and the tasks that it has in flight.
 
 The thread starts with the first job and runs jobs in order. Between jobs it looks after the tasks in flight,
 so that a failure is known even if nobody asks for a result. It is a daemon, and it knows nothing but its
 inbox: when the engine is closed, garbage collected or the interpreter exits, `halt` lets it run out and
 waits for it, since a thread that is inside XLA when the interpreter goes would crash the process.
 
-The tasks that an actor has dispatched and not yet seen end, oldest first.
-
 JAX dispatches ahead of the computation, and a computation that fails says so only when one looks at its
-outputs. So each task leaves a witness here, an array that is ready when the task has ended, and bad if it
+outputs. So each task leaves a witness (`InFlight`), an array that is ready when the task has ended, and bad if it
 failed. Witnesses are looked at in order: the first bad one is the first task that failed on this actor.
 
-How many tasks may be in flight is the actor's limit. On CPU it is one: with 50 multi-device computations
+Each actor has a maximum number of tasks in flight. On CPU it is one: with 50 multi-device computations
 under way XLA:CPU was seen to wait for ever in a collective (it seems that its threads run out), and a
 one-device task has ended when its call returns. One in flight also means that any output can be the witness,
-since nothing donates it before it was looked at. Elsewhere calls have an output of their own for it (see
-`compile_calls`), which nothing donates and which holds no memory to speak of.
+since nothing donates it before it was looked at. Elsewhere calls have a separate output for it (see
+`compile_calls`), which nothing donates and which takes almost no memory.
 """
 
 import queue
@@ -32,7 +30,7 @@ from jaxquard.runtime.step_state import StepState, TaskFailure
 
 
 class ActorReport:
-    """What one actor will say about one step: its first failure, and whether its inputs are intact."""
+    """The report of one actor about one step: its first failure, and whether its inputs are intact."""
 
     __slots__ = ("_actor", "_state", "failure", "is_intact")
 
@@ -66,7 +64,7 @@ class InFlight:
         self._waiting.append((report, order, task, witness))
 
     def add_end(self, report: ActorReport) -> None:
-        """Everything that was added for a step before has ended when this is settled."""
+        """Marks the end of a step: all that was added for it before has ended when this is settled."""
         self._waiting.append((report, -1, "", None))
 
     def make_room(self) -> None:
@@ -144,7 +142,7 @@ class Actor:
     """One actor: its index, its mesh (axes of type Auto) and its feeder.
 
     Attributes:
-        is_in_place: whether a task has ended when its call returns, or is waited for right then.
+        is_in_place: True if a task has ended when its call returns, or is waited for right then.
     """
 
     __slots__ = ("devices", "feeder", "index", "is_in_place", "mesh", "platform")
@@ -163,7 +161,7 @@ class Actor:
 
 
 def halt(feeders: tuple[Feeder, ...]) -> None:
-    """Ends all threads: first everyone is told, then each is waited for."""
+    """Ends all threads: asks each to stop, then waits for each."""
     for feeder in feeders:
         feeder.stop()
     for feeder in feeders:

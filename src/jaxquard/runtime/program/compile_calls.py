@@ -6,8 +6,8 @@ the same device ids on other clients, get the first one's executable serialised 
 with a Python callback, is compiled again.
 
 JAX warns about a donated argument that no output can reuse. Here that is no mistake, as a task donates
-whatever it is the last to use, so only arguments with an output of the same type are donated to XLA;
-the others are dropped by the engine.
+whatever it is the last to use. So only arguments with an output of the same type are donated to XLA;
+the engine drops the others.
 """
 
 import os
@@ -34,20 +34,20 @@ Executable = Callable[..., list[jax.Array]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where calls run: a mesh, and whether they return a witness as one more output (see `in_flight`)."""
+    """A mesh that calls run on, and whether they return a witness as one more output (see `actor.InFlight`)."""
 
     mesh: Mesh
     has_witness: bool
 
     def adds_witness(self, call: Call) -> bool:
-        """A call without outputs needs one everywhere."""
+        """Returns True if a call returns a witness; one without outputs always does."""
         return self.has_witness or not call.outputs
 
 
 def compile_calls(
     program: Program, sites: tuple[Site, ...], *, on_progress: Progress | None = None
 ) -> Mapping[tuple[int, Site], Executable]:
-    """The executable of every call on every site where an actor runs it.
+    """Compiles every call for every site where an actor runs it.
 
     Args:
         sites: one for each actor; equal ones share their executables.
@@ -82,7 +82,7 @@ def compile_calls(
 
 
 def usable_donations(call: Call) -> tuple[int, ...]:
-    """The donated arguments that have an output of their own to live on in."""
+    """The donated arguments whose buffers an output of the same type can reuse."""
     free = Counter(_layout(type_) for type_ in call.outputs)
     usable = []
     for position in call.donated:
@@ -116,7 +116,7 @@ def _compile_group(call: Call, group: list[Site], enable_x64: bool) -> list[Exec
 
 
 def make_function(call: Call, *, adds_witness: bool) -> Executable:
-    """The function to compile for a call."""
+    """Makes the function to compile for a call."""
     run = jax.extend.core.jaxpr_as_fun(call.code)
 
     def function(*args: jax.Array) -> list[jax.Array]:

@@ -1,4 +1,4 @@
-"""Makes a program ready to run: each actor's list, with all resolved that is the same in every step.
+"""Makes a program ready to run: resolves, in each actor's list, all that is the same in every step.
 
     run     s5 = 0F0 stage0_forward#0(s0, s1)    RUN (call, executable, gather, outputs, dead, adds_witness)
     send    s5 -> actor 1                        SEND (channel, ((5, move),))
@@ -38,7 +38,7 @@ class LinkedInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedOutput:
-    """A slot to hand out after the last instruction; a borrowed one, which stays in use, as a copy."""
+    """A slot to return after the last instruction; a borrowed one, which stays in use, as a copy."""
 
     slot: int
     is_borrowed: bool
@@ -46,7 +46,7 @@ class LinkedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorList:
-    """What one actor runs.
+    """The resolved instruction list of one actor.
 
     Attributes:
         instructions: tuples (kind, order, name, position, work), where the work depends on the kind.
@@ -68,7 +68,7 @@ class ActorList:
 def link_program(
     program: Program, sites: tuple[Site, ...], executables: Mapping[tuple[int, Site], Executable]
 ) -> tuple[ActorList, ...]:
-    """One list for each actor."""
+    """Resolves the list of each actor."""
     shared = _Shared(program, dict(enumerate(sites)), executables)
     return tuple(_ActorLinker(shared, actor).link() for actor in range(len(program.actors)))
 
@@ -81,10 +81,10 @@ def link_actor(
     executables: Mapping[tuple[int, Site], Executable],
     wrap: "Callable[[Run, Executable], Executable]",
 ) -> ActorList:
-    """The list of the one actor that this process has; the others are elsewhere.
+    """Resolves the list of the one actor that this process has; the others are elsewhere.
 
-    What is sent has the layout that the receiver wants, on a mesh of the same shape, but stays on this actor's
-    devices: a transport takes it from there.
+    Arrays to send get the layout that the receiver wants, on a mesh of the same shape, but stay on this actor's
+    devices: a transport takes them from there.
 
     Args:
         wrap: gets every task and its executable, and returns what to call.
@@ -93,7 +93,7 @@ def link_actor(
 
 
 def gatherer(slots: tuple[int, ...]) -> Callable[[list[Any]], Any]:
-    """A function that takes these places out of a list, as something to unpack."""
+    """Returns a function that takes these places out of a list, as something to unpack."""
     if len(slots) == 1:
         return operator.itemgetter(slice(slots[0], slots[0] + 1))
     return operator.itemgetter(*slots) if slots else operator.itemgetter(slice(0, 0))
@@ -107,7 +107,7 @@ def _as_range(slots: tuple[int, ...]) -> slice | tuple[int, ...]:
 
 
 class _Shared:
-    """What the links of all actors use, each thing made once."""
+    """The shardings, transfers and constants that the links of all actors share, each made once."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _ActorLinker:
         return linked
 
     def _arrivals(self, source: int, message: int, position: int) -> list[tuple[Any, ...]]:
-        """All messages of a source up to this one that have not arrived before."""
+        """Waits for all messages of a source up to this one that have not arrived before."""
         first, self.num_arrived[source] = self.num_arrived[source], max(message + 1, self.num_arrived[source])
         order = self.shared.orders.get((self.actor, position), len(self.shared.orders))
         return [

@@ -1,13 +1,13 @@
 """One actor's part of one step: binds the inputs, runs the list, fills the cells of the results.
 
 A part is either run by the actor's own thread, which waits for messages, or played together with the other
-actors' parts by one thread (see `pace`): then it stops where a message is missing, and goes on later.
+actors' parts by one thread (see `in_process.pace`): then it stops where a message is missing, and goes on later.
 
 `_run` is the loop that everything else is kept out of: it costs about 4 us a task over the bare calls and
 transfers, and a whole step about 10 (`benchmarks/engine_overhead.py`).
 
 When a task fails, or an actor that this one waits for gives up, this one gives up too:
-it tells everyone it sends to (`_GAVE_UP` in the place of a message), gives back the donated inputs that no
+it sends `_GAVE_UP` in the place of a message to everyone it sends to, gives back the donated inputs that no
 task has consumed, and is ready for the next step.
 """
 
@@ -55,7 +55,7 @@ class ListRun:
 
         Args:
             is_in_place: tasks run in the calling thread and are looked at when they return.
-            fastest_s: takes, for each call, the least time if tasks run in place.
+            fastest_s: receives, for each call, its fastest time if tasks run in place.
             after: a step that must have ended before, as it was not queued on the same thread.
             shared_cells: donated cells that another actor reads too; whoever donates them gets a copy.
             engine: kept so that it is not collected, and its threads halted, before its work is done.
@@ -80,7 +80,7 @@ class ListRun:
             pass
 
     def play(self, feeder: Feeder, *, waits: bool) -> Iterator[None]:
-        """Does everything, and yields wherever a message is missing, unless it waits for them."""
+        """Runs the part, and yields wherever a message is missing, unless it waits for messages."""
         slots: list[Any] = [None] * self._list.num_slots
         try:
             if self._after is not None:

@@ -1,4 +1,4 @@
-"""Who makes, uses last and gives away each slot of an actor: what a link must know to share arrays safely."""
+"""Finds the producer, the last use and the donation of each slot of an actor, to share arrays safely."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class SlotUses:
 
 
 def find_slot_uses(program: Program, actor: ActorProgram) -> SlotUses:
-    """One pass over the actor's list."""
+    """Finds them in one pass over the actor's list."""
     producers: dict[int, str] = {}
     last_uses: dict[int, int] = {}
     messages: dict[int, list[tuple[int, ...]]] = {}
@@ -51,10 +51,10 @@ def find_slot_uses(program: Program, actor: ActorProgram) -> SlotUses:
 
 
 def may_share(sender: SlotUses, slot: int, position: int, receiver: SlotUses, received: int) -> bool:
-    """Whether two actors on the same devices may hold one and the same array after a send.
+    """Returns True if two actors on the same devices may hold one and the same array after a send.
 
     Only a value that a task of the sender made and that does not leave the step there: nobody can donate it
-    behind the receiver's back. If the receiver gives it away itself, the send must be its last use.
+    while the receiver still uses it. If the receiver gives it away itself, the send must be its last use.
     """
     if slot not in sender.producers or slot in sender.outputs:
         return False

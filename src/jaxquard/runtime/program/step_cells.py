@@ -1,6 +1,6 @@
-"""Which cells make up each result of a program: parts along the first dim, and copies of a part.
+"""The cells of a step: those that it is given, of which donated ones are taken, and those that it fills.
 
-What happens to the cells that a step is given: donated ones are taken, before anything runs.
+A result of a program has parts along the first dim, and copies of each part; every copy is a cell on an actor.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from jaxquard.runtime.step_state import StepState
 
 
 def find_sources(inputs: Sequence[Sequence[Any]], kind: type) -> frozenset[StepState]:
-    """The steps under way, or failed, whose results go into this one; `kind` is the class of cells."""
+    """Finds the steps, under way or failed, whose results go into this one; `kind` is the class of cells."""
     cells = (value for values in inputs for value in values if isinstance(value, kind))
     states = {cell.step for cell in cells if cell.step is not None}
     return frozenset(state for state in states if state.error is not None or not state.is_finished)
@@ -73,7 +73,7 @@ class ResultLayout:
 
 
 def find_results(program: Program) -> tuple[ResultLayout, ...]:
-    """One layout for each result number; cells are numbered as `link_program` orders the output slots."""
+    """Finds the layout of each result; cells are numbered as `link_program` orders the output slots."""
     copies: dict[tuple[int, int], list[tuple[int, int]]] = {}
     types: dict[tuple[int, int], ArrayType] = {}
     for actor, actor_program in enumerate(program.actors):

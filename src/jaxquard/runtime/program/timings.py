@@ -1,4 +1,4 @@
-"""When each task and transfer of one step really ran, on one clock.
+"""Measures when each task and transfer of one step really ran, on one clock.
 
 An end is when the result was there, not when it was dispatched. On CPU an actor has one task in flight, so
 its thread simply waits for the task and looks at the clock. Elsewhere that would stop the actor from
@@ -29,7 +29,7 @@ from jaxquard.ir.timeline import Span, Timeline, Track
 
 
 class ActorClock:
-    """Notes dispatches and ends on one actor; positions are those of the program's instructions."""
+    """Records dispatches and ends on one actor; positions are those of the program's instructions."""
 
     def __init__(self, *, waits_in_place: bool) -> None:
         self.dispatches: dict[int, float] = {}
@@ -46,7 +46,7 @@ class ActorClock:
         self._watch(1, position, arrays)
 
     def close(self) -> None:
-        """Waits until every end is noted."""
+        """Waits until every end is recorded."""
         for watcher in self._watchers or ():
             watcher.close()
 
@@ -59,7 +59,7 @@ class ActorClock:
 
 
 class Watcher:
-    """A thread that waits for arrays in order and notes when they were ready."""
+    """A thread that waits for arrays in order and records when they were ready."""
 
     def __init__(self, ends: dict[int, float]) -> None:
         self._ends = ends
@@ -71,12 +71,12 @@ class Watcher:
         self._inbox.put((position, arrays))
 
     def close(self) -> None:
-        """Waits until everything is noted."""
+        """Waits until everything is recorded."""
         self._inbox.put(None)
         self._thread.join()
 
     def leave(self) -> None:
-        """Lets the thread end by itself, as it may wait for what never comes."""
+        """Lets the thread end by itself, as it may wait for an array that never comes."""
         self._inbox.put(None)
 
     def _run(self) -> None:
@@ -86,7 +86,7 @@ class Watcher:
 
 
 def _wait_for(arrays: list[jax.Array]) -> None:
-    """Failed and donated arrays are ready too: who else looks at them says what is wrong."""
+    """Waits for arrays; failed and donated ones count as ready, as their errors are reported elsewhere."""
     for array in arrays:
         try:
             array.block_until_ready()
@@ -95,7 +95,7 @@ def _wait_for(arrays: list[jax.Array]) -> None:
 
 
 def make_timeline(program: Program, clocks: Sequence[ActorClock]) -> Timeline:
-    """Puts the notes of all actors together; times count from the first dispatch of the step."""
+    """Joins the records of all actors; times count from the first dispatch of the step."""
     spans = []
     arrivals = _find_arrivals(program, clocks)
     for actor, (actor_program, clock) in enumerate(zip(program.actors, clocks, strict=True)):

@@ -1,11 +1,8 @@
-"""What the controller and the processes of the actors say to each other. All of it can be pickled.
-
-A step and its reply as lists of plain values.
+"""Messages between the controller and the processes of the actors. All of them can be pickled.
 
 Ray packs lists, numbers, texts and bytes by itself, and anything else through pickle. A step is the one thing that is
 sent all the time: with 4 actors, a call and its reply took 2.4 ms as lists where bare objects took four times as long.
-
-Puts the values of a cell together from what each process of its actor has.
+So a step and its reply cross as lists of plain values (`pack_order`, `pack_reply`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +18,7 @@ from jaxquard.runtime.transports.protocol import TransportReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What a process must know before JAX starts in it.
+    """The configuration of a process, needed before JAX starts in it.
 
     Attributes:
         rank: which of the actor's processes it is.
@@ -44,12 +41,12 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """What a process tells of itself once it is up.
+    """The description of a process, once it is up.
 
     Attributes:
         boot: the same for processes on one kernel, which share a monotonic clock.
-        log_paths: where its standard output and error go.
-        activity_path: the file in which it keeps what it is doing.
+        log_paths: the files of its standard output and error.
+        activity_path: the file that says what it is doing.
         num_oom_kills: how many processes its host's kernel has killed for their memory so far.
     """
 
@@ -98,7 +95,7 @@ class StepOrder:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Turn:
-    """When an actor may do something: after everything with a lower number of the same epoch.
+    """The place of an action in an actor's order: after everything with a lower number of the same epoch.
 
     A failure ends an epoch: what has not started then never does.
     """
@@ -121,7 +118,7 @@ class RemoteFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReport:
-    """Seconds on the process's own clock, by instruction; and for each source, by number, when messages arrived."""
+    """Seconds on the process's own clock: by instruction, and for each source the arrivals of messages by number."""
 
     dispatches: dict[int, float]
     ends: dict[int, float]
@@ -130,7 +127,7 @@ class ClockReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReply:
-    """What became of a step on one process.
+    """The outcome of a step on one process.
 
     Attributes:
         is_complete: whether it ran to its end.
@@ -153,8 +150,8 @@ class Heartbeat:
 
     Attributes:
         time_s: the process's clock.
-        activity: what it is doing.
-        report: how far its messages have come.
+        activity: the task that it runs, or what else it does.
+        report: the progress of its messages.
     """
 
     time_s: float
@@ -221,7 +218,7 @@ Shard = tuple[tuple[tuple[int, int], ...], np.ndarray]
 
 
 def join_shards(by_process: Sequence[Sequence[Shard]]) -> np.ndarray:
-    """The whole array; every process gives the parts that it has, with the bounds of each along each dim."""
+    """Joins an array from the shards of each process, which come with their bounds along each dim."""
     shards = [shard for shards in by_process for shard in shards]
     index, data = shards[0]
     if all(other == index for other, _ in shards):

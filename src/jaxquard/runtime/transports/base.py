@@ -60,7 +60,7 @@ def wait_until(is_done: Callable[[], bool], *, should_stop: Callable[[], bool]) 
 
 
 def are_ready(arrays: Sequence[Any]) -> bool:
-    """Whether all of these arrays have arrived or failed; there are no random keys among them."""
+    """Returns True once all of these arrays have arrived or failed; there are no random keys among them."""
     return all(array.is_ready() for array in arrays)
 
 
@@ -73,7 +73,7 @@ class ChannelEnd(Generic[ProgressT]):
     """
 
     by_device: ClassVar[bool] = False
-    """Whether each device's part crosses as an array of its own."""
+    """True if each device's shard crosses as a separate array."""
 
     def __init__(self, channel: Channel, *, program_id: int, mesh: Mesh, progress: ProgressT) -> None:
         self.channel = channel
@@ -188,7 +188,7 @@ class BaseTransport(abc.ABC):
         progress = self._progress.add_receiver(peer=channel.source, program_id=program_id)
         return self._make_receiver(channel, program_id=program_id, mesh=mesh, progress=progress)
 
-    def start(self, program_id: int) -> None:  # noqa: B027: most transports have nothing to prepare
+    def start(self, program_id: int) -> None:  # noqa: B027  Most transports have nothing to prepare.
         """See `protocol.Transport.start`."""
 
     def report(self) -> TransportReport:

@@ -1,4 +1,4 @@
-"""Where the parts of each array of a channel lie, as plain data that two processes can compare.
+"""The placement of each array of a channel on devices, as plain data that two processes can compare.
 
 Transports match shards by their place in the mesh and do not look at indices: `float32[4,4]{x,-}` and
 `float32[4,4]{-,x}` on two devices have shards of equal size, and one would arrive as the other. So each
@@ -43,7 +43,7 @@ class ChannelLayout:
 
 
 def describe_layout(source: int, target: int, messages: tuple[tuple[ArrayType, ...], ...], mesh: Mesh) -> ChannelLayout:
-    """The layout of a channel's arrays on one end's mesh."""
+    """Describes the layout of a channel's arrays on one end's mesh."""
     known: dict[ArrayType, ArrayLayout] = {}
     for type_ in (type_ for message in messages for type_ in message):
         if type_ not in known:
@@ -54,7 +54,7 @@ def describe_layout(source: int, target: int, messages: tuple[tuple[ArrayType, .
 
 
 def describe_array(type_: ArrayType, mesh: Mesh) -> ArrayLayout:
-    """Where the parts of an array of this type lie on a mesh."""
+    """Describes the shards that an array of this type has on a mesh."""
     ranks = process_ranks(mesh)
     indices = sharding_on(mesh, type_).devices_indices_map(type_.shape)
     return ArrayLayout(
@@ -98,7 +98,7 @@ def compare_layouts(sender: ChannelLayout, receiver: ChannelLayout) -> None:
 
 
 def describe_difference(sender: ArrayLayout, receiver: ArrayLayout) -> str:
-    """In what two layouts differ, in one line."""
+    """Describes the difference of two layouts in one line."""
     if (sender.dtype, sender.shape) != (receiver.dtype, receiver.shape):
         texts = [f"{end.dtype}[{','.join(map(str, end.shape))}]" for end in (sender, receiver)]
         return f"the sender has {texts[0]}, the receiver expects {texts[1]}."

@@ -1,4 +1,4 @@
-"""What a transport's channels have done so far, kept so that any thread can read it.
+"""The progress of a transport's channels, which any thread can read.
 
 A message counts as sent, for a watchdog, when its values are computed: before that it cannot arrive, however
 long the computation takes, and nothing is wrong.
@@ -14,7 +14,7 @@ from jaxquard.runtime.transports.protocol import MessageStatus, TransportReport
 
 
 class SenderProgress:
-    """How far a sender has come."""
+    """The progress of a sender."""
 
     __slots__ = ("_last", "_lock", "_unfinished", "count", "peer", "program_id")
 
@@ -38,7 +38,7 @@ class SenderProgress:
             return _status(self.peer, self.program_id, self._last)
 
     def _look(self) -> None:
-        """Lets go of what is computed; what is donated since then was."""
+        """Drops messages that are computed; one that was donated since then was computed too."""
         while self._unfinished:
             step, number, parts = self._unfinished[0]
             if not all(part.is_deleted() or part.is_ready() for part in parts):
@@ -48,7 +48,7 @@ class SenderProgress:
 
 
 class ReceiverProgress:
-    """How far a receiver has come; only its own thread writes."""
+    """The progress of a receiver; only its own thread writes."""
 
     __slots__ = ("_waiting", "count", "peer", "program_id")
 

@@ -1,11 +1,11 @@
-"""What carries messages between actors that are processes: the protocol that every transport keeps.
+"""The protocol that every transport keeps: it carries messages between actors that are processes.
 
 A `Channel` is all that one actor sends to another in one step, as a list of messages. Each process of the
 source opens a `Sender` for it, each process of the target a `Receiver`; process r of one actor talks to
 process r of the other. Before the first step, whoever holds both ends compares their layouts
 (`layout.compare_layouts`).
 
-What every transport promises:
+Every transport promises:
 
 - Messages of a channel arrive in order, bit for bit, or `recv` raises. They are matched by (program id, step,
   number). The caller numbers all steps, of all programs, by one count that grows and that all actors
@@ -48,8 +48,8 @@ class Channel:
             them this sharding, on its own mesh, before it sends them.
         orders: for each message its place in the program's global order (`ir.program_order`): increasing
             in a channel, unique in a program.
-        may_donate: for each message, whether the source may give its buffers away afterwards, and so
-            must know when they were taken.
+        may_donate: for each message, whether the source may donate its buffers afterwards, and so
+            must know when the peer has them.
     """
 
     source: int
@@ -86,7 +86,7 @@ class MessageStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportReport:
-    """How far a transport has come, for a watchdog that sees all actors.
+    """The progress of a transport, for a watchdog that sees all actors.
 
     If an actor waits for a message that is not after the last one that its peer has sent, that message is
     under way, and has been for at least the smaller of the two ages: beyond some limit, it is lost.
@@ -108,7 +108,7 @@ class Sent(Protocol):
     """A message on its way."""
 
     def is_taken(self) -> bool:
-        """Whether the peer's process has the bytes, so that the buffers may be donated here."""
+        """Returns True once the peer's process has the bytes, so that the buffers may be donated here."""
         ...
 
 
@@ -128,7 +128,7 @@ class Sender(Protocol):
     def layout(self) -> ChannelLayout: ...
 
     def send(self, step: int, number: int, arrays: Sequence[jax.Array]) -> Sent | None:
-        """Hands a message over; None if the channel says that its buffers are never donated.
+        """Sends a message; returns None if the channel says that its buffers are never donated.
 
         Raises:
             LayoutError: if an array is not laid out as the channel says.
@@ -175,7 +175,7 @@ class Transport(Protocol):
 
     @property
     def address(self) -> str:
-        """What peers need in order to connect."""
+        """The address that peers connect to."""
         ...
 
     def connect(self, peers: Mapping[int, Sequence[str]]) -> None:

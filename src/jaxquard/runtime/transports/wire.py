@@ -1,4 +1,4 @@
-"""Arrays of a message as what crosses between two processes, and back.
+"""Turns the arrays of a message into what crosses between two processes, and back.
 
     float32[4,4]{x,-}, this process has the whole mesh     itself
     float32[4,4]{x,-}, this process has 2 of 4 devices     2 arrays float32[1,4], each on one device
@@ -136,7 +136,7 @@ def local_devices(mesh: Mesh) -> list[jax.Device]:
 
 
 def _local_bytes(part: jax.ShapeDtypeStruct) -> int:
-    """What an array takes on all devices of this process together."""
+    """The bytes of an array on all devices of this process together."""
     shard = math.prod(part.sharding.shard_shape(part.shape))
     return shard * part.dtype.itemsize * len(part.sharding.addressable_devices)
 

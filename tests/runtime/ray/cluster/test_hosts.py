@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from jaxquard.runtime.ray.cluster.hosts import is_this_host, kill_process, list_hosts, read_tail
+from jaxquard.runtime.ray.cluster.hosts import is_this_host, kill_process, list_hosts
 from tests.runtime.ray.cluster_hosts import joined
 
 pytest.importorskip("ray")
@@ -33,30 +33,6 @@ def sleeper():
         process.kill()
 
 
-def test_tail(node_id, tmp_path):
-    path = tmp_path / "log"
-    path.write_text("".join(f"line {number}\n" for number in range(100_000)) + "the end é")
-    assert read_tail(node_id, str(path), 3, timeout_s=LIMIT_S) == "line 99998\nline 99999\nthe end é"
-
-
-def test_tail_of_a_short_file(node_id, tmp_path):
-    path = tmp_path / "log"
-    path.write_text("only\n")
-    assert read_tail(node_id, str(path), 3, timeout_s=LIMIT_S) == "only"
-
-
-def test_tail_of_one_endless_line(node_id, tmp_path):
-    path = tmp_path / "log"
-    path.write_text("x" * 1_000_000)
-    tail = read_tail(node_id, str(path), 2, timeout_s=LIMIT_S)
-    assert tail is not None
-    assert set(tail) == {"x"}
-
-
-def test_tail_of_no_file(node_id, tmp_path):
-    assert read_tail(node_id, str(tmp_path / "missing"), 3, timeout_s=LIMIT_S) is None
-
-
 def test_kill(node_id, sleeper):
     assert kill_process(node_id, sleeper.pid, timeout_s=LIMIT_S)
     assert sleeper.wait(LIMIT_S) == -signal.SIGKILL
@@ -76,7 +52,6 @@ def test_kill_a_process_that_is_gone(node_id, sleeper):
 
 def test_a_host_that_never_was():
     nowhere = "e" * 56
-    assert read_tail(nowhere, "/etc/hostname", 3, timeout_s=2) is None
     assert not kill_process(nowhere, 1, timeout_s=2)
 
 
@@ -85,7 +60,6 @@ def test_a_host_that_does_not_answer(cluster, sleeper):
     raylet = node.all_processes["raylet"][0].process.pid
     os.kill(raylet, signal.SIGSTOP)
     try:
-        assert read_tail(node.node_id, "/etc/hostname", 3, timeout_s=1) is None
         assert not kill_process(node.node_id, sleeper.pid, timeout_s=1)
     finally:
         os.kill(raylet, signal.SIGCONT)

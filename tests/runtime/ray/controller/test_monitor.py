@@ -10,7 +10,7 @@ def test_a_process_that_starts_may_be_silent():
     """The machine is slow: it takes longer to come up than it may be silent later."""
     lost = []
     monitor = Monitor(
-        SimpleNamespace(), limit_s=3.0, on_lost=lambda worker, how: lost.append(how), on_tick=lambda: None
+        SimpleNamespace(), timeout_s=3.0, on_lost=lambda worker, how: lost.append(how), on_tick=lambda: None
     )
     worker, pulse = WorkerProcess(actor=0, rank=0, handle=SimpleNamespace()), _Pulse()
     monitor._note_silence(worker, pulse, 10.0)

@@ -1,4 +1,4 @@
-"""Notes between processes, here within one."""
+"""Signals between processes, here within one."""
 
 import queue
 
@@ -11,14 +11,14 @@ from jaxquard.runtime.transports.collective.signals import Signal, SignalKind, S
 def pair():
     ends = []
     for actor in range(2):
-        signals = queue.Queue()
+        inbox = queue.Queue()
         signals = Signals(
             actor,
             host="127.0.0.1",
-            on_signal=lambda peer, signal, signals=signals: signals.put((peer, signal)),
-            on_lost=lambda peer, signals=signals: signals.put((peer, "lost")),
+            on_signal=lambda peer, signal, inbox=inbox: inbox.put((peer, signal)),
+            on_lost=lambda peer, inbox=inbox: inbox.put((peer, "lost")),
         )
-        ends.append((signals, signals))
+        ends.append((signals, inbox))
     for own, other in ((0, 1), (1, 0)):
         ends[own][0].connect(other, ends[other][0].address)
     yield ends
@@ -26,7 +26,7 @@ def pair():
         signals.close()
 
 
-def test_notes_arrive_in_order(pair):
+def test_signals_arrive_in_order(pair):
     (first, from_second), (second, from_first) = pair
     signals = [Signal(SignalKind.OFFER, step, 2**40, -step) for step in range(500)]
     for signal in signals:

@@ -15,7 +15,7 @@ _running: "weakref.WeakSet[BackgroundCall]" = weakref.WeakSet()
 
 
 class BackgroundCall:
-    """A function that runs in a thread of its own."""
+    """A function that runs in a separate thread."""
 
     def __init__(self, function: Callable[[], None], *, name: str) -> None:
         self._function = function

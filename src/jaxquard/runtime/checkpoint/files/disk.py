@@ -1,6 +1,7 @@
-"""What goes wrong with files, in one line: a disk that is full (whose, what is needed, what is free), and the rest.
+"""Durable writes, and errors of files in one line.
 
-Bytes that are still there after a power cut: files are synced, and the folders that name them.
+Files are synced, and the folders that name them, so that they are still there after a power cut. The error of a full
+disk says whose disk it is, how much is needed and how much is free.
 """
 
 import errno
@@ -10,6 +11,7 @@ import socket
 from pathlib import Path
 
 from jaxquard.errors import CheckpointError, JaxquardError
+from jaxquard.runtime.step_state import error_lines
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -50,7 +52,7 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
 
 def disk_full(folder: Path, needed_bytes: int) -> CheckpointError:
-    """The error of a disk that is full, with what it has free now."""
+    """Makes the error of a full disk, with what is free now."""
     return CheckpointError(
         f"the disk is full on {socket.gethostname()}: {os.fspath(folder.parent)} has {human(_free_bytes(folder))} "
         f"free, and saving takes {human(needed_bytes)} there. Nothing was replaced: the last checkpoint is whole. Make "
@@ -59,7 +61,7 @@ def disk_full(folder: Path, needed_bytes: int) -> CheckpointError:
 
 
 def write_error(error: Exception, folder: Path, needed_bytes: int) -> JaxquardError:
-    """What went wrong while writing into a folder, in our words."""
+    """Turns an error of writing into a folder into a CheckpointError."""
     if isinstance(error, JaxquardError):
         return error
     if _is_full(error):
@@ -92,7 +94,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that caused it, is of a full disk; TensorStore only says so in words."""
+    """Returns True if an error, or one that caused it, is of a full disk; TensorStore has only the message."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return True
@@ -104,6 +106,4 @@ def _is_full(error: BaseException | None) -> bool:
 
 def one_line(error: Exception) -> str:
     """The first line of an error, without what TensorStore adds for itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    line = lines[0] if lines else type(error).__name__
-    return line.split(" [tensorstore_spec=")[0].rstrip(".")
+    return error_lines(error)[0].split(" [tensorstore_spec=")[0].rstrip(".")

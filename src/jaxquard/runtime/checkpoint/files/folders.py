@@ -5,10 +5,8 @@
     runs/last                 the checkpoint
 
 A save renames `last` to `.last.replaced`, then the new folder to `last`, and only then deletes the old one. So at every
-instant one of `last` and `.last.replaced` is whole, and that is what `find_checkpoint` looks for. What a crashed save
-left behind, the next one to the same path removes.
-
-Which paths are being saved to: a second save, or a restore, waits for the first.
+instant one of `last` and `.last.replaced` is whole, and `find_checkpoint` looks for both. The next save to the same
+path removes what a crashed one left behind. A second save, or a restore, waits for the first (`SAVES`).
 """
 
 import contextlib
@@ -24,7 +22,7 @@ from jaxquard.runtime.checkpoint.files.manifest import MANIFEST_NAME
 
 
 class PathsInProgress:
-    """Paths in use, of this process."""
+    """The paths that this process is saving to."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -137,7 +135,7 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nothing is there, or an empty folder, which a rename replaces."""
+    """Returns True if nothing is there, or an empty folder, which a rename replaces."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 

@@ -1,14 +1,12 @@
-"""`jaxquard.json`: what a checkpoint holds, and in which pieces.
+"""`jaxquard.json`: the leaves of a checkpoint, and the pieces of each.
 
     {"schema": 1, "id": "5f...", "leaves": [
         {"path": "['params']['w']", "dtype": "float32", "shape": [8, 4], "pieces": [
             {"folder": "actors", "key": "p0", "starts": [0, 0], "shape": [4, 4]}, ...]}, ...]}
 
 The pieces of a leaf are disjoint and cover it. A piece is one array in an orbax checkpoint, the folder of which lies
-beside this file. Of random keys (dtype `key<fry>`) the data are saved, so their pieces have a dim more than the leaf.
-The file is written last: a folder without it is no checkpoint.
-
-The type in which a leaf is on disk: its own, or for random keys that of their data.
+beside this file. Of random keys (dtype `key<fry>`) the data are saved, so their pieces have a dim more than the leaf
+(`DataType`). The file is written last: a folder without it is no checkpoint.
 """
 
 import dataclasses
@@ -152,13 +150,13 @@ class DataType:
 
 
 def data_type(leaf: LeafRecord) -> DataType:
-    """Of a leaf."""
+    """Returns the type in which a leaf is on disk: its own, or for random keys that of their data."""
     return data_type_of(leaf.dtype)
 
 
 @functools.cache
 def data_type_of(dtype: str) -> DataType:
-    """Given the name of a dtype."""
+    """Returns the type on disk for the name of a dtype."""
     if not is_key(dtype):
         return DataType(dtype=_jax_compat.dtype_named(dtype))
     make = functools.partial(jax.random.key, 0, impl=_jax_compat.key_implementation(dtype))

@@ -1,7 +1,7 @@
 """NumPy arrays under names, as an orbax checkpoint. Only this file knows orbax.
 
 Orbax is imported when it is first needed: it takes half a second, and `import jaxquard` does without. Its own protocol
-for several processes is told that this process is alone, as each of ours writes a checkpoint of its own: also those
+for several processes is set up as if this process were alone, as each of ours writes a separate checkpoint: also those
 that share a `jax.distributed`, where it would otherwise wait for the others at barriers. There, all but the first
 write the values themselves, in the same format: orbax takes NumPy arrays for copies, which the first process has too.
 Nothing is compressed: the state of a training is noise, which takes twice the time and gets a few per cent smaller.
@@ -76,7 +76,7 @@ def _checkpointer(ocp: Any) -> Any:
 
 
 def _numpy_handler(ocp: Any) -> Any:
-    """The arrays to be written are copies already; where orbax can be told so (after 0.12.4), it copies no more."""
+    """Makes the handler of NumPy arrays. They are copies already; after 0.12.4 orbax can be asked to copy no more."""
     handler = ocp.type_handlers.NumpyHandler
     knows = "deepcopy_host_arrays" in inspect.signature(handler).parameters
     return handler(deepcopy_host_arrays=False) if knows else handler()

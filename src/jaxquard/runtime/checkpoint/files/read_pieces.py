@@ -47,7 +47,7 @@ class ReadJob:
 
 
 def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
-    """What each job makes.
+    """Reads what each job needs, and returns what it makes.
 
     Raises:
         CheckpointError: if the checkpoint is not there any more, or cannot be read.

@@ -1,4 +1,4 @@
-"""Boxes in an array: where a piece lies, what a device wants, and what the two share."""
+"""Boxes in an array: that of a piece, that of a device, and their overlap."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import prod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Where a box starts in each dim, and its shape."""
+    """A box: its start in each dim, and its shape."""
 
     starts: tuple[int, ...]
     shape: tuple[int, ...]
@@ -18,7 +18,7 @@ class Region:
 
     @classmethod
     def of_index(cls, index: Sequence[slice], shape: Sequence[int]) -> "Region":
-        """The box that one slice per dim cuts out of an array; dims beyond the last slice are whole."""
+        """The box that one slice per dim selects of an array; dims beyond the last slice are whole."""
         slices = (*index, *(slice(None),) * (len(shape) - len(index)))
         bounds = [part.indices(size)[:2] for part, size in zip(slices, shape, strict=True)]
         return cls(starts=tuple(start for start, _ in bounds), shape=tuple(stop - start for start, stop in bounds))
@@ -38,7 +38,7 @@ class Region:
         return Region(starts=(*self.starts, *(0 for _ in tail)), shape=(*self.shape, *tail))
 
     def overlap(self, other: "Region") -> "Region | None":
-        """What both cover; None if that is nothing."""
+        """Returns the box that both cover; None if they are disjoint."""
         starts = tuple(map(max, self.starts, other.starts))
         stops = map(min, self._stops, other._stops)
         shape = tuple(stop - start for start, stop in zip(starts, stops, strict=True))

@@ -96,7 +96,7 @@ _Shards = list[tuple[Region, Callable[[], np.ndarray]]]
 
 
 def _start_copies(arrays: Mapping[str, jax.Array | np.ndarray]) -> dict[str, _Shards]:
-    """For each array its shards, and how to get them; the way from a device to the host is under way for all."""
+    """Starts to copy all shards to the host; returns, for each array, its shards and functions that get them."""
     return {name: _shards(array) for name, array in arrays.items()}
 
 
@@ -118,15 +118,15 @@ def _shards(array: jax.Array | np.ndarray) -> _Shards:
 
 
 def _copier(data: jax.Array) -> Callable[[], np.ndarray]:
-    """On CPU, NumPy would see the array's own memory; from elsewhere it comes in a copy anyway."""
+    """Returns a function that copies; on CPU, NumPy would see the array's own memory, elsewhere it is a copy anyway."""
     return lambda: _own_copy(np.asarray(data)) if _is_cpu(data) else np.asarray(data)
 
 
 def _is_cpu(data: jax.Array) -> bool:
-    """Memory that is the host's already. JAX 0.11 keeps such an array's buffer if a copy was asked for."""
+    """Returns True for host memory. JAX 0.11 keeps such an array's buffer if a copy was asked for."""
     return all(device.platform == "cpu" for device in data.devices())
 
 
 def _own_copy(array: np.ndarray) -> np.ndarray:
-    """In memory of its own, dense, in this machine's byte order."""
+    """Copies an array: dense, in this machine's byte order."""
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)

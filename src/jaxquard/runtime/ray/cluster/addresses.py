@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters, and a look at whether one answers before Ray tries for half a minute."""
+"""Parses addresses of Ray clusters, and checks that one answers before Ray tries for half a minute."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ _SETTINGS_FRAME = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayAddress:
-    """Where a cluster is: `ray://host:10001` for Ray's client server, `host:6379` for its control server."""
+    """The address of a cluster: `ray://host:10001` for Ray's client server, `host:6379` for its control server."""
 
     host: str
     port: int

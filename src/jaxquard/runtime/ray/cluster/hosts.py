@@ -1,13 +1,7 @@
-"""The hosts of the cluster that this process is connected to, and what is free on each.
+"""The hosts of the cluster: lists them with what is free on each, and runs small functions on them.
 
-Runs a small function on a given host of the cluster.
-
-It is sent by value, so a host without jaxquard can run it too, and none has to import JAX for it. For that it must be
-defined inside another function and import what it uses inside itself.
-
-Reads the end of a file and kills a process, on whichever host of the cluster they are.
-
-For the post-mortem of an actor: its own process cannot be asked any more, so its host is.
+A function is sent by value, so a host without jaxquard can run it too, and none has to import JAX for it. For that it
+must be defined inside another function and import what it uses inside itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +25,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResources:
-    """What a host has and what of it is free, by Ray's names: "CPU", "GPU", "TPU"."""
+    """The resources of a host, and those that are free, by Ray's names: "CPU", "GPU", "TPU"."""
 
     host: Host
     total: dict[str, float]
@@ -54,7 +48,7 @@ def list_hosts() -> tuple[HostResources, ...]:
 
 
 def is_client() -> bool:
-    """Whether this process reaches the cluster through Ray's client, with no node of its own."""
+    """Returns True if this process reaches the cluster through Ray's client, and is on none of its nodes."""
     return import_ray().util.client.ray.is_connected()
 
 
@@ -72,7 +66,7 @@ T = TypeVar("T")
 
 
 class HostUnreachable(Exception):
-    """A host did not answer: it is gone, cut off or too busy. Callers turn this into what it means to them."""
+    """A host did not answer: it is gone, unreachable or too busy. Callers turn this into an error of theirs."""
 
 
 def run_on_hosts(
@@ -111,7 +105,7 @@ def run_on_host(function: Callable[[], T], node_id: str, *, timeout_s: float) ->
 
 
 def is_this_host(node_id: str) -> bool:
-    """Whether this process runs on a host. Over Ray's client it runs on none of them."""
+    """Returns True if this process runs on a host. Over Ray's client it runs on none of them."""
     return not is_client() and import_ray().get_runtime_context().get_node_id() == node_id
 
 
@@ -137,39 +131,6 @@ def _result(reference: Any, *, in_time: bool, timeout_s: float) -> Any:
 _TIMEOUT_S = 5.0
 
 
-def read_tail(node_id: str, path: str, max_lines: int = 20, *, timeout_s: float = _TIMEOUT_S) -> str | None:
-    """The last lines of a file on a host.
-
-    Args:
-        node_id: Ray's id of the host.
-        path: the file there.
-        max_lines: how many lines at most.
-        timeout_s: how long another host may take to answer.
-
-    Returns:
-        The lines; None if the host does not answer or has no such file.
-    """
-
-    def read() -> str | None:
-        import os
-
-        most_bytes = 400 * max_lines
-        try:
-            with open(path, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - most_bytes))
-                lines = file.read().decode(errors="replace").splitlines()
-        except OSError:
-            return None
-        whole = lines[1:] if size > most_bytes and len(lines) > 1 else lines
-        return "\n".join(whole[-max_lines:])
-
-    try:
-        return run_on_host(read, node_id, timeout_s=timeout_s)
-    except HostUnreachable:
-        return None
-
-
 def kill_process(node_id: str, process_id: int, *, timeout_s: float = _TIMEOUT_S) -> bool:
     """Kills a process on a host with SIGKILL, which a frozen process cannot escape either.
 
@@ -179,7 +140,7 @@ def kill_process(node_id: str, process_id: int, *, timeout_s: float = _TIMEOUT_S
         timeout_s: how long another host may take to answer.
 
     Returns:
-        Whether the process is gone or about to be; False if the host does not answer or forbids it.
+        True if the process is gone or about to be; False if the host does not answer or forbids it.
     """
 
     def kill() -> bool:

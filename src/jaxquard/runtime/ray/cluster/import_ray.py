@@ -1,6 +1,7 @@
-"""Imports Ray when it is first needed: `import jaxquard` must not cost it, nor require it.
+"""Imports Ray when it is first needed, and calls it without its side effects on this process.
 
-Calls Ray without its side effects on this process: no console lines, no signal handler, no lasting variables.
+`import jaxquard` must neither cost nor require Ray. Calls to it leave no lines on the console, no signal handler and no
+environment variables behind.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Connects this process to a Ray cluster that is already running, or says in one line why it cannot."""
+"""Connects this process to a Ray cluster that is already running, or raises an error that says why it cannot."""
 
 import importlib
 import importlib.util
@@ -102,7 +102,7 @@ def _join_as_client(address: RayAddress) -> None:
 
 
 def _ping(address: RayAddress) -> None:
-    """Asks Ray's client server for a heartbeat; what it refuses would be retried for long by Ray."""
+    """Asks Ray's client server for an answer; Ray would retry for long what it refuses."""
     grpc, utils, messages, stubs = map(_module, _CLIENT_MODULES)
     request = messages.ClusterInfoRequest(type=messages.ClusterInfoType.PING)
     with utils.init_grpc_channel(str(address).removeprefix("ray://")) as channel:

@@ -16,13 +16,13 @@ from jaxquard.runtime.ray.cluster.import_ray import import_ray
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
 _SETTLE_S = 3.0
-"""How long resources that a closed mesh gave back may take to show as free."""
+"""The time that resources of a closed mesh may take to show as free."""
 _MAX_HOSTS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorPlacement:
-    """Where the processes of the actors are to run, held for them until `close`.
+    """The hosts of the actors' processes, reserved until `close`.
 
     Attributes:
         platform: "cpu", "gpu" or "tpu".
@@ -104,7 +104,7 @@ def place_actors(
 
 
 def bundle(platform: str, num_devices: int) -> dict[str, float]:
-    """What one process takes of a host, by Ray's names."""
+    """Returns the resources that one process takes of a host, by Ray's names."""
     return {"CPU": 1} if platform == "cpu" else {"CPU": 1, platform.upper(): num_devices}
 
 

@@ -7,9 +7,9 @@ of a network card, so that its servers listen on every interface. Here the node 
 Whatever needs `ray._private` to start a node is in this file.
 
 The kernel kills the two servers when the thread that started them ends (PR_SET_PDEATHSIG), and the workers end with
-the raylet. So a thread of its own, the keeper, starts them and waits for `close`: the caller's thread may end, Ctrl-C
-cannot cut a start in half, and a killed program leaves nothing behind but the two agents, which first try for a minute
-to report the loss.
+the raylet. So a separate thread, the keeper, starts them and waits for `close`: the caller's thread may end, Ctrl-C
+cannot interrupt a start halfway, and a killed program leaves nothing behind but the two agents, which first try for a
+minute to report the loss.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _OBJECT_STORE_BYTES = 256 * 2**20
 _NUM_CPUS = 4096
 """Ray's CPUs are a count, not cores; many, so that meshes which share this Ray all find theirs."""
 _GRACE_S = 2.0
-"""How long the raylet's children may take to end by themselves."""
+"""The time that the raylet's children may take to end by themselves."""
 _CONFIG = {
     "prestart_worker_first_driver": False,
     "enable_worker_prestart": False,
@@ -70,7 +70,7 @@ class PrivateRay:
 
     @property
     def address(self) -> str:
-        """Where its control server listens."""
+        """The address of its control server."""
         return self._node.gcs_address
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def loopback_allowed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_not_printed() -> Iterator[None]:
-    """Keeps a connection from printing what Ray has to say of processes that die: that comes as exceptions."""
+    """Keeps a connection from printing Ray's messages about processes that die: they come as exceptions."""
     from ray._private import worker
 
     before = worker.listen_error_messages

@@ -46,7 +46,7 @@ def start_or_join(address: str | None = None, *, num_cpus: int = 1) -> Session:
     Args:
         address: a cluster: "ray://host:10001", "host:6379" or "auto". None: the Ray that this process is connected
             to, or else one started here for this program alone.
-        num_cpus: how many processes that Ray must hold at least.
+        num_cpus: the minimum number of processes that a Ray started here must hold.
 
     Raises:
         MeshError: if Ray is missing, nothing answers at the address, the cluster has other versions, or this process is

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxquard.errors import MeshError
 from jaxquard.runtime.checkpoint.array_store import ArrayWriting
 from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceTable
+from jaxquard.runtime.engine import closed_error
 from jaxquard.runtime.ray.controller.ray_cell import RayCell
 from jaxquard.runtime.ray.controller.worker_group import GivenUp, WorkerGroup, WorkerProcess
 from jaxquard.runtime.remote_array import Handle
@@ -79,7 +79,7 @@ class RayStore:
     def _find_engine(self) -> _Engine:
         engine = self._engine()
         if engine is None:
-            raise MeshError("the mesh is closed. Make a new one.")
+            raise closed_error()
         return engine
 
 

@@ -5,7 +5,7 @@ program is sent once. A step is one call per process: numbers of cells, host inp
 Tensors go from process to process through a transport, never through Ray.
 
 When something fails, the epoch ends: every process stops waiting, and what is queued is given up. If all processes
-live, the next call connects them anew and goes on; if one was lost, `restart` brings it back.
+live, the next call connects them anew and goes on; if one was lost (`actor_loss`), `restart` starts it again.
 
 Its threads hold it weakly: it ends when it is closed, or when neither a mesh nor an array holds it any more.
 """
@@ -22,9 +22,10 @@ import numpy as np
 
 from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.program import Program
-from jaxquard.runtime.engine import Progress
+from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.program.step_cells import find_sources, take_donated
 from jaxquard.runtime.ray.cluster.session import Session
+from jaxquard.runtime.ray.controller.actor_loss import ActorLosses
 from jaxquard.runtime.ray.controller.checkpoint_store import RayStore
 from jaxquard.runtime.ray.controller.epochs import Epoch, Epochs
 from jaxquard.runtime.ray.controller.load_program import (
@@ -35,19 +36,19 @@ from jaxquard.runtime.ray.controller.load_program import (
     send_code,
 )
 from jaxquard.runtime.ray.controller.monitor import Monitor
-from jaxquard.runtime.ray.controller.post_mortem import PostMortem, post_mortem
 from jaxquard.runtime.ray.controller.ray_cell import RayCell
-from jaxquard.runtime.ray.controller.ray_run import RayRun, RemoteCause, find_failure
+from jaxquard.runtime.ray.controller.ray_run import RayRun, find_failure
 from jaxquard.runtime.ray.controller.replies import Arrival, collect_replies, weakly
 from jaxquard.runtime.ray.controller.step_inputs import CellMover, check_cells, drop_moved, share_once
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import StepOrder, StepReply, join_shards, pack_order
-from jaxquard.runtime.step_state import ActorPlace, StepState, TaskFailure, make_error
+from jaxquard.runtime.step_state import StepState, TaskFailure
+from jaxquard.runtime.transports.open_transport import TRANSPORTS
 from jaxquard.runtime.transports.protocol import TransferError
 
 # How many steps may be queued before a call waits for the oldest.
 _MAX_QUEUED = 4
-# A process or its peer may be gone: the monitor will say, and knows more.
+# Failures after which a process or its peer may be gone: the monitor will know.
 _HINTS_OF_LOSS = (TransferError.__name__, "ActorUnavailableError")
 
 
@@ -57,12 +58,12 @@ class RayEngine:
     def __init__(self, group: WorkerGroup, session: Session, *, heartbeat_timeout_s: float) -> None:
         self.token: object = RayStore(self)
         self.group = group
-        self._session = session
         self._epochs = Epochs(group)
         self._fresh: frozenset[int] = frozenset()
         self._numbers, self._steps, self._programs = itertools.count(1), itertools.count(1), itertools.count(1)
         self._lock = threading.RLock()
         self._runs: deque[RayRun] = deque()
+        self._survives_loss = TRANSPORTS[group.config.transport].survives_loss
         self._is_closed = False
         self._released: list[deque[int]] = [deque() for _ in range(group.config.num_actors)]
         self._loaded: weakref.WeakSet[LoadedOnRay] = weakref.WeakSet()
@@ -76,12 +77,14 @@ class RayEngine:
             daemon=True,
         )
         collector.start()
-        self.monitor = Monitor(
+        self._losses = ActorLosses(
             group,
-            limit_s=heartbeat_timeout_s,
-            on_lost=weakly(self._on_lost),
+            self._epochs,
+            self._runs,
+            heartbeat_timeout_s=heartbeat_timeout_s,
             on_tick=weakly(self._on_tick),
         )
+        self.monitor = self._losses.monitor
         self._finalizer = weakref.finalize(self, _end, self._replies, collector, self.monitor, group, session)
         self.monitor.start()
         try:
@@ -104,7 +107,7 @@ class RayEngine:
             self._check_usable()
             self._settle()
             if self.group.config.transport == "collective":
-                self._wait_for_steps()  # Opening a link is a rendezvous, which a step must not meet.
+                self._wait_for_steps()  # Opening a channel is a rendezvous, which no step may disturb.
             loaded = prepare_program(program, number=next(self._programs), num_actors=self.group.config.num_actors)
             weakref.finalize(loaded, self._forgotten.append, loaded.number)
             load_program(loaded, group=self.group, on_progress=on_progress)
@@ -131,7 +134,7 @@ class RayEngine:
             self._runs.append(run)
             num_reached = 0
             try:
-                self.group.check_losses()  # One that came since was not told to this run.
+                self.group.check_losses()  # One that was noticed since has not failed this run.
                 step = next(self._steps)
                 for actor, values in enumerate(share_once(homes, num_processes=self.group.config.num_processes)):
                     order = StepOrder(
@@ -174,7 +177,7 @@ class RayEngine:
         """A cell that is filled from the start, by a restored checkpoint."""
         return RayCell(actor=actor, number=next(self._numbers), keeper=self)
 
-    # What cells ask for.
+    # For cells.
 
     def fetch(self, actor: int, number: int) -> np.ndarray:
         """The values of a cell, put together from the processes of its actor."""
@@ -193,18 +196,18 @@ class RayEngine:
         """Starts lost actors again and gives them their programs; returns which they were."""
         with self._lock:
             if self._is_closed:
-                raise MeshError("the mesh is closed. Make a new one.")
+                raise closed_error()
             restarted: frozenset[int] = frozenset()
             while True:
                 lost = frozenset(self.group.losses)
-                if lost and self.group.config.transport == "collective":
+                if lost and not self._survives_loss:
                     lost = frozenset(range(self.group.config.num_actors))
                 restarted |= lost
                 try:
                     self._restart(lost)
                     return tuple(sorted(restarted))
                 except ActorFailed:
-                    # With its host, an actor is lost in company, but not all are missed at the same time.
+                    # With a host, several actors are lost, but not all are noticed at the same time.
                     if restarted.issuperset(self.group.losses):
                         raise
 
@@ -223,7 +226,7 @@ class RayEngine:
             if self._is_closed:
                 return
             self.group.finish_saves()
-            self._is_closed = True
+            self._is_closed = self._losses.is_closed = True
             self._epochs.end()
             cause = MeshError("the mesh was closed before the step had ended")
             for run in tuple(self._runs):
@@ -232,7 +235,7 @@ class RayEngine:
 
     def _check_usable(self) -> None:
         if self._is_closed:
-            raise MeshError("the mesh is closed. Make a new one.")
+            raise closed_error()
         self.group.check_losses()
 
     def _settle(self) -> Epoch:
@@ -245,55 +248,16 @@ class RayEngine:
         return epoch
 
     def _connect(self, epoch: int) -> None:
-        """Opens all transports and links, and gives processes that were started again their programs."""
+        """Opens all transports and channels, and gives processes that were started again their programs."""
         everyone = self.group.all_workers()
         if self.group.config.num_processes > 1:
-            self._check_idle(everyone)
+            self._losses.check_idle(everyone)
         addresses = self.group.gather([worker.handle.open_transport(epoch) for worker in everyone])
         peers = {actor: tuple(addresses[everyone.index(m)] for m in ms) for actor, ms in enumerate(self.group.workers)}
         self.group.gather([worker.handle.connect(peers) for worker in everyone])
         for loaded in tuple(self._loaded):
             send_code(loaded, self.group, self._fresh)
             connect_channels(loaded, self.group)
-
-    def _check_idle(self, workers: Sequence[WorkerProcess]) -> None:
-        """After a failure elsewhere, one process of an actor may wait for ever in a collective for another."""
-        limit_s = self.monitor.limit_s
-        idle = self.group.gather([worker.handle.wait_idle(limit_s) for worker in workers])
-        for worker, is_idle in zip(workers, idle, strict=True):
-            if not is_idle:
-                self._on_lost(worker, f"did not come out of its task within {limit_s:g} s after another one had failed")
-        self.group.check_losses()
-
-    def _on_lost(self, worker: WorkerProcess, how: str) -> None:
-        """A process is gone, or must be: everyone who waits for it is told."""
-        if not self._is_news(worker):
-            return
-        words = PostMortem() if worker.info is None else post_mortem(worker.info)
-        if worker.info is not None and words.num_oom_kills > worker.info.num_oom_kills:
-            how += " (the kernel of its host has killed a process for its memory since it started)"
-        activity = words.activity or self.monitor.last_activity(worker) or "unknown"
-        place = ActorPlace(host=worker.host, log=words.log, is_lost=True)
-        failure = TaskFailure(actor=worker.actor, order=-2, task=activity, cause=RemoteCause(how), place=place)
-        if self._is_news(worker):  # To ask its host took time.
-            self._lose([worker.actor], failure)
-
-    def _is_news(self, worker: WorkerProcess) -> bool:
-        """Whether a process belongs to the mesh, and its actor is not known to be lost."""
-        is_current = any(worker in workers for workers in self.group.workers)
-        return is_current and not self._is_closed and worker.actor not in self.group.losses
-
-    def _lose(self, actors: Sequence[int], failure: TaskFailure) -> None:
-        # Whoever is told may start them again at once: only those of now are ended.
-        workers = [worker for actor in actors for worker in self.group.workers[actor]]
-        error = make_error(failure, is_intact=False)
-        assert isinstance(error, ActorFailed)
-        error.is_lost = True
-        self.group.losses.update(dict.fromkeys(actors, error))
-        for run in tuple(self._runs):
-            run.state.fail_now(failure)
-        self._epochs.end()
-        self.group.end(workers)
 
     # Replies.
 
@@ -308,40 +272,21 @@ class RayEngine:
 
     def _take_reply(self, run: RayRun, worker: WorkerProcess, reply: StepReply) -> None:
         if reply.failure is not None and reply.failure.kind in _HINTS_OF_LOSS:
-            # Its peer may be gone: then the monitor is about to say so, and that is what to tell.
+            # Its peer may be gone: then the monitor is about to say so, and that is the error to raise.
             self.monitor.await_loss()
             if self.group.losses:
-                run.state.wait_finished(self.monitor.limit_s)
+                run.state.wait_finished(self.monitor.timeout_s)
         failure = None if self._is_closed else reply.failure
-        is_collective = self.group.config.transport == "collective"
         if not reply.is_complete and not self._is_closed:
-            # Before anyone is told: whoever is may send the next step at once, which is not one of this epoch.
+            # Before the step fails: whoever sees that may send the next one at once, which is not one of this epoch.
             self._epochs.end(run.epoch.number)
-        if failure is not None and is_collective:
-            self._lose_everyone(find_failure(failure, worker))
+        if failure is not None and not self._survives_loss:
+            self._losses.lose_everyone(find_failure(failure, worker))
         run.take_reply(worker, reply)
         while self._runs and self._runs[0].state.is_finished:
             self._runs.popleft()
-        if failure is not None and not is_collective and self.group.config.num_processes > 1:
-            self._await_partners(run, worker)
-
-    def _lose_everyone(self, failure: TaskFailure) -> None:
-        """A collective that one side never enters holds the other for ever, so all must be started again."""
-        if not self.group.losses:
-            failure.cause.add_note('With transport="collective", all actors must start again: call mesh.restart().')
-            self._lose(range(self.group.config.num_actors), failure)
-
-    def _await_partners(self, run: RayRun, worker: WorkerProcess) -> None:
-        """The other processes of an actor may wait for ever for one that failed: in a collective of their task."""
-
-        def check() -> None:
-            if not run.state.is_finished:
-                how = f"did not come out of its task within {self.monitor.limit_s:g} s after its partner had failed"
-                self._on_lost(worker, how)
-
-        timer = threading.Timer(self.monitor.limit_s, check)
-        timer.daemon = True
-        timer.start()
+        if failure is not None and self._survives_loss and self.group.config.num_processes > 1:
+            self._losses.await_partners(run, worker)
 
     def _make_room(self) -> None:
         """Waits while as many steps are queued as may be: each holds its inputs and results."""
@@ -363,7 +308,7 @@ class RayEngine:
         return tuple(released.popleft() for _ in range(len(released)))
 
     def _on_tick(self) -> None:
-        """Tells idle actors what nobody holds any more."""
+        """Sends idle actors the numbers of cells and programs that nobody holds any more."""
         if self._is_closed or not self._lock.acquire(blocking=False):
             return
         try:

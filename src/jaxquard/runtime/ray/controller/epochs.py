@@ -1,4 +1,4 @@
-"""Epochs: stretches of time in which nothing failed, each with turns of its own for every actor.
+"""Epochs: stretches of time in which nothing failed, each with its own turns for every actor.
 
 When something fails, the epoch ends: every process stops waiting, and what is queued in it is given up. The next one
 begins once all processes are connected anew. Its number and its counters are one object, so that whoever takes turns

@@ -27,7 +27,7 @@ class LoadedOnRay:
     """A program that every actor has.
 
     Attributes:
-        number: what the processes know it by.
+        number: the number by which the processes know it.
         calls_of: for each actor, the calls that it runs.
         codes: for each call, where Ray keeps its exported code: each is sent to Ray once.
         num_outputs: for each actor, how many cells a step fills.
@@ -93,7 +93,7 @@ def send_code(loaded: LoadedOnRay, group: WorkerGroup, actors: frozenset[int]) -
 
 
 def connect_channels(loaded: LoadedOnRay, group: WorkerGroup) -> None:
-    """Has every process open its ends, compares what the two ends of each link say, and lets them begin."""
+    """Has every process open its ends, compares the layouts of the two ends of each channel, and starts them."""
     everyone = group.all_workers()
     layouts = group.gather([worker.handle.link(loaded.number) for worker in everyone])
     ends: dict[tuple[int, int, int], Any] = {}
@@ -128,20 +128,20 @@ class _Compiling:
                     self._jobs.append((worker, call))
 
     def wait(self) -> None:
-        """Waits for all, and tells the user's `on_progress` of each."""
+        """Waits for all, and calls the user's `on_progress` for each."""
         num_done = 0
 
-        def note(position: int) -> None:
+        def report(position: int) -> None:
             nonlocal num_done
             num_done += 1
             if self._on_progress is not None:
                 name = self._loaded.program.calls[self._jobs[position][1]].name
                 self._on_progress(num_done, len(self._jobs), name)
 
-        self._group.gather(self._references, note, on_error=self._explain)
+        self._group.gather(self._references, report, on_error=self._explain)
 
     def _explain(self, position: int, error: Exception) -> Exception:
-        """What to raise for a call that did not compile."""
+        """Returns the error to raise for a call that did not compile."""
         if isinstance(error, JaxquardError):
             return error
         worker, call = self._jobs[position]

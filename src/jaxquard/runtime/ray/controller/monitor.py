@@ -1,11 +1,13 @@
-"""Watches over the actors' processes: heartbeats, deaths, and messages that got stuck.
+"""Notices that a process of an actor has died, is frozen, or waits for a message that got lost.
 
-A thread asks every process for a heartbeat, again and again. One that is silent for longer than the limit is frozen, and
-is killed, so that it does no harm when it wakes. A healthy process answers from a thread of its own, also while it
+A thread asks every process for a heartbeat, again and again. One that sends none for longer than the timeout is frozen,
+and is killed, so that it does no harm when it wakes. A healthy process answers from a separate thread, also while it
 compiles or computes. Time in which this process itself was stopped does not count.
 
-A message is stuck if it was sent, and waited for, for several times the limit, as a slow network takes its time: the
+A message is stuck if it was sent, and waited for, for several times the timeout, as a slow network takes its time: the
 transport has lost it.
+
+`actor_loss` says what happens next.
 """
 
 import logging
@@ -19,12 +21,12 @@ from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import Heartbeat
 
-# How many heartbeats are asked for within the limit.
+# How many heartbeats are asked for within the timeout.
 _HEARTBEATS_PER_TIMEOUT = 10
 _LONGEST_INTERVAL_S = 1.0
 _SHORTEST_INTERVAL_S = 0.05
-# How many limits a message may be on its way.
-_STUCK_LIMITS = 6
+# How many timeouts a message may be on its way.
+_STUCK_TIMEOUTS = 6
 # Rounds in a row that may go wrong before Ray counts as gone.
 _MAX_ERRORS = 3
 
@@ -34,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Pulse:
-    """What is known of one process: the heartbeat asked for, how long it has been silent, its last heartbeat."""
+    """The health of one process: the heartbeat asked for, how long it has been silent, its last heartbeat."""
 
     reference: Any = None
     silent_s: float = 0.0
@@ -45,7 +47,7 @@ class Monitor:
     """A thread that calls `on_lost(worker, how)` for every process that dies, freezes or loses a message.
 
     Args:
-        limit_s: how long a process may be silent.
+        timeout_s: how long a process may send no heartbeat.
         on_tick: called between rounds, for small things to be done now and then.
     """
 
@@ -53,13 +55,13 @@ class Monitor:
         self,
         group: WorkerGroup,
         *,
-        limit_s: float,
+        timeout_s: float,
         on_lost: Callable[[WorkerProcess, str], None],
         on_tick: Callable[[], None],
     ) -> None:
         self._group, self._on_lost, self._on_tick = group, on_lost, on_tick
-        self.limit_s = limit_s
-        self._interval_s = max(min(limit_s / _HEARTBEATS_PER_TIMEOUT, _LONGEST_INTERVAL_S), _SHORTEST_INTERVAL_S)
+        self.timeout_s = timeout_s
+        self._interval_s = max(min(timeout_s / _HEARTBEATS_PER_TIMEOUT, _LONGEST_INTERVAL_S), _SHORTEST_INTERVAL_S)
         self._pulses: dict[WorkerProcess, _Pulse] = {}
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jaxquard monitor", daemon=True)
@@ -73,7 +75,7 @@ class Monitor:
             self._thread.join(timeout=5)
 
     def last_activity(self, worker: WorkerProcess) -> str:
-        """What a process said last that it was doing."""
+        """Returns what a process was doing at its last heartbeat."""
         pulse = self._pulses.get(worker)
         return "" if pulse is None or pulse.heartbeat is None else pulse.heartbeat.activity
 
@@ -150,7 +152,7 @@ class Monitor:
         if not worker.is_started:
             return
         pulse.silent_s += elapsed_s
-        if pulse.silent_s > self.limit_s:
+        if pulse.silent_s > self.timeout_s:
             self._on_lost(worker, f"has sent no heartbeat for {pulse.silent_s:.0f} s")
 
     def _find_stuck(self, workers: list[WorkerProcess]) -> None:
@@ -159,7 +161,7 @@ class Monitor:
             if heartbeat is None or heartbeat.report is None:
                 continue
             for waiting in heartbeat.report.waiting:
-                if self._stuck_s(waiting, worker) > _STUCK_LIMITS * self.limit_s:
+                if self._stuck_s(waiting, worker) > _STUCK_TIMEOUTS * self.timeout_s:
                     self._on_lost(
                         worker,
                         f"has waited {waiting.age_s:.0f} s for message {waiting.number} that actor {waiting.peer} sent",
@@ -180,7 +182,7 @@ class Monitor:
 
 
 def describe_death(error: BaseException) -> str:
-    """Why Ray says that a process has died, in a few words."""
+    """Describes in a few words why Ray says that a process has died."""
     if "OutOfMemory" in type(error).__name__ or "running low on memory" in str(error):
         return "was killed because its host ran out of memory"
     return "has died"

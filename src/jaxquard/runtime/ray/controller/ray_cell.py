@@ -1,15 +1,16 @@
-"""The controller's handle of a buffer that an actor's process holds. The counterpart of `runtime.cell.ResultCell`."""
+"""`RayCell`: the controller's handle of a buffer that an actor's process holds; see `result_cell`."""
 
 from typing import Protocol
 
 import numpy as np
 
-from jaxquard.errors import DeletedArrayError, MeshError
+from jaxquard.errors import MeshError
+from jaxquard.runtime.result_cell import BaseCell
 from jaxquard.runtime.step_state import StepState
 
 
 class Keeper(Protocol):
-    """What a cell asks of the actors' processes."""
+    """The engine, as far as a cell asks it."""
 
     token: object
 
@@ -20,44 +21,35 @@ class Keeper(Protocol):
     def generation(self, actor: int) -> int: ...
 
 
-class RayCell:
-    """One buffer on one actor.
+class RayCell(BaseCell):
+    """A buffer that an actor's process holds.
 
     Attributes:
-        number: what the actor's process knows it by.
-        step: the step that fills it; None if it was filled from the start.
+        number: the number by which the actor's process knows it.
     """
 
     __slots__ = (
-        "__weakref__",
         "_generation",
         "_is_filled",
-        "_is_taken",
         "_keeper",
         "_value",
-        "actor",
         "number",
-        "step",
     )
 
     def __init__(self, *, actor: int, number: int, keeper: Keeper, step: StepState | None = None) -> None:
-        self.actor, self.number, self.step = actor, number, step
+        self.number = number
         self._keeper = keeper
         self._generation = keeper.generation(actor)
         self._is_filled = step is None
-        self._is_taken = False
         self._value: np.ndarray | None = None
+        super().__init__(actor=actor, step=step)  # Last: from now on the cell releases its buffer when it goes.
 
     @property
     def owner(self) -> object:
         return self._keeper.token
 
-    def is_deleted(self) -> bool:
-        """Whether a step has taken the buffer."""
-        return self._is_taken
-
     def is_ready(self) -> bool:
-        """Whether the value is computed, or known to be lost."""
+        """Returns True if the value is computed, or known to be lost."""
         return self._is_filled or self.step is None or self.step.is_finished
 
     def wait_ready(self) -> None:
@@ -84,13 +76,6 @@ class RayCell:
             return self._value.copy()
         return self._keeper.fetch(self.actor, self.number)
 
-    def check_not_taken(self) -> None:
-        if self._is_taken:
-            raise DeletedArrayError(
-                "this array was donated to a distributed step, which has taken its buffers. Use the step's "
-                "result instead, or do not donate the argument."
-            )
-
     def check_not_lost(self) -> None:
         """Raises if the process that had the buffer is gone."""
         if self._generation != self._keeper.generation(self.actor):
@@ -105,18 +90,14 @@ class RayCell:
             self._is_taken = True
             self._keeper.release(self.actor, self.number)
 
-    # What the engine does with it.
-
-    def take(self) -> None:
-        """A queued step donates the buffer: nobody else may use it from now on."""
-        self._is_taken = True
+    # For the engine.
 
     def give_back(self) -> None:
-        """The step that took the cell has failed, and left the buffer."""
+        """Undoes `take`: the step has failed, and left the buffer."""
         self._is_taken = False
 
     def fill(self, value: np.ndarray | None) -> None:
-        """The buffer is there; `value` is a small one's value."""
+        """Records that the buffer is there; `value` is its value if it is small."""
         self._value, self._is_filled = value, True
 
     def __del__(self) -> None:

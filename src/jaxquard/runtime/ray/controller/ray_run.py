@@ -1,10 +1,8 @@
 """One step under way on the processes of the actors.
 
-Puts the clocks of all processes on the controller's, for timelines.
-
-Processes on one kernel share its monotonic clock. Another host's is compared as NTP does it: the process is asked for
-its time, and that was in the middle between question and answer. The quickest of several rounds counts, and its round
-trip bounds the error. Clocks drift, so this is done for every timeline.
+Its timeline is on the controller's clock. Processes on one kernel share its monotonic clock. Another host's is compared
+as NTP does it: the process is asked for its time, and that was in the middle between question and answer. The quickest
+of several rounds counts, and its round trip bounds the error. Clocks drift, so this is done for every timeline.
 """
 
 import time
@@ -21,13 +19,13 @@ from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProc
 from jaxquard.runtime.ray.messages import ClockReport, RemoteFailure, StepReply
 from jaxquard.runtime.ray.worker.self_report import own_boot
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.step_state import ActorPlace, StepState, TaskFailure
+from jaxquard.runtime.step_state import ActorPlace, StepState, TaskFailure, error_lines
 
 _NUM_ROUNDS = 8
 
 
 def compare_clocks(group: WorkerGroup, workers: Iterable[WorkerProcess]) -> dict[WorkerProcess, float]:
-    """For each process, what to add to its clock to get this process's."""
+    """Finds, for each process, what to add to its clock to get this process's."""
     here = own_boot()
     return {
         worker: 0.0 if worker.info is not None and worker.info.boot == here else _find_offset(group, worker)
@@ -51,7 +49,7 @@ _LAST = 10**9
 
 
 class RemoteCause(Exception):
-    """What happened in, or to, another process; its traceback there is a note."""
+    """A failure in, or of, another process; its traceback there is a note."""
 
 
 class RayRun:
@@ -83,7 +81,7 @@ class RayRun:
         return self._loaded.results(self.cells)
 
     def is_done(self) -> bool:
-        """Whether every actor has answered, or the step has failed."""
+        """Returns True once every actor has answered, or the step has failed."""
         return self.state.is_finished
 
     def wait(self) -> None:
@@ -96,7 +94,7 @@ class RayRun:
         self.state.raise_error()
 
     def timeline(self) -> Timeline:
-        """Waits for the step and says when everything ran, on the controller's clock."""
+        """Waits for the step and returns when everything ran, on the controller's clock."""
         self.wait()
         firsts = [min(replies, key=lambda item: item[0].rank) for replies in self._replies]
         offsets_s = compare_clocks(self._group, [worker for worker, _ in firsts])
@@ -147,21 +145,16 @@ class RayRun:
 
 
 def describe_error(error: BaseException) -> StepReply:
-    """A call that raised, which a step is not meant to do, as a reply."""
+    """Turns an error of the call itself, which no step is meant to raise, into a reply."""
     kind = type(getattr(error, "cause", None) or error).__name__
     failure = RemoteFailure(
-        order=-1, task="(starting the step)", kind=kind, message=_last_line(error), traceback=str(error)
+        order=-1, task="(starting the step)", kind=kind, message=error_lines(error)[-1], traceback=str(error)
     )
     return StepReply(is_complete=False, is_intact=False, failure=failure)
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
-
-
 def find_failure(found: RemoteFailure, worker: WorkerProcess) -> TaskFailure:
-    """What a process says of a task that failed, as the controller tells it."""
+    """Turns a failure that a process reports into one of the controller."""
     cause = RemoteCause(found.message or found.kind)
     cause.add_note(found.traceback)
     return TaskFailure(
@@ -185,7 +178,7 @@ def _shifted(clock: ClockReport, offset_s: float) -> ClockReport:
 
 
 def _with_arrivals(program: Program, clocks: Sequence[ClockReport]) -> list[Any]:
-    """The end of a transfer is when its receiver had it."""
+    """Sets the end of each transfer to when its receiver had it."""
     for source, (actor, clock) in enumerate(zip(program.actors, clocks, strict=True)):
         numbers: dict[int, int] = {}
         for position, instruction in enumerate(actor.instructions):

@@ -1,6 +1,6 @@
 """Takes the processes' replies to steps, in the order in which each process gave them.
 
-A process runs its steps in order, but Ray may hand its replies over in another. The order matters: a step that was
+A process runs its steps in order, but Ray may deliver its replies in another. The order matters: a step that was
 given up because the one before it failed must not be the first to say so.
 """
 
@@ -56,7 +56,7 @@ def _take(found: Arrival, reply: StepReply, take: Callable[[RayRun, WorkerProces
 
 
 def _read(done: Any) -> StepReply | None:
-    """The reply; None if the step was not sent, or the process is gone: the monitor sees that, and knows more."""
+    """Returns the reply; None if the step was not sent, or the process is gone, which the monitor notices."""
     if done is None:
         return None
     ray = import_ray()
@@ -73,7 +73,7 @@ def _read(done: Any) -> StepReply | None:
 
 
 def weakly(method: Any) -> Any:
-    """A bound method that does not keep its object, and does nothing once that is gone."""
+    """Wraps a bound method so that it does not keep its object, and does nothing once that is gone."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Any) -> None:

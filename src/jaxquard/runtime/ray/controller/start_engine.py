@@ -1,9 +1,7 @@
-"""Brings the Ray runtime up: Ray itself, places for the processes, the processes, the engine.
+"""Starts the Ray runtime: Ray itself, places for the processes, the processes, the engine.
 
-What of the controller's JAX the processes of the actors take over.
-
-What changes the code of a task is in the exported code already. What is left is how it is compiled, and where compiled
-code is kept.
+The processes get some settings of the controller's JAX. Settings that change the code of a task are in the exported
+code already. What is left is how it is compiled, and where compiled code is kept.
 """
 
 import os

@@ -1,8 +1,7 @@
-"""Brings cells to the actors that take them: a small program of one send, so that values cross as in any step.
+"""Prepares the inputs of a step before it is sent: checks cells, brings them to their actors, shares large values.
 
-What a step is given, looked at before it is sent.
-
-Large host values that several processes take go into Ray's object store once.
+A cell that another actor holds is sent there by a small program of one send, so that values cross as in any step. Large
+host values that several processes take go into Ray's object store once.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from jaxquard.runtime.ray.controller.ray_run import RayRun
 
 
 def check_cells(inputs: Sequence[Sequence[Any]]) -> None:
-    """Raises for values that are not there: taken, lost with their process, or of a step that failed."""
+    """Raises for values that are not there: donated, lost with their process, or of a step that failed."""
     for values in inputs:
         for value in values:
             if isinstance(value, RayCell):
@@ -30,7 +29,7 @@ def check_cells(inputs: Sequence[Sequence[Any]]) -> None:
 
 
 def drop_moved(program: Program, inputs: Sequence[Sequence[Any]], homes: Sequence[Sequence[Any]]) -> None:
-    """A donated cell of which another actor got a copy is gone too."""
+    """Deletes donated cells of which another actor got a copy."""
     for actor, values, moved in zip(program.actors, inputs, homes, strict=True):
         for item, value, home in zip(actor.inputs, values, moved, strict=True):
             if value is not home and item.arg in program.donated_args:
@@ -53,7 +52,7 @@ class CellMover:
     def bring_home(
         self, loaded: LoadedOnRay, inputs: Sequence[Sequence[Any]], engine: _Engine
     ) -> tuple[tuple[Any, ...], ...]:
-        """The inputs, with every cell on the actor that takes it."""
+        """Returns the inputs, with every cell on the actor that takes it."""
         found: dict[tuple[RayCell, int], RayCell] = {}
         homes: list[tuple[Any, ...]] = []
         for actor, values in enumerate(inputs):
@@ -92,7 +91,7 @@ _MIN_BYTES = 64 * 1024
 
 
 def share_once(inputs: Sequence[Sequence[Any]], *, num_processes: int) -> list[list[Any]]:
-    """The inputs of each actor, with references in the place of large values that more than one process takes."""
+    """Replaces large values that more than one process takes by references to Ray's object store."""
     num_takers: dict[int, int] = {}
     for values in inputs:
         for value in values:

@@ -1,4 +1,4 @@
-"""The processes of all actors: starts them, connects them, calls them, and starts lost ones again.
+"""The processes of all actors: starts them, calls them, and starts lost ones again (see `actor_loss`).
 
 The controller speaks to a process only through `WorkerHandle`s, whose calls return references at once. Whoever waits
 for them does so in `gather`, which gives up as soon as an actor is known to be lost.
@@ -12,12 +12,14 @@ from math import prod
 from typing import Any
 
 from jaxquard.errors import ActorFailed, MeshError
+from jaxquard.runtime.engine import closed_error
 from jaxquard.runtime.ray.cluster.hosts import kill_process, list_hosts
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from jaxquard.runtime.ray.cluster.place_actors import ActorPlacement, place_actors
 from jaxquard.runtime.ray.messages import WorkerConfig, WorkerInfo
 from jaxquard.runtime.ray.worker.ray_actor import WorkerHandle, start_worker
 from jaxquard.runtime.ray.worker.turns import TurnOver
+from jaxquard.runtime.step_state import error_lines
 
 _TICK_S = 0.25
 # How often to see which hosts are there, while processes start.
@@ -33,8 +35,8 @@ class WorkerProcess:
     """One process.
 
     Attributes:
-        info: what it said when it came up.
-        is_started: whether JAX is up in it; until then the limit for starting holds, and silence means nothing.
+        info: its description of itself, once it is up.
+        is_started: True once JAX is up in it. Until then it has the time limit for starting, and needs no heartbeats.
         num_steps: how many steps it was sent.
     """
 
@@ -54,7 +56,7 @@ class WorkerProcess:
 
 @dataclass(slots=True, kw_only=True)
 class _Slot:
-    """Where an actor's processes are placed: an actor of a placement."""
+    """The place of an actor's processes: one actor of a placement."""
 
     placement: ActorPlacement
     actor: int
@@ -116,7 +118,7 @@ class WorkerGroup:
                 self._end(self.workers[actor], by_force=True)
 
     def _on_dead_hosts(self, actors: Sequence[int]) -> list[int]:
-        """Actors that were placed on a host that is gone."""
+        """Returns the actors that were placed on a host that is gone."""
         alive = {found.host.node_id for found in list_hosts()}
         places = {actor: self._slots[actor].placement.hosts[self._slots[actor].actor] for actor in actors}
         return [actor for actor, hosts in places.items() if any(host.node_id not in alive for host in hosts)]
@@ -171,7 +173,7 @@ class WorkerGroup:
         return replies
 
     def get(self, reference: Any) -> Any:
-        """A reply. If its process is gone, waits until the monitor has said so."""
+        """Returns a reply. If its process is gone, waits until the monitor has noticed."""
         ray = self._ray()
         try:
             return ray.get(reference)
@@ -182,7 +184,7 @@ class WorkerGroup:
             raise error.cause from None
         except ray.exceptions.RayError as error:
             self._await_losses(self.loss_limit_s)
-            gone = ActorFailed(f"an actor's process is gone: {_first_line(error)}")
+            gone = ActorFailed(f"an actor's process is gone: {error_lines(error)[0]}")
             gone.is_lost = True
             raise gone from error
 
@@ -197,18 +199,18 @@ class WorkerGroup:
         """Ray, while it is up: a call after that would start another, open to everyone."""
         ray = import_ray()
         if not ray.is_initialized():
-            raise MeshError("the mesh is closed. Make a new one.")
+            raise closed_error()
         return ray
 
     def _await_losses(self, limit_s: float) -> None:
-        """Gives the monitor some time to say which actor is lost, and raises what it says."""
+        """Gives the monitor some time to notice which actor is lost, and raises its error."""
         until_s = time.monotonic() + limit_s
         while not self.losses and time.monotonic() < until_s:
             time.sleep(0.02)
         self.check_losses()
 
     def check_losses(self) -> None:
-        """Raises what is known of a lost actor."""
+        """Raises the error of a lost actor, if one is lost."""
         for error in self.losses.values():
             again = ActorFailed(*error.args)
             again.__dict__.update(error.__dict__)
@@ -266,7 +268,7 @@ class WorkerGroup:
         end_s, pending = time.monotonic() + self.start_limit_s, references
         while pending and time.monotonic() < end_s:
             _, pending = ray.wait(references, num_returns=len(references), timeout=_HOSTS_S)
-            # What waits for a place on a host that is gone is never told so.
+            # Ray never fails a process that waits for a place on a host that is gone.
             if pending and self._on_dead_hosts([worker.actor for worker in workers]):
                 raise MeshError("a host was lost while actors were started on it. Try again.")
         if pending:
@@ -280,7 +282,7 @@ class WorkerGroup:
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
-            raise MeshError(f"an actor could not start: {_first_line(error)}") from error
+            raise MeshError(f"an actor could not start: {error_lines(error)[0]}") from error
 
     def _end(self, workers: Sequence[WorkerProcess], *, by_force: bool = False) -> None:
         ray = import_ray()
@@ -295,7 +297,7 @@ class WorkerGroup:
 
 
 def devices_per_process(mesh_shape: tuple[int, ...], num_processes: int) -> int:
-    """How many devices of an actor's mesh each of its processes has.
+    """Computes how many devices of an actor's mesh each of its processes has.
 
     Raises:
         MeshError: if they cannot be shared out equally.
@@ -306,8 +308,3 @@ def devices_per_process(mesh_shape: tuple[int, ...], num_processes: int) -> int:
             f"processes_per_actor={num_processes} must divide the {size} devices of an actor's mesh {mesh_shape}."
         )
     return size // num_processes
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -1,7 +1,7 @@
-"""Everything that a process of an actor does, without Ray: `worker` makes it a Ray actor.
+"""Everything that a process of an actor does, without Ray: `ray_actor` makes it a Ray actor.
 
-Its devices hold the state, in `cells` by number; the controller has the numbers. What changes cells happens in turns
-(`turns`); looking at them, compiling and heartbeats do not wait for turns.
+Its devices hold the state, in `cells` by number; the controller has the numbers. All that changes cells happens in
+turns (`turns`); looking at them, compiling and heartbeats do not wait for turns.
 """
 
 import logging
@@ -64,7 +64,7 @@ class ActorProcess:
     # Coming up.
 
     def describe(self) -> WorkerInfo:
-        """Who and where this is."""
+        """Describes the process and its host."""
         return WorkerInfo(
             host=socket.gethostname(),
             ip=self._ip,
@@ -95,7 +95,7 @@ class ActorProcess:
     # Connecting; after a failure, again.
 
     def open_transport(self, epoch: int) -> str:
-        """Ends what is under way, drops what was not taken, and returns the address for peers."""
+        """Ends what is under way, drops messages that nobody took, and returns the address for peers."""
         self._turns.begin(epoch)
         with self._lock:
             if self._transport is not None:
@@ -122,7 +122,7 @@ class ActorProcess:
         _log.info("compiled %s in %.2f s", name, time.perf_counter() - start_s)
 
     def link(self, program: int) -> dict[tuple[int, int], ChannelLayout]:
-        """Resolves the list and opens the links."""
+        """Resolves the list and opens the channels."""
         assert self._transport is not None
         loaded = self._programs[program]
         loaded.link(is_stopped=self._is_stopped, activity=self._activity, unacknowledged=self._unacknowledged)
@@ -130,7 +130,7 @@ class ActorProcess:
         return loaded.open_channels(self._transport, self._site.mesh)
 
     def start_program(self, program: int) -> None:
-        """All ends have been compared."""
+        """Prepares the first step, once the layouts of all ends are compared."""
         assert self._transport is not None
         self._transport.start(program)
 
@@ -165,7 +165,7 @@ class ActorProcess:
             return StepReply(is_complete=False, kept=tuple(v for v in order.inputs if isinstance(v, int)))
 
     def free(self, turn: Turn, frees: tuple[int, ...]) -> None:
-        """Drops cells that nobody holds, when there is no step to tell it with."""
+        """Drops cells that nobody holds, when there is no step to send the numbers with."""
         try:
             with self._turns.take(turn):
                 self._free(frees)
@@ -173,9 +173,9 @@ class ActorProcess:
             self._free(frees)
 
     def fetch(self, cell: int) -> tuple[Shard, ...]:
-        """The values of a cell as far as this process has them: distinct parts, and where they belong."""
+        """Returns the values of a cell that this process has: its distinct shards, with their bounds."""
         if cell not in self._cells:
-            raise DeletedArrayError("the values are gone: a step has taken them.")
+            raise DeletedArrayError("the values are gone: a step has donated them.")
         array = self._cells[cell].wait_ready()
         if array.is_fully_addressable or array.is_fully_replicated:
             data = as_data(array)
@@ -190,7 +190,7 @@ class ActorProcess:
         )
 
     def wait_idle(self, limit_s: float) -> bool:
-        """Whether the process has come out of what it was doing, at most so long from now."""
+        """Waits until the process does nothing in turn, at most so long; returns True if so."""
         return self._turns.wait_free(limit_s)
 
     # Checkpoints.
@@ -229,7 +229,7 @@ class ActorProcess:
                 self._cells[number] = ResultCell(actor=self._config.actor, buffer=array)
             self._activity.write("idle")
 
-    # Signs of life.
+    # Heartbeats.
 
     def heartbeat(self) -> Heartbeat:
         transport = self._transport

@@ -1,6 +1,6 @@
-"""The ends of links as `ListRun` uses channels: `put` and `get`, for one step.
+"""The ends of channels as `ListRun` uses them: `put` and `get`, for one step.
 
-Arrays that were sent and may not have left yet: they must not be donated (design decision 5).
+Arrays that were sent and may not have left yet must not be donated (design decision 5): `Unacknowledged`.
 """
 
 import time
@@ -18,7 +18,7 @@ from jaxquard.runtime.transports.protocol import Receiver, Sender, Sent, Transfe
 
 
 class Unacknowledged:
-    """What this process has sent and its peers have not confirmed; an array may go to several."""
+    """The arrays that this process has sent and its peers have not confirmed; one may go to several."""
 
     def __init__(self) -> None:
         self._sent: dict[int, tuple[weakref.ref[jax.Array], list[Sent]]] = {}
@@ -29,12 +29,12 @@ class Unacknowledged:
         self._sent[id(array)] = (weakref.ref(array), waiting)
 
     def to_donate(self, array: jax.Array) -> jax.Array:
-        """The array if its buffer may be given away, else a copy: waiting for a peer here could block both."""
+        """Returns the array if its buffer may be donated, else a copy: waiting for a peer here could block both."""
         waiting = self._waiting(array)
         return array if all(sent.is_taken() for sent in waiting) else copy_array(array)
 
     def tidy(self) -> None:
-        """Forgets what has arrived, or is gone here."""
+        """Forgets arrays that have arrived, or are gone here."""
         self._sent = {
             key: (reference, waiting)
             for key, (reference, waiting) in self._sent.items()
@@ -50,14 +50,14 @@ class Unacknowledged:
 
 
 class Outbox:
-    """Where an actor puts what it sends to another."""
+    """Sends the messages of one step to another actor."""
 
     def __init__(self, sender: Sender, step: int, unacknowledged: Unacknowledged) -> None:
         self._sender, self._step, self._unacknowledged = sender, step, unacknowledged
         self._number = 0
 
     def put(self, values: list[jax.Array] | None) -> None:
-        """Sends a message; None, which says that this actor gave up, is the controller's to tell."""
+        """Sends a message; None, which says that this actor gave up, is not sent: the controller stops the others."""
         if values is None:
             return
         try:
@@ -71,7 +71,7 @@ class Outbox:
 
 
 class Inbox:
-    """Where an actor gets what another sends to it.
+    """Receives the messages of one step from another actor.
 
     Attributes:
         ends: if arrivals are measured, takes when each message had arrived, by its number.
@@ -109,7 +109,7 @@ class Inbox:
         return values
 
     def close(self) -> None:
-        """Ends the watching; what has not arrived by now never will."""
+        """Ends the watching; a message that has not arrived by now never will."""
         self._receiver.watch = None
         if self._watcher is not None:
             self._watcher.leave()

@@ -14,7 +14,7 @@ from jaxquard.runtime.ray.messages import WorkerConfig
 
 
 def configure_jax(config: WorkerConfig) -> None:
-    """Settings that must be there before a backend starts."""
+    """Applies the settings that must be there before a backend starts."""
     for name, value in config.environment:
         os.environ[name] = value
     for setting, value in config.settings:
@@ -31,12 +31,12 @@ def configure_jax(config: WorkerConfig) -> None:
 
 
 def spans_processes(config: WorkerConfig) -> bool:
-    """Whether the process is one of several in a `jax.distributed`."""
+    """Returns True if the process is one of several in a `jax.distributed`."""
     return config.num_processes > 1 or config.transport == "collective"
 
 
 def free_address(ip: str) -> str:
-    """An address at which a coordinator of `jax.distributed` can be started."""
+    """Finds an address at which a coordinator of `jax.distributed` can be started."""
     with socket.socket() as listener:
         listener.bind((ip, 0))
         return f"{ip}:{listener.getsockname()[1]}"
@@ -53,7 +53,7 @@ def join_processes(config: WorkerConfig, coordinator: str) -> None:
 
 
 def make_mesh(config: WorkerConfig) -> Mesh:
-    """The actor's mesh over the devices of all its processes."""
+    """Makes the actor's mesh over the devices of all its processes."""
     devices = _actor_devices(config)
     needed = prod(config.mesh_shape)
     if len(devices) != needed:

@@ -39,7 +39,7 @@ class Worker(ActorProcess):
         super().__init__(config, ip=ray.util.get_node_ip_address(), node_id=context.get_node_id())
 
     def run_step(self, packed: list[Any]) -> list[Any]:
-        """A step, as it is sent; large host inputs that several processes share come as references."""
+        """Runs a step as it is sent; large host inputs that several processes share come as references."""
         ray = import_ray()
         order = unpack_order(packed)
         if any(isinstance(value, ray.ObjectRef) for value in order.inputs):
@@ -49,7 +49,7 @@ class Worker(ActorProcess):
 
 
 class WorkerHandle:
-    """How the controller calls a worker: `handle.step(order)` returns a reference to the reply at once."""
+    """Calls a worker for the controller: `handle.step(order)` returns a reference to the reply at once."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor

@@ -1,4 +1,4 @@
-"""Runs one actor's part of a step in its own process, and says what became of it."""
+"""Runs one actor's part of a step in its own process, and returns the outcome."""
 
 import traceback
 from collections.abc import Callable, MutableMapping
@@ -23,7 +23,7 @@ _SMALL_BYTES = 1024
 
 
 class LocalState(StepState):
-    """A step as far as one actor's process knows it.
+    """The state of a step as one actor's process knows it.
 
     Attributes:
         failure: the first task that failed here.

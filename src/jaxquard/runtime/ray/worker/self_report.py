@@ -1,6 +1,7 @@
-"""What a process tells of the host that it is on.
+"""What a process records about itself and its host, for the controller to read, also after its death.
 
-What a process is doing, kept where it can be read after the process has died: in a small file of shared memory.
+An `ActivityFile` says what the process is doing. It is a small file in shared memory, so that a post-mortem can read it
+when the process has died (see `controller.actor_loss`).
 """
 
 import mmap
@@ -32,25 +33,20 @@ class ActivityFile:
         Path(self.path).unlink(missing_ok=True)
 
 
-def read_activity(raw: bytes) -> str:
-    """The text in the bytes of a activity's file."""
-    return raw.rstrip(b"\0").decode(errors="replace")
-
-
 def own_boot() -> str:
-    """Tells one kernel from another."""
+    """Returns the id of this boot of the kernel: equal for processes that share its monotonic clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel of this host has killed for their memory."""
+    """Counts the processes that the kernel of this host has killed for their memory."""
     with open("/proc/vmstat") as file:
         kills = [line.split()[1] for line in file if line.startswith("oom_kill ")]
     return int(kills[0]) if kills else 0
 
 
 def tail_of(paths: Sequence[str], *, num_lines: int = 20) -> str:
-    """The last lines of files here, of each in turn."""
+    """Returns the last lines of files, of each in turn."""
     lines: list[str] = []
     for path in paths:
         with open(path, errors="replace") as file:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from jaxquard.runtime.ray.messages import Turn
 
 
-class TurnOver(Exception):  # noqa: N818: not an error, the step was given up
+class TurnOver(Exception):
     """The epoch of a turn has ended."""
 
 
@@ -50,7 +50,7 @@ class Turns:
         return not self._is_held and turn == Turn(self.epoch, self._next)
 
     def wait_free(self, limit_s: float) -> bool:
-        """Whether nobody holds a turn, at most so long from now."""
+        """Waits until nobody holds a turn, at most so long; returns True if nobody does."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_held, limit_s)
 

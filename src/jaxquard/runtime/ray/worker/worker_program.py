@@ -1,7 +1,4 @@
-"""A program in the process of one actor: its calls, compiled; its list, linked; its links, open.
-
-The links of a program: what every actor sends to every other, in order.
-"""
+"""A program in the process of one actor: its calls, compiled; its list, linked; its channels, open."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +23,7 @@ from jaxquard.runtime.transports.protocol import Channel, Receiver, Sender, Tran
 
 
 def find_channels(program: Program) -> dict[tuple[int, int], Channel]:
-    """By (source, target). Both ends compute it, and get the same."""
+    """Finds all messages that an actor sends to another, by (source, target). Both ends compute the same."""
     orders = {where: order for order, where in enumerate(order_program(program))}
     uses = [find_slot_uses(program, actor) for actor in program.actors]
     sends: dict[tuple[int, int], list[tuple[int, Send]]] = {}
@@ -34,24 +31,24 @@ def find_channels(program: Program) -> dict[tuple[int, int], Channel]:
         for position, instruction in enumerate(actor.instructions):
             if isinstance(instruction, Send):
                 sends.setdefault((source, instruction.target), []).append((position, instruction))
-    links = {}
+    channels = {}
     for (source, target), messages in sends.items():
         types, received = program.actors[target].types, uses[target].messages[source]
-        links[source, target] = Channel(
+        channels[source, target] = Channel(
             source=source,
             target=target,
             messages=tuple(tuple(types[slot] for slot in slots) for slots in received),
             orders=tuple(orders[source, position] for position, _ in messages),
             may_donate=tuple(any(slot in uses[source].given_away for slot in send.slots) for _, send in messages),
         )
-    return links
+    return channels
 
 
 class WorkerProgram:
     """One actor's part of a program.
 
     Attributes:
-        list: what it runs.
+        list: the instructions that it runs.
         senders: by target.
         receivers: by source.
     """
@@ -107,11 +104,11 @@ class WorkerProgram:
     def open_channels(self, transport: Transport, mesh: Mesh) -> dict[tuple[int, int], ChannelLayout]:
         """Opens this process's ends; returns their layouts, to be compared with the other ends'."""
         self.senders, self.receivers = {}, {}
-        for (source, target), link in find_channels(self.program).items():
+        for (source, target), channel in find_channels(self.program).items():
             if source == self.actor:
-                self.senders[target] = transport.open_sender(link, program_id=self.number, mesh=mesh)
+                self.senders[target] = transport.open_sender(channel, program_id=self.number, mesh=mesh)
             if target == self.actor:
-                self.receivers[source] = transport.open_receiver(link, program_id=self.number, mesh=mesh)
+                self.receivers[source] = transport.open_receiver(channel, program_id=self.number, mesh=mesh)
         ends = {(self.actor, target): sender.layout for target, sender in self.senders.items()}
         return ends | {(source, self.actor): receiver.layout for source, receiver in self.receivers.items()}
 

@@ -1,4 +1,4 @@
-"""A thread that runs a process's transfers one after another, for transports where both sides must meet.
+"""Runs a process's transfers one after another on a thread, for a transport where both sides must meet.
 
 All transfers of all processes have one order: by step, then by their place in the program. Each process runs
 its own in that order and none twice at a time. A transfer happens in four moves:
@@ -7,10 +7,10 @@ its own in that order and none twice at a time. A transfer happens in four moves
                                       <- GRANT: it is the receiver's turn and there is room
     both: the collective, which blocks the devices of both until it is done
 
-Why this cannot lock up: take the least transfer that is not done. Its sender has done all before it, and its
-actor's list can only wait for messages before it, so the value comes and is offered. Its receiver has done
-all before it too, so it is the receiver's turn; and there is room, or its actor takes what fills the room, or
-its actor waits for a message that is not before this one, which makes room by decree. So it is granted, and
+This cannot deadlock. Take the first transfer, in the order of all, that is not done. Its sender has done all
+before it, and its actor's list can only wait for messages before it, so the value comes and is offered. Its receiver
+has done all before it too, so it is the receiver's turn; and there is room, or its actor takes what fills the room, or
+its actor waits for a message that is not before this one, which counts as room. So it is granted, and
 as a sender with an offer out is in no other collective, both enter. Without the signals a receiver that
 came early would hold up its own computations, which share the devices, until the sender came.
 
@@ -45,7 +45,7 @@ class Transfer:
 
 
 class TransferState:
-    """How far one transfer of one step has come; `is_done` is set last."""
+    """The progress of one transfer in one step; `is_done` is set last."""
 
     __slots__ = ("error", "is_asked", "is_done", "is_offered", "parts", "transfer")
 
@@ -76,16 +76,16 @@ class TransferThread:
     """Runs rounds in the order in which they are given."""
 
     def __init__(
-        self, say: Callable[[int, Signal], None], *, window: tuple[int, int], on_end: Callable[[], None]
+        self, send_signal: Callable[[int, Signal], None], *, window: tuple[int, int], on_end: Callable[[], None]
     ) -> None:
         """Starts the thread.
 
         Args:
-            say: gives a signal to an actor.
-            window: how many messages, and how many bytes, may have arrived before they are asked for.
+            send_signal: sends a signal to an actor.
+            window: the maximum number of messages, and of bytes, that may arrive before they are asked for.
             on_end: called when it is closed and no peer counts on it any more.
         """
-        self._say = say
+        self._send_signal = send_signal
         self._on_end = on_end
         self._window_messages, self._window_bytes = window
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -102,7 +102,7 @@ class TransferThread:
         self._events.put(lambda: self._begin(round_))
 
     def wake(self) -> None:
-        """Says that a state was given its parts, or was asked for."""
+        """Says that a transfer was given its parts, or was asked for."""
         self._events.put(_nothing)
 
     def signal(self, peer: int, signal: Signal) -> None:
@@ -112,7 +112,7 @@ class TransferThread:
         self._events.put(lambda: self._lost.add(peer))
 
     def close(self) -> None:
-        """Refuses what is offered; an offer of its own it keeps until it is answered."""
+        """Refuses the offers of others; keeps its own offer until it is answered."""
         self._events.put(self._begin_close)
 
     def _run(self) -> None:
@@ -137,7 +137,7 @@ class TransferThread:
         self._early.clear()
 
     def _advance(self, round_: Round) -> bool:
-        """Does what can be done now about the next transfer; whether it is worth looking again."""
+        """Advances the next transfer as far as it can go now; returns True if it is worth looking again."""
         if round_.position == len(round_.states):
             self._rounds.popleft()
             self._passed = (round_.step + 1, 0)
@@ -158,10 +158,10 @@ class TransferThread:
             state.is_offered = True
             state.error = _catch(jax.block_until_ready, state.parts)
             if state.error is not None:
-                # The receiver's step is lost too; whoever runs the actors tells it.
+                # The receiver's step is lost too; the controller stops it.
                 state.is_done = True
                 return True
-            self._say_about(SignalKind.OFFER, round_, state)
+            self._signal_about(SignalKind.OFFER, round_, state)
         return False
 
     def _advance_receive(self, round_: Round, state: TransferState) -> bool:
@@ -169,7 +169,7 @@ class TransferThread:
         if offer not in self._offers or not self._has_room(round_, state):
             return False
         self._offers.remove(offer)
-        self._say_about(SignalKind.GRANT, round_, state)
+        self._signal_about(SignalKind.GRANT, round_, state)
         self._early.append(state)
         self._exchange(state, None)
         return True
@@ -195,7 +195,7 @@ class TransferThread:
         if signal.kind == SignalKind.OFFER:
             self._offers.add((peer, signal))
             return
-        # A sender waits for the answer before it goes on, so it is about the state in hand.
+        # A sender waits for the answer before it goes on, so it is about the current transfer.
         round_ = self._rounds[0]
         state = round_.states[round_.position]
         assert (round_.step, round_.program_id, state.transfer.order, state.transfer.peer) == (*signal[1:], peer)
@@ -209,10 +209,10 @@ class TransferThread:
         passed = max(self._passed, (self._rounds[0].step, 0)) if self._rounds else self._passed
         for peer, offer in [item for item in self._offers if (item[1].step, item[1].order) < passed]:
             self._offers.remove((peer, offer))
-            self._say(peer, offer._replace(kind=SignalKind.REFUSE))
+            self._send_signal(peer, offer._replace(kind=SignalKind.REFUSE))
 
-    def _say_about(self, kind: SignalKind, round_: Round, state: TransferState) -> None:
-        self._say(state.transfer.peer, Signal(kind, round_.step, round_.program_id, state.transfer.order))
+    def _signal_about(self, kind: SignalKind, round_: Round, state: TransferState) -> None:
+        self._send_signal(state.transfer.peer, Signal(kind, round_.step, round_.program_id, state.transfer.order))
 
 
 def _catch(function: Callable[..., Any], *args: Any) -> BaseException | None:

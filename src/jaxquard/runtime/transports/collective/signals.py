@@ -1,7 +1,7 @@
 """Small signals between processes over plain sockets, for a transport that must agree before it acts.
 
 A signal is (kind, step, program id, order), 25 bytes. Every process listens at one address and keeps one
-socket to each peer for what it says itself; its first signal gives its actor number. Notes of one process to
+socket to each peer for what it says itself; its first signal gives its actor number. Signals of one process to
 another arrive in order. When a peer ends, its sockets close, and `on_lost` says so.
 """
 
@@ -17,7 +17,7 @@ _FORMAT = struct.Struct("<bqqq")
 
 
 class SignalKind(IntEnum):
-    """What a signal says."""
+    """The kind of a signal."""
 
     HELLO = 0
     OFFER = 1
@@ -26,7 +26,7 @@ class SignalKind(IntEnum):
 
 
 class Signal(NamedTuple):
-    """Something about one transfer."""
+    """A statement about one transfer."""
 
     kind: SignalKind
     step: int
@@ -35,7 +35,7 @@ class Signal(NamedTuple):
 
 
 class Signals:
-    """One process's place in the exchange of signals."""
+    """Sends signals to peers, and receives theirs."""
 
     def __init__(
         self, actor: int, *, host: str, on_signal: Callable[[int, Signal], None], on_lost: Callable[[int], None]

@@ -2,8 +2,8 @@
 
 A message crosses by a compiled permutation over the devices of the two processes (`pair_exchange`). Both
 must take part at once, and their devices do nothing else meanwhile, so each process runs its transfers in
-the one order of all (`transfer_thread`). When a process is lost, `jax.distributed` is, and all must be
-started again.
+the one order that all share (`rendezvous`). When a process is lost, `jax.distributed` is lost too, and all must
+be started again.
 
 The caller has initialised `jax.distributed`, on CPU with `jax_cpu_collectives_implementation` set to `gloo`.
 It has been run on CPU alone so far.
@@ -33,7 +33,7 @@ class CollectiveTransport(BaseTransport):
 
     @property
     def address(self) -> str:
-        """Where it listens, and which devices it has: `10.0.0.1:4711/2,3`."""
+        """The address that it listens at, and the ids of its devices: `10.0.0.1:4711/2,3`."""
         return f"{self._signals.address}/{','.join(str(device.id) for device in self._devices)}"
 
     def _listen(self, host: str) -> None:

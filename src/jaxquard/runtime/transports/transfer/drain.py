@@ -2,7 +2,7 @@
 
 A pull that waits holds its connection, a connection holds its own server and its peer's, and a server holds
 everything that was offered and not pulled; none of this is freed while a pull waits for a number that nobody will
-offer any more. So both sides tell each other, by the transport itself, which numbers they wait for:
+offer any more. So each side sends the other, by the transport itself, the numbers that it waits for:
 
     offer   how many numbers I wait for, and which          (under numbers that both know)
     pull    the same of the peer

@@ -1,7 +1,7 @@
-"""Offers and pulls of `jax.experimental.transfer`, held in one place so that closing it really ends them.
+"""Holds the offers and pulls of `jax.experimental.transfer` in one place, so that closing it really ends them.
 
 Everything that an offer holds is freed when the server goes, and the server goes when nobody holds it. So
-the ends of channels ask here for it at each use, and here is known which pulls wait, as these hold it too (see
+the ends of channels use it through this class alone, which also knows which pulls wait, as these hold it too (see
 `drain`).
 
 `use_raw_buffers` stays off. It would save some 20 us a message, but with it a pull of a buffer that was
@@ -50,7 +50,7 @@ class TransferServer:
         return arrays
 
     def settle(self, number: int) -> None:
-        """What was pulled under this number has come, or failed."""
+        """Forgets a pull that has arrived or failed."""
         self._values.pop(number, None)
 
     def offer_token(self, number: int) -> None:
