@@ -17,7 +17,7 @@ from jaxquard.runtime.transfer import as_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InputSlot:
-    """A place that a part of an argument goes to."""
+    """An input of an actor that a part of an argument goes to."""
 
     actor: int
     number: int
@@ -70,7 +70,7 @@ class ArgumentBinder:
         return inputs
 
     def _build_state(self, leaves: Sequence[Any]) -> None:
-        """Has initial state that no step has taken yet computed where this one wants it."""
+        """Builds initial state that no step has taken yet, on the actors that this one wants it on."""
         waiting: dict[Any, dict[int, InitialArray]] = {}
         for arg, leaf in enumerate(leaves):
             if isinstance(leaf, InitialArray) and not leaf.is_placed:
@@ -107,7 +107,7 @@ class ArgumentBinder:
         return self._loaded.place(value, actor=slot.actor, number=slot.number, is_own=is_own)
 
     def _of_this_mesh(self, leaf: RemoteArray, slot: _InputSlot) -> Any:
-        """The copy on the slot's actor, or any; what another mesh is still computing is waited for."""
+        """Returns the copy on the slot's actor, or any; waits for an array that another mesh computes."""
         copies = leaf.parts[slot.part].copies
         if any(cell.owner is not None and cell.owner is not self._owner for cell in copies):
             return self._place(as_value(copies[0].fetch(), leaf.type.dtype), slot)

@@ -24,7 +24,7 @@ def _is_sharding(value: Any) -> bool:
 
 
 def flat_specs(shardings: Any, tree: Any, *, mesh: AbstractMesh, what: str) -> list[Spec | None]:
-    """For each leaf of `tree`, its spec; None where nothing was asked for.
+    """Returns the spec of each leaf of `tree`; None where the user gave none.
 
     Args:
         shardings: a pytree prefix of shardings.
@@ -80,7 +80,7 @@ def _checked(value: Any, leaf: Any, where: str, mesh: AbstractMesh) -> Spec | No
 
 
 def pair_results(args: Sequence[Any], result: Any, *, donated: Sequence[bool]) -> list[int | None]:
-    """For each flat leaf of `args`, the flat leaf of `result` that replaces it; None for data.
+    """Finds, for each flat leaf of `args`, the flat leaf of `result` that replaces it; None for data.
 
     Args:
         args: the dynamic arguments, with leaves that have shape and dtype.

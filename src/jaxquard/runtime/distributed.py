@@ -151,7 +151,7 @@ class DistributedStep:
         )
 
     def _by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments given by name, as far as they follow those given by position."""
+        """Turns arguments given by name into positional ones, as far as they follow those given by position."""
         kwargs = dict(kwargs)
         for name in self._parameters[len(args) :]:
             if name not in kwargs:
@@ -185,7 +185,7 @@ class DistributedStep:
         )
 
     def _fn_of(self, call: "_Call") -> Callable[[list[Any]], Any]:
-        """The user's function of its dynamic arguments alone."""
+        """Returns the user's function of its dynamic arguments alone."""
         static, static_names, positions, names = call.static
 
         def run(dynamic: list[Any]) -> Any:

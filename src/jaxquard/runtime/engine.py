@@ -19,7 +19,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def closed_error() -> MeshError:
-    """The error of a mesh that is used after it was closed."""
+    """Makes the error of a mesh that is used after it was closed."""
     return MeshError("the mesh is closed. Make a new one.")
 
 

@@ -127,7 +127,7 @@ class ResultCell(BaseCell):
         self._buffer = buffer
 
     def read(self, reader: int) -> jax.Array:
-        """The buffer for a step that runs on actor `reader`, after everything that was queued before it."""
+        """Returns the buffer for a step on actor `reader`, after everything that was queued before it."""
         if self._buffer is None and self.step is not None:
             if self.actor != reader:
                 self.step.wait_dispatched(self.actor)

@@ -135,7 +135,7 @@ def _place_host_value(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _place_over_processes(value: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """An array of this process, of which every process has an equal one, over a mesh that spans them."""
+    """Spreads an array, of which every process has an equal one, over a mesh that spans the processes."""
     if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return _spread(np.asarray(value), sharding)
     data = _spread(np.asarray(jax.random.key_data(value)), sharding)
@@ -161,7 +161,7 @@ def _is_viewable(source: NamedSharding, target: NamedSharding, shape: tuple[int,
 
 @functools.lru_cache(maxsize=4096)
 def _indices(sharding: NamedSharding, shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """For each device in order, and each dim, where the part that it holds starts and stops."""
+    """Returns the bounds of each device's shard along each dim, in the order of the mesh."""
     by_device = sharding.devices_indices_map(shape)
     return tuple(
         tuple(part.indices(size)[:2] for part, size in zip(by_device[device], shape, strict=True))

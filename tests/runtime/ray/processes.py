@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
-from jaxquard.runtime.ray.worker.self_report import read_activity
 
 
 def activity(mesh: Any, actor: int, rank: int = 0) -> str:
     """What a process is doing."""
-    return read_activity(Path(mesh.engine.group.workers[actor][rank].info.activity_path).read_bytes())
+    return Path(mesh.engine.group.workers[actor][rank].info.activity_path).read_bytes().rstrip(b"\0").decode()
 
 
 def process_id(mesh: Any, actor: int, rank: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""The part of an engine that checkpoints use: its actors write the arrays they hold, and read those they shall hold.
+"""The part of an engine that checkpoints use: its actors write the arrays they hold, and read new ones.
 
 The controller decides what is written where and keeps the manifest; the bytes go between the actors and the disk. An
 engine's token is its `ArrayStore`, and the handles of its arrays know the token. Actors of this process are one
@@ -24,7 +24,7 @@ from jaxquard.runtime.transfer import sharding_on
 
 
 class ArrayWriting(Protocol):
-    """Arrays of all actors, which are in host memory and on their way to disk."""
+    """A write under way: arrays of all actors that are in host memory and not yet all on disk."""
 
     @property
     def pieces(self) -> Mapping[int, PieceTable]:
@@ -47,8 +47,8 @@ class ArrayStore(Protocol):
 
         Args:
             folder: of the unfinished checkpoint.
-            prefix: the names of the orbax checkpoints in it begin so.
-            arrays: for each actor, what it shall write, under names.
+            prefix: begins the names of the orbax checkpoints in it.
+            arrays: for each actor, the arrays to write, under names.
 
         Raises:
             DeletedArrayError, TaskFailed: for an array that is not there; then nothing is being written.

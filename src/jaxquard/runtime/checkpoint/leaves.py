@@ -28,7 +28,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafType:
-    """Shape and name of the dtype; `is_number` for a Python number, which fits every dtype of its kind."""
+    """The shape and dtype of a leaf; `is_number` for a Python number, which fits every dtype of its kind."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -39,7 +39,7 @@ class LeafType:
 
 
 def flatten(tree: Any) -> tuple[list[Leaf], Any]:
-    """The leaves with their paths, and the structure."""
+    """Returns the leaves with their paths, and the structure of the tree."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [Leaf(path=jax.tree_util.keystr(path), value=value) for path, value in pairs]
     paths = {leaf.path for leaf in leaves}
@@ -50,7 +50,7 @@ def flatten(tree: Any) -> tuple[list[Leaf], Any]:
 
 
 def leaf_type(leaf: Leaf, *, what: str) -> LeafType:
-    """The type of a leaf that a checkpoint can hold.
+    """Returns the type of a leaf that a checkpoint can hold.
 
     Args:
         what: the argument that it is part of.
@@ -102,7 +102,7 @@ _MAX_NAMED = 5
 
 
 def match_records(path: Path, manifest: Manifest, wanted: Sequence[tuple[str, LeafType]]) -> list[LeafRecord]:
-    """For each wanted leaf its record.
+    """Finds the record of each wanted leaf.
 
     Raises:
         CheckpointError: if the checkpoint is of another state.

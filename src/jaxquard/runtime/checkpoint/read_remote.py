@@ -23,7 +23,7 @@ from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPart:
-    """A part of an array, and the actors that shall have a copy of it."""
+    """A part of an array, and the actors that get a copy of it."""
 
     type: ArrayType
     actors: tuple[int, ...]
@@ -31,7 +31,7 @@ class PlacedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRequest:
-    """A leaf, and where it shall be: its parts are stacked along the first dim."""
+    """A leaf, and the place of each of its parts, which are stacked along the first dim."""
 
     record: LeafRecord
     store: ArrayStore
@@ -39,14 +39,14 @@ class RemoteRequest:
 
 
 def placed_like(array: RemoteArray) -> tuple[PlacedPart, ...]:
-    """The parts of an array; its values may be gone."""
+    """Returns the parts of an array, whose values may be gone."""
     return tuple(
         PlacedPart(type=part.type, actors=tuple(handle.actor for handle in part.copies)) for part in array.parts
     )
 
 
 def read_remote(checkpoint: Checkpoint, requests: Sequence[RemoteRequest]) -> list[RemoteArray]:
-    """One array for each request."""
+    """Reads one array for each request."""
     wanted: dict[ArrayStore, dict[int, dict[str, RowsWanted]]] = {}
     for number, request in enumerate(requests):
         start = 0

@@ -97,7 +97,7 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: ActorMesh | None =
 def _read(
     checkpoint: Checkpoint, leaves: Sequence[Leaf], records: Sequence[LeafRecord], mesh: ActorMesh | None
 ) -> list[Any]:
-    """For each leaf the restored one."""
+    """Restores each leaf."""
     restored: dict[int, Any] = {}
     deferred: dict[Any, list[int]] = {}
     placed, local = [], []

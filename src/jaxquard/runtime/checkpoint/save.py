@@ -123,7 +123,7 @@ def _size_bytes(type_: LeafType) -> int:
 
 
 def _check_written(folder: Path, manifest: Manifest) -> None:
-    """Holds what the writers say against what this host sees."""
+    """Checks that this host sees all that the writers say they wrote."""
     for leaf in manifest.leaves:
         data = data_type_of(leaf.dtype)
         assert sum(piece.region.size for piece in leaf.pieces) == prod((*leaf.shape, *data.tail)), leaf

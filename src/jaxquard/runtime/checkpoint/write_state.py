@@ -34,7 +34,7 @@ class StateWriting:
 
 
 def write_state(folder: Path, leaves: Sequence[Leaf]) -> StateWriting:
-    """Returns when all leaves are in host memory; if it raises, nothing is being written."""
+    """Copies all leaves to host memory and starts to write them; if it raises, nothing is being written."""
     _place_initial([leaf.value for leaf in leaves])
     writes: list[ArrayWriting | PieceWriting] = []
     pieces: list[list[Piece]] = [[] for _ in leaves]
@@ -60,7 +60,7 @@ def write_state(folder: Path, leaves: Sequence[Leaf]) -> StateWriting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Rows of a leaf from `start` on, and who has them."""
+    """Rows of a leaf from `start` on, and the handle of the array that has them."""
 
     leaf: int
     number: int
@@ -73,7 +73,7 @@ class _Part:
 
 
 def _place_initial(values: Sequence[object]) -> None:
-    """State that no step has taken yet is built whole on the first actor, all leaves at once."""
+    """Builds state that no step has taken yet: whole, on the first actor, all leaves at once."""
     waiting: dict[object, list[InitialArray]] = {}
     for value in values:
         if isinstance(value, InitialArray) and not value.is_placed:

@@ -195,7 +195,7 @@ class InProcessEngine:
         return StepRun(loaded=loaded, state=state, cells=cells, clocks=clocks)
 
     def _make_room(self) -> None:
-        """Waits while as many steps are queued as may be: each holds its inputs and results."""
+        """Waits while the maximum number of steps is queued: each holds its inputs and results."""
         while True:
             with self._lock:
                 while self._queued and self._queued[0].is_finished:
@@ -218,7 +218,7 @@ class InProcessEngine:
             actor.feeder.submit(run)
 
     def restart(self) -> tuple[int, ...]:
-        """Nothing to do: actors of this process live as long as it does."""
+        """Does nothing: actors of this process live as long as it does."""
         return ()
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class StepRun:
         self._clocks = clocks
 
     def results(self) -> tuple[RemoteArray, ...]:
-        """The flat results, parts and copies put together."""
+        """Returns the flat results, each joined from its parts and copies."""
         return tuple(layout.make_array(self.cells) for layout in self._loaded.layouts)
 
     def is_done(self) -> bool:

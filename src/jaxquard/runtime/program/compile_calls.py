@@ -94,7 +94,7 @@ def usable_donations(call: Call) -> tuple[int, ...]:
 
 
 def _likeness(site: Site) -> tuple[Any, ...]:
-    """Equal for sites between which an executable can be moved."""
+    """Returns a key that is equal for sites between which an executable can be moved."""
     devices = tuple(site.mesh.devices.flat)
     movable = devices[0].platform == "cpu"
     return (
@@ -128,7 +128,7 @@ def make_function(call: Call, *, adds_witness: bool) -> Executable:
 
 
 def call_types(call: Call) -> list[jax.ShapeDtypeStruct]:
-    """The arguments of a call, as JAX describes them."""
+    """Returns the types of a call's arguments."""
     return [jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype)) for type_ in call.inputs]
 
 

@@ -100,7 +100,7 @@ def gatherer(slots: tuple[int, ...]) -> Callable[[list[Any]], Any]:
 
 
 def _as_range(slots: tuple[int, ...]) -> slice | tuple[int, ...]:
-    """Neighbours as a slice: one assignment fills them all."""
+    """Turns consecutive slots into a slice, so that one assignment fills them all."""
     if slots and slots == tuple(range(slots[0], slots[0] + len(slots))):
         return slice(slots[0], slots[0] + len(slots))
     return slots

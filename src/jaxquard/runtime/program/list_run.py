@@ -203,7 +203,7 @@ class ListRun:
 
 
 class JointRun:
-    """All actors' parts of a step, played in turns by one thread."""
+    """All actors' parts of a step, run in turns by one thread."""
 
     def __init__(self, runs: tuple[ListRun, ...]) -> None:
         self._runs = runs

@@ -7,7 +7,7 @@ from jaxquard.ir.program import ActorProgram, Program, Recv, Run, Send
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUses:
-    """Facts about the slots of one actor.
+    """The uses of the slots of one actor.
 
     Attributes:
         producers: for a slot that a task made, the name of the task.

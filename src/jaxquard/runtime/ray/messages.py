@@ -146,7 +146,7 @@ class StepReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A heartbeat.
+    """An answer that shows that a process is alive.
 
     Attributes:
         time_s: the process's clock.
@@ -160,7 +160,7 @@ class Heartbeat:
 
 
 def pack_order(order: StepOrder) -> list[Any]:
-    """An order as a list; host values stay what they are."""
+    """Packs an order as a list; host values stay what they are."""
     return [
         order.program,
         order.step,
@@ -174,7 +174,7 @@ def pack_order(order: StepOrder) -> list[Any]:
 
 
 def unpack_order(packed: list[Any]) -> StepOrder:
-    """The order that `pack_order` packed."""
+    """Unpacks what `pack_order` packed."""
     program, step, epoch, number, inputs, outputs, frees, measure = packed
     return StepOrder(
         program=program,
@@ -188,13 +188,13 @@ def unpack_order(packed: list[Any]) -> StepOrder:
 
 
 def pack_reply(reply: StepReply) -> list[Any]:
-    """A reply as a list; a failure and a clock, which are rare, stay what they are."""
+    """Packs a reply as a list; a failure and a clock, which are rare, stay what they are."""
     values = [[number, *_pack_array(value)] for number, value in (reply.values or {}).items()]
     return [reply.is_complete, reply.is_intact, reply.failure, list(reply.kept), values, reply.clock]
 
 
 def unpack_reply(packed: list[Any]) -> StepReply:
-    """The reply that `pack_reply` packed."""
+    """Unpacks what `pack_reply` packed."""
     is_complete, is_intact, failure, kept, values, clock = packed
     return StepReply(
         is_complete=is_complete,

@@ -100,11 +100,11 @@ class BaseSender(ChannelEnd[SenderProgress], abc.ABC):
 
     @abc.abstractmethod
     def _post(self, step: int, number: int, parts: list[jax.Array]) -> None:
-        """Puts a message on its way."""
+        """Starts to send a message."""
 
     @abc.abstractmethod
     def _confirm(self, step: int, number: int) -> Sent:
-        """Returns what says that the peer has a message, so that its buffers may be donated."""
+        """Returns an object that says when the peer has a message, so that its buffers may be donated."""
 
 
 class BaseReceiver(ChannelEnd[ReceiverProgress], abc.ABC):
@@ -127,7 +127,7 @@ class BaseReceiver(ChannelEnd[ReceiverProgress], abc.ABC):
         """Waits for the parts of a message, of which there may be none."""
 
     def _after_receipt(self, step: int, number: int) -> None:
-        """Does what a message that has arrived makes possible."""
+        """Called when a message has arrived, before it is returned."""
 
     def _wait(self, step: int, number: int, is_done: Callable[[], bool], should_stop: Callable[[], bool]) -> None:
         """Waits until a message has arrived or failed; others see meanwhile that it is waited for."""

@@ -71,7 +71,7 @@ def describe_array(type_: ArrayType, mesh: Mesh) -> ArrayLayout:
 
 
 def process_ranks(mesh: Mesh) -> dict[int, int]:
-    """For each process of a mesh its rank among them."""
+    """Returns the rank of each process of a mesh among them."""
     processes = sorted({device.process_index for device in mesh.devices.flat})
     return {process: rank for rank, process in enumerate(processes)}
 

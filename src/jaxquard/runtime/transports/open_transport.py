@@ -12,7 +12,7 @@ TRANSPORTS: dict[str, type[BaseTransport]] = {"transfer": TransferTransport, "co
 
 
 def open_transport(name: str, *, actor: int, ip: str) -> Transport:
-    """A transport for this process, one of an actor's, reached by its peers at this address of its host.
+    """Opens the transport of this process, which its peers reach at this address of its host.
 
     Raises:
         MeshError: if there is no such transport.

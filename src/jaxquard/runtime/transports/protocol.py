@@ -179,19 +179,19 @@ class Transport(Protocol):
         ...
 
     def connect(self, peers: Mapping[int, Sequence[str]]) -> None:
-        """Makes all actors known: for each, this one too, the addresses of its processes by rank."""
+        """Connects to peers, given the addresses of each actor's processes by rank, this one's too."""
         ...
 
     def open_sender(self, channel: Channel, *, program_id: int, mesh: Mesh) -> Sender:
-        """The source's end of a channel, whose arrays are on this actor's mesh."""
+        """Opens the source's end of a channel, whose arrays are on this actor's mesh."""
         ...
 
     def open_receiver(self, channel: Channel, *, program_id: int, mesh: Mesh) -> Receiver:
-        """The target's end of a channel, whose arrays come to this actor's mesh."""
+        """Opens the target's end of a channel, whose arrays come to this actor's mesh."""
         ...
 
     def start(self, program_id: int) -> None:
-        """All channels of a program that touch this process are open: prepares the first step.
+        """Prepares the first step of a program, once all its channels of this process are open.
 
         Every process of every actor in the program calls it, as it may wait for the others.
         """
@@ -200,7 +200,7 @@ class Transport(Protocol):
     def report(self) -> TransportReport: ...
 
     def close(self) -> None:
-        """Drops what is on its way, also if ends of channels are still held. No end can be used any more.
+        """Drops messages on their way, also if ends of channels are still held. No end can be used any more.
 
         After an abandoned step, closing and opening anew frees what nobody took.
         """

@@ -28,7 +28,7 @@ Parts = list[jax.Array]
 def wire_messages(
     messages: tuple[tuple[ArrayType, ...], ...], mesh: Mesh, *, by_device: bool = False
 ) -> tuple["WireMessage", ...]:
-    """The forms of all messages of a channel, each distinct one made once."""
+    """Makes the forms of all messages of a channel, each distinct one once."""
     distinct = {types: WireMessage(types, mesh, by_device=by_device) for types in dict.fromkeys(messages)}
     return tuple(distinct[types] for types in messages)
 
@@ -49,7 +49,7 @@ class WireMessage:
         self.size_bytes = sum(_local_bytes(part) for part in self.parts)
 
     def split(self, arrays: Sequence[jax.Array]) -> Parts:
-        """The parts that this process sends.
+        """Splits arrays into the parts that this process sends.
 
         Raises:
             LayoutError: if an array has another shape, dtype or sharding.
@@ -59,7 +59,7 @@ class WireMessage:
         return [part for wire, array in zip(self._arrays, arrays, strict=True) for part in wire.split(array)]
 
     def join(self, parts: Iterable[jax.Array]) -> list[jax.Array]:
-        """The arrays whose parts have arrived in this process."""
+        """Joins the arrays whose parts have arrived in this process."""
         rest = iter(parts)
         return [array.join([next(rest) for _ in array.parts]) for array in self._arrays]
 

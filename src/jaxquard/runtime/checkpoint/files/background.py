@@ -1,4 +1,4 @@
-"""Work that goes on in a thread, and that the interpreter waits for before it exits.
+"""Runs work in a thread that the interpreter waits for before it exits.
 
 At exit Python first tells all thread pools to take no more work, then waits for threads, then calls `atexit`
 functions. Orbax uses such pools, so a write that is under way would fail in between: we have to wait before.
@@ -26,13 +26,13 @@ class BackgroundCall:
         threading.Thread(target=self._run, name=name).start()
 
     def wait(self) -> None:
-        """Waits until it is through; raises what it raised, each time anew."""
+        """Waits until the function has ended; raises its error, at each call."""
         self._ended.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
 
     def wait_ended(self) -> None:
-        """Waits until it is through, one way or the other."""
+        """Waits until the function has ended; raises nothing."""
         self._ended.wait()
 
     def is_done(self) -> bool:

@@ -46,7 +46,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
-    """Raises if what is to be written in a folder is known not to fit."""
+    """Raises if the disk of a folder has less free than is needed."""
     if _free_bytes(folder) < needed_bytes:
         raise disk_full(folder, needed_bytes)
 
@@ -78,7 +78,7 @@ def write_error(error: Exception, folder: Path, needed_bytes: int) -> JaxquardEr
 
 
 def human(size_bytes: int) -> str:
-    """A number of bytes to read: `1.5 GB`."""
+    """Formats a number of bytes: `1.5 GB`."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -105,5 +105,5 @@ def _is_full(error: BaseException | None) -> bool:
 
 
 def one_line(error: Exception) -> str:
-    """The first line of an error, without what TensorStore adds for itself."""
+    """Returns the first line of an error, without the spec that TensorStore adds."""
     return error_lines(error)[0].split(" [tensorstore_spec=")[0].rstrip(".")

@@ -54,7 +54,7 @@ SAVES = PathsInProgress()
 
 
 def checkpoint_path(path: str | os.PathLike[str]) -> Path:
-    """The path that a user gave, absolute; a symbolic link is followed, as it cannot be replaced by a folder."""
+    """Makes the user's path absolute; follows a symbolic link, as it cannot be replaced by a folder."""
     text = os.fspath(path)
     if "://" in text:
         raise CheckpointError(f"path={text!r} must be a folder of a file system that all hosts have mounted.")
@@ -63,7 +63,7 @@ def checkpoint_path(path: str | os.PathLike[str]) -> Path:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The folder that holds the checkpoint of this path.
+    """Finds the folder that holds the checkpoint of this path.
 
     Raises:
         CheckpointError: if there is none.
@@ -103,7 +103,7 @@ def make_unfinished(path: Path, id_: str) -> Path:
 
 
 def commit(folder: Path, path: Path) -> None:
-    """Puts a folder that is whole and durable in the place of the checkpoint at `path`."""
+    """Replaces the checkpoint at `path` by a folder that is whole and durable."""
     old = _replaced(path)
     if _is_checkpoint(path):
         remove(old)

@@ -94,7 +94,7 @@ class Manifest:
 
 
 def read_id(folder: Path) -> str | None:
-    """The id of the checkpoint that a folder holds now; None if it holds none."""
+    """Reads the id of the checkpoint that a folder holds now; None if it holds none."""
     try:
         return _load(folder)["id"]
     except (OSError, KeyError, CheckpointError):

@@ -1,4 +1,4 @@
-"""NumPy arrays under names, as an orbax checkpoint. Only this file knows orbax.
+"""Writes and reads NumPy arrays under names, as an orbax checkpoint. Only this file knows orbax.
 
 Orbax is imported when it is first needed: it takes half a second, and `import jaxquard` does without. Its own protocol
 for several processes is set up as if this process were alone, as each of ours writes a separate checkpoint: also those
@@ -43,7 +43,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(folder: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
-    """Some of the arrays; nothing else is read. What orbax cannot store by its dtype comes as bytes."""
+    """Reads some of the arrays, and no others. An array whose dtype orbax cannot store comes as bytes."""
     import orbax.checkpoint as ocp
 
     restore_args = {key: ocp.RestoreArgs(restore_type=np.ndarray) for key in keys}
@@ -104,7 +104,7 @@ _NOISE = ("_SignalingThread.run() raised", "Skipping merge of OCDBT checkpoints"
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Under it, orbax does not log what its threads raise: it raises it as well, and we report that."""
+    """Keeps orbax from logging the errors of its threads: it raises them as well."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return not any(text in str(record.msg) for text in _NOISE)
@@ -118,6 +118,6 @@ def _without_noise() -> Iterator[None]:
 
 
 def _to_stored(array: np.ndarray) -> np.ndarray:
-    """The small types of `ml_dtypes`, which TensorStore knows in part, as bytes."""
+    """Views the small dtypes of `ml_dtypes`, of which TensorStore knows some, as bytes."""
     is_known = array.dtype.isbuiltin == 1 or array.dtype.name == "bfloat16"
     return array if is_known else array.view(np.uint8)

@@ -1,4 +1,4 @@
-"""Arrays on devices, read from a checkpoint: for each device just the box that it holds."""
+"""Reads arrays onto devices from a checkpoint: for each device just the box that it holds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from jaxquard.runtime.transfer import is_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsWanted:
-    """Rows of a leaf that an actor shall hold as one array. It can be pickled.
+    """A request for rows of a leaf as one array on an actor. It can be pickled.
 
     Attributes:
         start: the first row; 0 for a scalar.
@@ -30,7 +30,7 @@ class RowsWanted:
 
 
 def rows_job(wanted: RowsWanted, sharding: Sharding) -> ReadJob:
-    """Makes a `jax.Array` of a leaf's rows, with this sharding; devices of other processes are theirs to fill."""
+    """Makes a `jax.Array` of a leaf's rows, with this sharding; other processes fill their own devices."""
     shape, tail = wanted.type.shape, data_type(wanted.leaf).tail
 
     def region_of(index: tuple[slice, ...] | None) -> Region:
@@ -53,13 +53,13 @@ def rows_job(wanted: RowsWanted, sharding: Sharding) -> ReadJob:
 
 
 def value_job(leaf: LeafRecord) -> ReadJob:
-    """The whole leaf as a NumPy array; of random keys, their data."""
+    """Makes a NumPy array of the whole leaf; of random keys, their data."""
     region = Region.whole(leaf.shape).extended(data_type(leaf).tail)
     return ReadJob(leaf=leaf, regions=(region,), make=lambda read: np.asarray(read(region)))
 
 
 def _with_tail(sharding: Sharding, num_dims: int) -> Sharding:
-    """The sharding of keys as that of their data, whose last dims are whole."""
+    """Turns the sharding of keys into that of their data, whose last dims are not sharded."""
     if isinstance(sharding, NamedSharding):
         spec = (*sharding.spec, *(None,) * (num_dims - len(sharding.spec)))
         return NamedSharding(sharding.mesh, PartitionSpec(*spec, None))

@@ -1,4 +1,4 @@
-"""Reads boxes of leaves out of the pieces that a checkpoint has them in.
+"""Reads boxes of leaves from the pieces of a checkpoint.
 
 This runs where the arrays are wanted: in a worker of an actor, or in the controller. Only pieces that overlap what is
 wanted are read, and each once. What is wanted is gone through leaf by leaf, so that just a few leaves at a time are in
@@ -34,7 +34,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadJob:
-    """Something to be made of boxes of one leaf.
+    """A value to be made from boxes of one leaf.
 
     Attributes:
         regions: the boxes, in dims of the leaf's data.
@@ -72,12 +72,12 @@ def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
 
 
 def read_region(checkpoint: Checkpoint, leaf: LeafRecord, region: Region) -> np.ndarray:
-    """One box of one leaf; of random keys, of their data."""
+    """Reads one box of one leaf; of random keys, of their data."""
     return read_jobs(checkpoint, [ReadJob(leaf=leaf, regions=(region,), make=lambda read: read(region))])[0]
 
 
 def _batches(jobs: Sequence[ReadJob]) -> Iterator[list[int]]:
-    """Numbers of jobs whose pieces are in memory together: all of a leaf, of several leaves if they are small."""
+    """Yields the jobs whose pieces are in memory together: all of a leaf, and of several if they are small."""
     by_leaf: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
         by_leaf.setdefault(job.leaf.path, []).append(number)

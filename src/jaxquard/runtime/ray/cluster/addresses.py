@@ -27,7 +27,7 @@ class RayAddress:
 
 
 def parse_address(text: str) -> RayAddress:
-    """Reads an address.
+    """Parses an address.
 
     Raises:
         MeshError: if it is not of a form that Ray knows.
@@ -43,7 +43,7 @@ def parse_address(text: str) -> RayAddress:
 
 
 def check_answers(address: RayAddress) -> None:
-    """Sees whether a gRPC server answers at an address, within 5 seconds.
+    """Checks that a gRPC server answers at an address, within 5 seconds.
 
     Raises:
         MeshError: if nothing or something else does.

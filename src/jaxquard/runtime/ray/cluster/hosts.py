@@ -33,7 +33,7 @@ class HostResources:
 
 
 def list_hosts() -> tuple[HostResources, ...]:
-    """Every host that is alive: first the head of the cluster, then the others by address."""
+    """Lists the hosts that are alive: first the head of the cluster, then the others by address."""
     nodes = [node for node in import_ray().nodes() if node["Alive"]]
     nodes.sort(key=lambda node: ("node:__internal_head__" not in node["Resources"], node["NodeManagerAddress"]))
     free = _free_by_node()

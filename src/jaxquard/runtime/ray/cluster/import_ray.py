@@ -20,7 +20,7 @@ from jaxquard.errors import MeshError
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences Ray's own remarks on the console; errors still come as exceptions."""
+    """Keeps Ray from writing to the console; errors still come as exceptions."""
     logger = logging.getLogger("ray")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -36,7 +36,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_settings() -> Iterator[None]:
-    """Puts back what `ray.init` changes for the whole process: the handler of SIGTERM and the debugger."""
+    """Restores what `ray.init` changes for the whole process: the handler of SIGTERM and the debugger."""
     with environment({"PYTHONBREAKPOINT": os.environ.get("PYTHONBREAKPOINT")}):
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -70,7 +70,7 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
 
 
 def import_ray() -> ModuleType:
-    """The `ray` module.
+    """Imports the `ray` module.
 
     Raises:
         MeshError: if Ray is not installed; the message says what to install.

@@ -61,7 +61,7 @@ def join_cluster(text: str) -> RayAddress:
 
 
 def _find_cluster() -> RayAddress:
-    """The cluster that "auto" means: the one in RAY_ADDRESS, or that of this host."""
+    """Finds the cluster that "auto" means: the one in RAY_ADDRESS, or that of this host."""
     from ray._private import services
 
     try:

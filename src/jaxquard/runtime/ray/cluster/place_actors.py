@@ -37,7 +37,7 @@ class ActorPlacement:
     group: Any
 
     def actor_options(self, actor: int, process: int = 0) -> dict[str, Any]:
-        """Options of a Ray actor, for `.options(...)`, that put it in its place."""
+        """Returns the options of a Ray actor that put it in its place."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         resources = bundle(self.platform, self.devices_per_process)
@@ -51,7 +51,7 @@ class ActorPlacement:
         }
 
     def close(self) -> None:
-        """Gives the places back; what runs there is killed."""
+        """Releases the hosts; processes that run there are killed."""
         ray = import_ray()
         if ray.is_initialized():
             ray.util.remove_placement_group(self.group)
@@ -109,7 +109,7 @@ def bundle(platform: str, num_devices: int) -> dict[str, float]:
 
 
 def choose_hosts(num_actors: int, processes_per_actor: int, capacities: Sequence[int]) -> list[int] | None:
-    """The position of the host of every process, actor by actor; None if there is no room for all.
+    """Chooses a host for every process, actor by actor; returns positions, or None if there is no room for all.
 
     Whole actors first, as many as each host can hold. Then the rest fill the gaps, in order.
 

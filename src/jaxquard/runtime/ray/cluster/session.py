@@ -23,7 +23,7 @@ _held: list["_Connection"] = []
 
 
 class Session:
-    """A share in this process's connection to Ray.
+    """A user of this process's connection to Ray, which all meshes share.
 
     Attributes:
         is_private: whether Ray was started here for this program alone.
@@ -36,7 +36,7 @@ class Session:
         self._release = weakref.finalize(self, _release, connection)
 
     def close(self) -> None:
-        """Gives the share back; the last one ends what the first began. A second call does nothing."""
+        """Releases the connection; the last user ends it. A second call does nothing."""
         self._release()
 
 
@@ -67,7 +67,7 @@ def start_or_join(address: str | None = None, *, num_cpus: int = 1) -> Session:
 
 
 class _Connection:
-    """A connection that we made, how many use it, and the private Ray at its other end, if it is one."""
+    """A connection that jaxquard made, with the number of its users, and the private Ray that it started, if any."""
 
     def __init__(self, *, address: str, private: PrivateRay | None) -> None:
         self.address, self.private = address, private
@@ -111,7 +111,7 @@ def _connect(address: str | None, num_cpus: int) -> _Connection:
 
 
 def _check_same(address: str | None, connection: _Connection | None) -> None:
-    """Sees that an address means the cluster to which this process is connected."""
+    """Checks that an address means the cluster to which this process is connected."""
     if address is None or address == "auto" or (connection is not None and connection.address == address):
         return
     wanted = parse_address(address)

@@ -1,4 +1,4 @@
-"""Sees that every host runs the versions that this process does.
+"""Checks that every host runs the versions that this process does.
 
 Code reaches an actor as StableHLO of our jax and as pickles of our Python (design decision 6), so both ends must agree.
 """
@@ -34,12 +34,12 @@ def check_versions(
 
 
 def our_versions() -> dict[str, str | None]:
-    """The versions of this process: of Python the first two numbers, of packages whole; None for what is missing."""
+    """Returns the versions of this process: two numbers of Python's, whole ones of packages, None for a missing one."""
     return _reader()()
 
 
 def _reader() -> Callable[[], dict[str, str | None]]:
-    """A function that reads versions, for any host: it imports neither jax nor jaxquard."""
+    """Returns a function that reads versions on any host: it imports neither jax nor jaxquard."""
 
     def read() -> dict[str, str | None]:
         import sys

@@ -1,4 +1,4 @@
-"""When an actor dies: from the moment it is noticed to a mesh that works again. Start reading here.
+"""Handles the death of an actor, from the moment it is noticed to a mesh that works again. Start reading here.
 
 1. `monitor` notices: a process has died, sends no heartbeat, or waits for a message that never comes. The replies to
    a step may say so too: the partners of a process that failed never come out of their collective.
@@ -59,7 +59,7 @@ class ActorLosses:
         self.monitor = Monitor(group, timeout_s=heartbeat_timeout_s, on_lost=weakly(self.on_lost), on_tick=on_tick)
 
     def on_lost(self, worker: WorkerProcess, how: str) -> None:
-        """A process is gone, or must be: everyone who waits for it gets an error."""
+        """Fails everyone who waits for a process that is gone, or must be."""
         if not self._is_news(worker):
             return
         found = PostMortem() if worker.info is None else post_mortem(worker.info)
@@ -72,13 +72,13 @@ class ActorLosses:
             self._lose([worker.actor], failure)
 
     def lose_everyone(self, failure: TaskFailure) -> None:
-        """A task failed, and all actors must start again, as nobody can leave its collectives."""
+        """Marks all actors as lost after a task failed, as nobody can leave its collectives."""
         if not self._group.losses:
             failure.cause.add_note('With transport="collective", all actors must start again: call mesh.restart().')
             self._lose(range(self._group.config.num_actors), failure)
 
     def await_partners(self, run: RayRun, worker: WorkerProcess) -> None:
-        """The other processes of an actor may wait for ever for one that failed: in a collective of their task."""
+        """Ends an actor if its other processes do not come out of a collective with the one that failed."""
 
         def check() -> None:
             if not run.state.is_finished:
@@ -90,7 +90,7 @@ class ActorLosses:
         timer.start()
 
     def check_idle(self, workers: Sequence[WorkerProcess]) -> None:
-        """After a failure elsewhere, one process of an actor may wait for ever in a collective for another."""
+        """Checks that no process still waits, after a failure elsewhere, in a collective for another one."""
         limit_s = self.monitor.timeout_s
         idle = self._group.gather([worker.handle.wait_idle(limit_s) for worker in workers])
         for worker, is_idle in zip(workers, idle, strict=True):
@@ -118,7 +118,7 @@ class ActorLosses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostMortem:
-    """What the host of a process still knows after its death.
+    """The traces of a dead process on its host.
 
     Attributes:
         activity: the task that it ran, or what else it did; empty if the host does not answer.

@@ -1,4 +1,4 @@
-"""Checkpoints of arrays that other processes hold: each process writes its own pieces, and reads its own.
+"""Saves and restores arrays that other processes hold: each process writes and reads its own pieces.
 
 A save takes its turn among the steps: it sees the state as it was when `jq.save` was called, and the steps after it
 may take the buffers.
@@ -85,7 +85,7 @@ class RayStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """Holds the engine: its processes must live until all is on disk."""
+    """A save under way. It keeps the engine alive: its processes must live until all is on disk."""
 
     pieces: dict[int, PieceTable]
     engine: _Engine
@@ -118,7 +118,7 @@ def _check(cell: Handle) -> None:
 
 
 def _raise_why_missing(arrays: Mapping[int, Mapping[str, Handle]]) -> None:
-    """A cell was not there: its step has failed, which is what to say."""
+    """Raises the error of the step that should have filled a missing cell."""
     for held in arrays.values():
         for cell in held.values():
             cell.wait_ready()

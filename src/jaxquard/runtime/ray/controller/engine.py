@@ -163,7 +163,7 @@ class RayEngine:
             self._expect(worker.handle.run_step(packed), run, worker)
 
     def call_in_turn(self, actor: int, method: str, *args: Any) -> list[Any]:
-        """Calls a method of every process of an actor, after the steps that are queued; references to the replies."""
+        """Calls a method of every process of an actor after the queued steps; returns references to the replies."""
         with self._lock:
             self._check_usable()
             turn = self._settle().take_turn(actor)
@@ -174,13 +174,13 @@ class RayEngine:
                 raise
 
     def new_cell(self, actor: int) -> RayCell:
-        """A cell that is filled from the start, by a restored checkpoint."""
+        """Makes a cell that is filled from the start, by a restored checkpoint."""
         return RayCell(actor=actor, number=next(self._numbers), keeper=self)
 
     # For cells.
 
     def fetch(self, actor: int, number: int) -> np.ndarray:
-        """The values of a cell, put together from the processes of its actor."""
+        """Returns the values of a cell, joined from the processes of its actor."""
         self._check_usable()
         return join_shards(self.group.gather([m.handle.fetch(number) for m in self.group.workers[actor]]))
 
@@ -239,7 +239,7 @@ class RayEngine:
         self.group.check_losses()
 
     def _settle(self) -> Epoch:
-        """The epoch to work in; after a failure a new one, with all processes connected anew."""
+        """Returns the current epoch; after a failure begins a new one, with all processes connected anew."""
         while (epoch := self._epochs.current) is None or self._fresh:
             number = self._epochs.number
             self._connect(number)
@@ -289,7 +289,7 @@ class RayEngine:
             self._losses.await_partners(run, worker)
 
     def _make_room(self) -> None:
-        """Waits while as many steps are queued as may be: each holds its inputs and results."""
+        """Waits while the maximum number of steps is queued: each holds its inputs and results."""
         while len(runs := [run for run in tuple(self._runs) if not run.state.is_finished]) >= _MAX_QUEUED:
             runs[0].state.wait_finished()
 

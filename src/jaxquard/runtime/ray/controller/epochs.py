@@ -34,17 +34,17 @@ class Epochs:
 
     @property
     def number(self) -> int:
-        """Of the epoch that counts, or that is to begin."""
+        """The number of the current epoch, or of the next if none is current."""
         return self._number
 
     @property
     def current(self) -> Epoch | None:
-        """None if the last has ended and the next has not begun."""
+        """The current epoch; None if the last has ended and the next has not begun."""
         current = self._current
         return current if current is not None and current.number == self._number else None
 
     def begin(self, number: int) -> bool:
-        """Begins an epoch that everyone is ready for; False if something has failed meanwhile."""
+        """Begins an epoch that all are ready for; returns False if something has failed meanwhile."""
         with self._lock:
             if number != self._number:
                 return False
@@ -52,7 +52,7 @@ class Epochs:
             return True
 
     def end(self, number: int | None = None) -> None:
-        """Has everyone stop waiting; of an epoch with this number, if it still counts."""
+        """Ends the current epoch, if it has this number: all processes stop waiting."""
         with self._lock:
             if number is not None and number != self._number:
                 return

@@ -1,4 +1,4 @@
-"""A program on actors that are processes: exported here, compiled and linked there."""
+"""Loads a program onto actors that are processes: exports it here, has them compile and link it there."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -41,7 +41,7 @@ class LoadedOnRay:
     codes: dict[int, Any] = field(default_factory=dict)
 
     def place(self, value: Any, *, actor: int, number: int, is_own: bool = False) -> np.ndarray:
-        """A value as it is sent: in host memory, with the dtype of the slot."""
+        """Turns a value into what is sent: an array in host memory, with the dtype of the slot."""
         program = self.program.actors[actor]
         dtype = program.types[program.inputs[number].slot].dtype
         data = as_data(value)
@@ -83,7 +83,7 @@ def load_program(loaded: LoadedOnRay, *, group: WorkerGroup, on_progress: Progre
 
 
 def send_code(loaded: LoadedOnRay, group: WorkerGroup, actors: frozenset[int]) -> None:
-    """Gives actors that were started again what they had."""
+    """Sends actors that were started again the code that they had."""
     compiling = _Compiling(loaded, group, None)
     for actor in sorted(actors):
         compiling.prepare(actor)
@@ -181,7 +181,7 @@ def _abstract_mesh(group: WorkerGroup) -> AbstractMesh:
 
 
 def _in_turns(calls_of: tuple[tuple[int, ...], ...]) -> list[int]:
-    """All calls, the first of each actor first, so that every actor soon has something to compile."""
+    """Orders all calls, the first of each actor first, so that every actor soon has something to compile."""
     longest = max(map(len, calls_of), default=0)
     turns = (calls[k] for k in range(longest) for calls in calls_of if k < len(calls))
     return list(dict.fromkeys(turns))

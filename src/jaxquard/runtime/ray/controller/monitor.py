@@ -80,7 +80,7 @@ class Monitor:
         return "" if pulse is None or pulse.heartbeat is None else pulse.heartbeat.activity
 
     def await_loss(self) -> None:
-        """Waits until every process has given a new heartbeat, or an actor is known to be lost."""
+        """Waits until every process has sent a new heartbeat, or an actor is known to be lost."""
         ray = import_ray()
         heartbeats = [worker.handle.heartbeat() for worker in self._group.living_workers()]
         end_s = time.monotonic() + self._group.loss_limit_s
@@ -120,7 +120,7 @@ class Monitor:
         self._on_tick()
 
     def _give_up(self, error: Exception) -> None:
-        """Ray itself does not answer: nobody can be reached any more."""
+        """Marks all processes as lost, as Ray itself does not answer."""
         _log.warning("Ray does not answer", exc_info=error)
         for worker in self._group.living_workers():
             self._on_lost(worker, f"cannot be reached, as Ray does not answer ({type(error).__name__})")
@@ -169,7 +169,7 @@ class Monitor:
                     return
 
     def _stuck_s(self, waiting: Any, worker: WorkerProcess) -> float:
-        """For how long a message has been both sent and waited for; 0 if it has not been sent."""
+        """Returns for how long a message has been both sent and waited for; 0 if it has not been sent."""
         for other in self._group.workers[waiting.peer]:
             heartbeat = self._pulses[other].heartbeat if other in self._pulses else None
             if other.rank != worker.rank or heartbeat is None or heartbeat.report is None:

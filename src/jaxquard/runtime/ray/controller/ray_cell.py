@@ -10,7 +10,7 @@ from jaxquard.runtime.step_state import StepState
 
 
 class Keeper(Protocol):
-    """The engine, as far as a cell asks it."""
+    """The part of the engine that a cell uses."""
 
     token: object
 

@@ -77,7 +77,7 @@ class RayRun:
         self._replies: list[list[tuple[WorkerProcess, StepReply]]] = [[] for _ in cells]
 
     def results(self) -> tuple[RemoteArray, ...]:
-        """The flat results, parts and copies put together."""
+        """Returns the flat results, each joined from its parts and copies."""
         return self._loaded.results(self.cells)
 
     def is_done(self) -> bool:
@@ -105,7 +105,7 @@ class RayRun:
         return make_timeline(self._loaded.program, _with_arrivals(self._loaded.program, clocks))
 
     def take_reply(self, worker: WorkerProcess, reply: StepReply) -> None:
-        """One process has answered; when all of an actor have, its cells are filled."""
+        """Takes the reply of one process; when all of an actor have replied, its cells are filled."""
         replies = self._replies[worker.actor]
         replies.append((worker, reply))
         if len(replies) < len(self._group.workers[worker.actor]):
@@ -126,7 +126,7 @@ class RayRun:
         self.inputs = tuple(() if actor == worker.actor else cells for actor, cells in enumerate(self.inputs))
 
     def give_up(self, failure: TaskFailure, *, num_reached: int) -> None:
-        """The step could not be sent to all: actors from `num_reached` on have not got it, and keep what they have."""
+        """Fails a step that could not be sent to all: actors from `num_reached` on keep their inputs."""
         for cells in self.inputs[num_reached:]:
             for cell in cells:
                 cell.give_back()

@@ -47,7 +47,7 @@ def collect_replies(
 
 
 def _take(found: Arrival, reply: StepReply, take: Callable[[RayRun, WorkerProcess, StepReply], None]) -> None:
-    """Passes one on; whatever goes wrong, those after it are taken too."""
+    """Passes one reply on; if that fails, those after it are taken all the same."""
     try:
         take(found.run, found.worker, reply)
     except Exception as cause:

@@ -30,12 +30,12 @@ _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S+")
 
 
 def settings_to_pass_on() -> tuple[tuple[str, Any], ...]:
-    """Settings of JAX, by name."""
+    """Returns the settings of JAX that workers get, by name."""
     return tuple((name, getattr(jax.config, name)) for name in _SETTINGS if hasattr(jax.config, name))
 
 
 def variables_to_pass_on() -> tuple[tuple[str, str], ...]:
-    """Environment variables that XLA reads when a backend starts."""
+    """Returns the environment variables that XLA reads when a backend starts."""
     found = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     if "XLA_FLAGS" in found:
         found["XLA_FLAGS"] = _DEVICE_COUNT.sub("", found["XLA_FLAGS"]).strip()

@@ -27,12 +27,12 @@ _HOSTS_S = 2.0
 
 
 class GivenUp(MeshError):
-    """Something that waited for its turn never got it, as something failed before."""
+    """A call that waited for its turn never got it, as something failed before."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class WorkerProcess:
-    """One process.
+    """One process of an actor.
 
     Attributes:
         info: its description of itself, once it is up.
@@ -64,7 +64,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class WorkerGroup:
-    """All processes.
+    """The processes of all actors.
 
     Attributes:
         config: as for actor 0, rank 0.
@@ -196,7 +196,7 @@ class WorkerGroup:
         self.saves.clear()
 
     def _ray(self) -> Any:
-        """Ray, while it is up: a call after that would start another, open to everyone."""
+        """Returns Ray, if it is up: a call after that would start another, open to everyone."""
         ray = import_ray()
         if not ray.is_initialized():
             raise closed_error()
@@ -253,7 +253,7 @@ class WorkerGroup:
             worker.is_started = True
 
     def _coordinators(self, fresh: Sequence[WorkerProcess]) -> dict[int, str | None]:
-        """For each actor the address of its `jax.distributed`; with collectives between actors, one for all."""
+        """Finds the address of each actor's `jax.distributed`; with collectives between actors, one for all."""
         actors = list(dict.fromkeys(worker.actor for worker in fresh))
         if self.config.transport == "collective":
             address = self.gather([self.workers[0][0].handle.offer_coordinator()])[0]

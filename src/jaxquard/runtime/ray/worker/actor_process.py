@@ -77,7 +77,7 @@ class ActorProcess:
         )
 
     def offer_coordinator(self) -> str:
-        """An address on this host for `jax.distributed`."""
+        """Finds an address on this host for `jax.distributed`."""
         return free_address(self._ip)
 
     def start(self, coordinator: str | None) -> None:
@@ -111,7 +111,7 @@ class ActorProcess:
     # Programs.
 
     def prepare(self, order: ProgramOrder) -> None:
-        """Takes a program in; its calls are compiled next."""
+        """Receives a program; its calls are compiled next."""
         if order.number not in self._programs:
             self._programs[order.number] = WorkerProgram(order, actor=self._config.actor, site=self._site)
 
@@ -210,7 +210,7 @@ class ActorProcess:
         return writing.result().pieces
 
     def wait_saved(self, folder: str) -> None:
-        """Waits until what `save` begins, before or after this is called, is on disk."""
+        """Waits until the files of a `save`, called before or after this, are on disk."""
         try:
             self._writing(folder).result().wait()
         finally:
@@ -237,7 +237,7 @@ class ActorProcess:
         return Heartbeat(time_s=time.perf_counter(), activity=self._activity.text, report=report)
 
     def stop_epoch(self, epoch: int) -> None:
-        """Something failed: waits of earlier epochs end, and steps stop before their next task."""
+        """Ends waits of earlier epochs after a failure; steps stop before their next task."""
         self._turns.begin(epoch)
 
     def close(self) -> None:

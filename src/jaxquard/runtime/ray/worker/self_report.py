@@ -1,4 +1,4 @@
-"""What a process records about itself and its host, for the controller to read, also after its death.
+"""Records about a process and its host, which the controller can read, also after its death.
 
 An `ActivityFile` says what the process is doing. It is a small file in shared memory, so that a post-mortem can read it
 when the process has died (see `controller.actor_loss`).

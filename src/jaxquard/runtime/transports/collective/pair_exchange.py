@@ -38,7 +38,7 @@ class PairExchange:
         self._exchanges: dict[tuple[tuple[tuple[int, ...], np.dtype], ...], Exchange] = {}
 
     def compile(self, message: WireMessage) -> Exchange:
-        """A function that sends the parts of a message, or, given None, receives them.
+        """Compiles a function that sends the parts of a message, or, given None, receives them.
 
         It returns at once, with arrays that are ready when the transfer has ended on this side.
         """

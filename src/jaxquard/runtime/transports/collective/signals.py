@@ -40,7 +40,7 @@ class Signals:
     def __init__(
         self, actor: int, *, host: str, on_signal: Callable[[int, Signal], None], on_lost: Callable[[int], None]
     ) -> None:
-        """Starts to listen; the functions are called on threads of their own, with the peer's actor."""
+        """Starts to listen; the functions are called on separate threads, with the peer's actor."""
         self._actor = actor
         self._on_signal = on_signal
         self._on_lost = on_lost

@@ -42,7 +42,7 @@ def start_drain(
 
 
 class _Drain:
-    """One process's part."""
+    """The part of one process."""
 
     def __init__(self, server: Any, own: int, device: jax.Device) -> None:
         self._server = server
@@ -62,7 +62,7 @@ class _Drain:
                 nothing.delete()
 
     def _ask(self, actor: int, connection: Any) -> list[int]:
-        """The numbers that a peer waits for; none if it is gone."""
+        """Asks a peer for the numbers that it waits for; none if it is gone."""
         count = self._pull(connection, _number(actor, self._own, "count"), 1)
         if count is None or count[0] == 0:
             return []

@@ -32,7 +32,7 @@ _VALUE, _ACKNOWLEDGEMENT = range(2)
 
 
 def offer_number(program_id: int, step: int, channel: Channel, number: int, purpose: int) -> int:
-    """The 64-bit number under which something is offered."""
+    """Computes the 64-bit number under which something is offered."""
     key = struct.pack("<6q", program_id, step, channel.source, channel.target, number, purpose)
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 

@@ -44,7 +44,7 @@ class TransferServer:
         server.await_pull(number, arrays)
 
     def pull(self, actor: int, number: int, types: list[jax.ShapeDtypeStruct]) -> list[jax.Array]:
-        """Arrays that are pending until the actor has offered the number and they have come."""
+        """Returns arrays that are pending until the actor has offered the number and they have arrived."""
         arrays = self._pull(actor, number, types)
         self._values[number] = actor
         return arrays
@@ -57,7 +57,7 @@ class TransferServer:
         self.offer(number, [self._token])
 
     def pull_token(self, actor: int, number: int) -> jax.Array:
-        """An array that is ready when the actor has offered a token under this number."""
+        """Returns an array that is ready when the actor has offered a token under this number."""
         (token,) = self._pull(actor, number, [self._token_type])
         while self._tokens and self._tokens[0][2].is_ready():
             self._tokens.popleft()
