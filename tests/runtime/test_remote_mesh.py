@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import jaxquard as jq
-from jaxquard.runtime import remote_mesh
+from jaxquard.runtime.ray.controller import start_engine
 
 RENAMED = r"silence_limit_s is now called heartbeat_timeout_s\. Use that name\."
 
@@ -14,7 +14,7 @@ RENAMED = r"silence_limit_s is now called heartbeat_timeout_s\. Use that name\."
 def asked(monkeypatch):
     """The options with which the Ray engine was started."""
     found = {}
-    monkeypatch.setattr(remote_mesh, "start_engine", lambda **options: found.update(options) or SimpleNamespace())
+    monkeypatch.setattr(start_engine, "start_engine", lambda **options: found.update(options) or SimpleNamespace())
     return found
 
 
