@@ -35,12 +35,12 @@ from jaxquard.ir.jaxpr_tools import (
     users,
     variables,
 )
+from jaxquard.ir.open_checkpoints import is_transposed
 from jaxquard.ir.operations import is_light, is_linear_in_first, is_recomputable, is_sum
 from jaxquard.ir.step import Step
 from jaxquard.ir.task import Phase
 from jaxquard.pipeline.loop import Loop, Operation, Place, loop_p
 from jaxquard.pipeline.marks import MarkPhase, mark_p
-from jaxquard.pipeline.open_checkpoints import is_transposed
 
 
 def assign_stages(step: Step) -> Step:

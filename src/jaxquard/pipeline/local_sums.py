@@ -31,10 +31,10 @@ from jaxquard.ir.jaxpr_tools import (
     splice,
     users,
 )
+from jaxquard.ir.open_checkpoints import open_checkpoints
 from jaxquard.ir.operations import has_inexact_types
 from jaxquard.pipeline.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.loop import Place
-from jaxquard.pipeline.open_checkpoints import open_in
 
 _LINEAR = frozenset(
     "convert_element_type mul div reduce_sum neg transpose reshape copy squeeze reduce_precision pad "
@@ -281,7 +281,7 @@ class LocalSums:
         return inner if inner.can(inner.jaxpr.outvars[number]) else None
 
     def _scan_writer(self, equation: Equation) -> "LocalSums":
-        body = open_in(_without_constants(equation), is_wanted=lambda inside: True, with_barrier=True)
+        body = open_checkpoints(_without_constants(equation), with_barrier=True)
         first_xs = sum(scan_counts(equation.params))
         specs: dict[Var, Spec] = {}
         for number, (inside, atom) in enumerate(zip(body.invars, equation.invars, strict=True)):
