@@ -7,10 +7,10 @@ from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.jaxpr_tools import close, fingerprint, make_jaxpr, prune, variables
 from jaxquard.ir.program import ActorProgram, Call, Constant, Input, Output, Program, Run
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.infer_specs import Spec
-from jaxquard.pipeline.inline_calls import inline_calls
-from jaxquard.pipeline.own_results import own_results
-from jaxquard.pipeline.split_stacks import split_stacks
+from jaxquard.pipeline.passes.inline_calls import inline_calls
+from jaxquard.pipeline.passes.own_results import own_results
+from jaxquard.pipeline.passes.split_stacks import split_stacks
+from jaxquard.pipeline.specs.infer_specs import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,14 @@ from typing import Any
 from jaxquard.ir.equation_text import Names, write_definitions, write_equation, write_type
 from jaxquard.ir.jaxpr_tools import Equation
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.loop import Loop, Operation, loop_p
+from jaxquard.pipeline.loop import Loop, ReduceOp, loop_p
 
 _REDUCTIONS = {
-    Operation.SUM: "{total} += {term}",
-    Operation.MEAN: "{total} += {term} / {count}",
-    Operation.MAX: "{total} = max {total} {term}",
-    Operation.STACK: "{total}[microbatch] = {term}",
-    Operation.LAST: "{total} = {term}, of the last microbatch",
+    ReduceOp.SUM: "{total} += {term}",
+    ReduceOp.MEAN: "{total} += {term} / {count}",
+    ReduceOp.MAX: "{total} = max {total} {term}",
+    ReduceOp.STACK: "{total}[microbatch] = {term}",
+    ReduceOp.LAST: "{total} = {term}, of the last microbatch",
 }
 
 
@@ -92,7 +92,7 @@ def write_body(equation: Equation, names: Names) -> Iterator[str]:
 def _write_terms(equation: Equation, names: Names) -> Iterator[str]:
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     for atom, target in zip(body.outvars, loop.targets or range(len(body.outvars)), strict=True):
-        form = _REDUCTIONS[loop.reductions[target].operation]
+        form = _REDUCTIONS[loop.reductions[target].op]
         yield form.format(total=names[equation.outvars[target]], term=names[atom], count=loop.num_microbatches)
 
 

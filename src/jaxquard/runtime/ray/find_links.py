@@ -1,7 +1,7 @@
 """The links of a program: what every actor sends to every other, in order."""
 
 from jaxquard.ir.program import Program, Send
-from jaxquard.ir.program_order import order_program
+from jaxquard.ir.program.order import order_program
 from jaxquard.runtime.slot_uses import find_slot_uses
 from jaxquard.runtime.transports.protocol import Link
 

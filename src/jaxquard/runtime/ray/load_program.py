@@ -8,8 +8,8 @@ from jax.sharding import AbstractMesh, AxisType
 
 from jaxquard import _jax_compat
 from jaxquard.errors import ActorFailed, JaxquardError, MeshError
-from jaxquard.ir.check_program import check_program
 from jaxquard.ir.program import Program, Run
+from jaxquard.ir.program.check import check_program
 from jaxquard.runtime.compile_calls import Progress
 from jaxquard.runtime.host_value import as_data, is_key
 from jaxquard.runtime.ray.crew import Crew, Member
