@@ -32,14 +32,11 @@ from jaxquard.ir.jaxpr_tools import (
     users,
 )
 from jaxquard.ir.open_checkpoints import open_checkpoints
-from jaxquard.ir.operations import has_inexact_types
+from jaxquard.ir.operations import LINEAR, has_inexact_types
 from jaxquard.pipeline.loop import Place
 from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 
-_LINEAR = frozenset(
-    "convert_element_type mul div reduce_sum neg transpose reshape copy squeeze reduce_precision pad "
-    "broadcast_in_dim".split()
-)
+_LINEAR = LINEAR | {"mul", "div", "reduce_sum", "reduce_precision", "pad", "broadcast_in_dim"}
 
 
 def _without_constants(equation: Equation) -> Jaxpr:
