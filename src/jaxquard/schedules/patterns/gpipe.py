@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxquard.ir.task import Phase
-from jaxquard.schedules.pattern import PatternSchedule, Step
+from jaxquard.schedules.patterns.pattern import PatternSchedule, StagePhase
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -25,5 +25,5 @@ class GPipe(PatternSchedule):
 
     name: ClassVar[str] = "gpipe"
 
-    def pattern(self, actor: int, num_microbatches: int) -> list[Step]:
+    def pattern(self, actor: int, num_microbatches: int) -> list[StagePhase]:
         return [(actor, Phase.FORWARD)] * num_microbatches + [(actor, Phase.BACKWARD)] * num_microbatches

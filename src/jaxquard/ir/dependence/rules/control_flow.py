@@ -1,8 +1,12 @@
-"""`while` and `scan`: a dim of a carry stays linked if each turn of the body takes it to itself.
+"""Operations with bodies: calls, `cond`, `while` and `scan`.
 
-A turn relates the carries to those before it. What holds after any number of turns is a fixpoint
-(`repeated`); constants and scanned inputs enter at some turn, and reach the end through the rest.
+What holds of the body of a call holds of the call. A link of a `cond` must hold in every branch that reads the input,
+and the choice is read whole. In a loop, a dim of a carry stays linked if each iteration takes it to itself: one
+iteration relates the carries to those before it, and what holds after any number of them is a fixpoint (`repeated`);
+constants and scanned inputs enter at some iteration, and reach the end through the rest.
 """
+
+from functools import reduce
 
 from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.dependence.link import Dependence, links_of, whole
@@ -15,17 +19,27 @@ from jaxquard.ir.dependence.relation import (
     merge_rows,
     repeated,
 )
-from jaxquard.ir.dependence.rule import BodyRule, RelateBody, in_shapes
+from jaxquard.ir.dependence.rule import BodyRule, RelateBody, for_each, in_shapes
 from jaxquard.ir.jaxpr_tools import Equation
 
 
+def _call(equation: Equation, relate_body: RelateBody) -> Relation:
+    params = equation.params
+    return relate_body(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"])
+
+
+def _cond(equation: Equation, relate_body: RelateBody) -> Relation:
+    found = reduce(merge_relations, map(relate_body, equation.params["branches"]))
+    return tuple(((), *row) for row in found)
+
+
 def _while(equation: Equation, relate_body: RelateBody) -> Relation:
-    """The number of turns is the same on all devices only if what the condition reads is whole."""
+    """The number of iterations is the same on all devices only if what the condition reads is whole."""
     num_condition, num_body = equation.params["cond_nconsts"], equation.params["body_nconsts"]
     shapes = in_shapes(equation)[num_condition + num_body :]
-    turn = relate_body(equation.params["body_jaxpr"])
-    carried = repeated(columns(turn, num_body), shapes)
-    entered = compose_relations(carried, columns(turn, 0, num_body), num_inputs=num_body)
+    iteration = relate_body(equation.params["body_jaxpr"])
+    carried = repeated(columns(iteration, num_body), shapes)
+    entered = compose_relations(carried, columns(iteration, 0, num_body), num_inputs=num_body)
     carries = tuple(constants + first for constants, first in zip(entered, carried, strict=True))
     condition = tuple(map(whole, relate_body(equation.params["cond_jaxpr"])[0]))
     num_inputs = num_body + len(shapes)
@@ -40,9 +54,9 @@ def _scan(equation: Equation, relate_body: RelateBody) -> Relation:
     """
     num_constants, num_carries = scan_counts(equation.params)
     first_scanned, num_inputs = num_constants + num_carries, len(equation.invars)
-    turn = relate_body(equation.params["jaxpr"])
-    read_carries = columns(turn, num_constants, first_scanned)
-    entering = tuple(row[:num_constants] + (None,) * num_carries + row[first_scanned:] for row in turn)
+    iteration = relate_body(equation.params["jaxpr"])
+    read_carries = columns(iteration, num_constants, first_scanned)
+    entering = tuple(row[:num_constants] + (None,) * num_carries + row[first_scanned:] for row in iteration)
     carried = repeated(read_carries[:num_carries], in_shapes(equation)[num_constants:first_scanned])
     first_carries = tuple((None,) * num_constants + row + (None,) * (num_inputs - first_scanned) for row in carried)
     carries = merge_relations(compose_relations(carried, entering[:num_carries], num_inputs=num_inputs), first_carries)
@@ -74,4 +88,8 @@ def _shifted(dependence: Dependence, out_by: int, in_by: int) -> Dependence:
     return links_of((link.out_dim + out_by, link.in_dim + in_by, link.num_chunks) for link in dependence)
 
 
-RULES: dict[str, BodyRule] = {"while": _while, "scan": _scan}
+_CALLS = """
+    call checkpoint closed_call composite core_call custom_jvp_call custom_vjp_call eval_jaxpr jit pjit remat remat2
+"""
+
+RULES: dict[str, BodyRule] = for_each(_CALLS, _call) | {"cond": _cond, "while": _while, "scan": _scan}

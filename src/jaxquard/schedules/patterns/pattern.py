@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from jaxquard.ir.task import Phase, Task
 from jaxquard.schedules.schedule import Rows, Schedule, require_count
 
-Step = tuple[int, Phase]
+StagePhase = tuple[int, Phase]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,7 +36,7 @@ class PatternSchedule(Schedule, abc.ABC):
     """
 
     @abc.abstractmethod
-    def pattern(self, actor: int, num_microbatches: int) -> Iterable[Step]:
+    def pattern(self, actor: int, num_microbatches: int) -> Iterable[StagePhase]:
         """The order of one actor's steps, for a number of microbatches that `round_up` gives."""
 
     def round_up(self, num_microbatches: int) -> int:
@@ -63,9 +63,9 @@ class PatternSchedule(Schedule, abc.ABC):
         )
 
 
-def number_microbatches(steps: Iterable[Step]) -> Iterator[Task]:
+def number_microbatches(steps: Iterable[StagePhase]) -> Iterator[Task]:
     """Gives each step the next microbatch of its stage and phase; `B` counts as `I` and as `W`."""
-    next_microbatch = Counter[Step]()
+    next_microbatch = Counter[StagePhase]()
     for stage, phase in steps:
         whole = phase is Phase.BACKWARD
         counted = (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT) if whole else (phase,)
@@ -74,7 +74,7 @@ def number_microbatches(steps: Iterable[Step]) -> Iterator[Task]:
             next_microbatch[stage, part] += 1
 
 
-def one_forward_one_backward(stage: int, num_microbatches: int, *, warm_up: int) -> list[Step]:
+def one_forward_one_backward(stage: int, num_microbatches: int, *, warm_up: int) -> list[StagePhase]:
     """`warm_up` forwards, then a backward and a forward in turn, then the backwards that are left."""
     warm_up = min(warm_up, num_microbatches)
     forward, backward = (stage, Phase.FORWARD), (stage, Phase.BACKWARD)
@@ -82,7 +82,7 @@ def one_forward_one_backward(stage: int, num_microbatches: int, *, warm_up: int)
     return [forward] * warm_up + turns + [backward] * warm_up
 
 
-def delayed_weight_gradients(stage: int, num_microbatches: int, *, warm_up: int, delay: int) -> list[Step]:
+def delayed_weight_gradients(stage: int, num_microbatches: int, *, warm_up: int, delay: int) -> list[StagePhase]:
     """As `one_forward_one_backward`, but a `W` runs `delay` microbatches after its `I`."""
     steps = [(stage, Phase.FORWARD)] * min(warm_up, num_microbatches)
     for microbatch in range(num_microbatches):
