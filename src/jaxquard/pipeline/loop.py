@@ -79,11 +79,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """What a loop equation says beside its body.
+    """The parameters of a loop equation beside its body.
 
     Attributes:
-        num_constants: how many of the inputs are the same in every iteration; the others are
-            batch leaves, cut along their first dim.
+        num_constants: number of inputs that are the same in every iteration; the others are
+            batch leaves, sliced along their first dim.
         places: once stages are assigned, for each equation of the body the task it belongs to;
             None for one that is recomputed by every task that uses it.
         result_places: likewise, the task that accumulates each output of the body.

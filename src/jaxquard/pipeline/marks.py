@@ -2,7 +2,7 @@
 
 Both are the identity. A mark is one equation in the traced step, and differentiation gives it a
 twin: the transpose of the mark at the end of stage k is the mark at the end of the backward of
-stage k+1, since the cotangents that pass through it are what that backward hands on. The two
+stage k+1, since the cotangents that pass through it are the results of that backward. The two
 share a `Mark`, which also holds the name and the user's line.
 """
 

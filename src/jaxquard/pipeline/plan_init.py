@@ -1,4 +1,4 @@
-"""A program that builds state: one task per actor, with just the leaves that it shall hold."""
+"""Plans the program that builds the state: one task per actor, with just the leaves that it shall hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Wanted:
     Attributes:
         sizes: sizes of its parts along the first dim; empty for a whole array.
         actors: for each part, the actors that shall hold it.
-        spec: how it is cut over an actor's mesh.
+        spec: its sharding over an actor's mesh.
     """
 
     result: int

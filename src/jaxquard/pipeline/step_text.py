@@ -12,9 +12,8 @@
     output  result 0 = i
 
 A loop's constants keep the names that they have outside. Once stages are assigned, each line of a body
-begins with the place of the equation; `any` is cut or
-recomputed by every task that needs it. The last lines of a
-body say where each of its outputs goes. Written for people; it does not parse back.
+begins with the place of the equation; every task that needs a line with `any` slices or recomputes it.
+The last lines of a body say where each of its outputs goes. Written for people; it does not parse back.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +62,7 @@ def write_outputs(step: Step, names: Names) -> Iterator[str]:
 
 
 def write_loop_head(equation: Equation, names: Names) -> str:
-    """What a loop makes, and how."""
+    """Returns the first line of a loop: its results, its schedule, its microbatches."""
     loop: Loop = equation.params["loop"]
     count = loop.num_microbatches
     made = write_definitions(equation.outvars, names)

@@ -44,7 +44,7 @@ def make_schedule(name: str, *, num_stages: int, num_actors: int | None = None) 
 
     Args:
         name: a key of `SCHEDULES`, such as `1f1b`.
-        num_stages: how many stages it orders.
+        num_stages: number of stages.
         num_actors: needed by the schedules that leave it free; for the others it may be left
             out, and is checked if given.
 

@@ -96,7 +96,7 @@ MARK_LINE = mark.__code__.co_firstlineno + 1
 @pytest.mark.parametrize(
     ("fn", "where", "cure"),
     [
-        (in_scan, "lax.scan", "Cut the scan with jaxquard.pipeline_scan, or write the layers as a Python loop."),
+        (in_scan, "lax.scan", "Split the scan with jaxquard.pipeline_scan, or write the layers as a Python loop."),
         (in_while, "lax.while_loop", "Write the loop in Python, so that each mark is traced once."),
         (in_cond, "lax.cond", "Put the mark before or after the cond."),
         (

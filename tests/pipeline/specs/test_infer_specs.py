@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.extend import core
 
-from jaxquard.ir.dependence import can_cut, dependences
+from jaxquard.ir.dependence import can_partition, dependences
 from jaxquard.ir.jaxpr_tools import is_var
 from jaxquard.pipeline.specs.infer_specs import SpecRules, spec_of
 from tests.ir.dependence import cases
@@ -143,7 +143,7 @@ def check_equation(equation, draw):
         found = answer(equation, number, dim, num_shards)
         for var, row, sharded in zip(equation.outvars, dependences(equation).links, found, strict=True):
             linked = {link.out_dim for links in row for link in links}
-            expected = {link.out_dim for link in row[number] if link.in_dim == dim and can_cut(link, num_shards)}
+            expected = {link.out_dim for link in row[number] if link.in_dim == dim and can_partition(link, num_shards)}
             if atom.aval.shape == var.aval.shape and dim not in linked and var.aval.shape[dim] % num_shards == 0:
                 expected |= {dim}
             assert sharded == (expected if len(expected) < 2 else {min(expected)}), equation

@@ -1,4 +1,4 @@
-"""All rules, by primitive name. What is in neither table is treated as not partitionable."""
+"""All rules, by primitive name. A primitive in neither table is treated as not partitionable."""
 
 from jaxquard.ir.dependence.rule import BodyRule, Rule
 from jaxquard.ir.dependence.rules import (

@@ -61,7 +61,7 @@ class Run:
     """Runs call number `call`; donated inputs are dead afterwards.
 
     Attributes:
-        task: what to call it in a timeline or an error: `0F3`, or a name such as `update.1`.
+        task: its name in a timeline or an error: `0F3`, or a name such as `update.1`.
     """
 
     task: str
@@ -98,7 +98,7 @@ Instruction = Run | Send | Recv | Free
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorProgram:
-    """What one actor does in a step. `types[slot]` is what a slot holds."""
+    """The instructions of one actor in a step. `types[slot]` is the type of a slot."""
 
     types: tuple[ArrayType, ...]
     inputs: tuple[Input, ...] = ()

@@ -71,7 +71,7 @@ def order_program(program: Program) -> tuple[tuple[int, int], ...]:
 
 
 class _Player:
-    """How far one actor has come."""
+    """One actor, played up to `position`."""
 
     __slots__ = ("actor", "blocked", "instructions", "next_wait", "position", "waits")
 

@@ -13,7 +13,7 @@ class Program:
 
     Attributes:
         calls: the distinct pieces of code; `Run.call` counts in it.
-        actors: what each actor does.
+        actors: the program of each actor.
         constants: values that tasks use in every step (microbatch numbers, closed-over arrays);
             absent in a program read from text, and no part of equality.
         donated_args: flat arguments whose buffers the step takes.

@@ -65,7 +65,7 @@ def _write_call(number: int, call: Call) -> str:
 
 def _write_actor(actor: ActorProgram, calls: Sequence[Call]) -> list[str]:
     types = actor.types
-    lines = [f"slot    s{slot} : {types[slot]}" for slot in _untold_slots(actor, calls)]
+    lines = [f"slot    s{slot} : {types[slot]}" for slot in _untyped_slots(actor, calls)]
     lines += [f"input   s{i.slot} = arg {i.arg} part {i.part} : {types[i.slot]}" for i in actor.inputs]
     lines += [f"const   s{c.slot} = value {c.value} : {types[c.slot]}" for c in actor.constants]
     lines += [write_instruction(instruction, calls, types) for instruction in actor.instructions]
@@ -73,17 +73,17 @@ def _write_actor(actor: ActorProgram, calls: Sequence[Call]) -> list[str]:
     return lines
 
 
-def _untold_slots(actor: ActorProgram, calls: Sequence[Call]) -> list[int]:
-    """Slots whose type the other lines do not tell."""
-    told: dict[int, ArrayType] = {}
+def _untyped_slots(actor: ActorProgram, calls: Sequence[Call]) -> list[int]:
+    """Returns the slots whose type the other lines do not show."""
+    shown: dict[int, ArrayType] = {}
     for definition in (*actor.inputs, *actor.constants):
-        told[definition.slot] = actor.types[definition.slot]
+        shown[definition.slot] = actor.types[definition.slot]
     for instruction in actor.instructions:
         if isinstance(instruction, Recv):
-            told.update((slot, actor.types[slot]) for slot in instruction.slots)
+            shown.update((slot, actor.types[slot]) for slot in instruction.slots)
         elif isinstance(instruction, Run):
-            told.update(zip(instruction.outputs, calls[instruction.call].outputs, strict=False))
-    return [slot for slot, type_ in enumerate(actor.types) if told.get(slot) != type_]
+            shown.update(zip(instruction.outputs, calls[instruction.call].outputs, strict=False))
+    return [slot for slot, type_ in enumerate(actor.types) if shown.get(slot) != type_]
 
 
 def _name(name: str) -> str:

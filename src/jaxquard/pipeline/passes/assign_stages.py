@@ -251,7 +251,7 @@ class _Assigner:
                 self.place[position] = Place(stage=min(stages), phase=Phase.WEIGHT_GRADIENT)
             else:
                 recomputing.append(position)
-        self._hand_over_early()
+        self._send_early()
         for position in reversed(recomputing):
             self.place[position] = max(
                 self._user_places(position),
@@ -263,7 +263,7 @@ class _Assigner:
             self.place[position] = places[0] if len(set(places)) == 1 else self._forward_place(position)
         self._keep_order()
 
-    def _hand_over_early(self) -> None:
+    def _send_early(self) -> None:
         """Makes input gradients of what another stage's backward needs: W's may run in any order."""
         merging = self._find_merging()
         for position in reversed(range(len(self.equations))):
@@ -293,7 +293,7 @@ class _Assigner:
         return found
 
     def _keep_order(self) -> None:
-        """Moves forward what a backward task would hand to one that may run before it."""
+        """Moves to the forward what a backward task would send to one that may run before it."""
         for position in reversed(range(len(self.equations))):
             place = self.place[position]
             if place is None or place.phase is Phase.FORWARD or position in self.backward:
@@ -337,7 +337,7 @@ def _earliness(place: Place) -> tuple[bool, int]:
 
 
 def _runs_after(user: Place, place: Place) -> bool:
-    """Whether every schedule runs `user` after `place` (a backward place), or they are one."""
+    """Returns True if every schedule runs `user` after `place` (a backward place), or they are one."""
     if place.phase is Phase.WEIGHT_GRADIENT or user.phase is Phase.FORWARD:
         return user == place
     return user.stage <= place.stage

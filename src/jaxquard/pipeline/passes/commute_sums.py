@@ -127,7 +127,7 @@ class _Terms:
         return stage if schedule.splits_backward else schedule.actor_of(stage)
 
     def _operands(self, term: _Term) -> list[_Term]:
-        """What a term is the sum, or a linear function, of; nothing if it is needed elsewhere too."""
+        """Returns the terms whose sum, or linear function, a term is; none if it is needed elsewhere too."""
         position = self.definition.get(term.atom)
         if position is None or self.num_uses[term.atom] > 1:
             return []
@@ -179,7 +179,7 @@ class _Terms:
 
 
 def prune_places(body: Jaxpr, places: list[Place | None]) -> tuple[Jaxpr, tuple[Place | None, ...]]:
-    """Drops what no output needs, with its places."""
+    """Drops equations that no output needs, with their places."""
     kept = prune(body)
     place_of = {id(equation): place for equation, place in zip(body.eqns, places, strict=True)}
     return kept, tuple(place_of[id(equation)] for equation in kept.eqns)

@@ -1,11 +1,11 @@
 """Gathers state that is sharded over a data axis once, before the loop (JaxPP, section 5.2.1).
 
-    loop { c = dot x w }                       (w: cut over the axis that also cuts the batch)
+    loop { c = dot x w }                       (w: sharded over the axis that also shards the batch)
     =>
     v = sharding_constraint[whole] w ; loop { c = dot x v }
 
 Weights may rest in shards over the data-parallel devices. Each microbatch would gather them anew;
-so whatever a loop takes as a constant, and is cut over an axis that cuts the loop's batch, is
+so whatever a loop takes as a constant, and is sharded over an axis that shards the loop's batch, is
 gathered over that axis in front of it. Casts were hoisted before, so what is gathered is cast.
 """
 
@@ -41,7 +41,7 @@ def gather_shards(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh
 
 
 def batch_axes(equation: Equation, specs: dict[Var, Spec]) -> set[str]:
-    """The axes that cut the microbatches of a loop."""
+    """Returns the mesh axes over which the microbatches of a loop are sharded."""
     leaves = equation.invars[equation.params["loop"].num_constants :]
     return {axis for atom in leaves if is_var(atom) for axes in specs.get(atom, ())[1:] for axis in axes}
 

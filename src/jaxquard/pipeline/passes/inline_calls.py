@@ -21,7 +21,7 @@ from jaxquard.pipeline.loop import loop_p
 from jaxquard.pipeline.marks import mark_p
 
 _CURES = {
-    "scan": "Cut the scan with jaxquard.pipeline_scan, or write the layers as a Python loop.",
+    "scan": "Split the scan with jaxquard.pipeline_scan, or write the layers as a Python loop.",
     "while": "Write the loop in Python, so that each mark is traced once.",
     "cond": "Put the mark before or after the cond.",
     "remat2": "Put the mark outside: checkpoint what is inside each stage, and mark between them.",

@@ -1,12 +1,12 @@
 """Sums gradients on each data-parallel device, and reduces them once, after the loop (JaxPP, 5.2.1).
 
-    loop { g = dot[contract batch] x y ; total g }           (batch: cut over the axis data, of size 4)
+    loop { g = dot[contract batch] x y ; total g }           (batch: sharded over the axis data, of size 4)
     =>
     loop { h = dot[contract batch/4, keep 4] x y ; total h } ; g = reduce_scatter h
 
-A gradient is a contraction over the batch. When the batch is cut over the mesh, XLA must reduce it
-over the devices in every microbatch. Here the cut becomes a dim of its own: each device adds up its
-own share in its own slice, and one reduction after the loop gives the sum, cut as the state that
+A gradient is a contraction over the batch. When the batch is sharded over the mesh, XLA must reduce it
+over the devices in every microbatch. Here the shards become a dim of their own: each device adds up its
+own share in its own slice, and one reduction after the loop gives the sum, sharded as the state that
 it is combined with is. The way from the contraction to the loop's result may pass through linear
 operations, sums and scans over layers; any other gradient is reduced in the loop, as before.
 """
@@ -43,7 +43,7 @@ from jaxquard.pipeline.specs.loop_specs import body_specs, follow_loop_results
 
 
 def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh | None) -> Step:
-    """Rewrites the sums of every loop whose batch is cut over the mesh."""
+    """Rewrites the sums of every loop whose batch is sharded over the mesh."""
     if mesh is None or not any(map(any, input_specs)):
         return step
     rules = SpecRules(dict(mesh.shape))
@@ -129,8 +129,8 @@ def _changeable_targets(body: Jaxpr, loop: Loop, writer: "LocalSums") -> set[int
 
 
 def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> tuple[list[Equation], Any]:
-    """The sum over the devices, cut over the data axes where the state is."""
-    dim = next((dim for dim, cut in enumerate(wanted) if cut[: len(axes)] == axes), None)
+    """Returns the sum over the devices, sharded over the data axes where the state is."""
+    dim = next((dim for dim, sharded in enumerate(wanted) if sharded[: len(axes)] == axes), None)
     if dim is None or partial.aval.shape[1 + dim] % prod(mesh.shape[axis] for axis in axes):
         made, (result,) = splice(lambda x: [x.sum(0, dtype=x.dtype)], [partial])
         return made, result

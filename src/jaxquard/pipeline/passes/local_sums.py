@@ -1,6 +1,6 @@
 """Rewrites a sum over the batch so that the devices' shares stay apart (see `keep_sums_local`).
 
-    g = reduce_sum[axes=(0,)] x      (x: float32[8,3], its first dim cut over 4 devices)
+    g = reduce_sum[axes=(0,)] x      (x: float32[8,3], its first dim sharded over 4 devices)
     =>
     y = reshape[new_sizes=(4,2,3)] x ; h = reduce_sum[axes=(1,)] y      (h: float32[4,3], g = sum of h)
 
@@ -80,7 +80,7 @@ class LocalSums:
             self.can(var)
 
     def can(self, var: Any) -> bool:
-        """Whether a value is a sum over the batch that only its result needs."""
+        """Returns True for a sum over the batch that only its result needs."""
         if not is_var(var) or var not in self.definition:
             return False
         if var not in self.known:
@@ -108,12 +108,12 @@ class LocalSums:
         return self._linear_in(equation) is not None
 
     def _linear_in(self, equation: Equation) -> int | None:
-        """Which operand of a linear operation is kept local."""
+        """Returns the operand of a linear operation that is kept local."""
         candidates = (0, 1) if equation.primitive.name == "mul" else (0,)
         return next((number for number in candidates if self.can(equation.invars[number])), None)
 
     def _starts_here(self, equation: Equation) -> bool:
-        """Whether the equation is the sum over the batch itself."""
+        """Returns True if the equation is the sum over the batch itself."""
         name = equation.primitive.name
         if name == "reduce_sum":
             return self._reduced(equation) is not None
@@ -140,7 +140,7 @@ class LocalSums:
             self.write(var)
 
     def write(self, var: Any) -> Var:
-        """The value with the devices' shares apart."""
+        """Returns the value with the devices' shares apart."""
         if var not in self.written:
             position = self.definition[var]
             equation = self.equations[position]
@@ -174,19 +174,19 @@ class LocalSums:
 
     def _keep(self, value: Any, spec: Spec) -> Any:
         """Says that the first dim lies along the data axes."""
-        rest = [tuple(axis for axis in cut if axis not in self.axes) or None for cut in spec]
+        rest = [tuple(axis for axis in kept if axis not in self.axes) or None for kept in spec]
         sharding = NamedSharding(self.mesh, PartitionSpec(self.axes, *rest))
         return lax.with_sharding_constraint(value, sharding)
 
-    def _is_cut(self, atom: Any, dim: int) -> bool:
+    def _is_sharded(self, atom: Any, dim: int) -> bool:
         spec = self.specs.get(atom, ()) if is_var(atom) else ()
         return dim < len(spec) and spec[dim] == self.axes
 
     def _contracted(self, equation: Equation) -> int | None:
-        """Which of the contracted dims is cut over the data axes."""
+        """Returns the number of the contracted dim that is sharded over the data axes."""
         (left, right), _ = equation.params["dimension_numbers"]
         for number, (a, b) in enumerate(zip(left, right, strict=True)):
-            if self._is_cut(equation.invars[0], a) and self._is_cut(equation.invars[1], b):
+            if self._is_sharded(equation.invars[0], a) and self._is_sharded(equation.invars[1], b):
                 return number
         return None
 
@@ -197,7 +197,7 @@ class LocalSums:
         a, b = left[number], right[number]
 
         def after(dims: Sequence[int], split: int) -> tuple[int, ...]:
-            """Where dims are once `split` has become two; it is the second of them itself."""
+            """Returns the dims once `split` has become two; it is the second of them itself."""
             return tuple(dim + (dim >= split) for dim in dims)
 
         numbers = (
@@ -207,17 +207,17 @@ class LocalSums:
         params = {**equation.params, "dimension_numbers": numbers}
 
         def run(lhs: Any, rhs: Any) -> Any:
-            result = equation.primitive.bind(self._cut_dim(lhs, a), self._cut_dim(rhs, b), **params)
+            result = equation.primitive.bind(self._split_dim(lhs, a), self._split_dim(rhs, b), **params)
             return self._keep(result, self.specs.get(equation.outvars[0], ()))
 
         return run
 
-    def _cut_dim(self, array: Any, dim: int) -> Any:
+    def _split_dim(self, array: Any, dim: int) -> Any:
         shape = array.shape
         return array.reshape(*shape[:dim], self.count, shape[dim] // self.count, *shape[dim + 1 :])
 
     def _reduced(self, equation: Equation) -> int | None:
-        return next((dim for dim in equation.params["axes"] if self._is_cut(equation.invars[0], dim)), None)
+        return next((dim for dim in equation.params["axes"] if self._is_sharded(equation.invars[0], dim)), None)
 
     def _split_reduce(self, equation: Equation) -> Callable[..., Any]:
         dim = self._reduced(equation)
@@ -225,7 +225,7 @@ class LocalSums:
         axes = tuple(axis + (axis >= dim) for axis in equation.params["axes"])
 
         def run(array: Any) -> Any:
-            apart = jnp.moveaxis(self._cut_dim(array, dim), dim, 0)
+            apart = jnp.moveaxis(self._split_dim(array, dim), dim, 0)
             moved = tuple(axis + 1 if axis < dim else axis for axis in axes)
             return self._keep(lax.reduce_sum_p.bind(apart, **{**equation.params, "axes": moved}), self._spec(equation))
 
@@ -235,14 +235,14 @@ class LocalSums:
         return self.specs.get(equation.outvars[0], ())
 
     def _scattered(self, equation: Equation) -> tuple[int, int] | None:
-        """The dims of the indices and of the updates that are cut over the data axes."""
+        """The dims of the indices and of the updates that are sharded over the data axes."""
         operand, indices, updates = equation.invars
         numbers = equation.params["dimension_numbers"]
         if getattr(numbers, "operand_batching_dims", ()) or not self._is_zero(operand):
             return None
         free = [dim for dim in range(len(updates.aval.shape)) if dim not in numbers.update_window_dims]
         for source, target in enumerate(free):
-            if self._is_cut(indices, source) and self._is_cut(updates, target):
+            if self._is_sharded(indices, source) and self._is_sharded(updates, target):
                 return source, target
         return None
 
@@ -261,9 +261,9 @@ class LocalSums:
         )
 
         def run(operand: Any, indices: Any, updates: Any) -> Any:
-            cut = jax.vmap(one, in_axes=(None, source, target))
+            apart = jax.vmap(one, in_axes=(None, source, target))
             return self._keep(
-                cut(operand, self._cut_dim(indices, source), self._cut_dim(updates, target)), self._spec(equation)
+                apart(operand, self._split_dim(indices, source), self._split_dim(updates, target)), self._spec(equation)
             )
 
         return run

@@ -1,4 +1,4 @@
-"""Carries the cut of `pipeline_scan` through the step, so that stacked leaves exist only in parts.
+"""Carries the split of `pipeline_scan` through the step, so that stacked leaves exist only in parts.
 
     a, b = split_stack w ; ... ; g = join_stack p q ; h = mul g w
     =>
@@ -78,7 +78,7 @@ def _find_split(jaxpr: Jaxpr, *, num_args: int, wanted: Sequence[Sizes] | None) 
 
 
 def _constraints(equation: Equation, sizes: dict[Var, Sizes]) -> list[tuple[Any, Sizes]]:
-    """What one equation says about which atoms are in parts."""
+    """Returns the atoms of an equation that must be in parts, and the sizes of these."""
     if equation.primitive is split_stack_p:
         return [(equation.invars[0], equation.params["sizes"])]
     if equation.primitive is join_stack_p:
@@ -90,22 +90,22 @@ def _constraints(equation: Equation, sizes: dict[Var, Sizes]) -> list[tuple[Any,
     parts = next((sizes[atom] for atom in atoms if is_var(atom) and atom in sizes), None)
     if parts is None or not rule.applies(equation, parts):
         return []
-    return [(atom, parts) for atom in atoms if rule.is_cut(equation, atom)]
+    return [(atom, parts) for atom in atoms if rule.is_split(equation, atom)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """How an operation is done part by part.
+    """The rule by which an operation is done part by part.
 
     Attributes:
-        applies: whether it can be, for parts of these sizes.
-        is_cut: whether an operand or result is in parts when it is.
+        applies: True if the operation can be done so, for parts of these sizes.
+        is_split: True for an operand or result that is then in parts.
         params: the parameters for a part of this size.
-        combine: for a reduction over the cut dim, what puts the partial results together.
+        combine: for a reduction over the split dim, the operation that combines the partial results.
     """
 
     applies: Callable[[Equation, Sizes], bool]
-    is_cut: Callable[[Equation, Any], bool]
+    is_split: Callable[[Equation, Any], bool]
     params: Callable[[Equation, int], dict[str, Any]] = lambda equation, size: dict(equation.params)
     combine: core.Primitive | None = None
 
@@ -147,7 +147,7 @@ def _reduction_rules() -> dict[str, "_Rule"]:
             applies=lambda equation, parts: (
                 bool(equation.invars[0].aval.shape) and sum(parts) == equation.invars[0].aval.shape[0]
             ),
-            is_cut=lambda equation, atom: atom is equation.invars[0] or 0 not in equation.params["axes"],
+            is_split=lambda equation, atom: atom is equation.invars[0] or 0 not in equation.params["axes"],
             combine=combine,
         )
         for name, combine in _REDUCTIONS.items()
@@ -175,22 +175,22 @@ def _random_applies(equation: Equation, parts: Sizes) -> bool:
 
 _ALL: Callable[[Equation, Any], bool] = lambda equation, atom: True  # noqa: E731
 _RULES: dict[str, _Rule] = {
-    **{name: _Rule(applies=_elementwise_applies, is_cut=_same_shape) for name in ELEMENTWISE},
+    **{name: _Rule(applies=_elementwise_applies, is_split=_same_shape) for name in ELEMENTWISE},
     **_reduction_rules(),
     "broadcast_in_dim": _Rule(
         applies=_broadcast_applies,
-        is_cut=lambda equation, atom: (
+        is_split=lambda equation, atom: (
             atom is equation.outvars[0]
             or (0 in equation.params["broadcast_dimensions"] and _same_shape(equation, atom))
         ),
         params=_with_first_size("shape"),
     ),
-    "reshape": _Rule(applies=_keeps_first_dim, is_cut=_ALL, params=_with_first_size("new_sizes")),
-    "transpose": _Rule(applies=_transpose_applies, is_cut=_ALL),
-    "dot_general": _Rule(applies=_dot_applies, is_cut=_ALL),
-    "random_bits": _Rule(applies=_random_applies, is_cut=_ALL),
-    "random_wrap": _Rule(applies=_keeps_first_dim, is_cut=_ALL),
-    "random_unwrap": _Rule(applies=_keeps_first_dim, is_cut=_ALL),
+    "reshape": _Rule(applies=_keeps_first_dim, is_split=_ALL, params=_with_first_size("new_sizes")),
+    "transpose": _Rule(applies=_transpose_applies, is_split=_ALL),
+    "dot_general": _Rule(applies=_dot_applies, is_split=_ALL),
+    "random_bits": _Rule(applies=_random_applies, is_split=_ALL),
+    "random_wrap": _Rule(applies=_keeps_first_dim, is_split=_ALL),
+    "random_unwrap": _Rule(applies=_keeps_first_dim, is_split=_ALL),
 }
 
 
@@ -230,8 +230,8 @@ class _Writer:
             return known
         pieces = []
         for start, size in zip(offsets(sizes), sizes, strict=True):
-            cut = lambda stack, start=start, size=size: [lax.slice_in_dim(stack, start, start + size)]  # noqa: E731
-            pieces.append(self._call(cut, [self.joined(atom)])[0])
+            piece = lambda stack, start=start, size=size: [lax.slice_in_dim(stack, start, start + size)]  # noqa: E731
+            pieces.append(self._call(piece, [self.joined(atom)])[0])
         if is_var(atom) and known is None:
             self.parts[atom] = pieces
         return pieces
@@ -261,20 +261,20 @@ class _Writer:
 
     def _write_parts(self, equation: Equation, rule: _Rule, sizes: Sizes) -> None:
         inputs = [
-            self.in_parts(atom, sizes) if rule.is_cut(equation, atom) else [self.joined(atom)] * len(sizes)
+            self.in_parts(atom, sizes) if rule.is_split(equation, atom) else [self.joined(atom)] * len(sizes)
             for atom in equation.invars
         ]
         (output,) = equation.outvars
         pieces = []
         for part, size in enumerate(sizes):
-            aval = _part_type(output, size) if rule.is_cut(equation, output) else output.aval
+            aval = _part_type(output, size) if rule.is_split(equation, output) else output.aval
             piece = new_var(aval)
             operands = [atoms[part] for atoms in inputs]
             self.equations.append(
                 equation.replace(invars=operands, outvars=[piece], params=rule.params(equation, size))
             )
             pieces.append(piece)
-        if rule.is_cut(equation, output):
+        if rule.is_split(equation, output):
             self.parts[output] = pieces
         else:
             assert rule.combine is not None
@@ -337,7 +337,7 @@ def _split_outputs(equation: Equation) -> list[Equation]:
 
 
 def _split_constants(equation: Equation, writer: _Writer) -> tuple[list[Var], list[Any], list[Equation]]:
-    """The inputs of a loop's body and of the loop, stacks among its constants in parts, and what cuts these."""
+    """Returns the inputs of a loop's body and of the loop, stacked constants in parts, and what splits these."""
     inputs: list[Var] = []
     outer_inputs: list[Any] = []
     splits: list[Equation] = []

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from jaxquard._jax_compat import scan_counts
-from jaxquard.ir.dependence import can_cut, dependences
+from jaxquard.ir.dependence import can_partition, dependences
 from jaxquard.ir.dependence.link import Link, Links
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var
 
@@ -66,7 +66,7 @@ class SpecRules:
     def through(self, link: Link, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the axes of the input dim that the output dim keeps: the most major ones, by equation (2)."""
         axes = tuple(axis for axis in axes if axis in self.axis_sizes)
-        while axes and not can_cut(link, self._num_shards(axes)):
+        while axes and not can_partition(link, self._num_shards(axes)):
             axes = axes[:-1]
         return axes
 

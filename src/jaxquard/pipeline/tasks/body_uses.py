@@ -1,4 +1,4 @@
-"""What each task of a loop's body takes from outside: through values recomputed in it, too."""
+"""Finds the inputs of each task of a loop's body, also those of values that it recomputes."""
 
 from dataclasses import dataclass
 

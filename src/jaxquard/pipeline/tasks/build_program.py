@@ -55,7 +55,7 @@ class _Numbered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CodeValues:
-    """What a task takes and gives, numbered; `awaited` is what it may have to wait for."""
+    """The inputs and outputs of a task, numbered; `awaited` are those that it may have to wait for."""
 
     inputs: tuple[_Numbered, ...]
     outputs: tuple[_Numbered, ...]
@@ -77,7 +77,7 @@ def build_program(
 
 
 class _Actor:
-    """What is known of one actor while its list is written."""
+    """The list of one actor while it is written."""
 
     def __init__(self) -> None:
         self.types: list[ArrayType] = []
@@ -134,7 +134,7 @@ class _Builder:
         return [(number, microbatch if local else 0) for number, local in self.values(task.code).awaited]
 
     def _wanted(self) -> dict[_Exact, dict[int, None]]:
-        """Which actors' tasks take each value from outside themselves."""
+        """Returns, for each value, the actors whose tasks take it from outside themselves."""
         wanted: dict[_Exact, dict[int, None]] = {}
         for actor, row in enumerate(self.tasks):
             made: set[_Exact] = set()
@@ -252,7 +252,7 @@ class _Builder:
             self.actors[target].instructions.append(Recv(slots=received, source=actor))
 
     def _makes(self, actor: int, exact: _Exact) -> bool:
-        """Whether an actor will make a value for itself."""
+        """Returns True if an actor will make a value for itself."""
         return exact[0] in self.made_outside[actor]
 
     def _call(self, code: TaskCode) -> int:

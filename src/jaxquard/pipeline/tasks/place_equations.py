@@ -1,4 +1,4 @@
-"""Decides which actors run what stands before, between and after the loops (JaxPP, section 3.3).
+"""Decides which actors run the equations before, between and after the loops (JaxPP, section 3.3).
 
 The loops say where their inputs are used and where their results are. From there:
 
@@ -31,7 +31,7 @@ _HUB = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlacement:
-    """Where everything outside the loops is.
+    """The actors of everything outside the loops.
 
     Attributes:
         input_actors: for each input of the step's jaxpr, the actors that hold it when a step starts.
@@ -143,7 +143,7 @@ class _Placer:
         self._home_the_rest()
 
     def _home_the_rest(self) -> None:
-        """What nothing ties to an actor goes with the first operand that has one, or to the hub."""
+        """Places values that nothing ties to an actor: with the first operand that has one, or on the hub."""
         for equation in self.equations:
             if self._movable(equation):
                 homes = [self.home[var] for var in variables(equation.invars) if var in self.home]
@@ -210,7 +210,7 @@ class _Placer:
             self.home.setdefault(var, actor)
 
     def find_demands(self) -> None:
-        """Which actors need each value; state that is everywhere comes back where it was."""
+        """Finds the actors that need each value; state that is everywhere comes back where it was."""
         for _ in range(2):
             demand: dict[Var, dict[int, None]] = {}
             for position, atom in enumerate(self.jaxpr.outvars):

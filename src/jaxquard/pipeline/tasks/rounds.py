@@ -1,4 +1,4 @@
-"""When the operations outside the loops run: their region, and their round within it.
+"""Orders the operations outside the loops: the region of each, and its round within the region.
 
 Loop k stands between regions k and k+1. Each operation is as late as its users allow, so that
 nothing is kept alive through a loop in vain. Within a region, operations of one actor and round
@@ -12,7 +12,7 @@ from jaxquard.pipeline.loop import loop_p
 
 
 def find_regions(equations: Sequence[Equation], results: list[Var]) -> list[int]:
-    """The latest region of each equation that its users allow."""
+    """Returns the latest region of each equation that its users allow."""
     num_loops = sum(equation.primitive is loop_p for equation in equations)
     latest: dict[Var, int] = dict.fromkeys(results, num_loops)
     regions = [0] * len(equations)
@@ -59,7 +59,7 @@ class Rounds:
         return earliest
 
     def late(self) -> list[dict[int, int]]:
-        """Each operation as late as its users allow, without adding rounds."""
+        """Returns the rounds with each operation as late as its users allow, without adding rounds."""
         early = self._early()
         last: dict[tuple[int, int], int] = {}
         for position, found in enumerate(early):

@@ -18,7 +18,7 @@ class Looped(PatternSchedule, abc.ABC):
     """A schedule of several stages per actor, placed round and round.
 
     Attributes:
-        num_actors: how many actors share the stages; it must divide their number.
+        num_actors: number of actors that share the stages; it must divide their number.
     """
 
     # `field()`, or the dataclass would take the base's property for a default value.

@@ -1,11 +1,11 @@
-"""A schedule as a pattern: which phase of which stage, with the microbatches left out.
+"""A schedule as a pattern: phases of stages in order, with the microbatches left out.
 
 In every schedule that jaxquard makes, each phase of a stage takes the microbatches in order
-0, 1, 2, ... So a schedule only has to say the order of its steps, and the numbers follow. It
+0, 1, 2, ... So a schedule only has to say the order of its phases, and the numbers follow. It
 also means that gradients are added up in the same order whichever schedule runs, so that
 changing the schedule does not change the result in its last bits.
 
-To add a schedule, write its pattern in a file of its own and name it in `registry.py`.
+To add a schedule, write its pattern in this folder and name it in `registry.py`.
 """
 
 import abc
@@ -40,7 +40,7 @@ class PatternSchedule(Schedule, abc.ABC):
         """The order of one actor's steps, for a number of microbatches that `round_up` gives."""
 
     def round_up(self, num_microbatches: int) -> int:
-        """The least number of microbatches, not below the one given, that `pattern` is defined for."""
+        """Returns the smallest number of microbatches, not below the one given, that `pattern` is defined for."""
         return num_microbatches
 
     def rows(self, num_microbatches: int) -> Rows:

@@ -74,7 +74,7 @@ def _last_carry(row: Row, first_scanned: int) -> Row:
 
 
 def _stacked(row: Row, first_scanned: int, num_chunks: int) -> Row:
-    """A result without a carry behind it can be cut along the scanned dim, too."""
+    """A result without a carry behind it can be sharded along the scanned dim, too."""
     along = links_of([(0, 0, num_chunks)])
     scanned = (_shifted(dependence, 1, 1) for dependence in row[first_scanned:])
     return tuple(_shifted(dependence, 1, 0) for dependence in row[:first_scanned]) + tuple(
