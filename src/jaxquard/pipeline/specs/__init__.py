@@ -1,4 +1,4 @@
-"""Partition specs of the values of a step, inferred from those of its arguments (JaxPP, section 4.1, leaves it to XLA).
+"""Partition specs of the values of a step, inferred from those of its arguments (JaxPP, section 2.1).
 
 In: the specs that the user gave for arguments and results, and the sharding constraints in the step. Out: a `Spec` for
 each value, so that two actors agree on the sharding of what crosses between them before either compiles.

@@ -1,4 +1,4 @@
-"""From a rewritten step to a program: placement, tasks, instructions (JaxPP, sections 3.3, 4.2 and 4.3).
+"""From a rewritten step to a program: placement, tasks, instructions (JaxPP, sections 3.3 and 4.2 to 4.4).
 
 In: a `Step` whose loops have places for all equations of their bodies. `place_equations` gives the equations outside
 the loops their actors, `form_tasks` turns places into tasks (code with inputs and outputs) in the schedule's order,
