@@ -27,7 +27,7 @@ class LoopError(JaxquardError, ValueError):
 
 
 class ProgramError(JaxquardError, ValueError):
-    """A program breaks a rule of the instruction list (see `ir.check_program`)."""
+    """A program breaks a rule of the instruction list (see `ir.program.check`)."""
 
 
 class MeshError(JaxquardError, ValueError):

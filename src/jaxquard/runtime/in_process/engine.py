@@ -29,8 +29,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard.errors import MeshError
-from jaxquard.ir.check_program import check_program
 from jaxquard.ir.program import Program
+from jaxquard.ir.program.check import check_program
 from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.checkpoint.array_store import InProcessStore
 from jaxquard.runtime.engine import Progress, closed_error

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import Free, Program, Recv, Run, Send
-from jaxquard.ir.program_order import find_waits, order_program
+from jaxquard.ir.program.order import find_waits, order_program
 from jaxquard.runtime.program.compile_calls import Executable, Site
 from jaxquard.runtime.program.slot_uses import find_slot_uses, may_share
 from jaxquard.runtime.transfer import TransferFn, choose_transfer, place, sharding_on

@@ -8,8 +8,8 @@ from jax.sharding import AbstractMesh, AxisType
 
 from jaxquard import _jax_compat
 from jaxquard.errors import ActorFailed, JaxquardError, MeshError
-from jaxquard.ir.check_program import check_program
 from jaxquard.ir.program import Program, Run
+from jaxquard.ir.program.check import check_program
 from jaxquard.runtime.engine import Progress
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
