@@ -1,8 +1,7 @@
-"""Times candidates side by side, so that only their ratios matter.
+"""Times candidates in alternation, so that only their ratios matter.
 
-A busy machine slows whatever runs at that moment. So each round runs every candidate once, in an
-order that rotates, and a ratio is the median over rounds of the ratio within a round; the least
-times are given beside it.
+A busy machine slows whatever runs at that moment. So each round runs every candidate once, in an order that rotates.
+A ratio is the median over rounds of the ratio within a round; the minimum of each candidate's times is printed too.
 """
 
 import statistics
@@ -23,7 +22,7 @@ class Measurement:
     times_s: tuple[float, ...]
 
     @property
-    def least_s(self) -> float:
+    def minimum_s(self) -> float:
         return min(self.times_s)
 
     @property
@@ -43,8 +42,8 @@ class Measurement:
         pairs = zip(self.times_s, base.times_s, strict=True)
         return statistics.median(own / other for own, other in pairs)
 
-    def least_ratio_to(self, base: "Measurement") -> float:
-        return self.least_s / base.least_s
+    def minimum_ratio_to(self, base: "Measurement") -> float:
+        return self.minimum_s / base.minimum_s
 
 
 def measure(
@@ -82,17 +81,17 @@ def print_ratios(
     at_most = at_most or {}
     table = Table(title=title, title_justify="left")
     table.add_column("candidate")
-    for heading in ("least", "median", "spread", "ratio", "ratio of least", "target"):
+    for heading in ("minimum", "median", "spread", "ratio", "ratio of minimums", "target"):
         table.add_column(heading, justify="right")
     for name, measurement in measurements.items():
         ratio = measurement.ratio_to(measurements[base])
         table.add_row(
             name,
-            format_time(measurement.least_s),
+            format_time(measurement.minimum_s),
             format_time(measurement.median_s),
             f"{measurement.spread:.0%}",
             f"{ratio:.3f}",
-            f"{measurement.least_ratio_to(measurements[base]):.3f}",
+            f"{measurement.minimum_ratio_to(measurements[base]):.3f}",
             _format_target(ratio, at_most.get(name)),
         )
     (console or Console()).print(table)

@@ -1,6 +1,6 @@
-"""What it costs that actors are processes: the runtime on Ray beside the in-process one, and beside bare Ray calls.
+"""The cost of actors that are processes: the Ray runtime relative to the in-process one and to bare Ray calls.
 
-- control: a step of a program with no tasks on 4 actors, beside 4 bare calls of Ray to the same processes.
+- control: a step of a program with no tasks on 4 actors, relative to 4 bare Ray calls to the same processes.
 - GPT: a training step of the demo's GPT on 4 actors of 2 devices.
 - tiny tasks: 64 tasks and 48 messages of a 16-wide perceptron on 4 one-device actors.
 - start: from `RemoteMesh(...)` to the end of the first step, with an empty and with a warm compilation cache.
@@ -22,7 +22,7 @@ import jaxquard as jq
 from benchmarks.measure import format_time, measure, print_ratios
 from jaxquard.ir.program import ActorProgram, Input, Output, Program
 from jaxquard.models import gpt
-from jaxquard.runtime.ray.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from tests.runtime.mlp_pipeline import MlpPipeline
 
 CONTROL_TARGET_S = 3e-3
@@ -45,7 +45,7 @@ def _measure_control_and_tiny_tasks() -> None:
     pipeline = MlpPipeline()
     with jq.RemoteMesh((4,), runtime="ray") as far, jq.RemoteMesh((4,)) as near:
         empty = far.engine.load(Program(calls=(), actors=(ActorProgram(types=()),) * 4))
-        handles = [member.handle for member in far.engine.crew.everyone()]
+        handles = [worker.handle for worker in far.engine.group.all_workers()]
 
         def bare() -> None:
             ray.get([handle.wait_idle(0.0) for handle in handles])

@@ -1,8 +1,8 @@
-"""The sharding that the search finds, beside baselines and beside every other strategy, measured whole.
+"""The sharding that the search finds, compared with the baselines and with every other strategy, measured whole.
 
 Four models on 8 virtual CPU devices: small and large batches, wide layers, a memory limit. Every cell is one search;
 then the chosen plan, the baselines and all strategies of a layer (the same in all layers) run whole: once coarsely,
-then the best ten, the plan and the baselines in turns. Ratios are of interleaved runs, side by side.
+then the best ten, the plan and the baselines in alternation. Ratios come from paired, interleaved runs.
 """
 
 import argparse
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxquard.evaluate.cfp.cell import Cell
-    from jaxquard.evaluate.cfp.cell_spec import CellSpec
+    from jaxquard.evaluate.cfp.cells.cell import Cell, CellSpec
 
 NUM_DEVICES = 8
 
@@ -25,13 +24,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = _parser().parse_args(arguments)
     import jax
 
-    from jaxquard.pricing.steady_cpu import make_cpu_steady
+    from jaxquard.pricing.measure.steady_cpu import make_cpu_steady
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
     make_cpu_steady()
+    from jaxquard.evaluate.cfp.cells.targets import targets
     from jaxquard.evaluate.cfp.reproduce import run_cells
-    from jaxquard.evaluate.cfp.targets import targets
     from jaxquard.pricing import PriceCache
 
     specs = _specs(options)
@@ -47,8 +46,8 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def summary(cell: "Cell") -> str:
     """One line: times relative to the chosen plan, so that more than 1 is slower than ours."""
-    from jaxquard.evaluate.cfp.cell import Role
-    from jaxquard.evaluate.cfp.targets import behind_best
+    from jaxquard.evaluate.cfp.cells.cell import Role
+    from jaxquard.evaluate.cfp.cells.targets import behind_best
 
     seconds = cell.seconds
     took = (
@@ -71,8 +70,8 @@ def summary(cell: "Cell") -> str:
 
 
 def _specs(options: argparse.Namespace) -> "list[CellSpec]":
-    from jaxquard.evaluate.cfp.cell_spec import CellSpec
-    from jaxquard.evaluate.cfp.cells import MODELS, SIZES, grid
+    from jaxquard.evaluate.cfp.cells.cell import CellSpec
+    from jaxquard.evaluate.cfp.cells.grid import MODELS, SIZES, grid
 
     count = 0 if options.no_all_strategies else options.num_strategies
     limits = {"memory_limit_share": options.memory_limit_share}

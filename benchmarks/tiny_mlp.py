@@ -1,8 +1,7 @@
-"""What a step of tiny tasks costs: 4 stages x 8 microbatches of a 16-wide MLP on 4 one-device actors.
+"""The time of a step of tiny tasks: 4 stages x 8 microbatches of a 16-wide MLP on 4 one-device actors.
 
-Everything in such a step is host work. The base is a bare flat list: the very same compiled calls and
-hand-overs, in one thread, in an order that keeps all dependences, with nothing else to look after. One jit of
-the same step is given beside it.
+Such a step is all host work. The base is a bare flat list: the same compiled calls and transfers, in one thread, in an
+order that keeps all dependences, and nothing else. One jit of the same step is printed too.
 """
 
 import jax
@@ -11,8 +10,8 @@ import numpy as np
 
 import jaxquard as jq
 from benchmarks.measure import format_time, measure, print_ratios
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.link_program import ARRIVE, RUN, SEND
+from jaxquard.runtime.program.link_program import ARRIVE, RUN, SEND
+from jaxquard.runtime.result_cell import ResultCell
 
 NUM_STAGES, NUM_MICROBATCHES, WIDTH, ROWS = 4, 8, 16, 16
 RATIO_TARGET, TIME_TARGET_S = 2.0, 4e-3
@@ -48,12 +47,12 @@ def train_step(params, batch):
 
 
 class BareList:
-    """A loaded program's calls and hand-overs, run by one thread."""
+    """A loaded program's calls and transfers, run by one thread."""
 
     def __init__(self, loaded, inputs):
         self.lists = loaded.lists
         self.inputs = [
-            [value.wait_ready() if isinstance(value, Cell) else value for value in values] for values in inputs
+            [value.wait_ready() if isinstance(value, ResultCell) else value for value in values] for values in inputs
         ]
         merged = [(*instruction, list_.actor) for list_ in loaded.lists for instruction in list_.instructions]
         self.instructions = sorted(merged, key=lambda instruction: instruction[1])

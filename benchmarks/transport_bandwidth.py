@@ -1,8 +1,8 @@
-"""What our transport between processes costs beside the bare `jax.experimental.transfer` under it.
+"""The overhead of our transport between processes over the bare `jax.experimental.transfer`.
 
-Two processes send a message to and fro: the time of one way, 64 MB and 1 KB. The bare one blocks until its array is
-there, which cannot be given up; ours looks again and again. Both go through the same kind of server, in the
-same processes, in turns, so that only the ratio counts.
+Two processes exchange a message: the time of one way, for 64 MB and 1 KB. The bare transport blocks until its array is
+ready, which cannot be cancelled; ours polls. Both use the same kind of server, in the same processes, in alternation,
+so that only the ratio counts.
 """
 
 import multiprocessing
@@ -19,8 +19,8 @@ from jax.sharding import Mesh
 from benchmarks.measure import measure, print_ratios
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.runtime.transfer import sharding_on
-from jaxquard.runtime.transports.protocol import Link
-from jaxquard.runtime.transports.transfer_transport import TransferTransport
+from jaxquard.runtime.transports.protocol import Channel
+from jaxquard.runtime.transports.transfer.transport import TransferTransport
 
 # (size in floats, trips in one measurement, rounds)
 CASES = {"64 MB": (16 * 2**20, 1, 12), "1 KB": (256, 50, 40)}
@@ -70,8 +70,8 @@ class Player:
 
     def _ours(self, value: jax.Array, type_: ArrayType, num_trips: int, *, may_donate: bool) -> Callable[[], None]:
         program_id = next(self.numbers)
-        links = [
-            Link(
+        channels = [
+            Channel(
                 source=source,
                 target=1 - source,
                 messages=((type_,),) * num_trips,
@@ -80,8 +80,8 @@ class Player:
             )
             for source in range(2)
         ]
-        sender = self.transport.open_sender(links[self.actor], program_id=program_id, mesh=self.mesh)
-        receiver = self.transport.open_receiver(links[1 - self.actor], program_id=program_id, mesh=self.mesh)
+        sender = self.transport.open_sender(channels[self.actor], program_id=program_id, mesh=self.mesh)
+        receiver = self.transport.open_receiver(channels[1 - self.actor], program_id=program_id, mesh=self.mesh)
 
         def run() -> None:
             step = next(self.numbers)
@@ -115,7 +115,7 @@ def _prepare(player: Player) -> dict[str, dict[str, Callable[[], None]]]:
 
 
 def _answer(pipe: Any) -> None:
-    """The other process: runs the candidate that it is told."""
+    """The other process: runs the candidate that the first one names."""
     cases = _prepare(_make_player(1, pipe))
     while (message := pipe.recv()) is not None:
         case, candidate = message
@@ -139,10 +139,10 @@ def main() -> None:
 
     for case, (_, num_trips, num_rounds) in CASES.items():
         measurements = measure({name: together(case, name) for name in cases[case]}, num_rounds=num_rounds)
-        least_s = measurements["ours"].least_s / num_trips / 2
+        minimum_s = measurements["ours"].minimum_s / num_trips / 2
         print_ratios(
             measurements,
-            title=f"{num_trips} trips of {case} to and fro; ours takes {least_s * 1e6:.0f} µs one way at least",
+            title=f"{num_trips} trips of {case} there and back; ours takes {minimum_s * 1e6:.0f} µs one way at least",
             base="bare transfer",
             at_most={"ours": TARGETS[case]} if case in TARGETS else None,
         )

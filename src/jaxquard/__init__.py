@@ -1,15 +1,66 @@
-"""jaxquard: spreads a plain JAX training step over a cluster, and runs it."""
+"""jaxquard: spreads a plain JAX training step over a cluster, and runs it.
 
-from jaxquard import errors as errors
-from jaxquard import schedules as schedules
-from jaxquard.intraop.plan.search_sharding import search_sharding as search_sharding
-from jaxquard.intraop.plan.sharding_plan import ShardingPlan as ShardingPlan
-from jaxquard.intraop.plan.sharding_plan import load_sharding as load_sharding
-from jaxquard.pipeline.loop import accumulate_grads as accumulate_grads
-from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
-from jaxquard.pipeline.marks import task as task
-from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
-from jaxquard.runtime.checkpoint.restore import restore as restore
-from jaxquard.runtime.checkpoint.save import save as save
-from jaxquard.runtime.remote_array import RemoteArray as RemoteArray
-from jaxquard.runtime.remote_mesh import RemoteMesh as RemoteMesh
+What this package exports is loaded when it is first used: `import jaxquard` does not import JAX.
+"""
+
+from typing import TYPE_CHECKING
+
+from jaxquard._lazy_exports import export_lazily
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RemoteArray",
+    "RemoteMesh",
+    "ShardingPlan",
+    "__version__",
+    "accumulate_grads",
+    "cluster",
+    "errors",
+    "gemm",
+    "load_sharding",
+    "models",
+    "pipeline_scan",
+    "pipeline_yield",
+    "pricing",
+    "restore",
+    "save",
+    "schedules",
+    "search_sharding",
+    "task",
+]
+
+if TYPE_CHECKING:
+    from jaxquard import cluster as cluster
+    from jaxquard import errors as errors
+    from jaxquard import gemm as gemm
+    from jaxquard import models as models
+    from jaxquard import pricing as pricing
+    from jaxquard import schedules as schedules
+    from jaxquard.intraop.plan.search_sharding import search_sharding as search_sharding
+    from jaxquard.intraop.plan.sharding_plan import ShardingPlan as ShardingPlan
+    from jaxquard.intraop.plan.sharding_plan import load_sharding as load_sharding
+    from jaxquard.pipeline.loop import accumulate_grads as accumulate_grads
+    from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
+    from jaxquard.pipeline.marks import task as task
+    from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
+    from jaxquard.runtime.checkpoint.restore import restore as restore
+    from jaxquard.runtime.checkpoint.save import save as save
+    from jaxquard.runtime.remote_array import RemoteArray as RemoteArray
+    from jaxquard.runtime.remote_mesh import RemoteMesh as RemoteMesh
+else:
+    export_lazily(
+        __name__,
+        {
+            "intraop.plan.search_sharding": ["search_sharding"],
+            "intraop.plan.sharding_plan": ["ShardingPlan", "load_sharding"],
+            "pipeline.loop": ["accumulate_grads"],
+            "pipeline.marks": ["pipeline_yield", "task"],
+            "pipeline.stacks": ["pipeline_scan"],
+            "runtime.checkpoint.restore": ["restore"],
+            "runtime.checkpoint.save": ["save"],
+            "runtime.remote_array": ["RemoteArray"],
+            "runtime.remote_mesh": ["RemoteMesh"],
+        },
+        modules=["cluster", "errors", "gemm", "models", "pricing", "schedules"],
+    )

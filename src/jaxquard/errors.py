@@ -10,6 +10,10 @@ class JaxquardError(Exception):
     """Base of every error that jaxquard raises on purpose."""
 
 
+class InfeasibleError(JaxquardError):
+    """What is asked for cannot be done here: nothing fits, or a device, compiler, package or disk space is missing."""
+
+
 class MarkError(JaxquardError, ValueError):
     """A `pipeline_yield`, `task` or `pipeline_scan` stands where stages cannot be cut."""
 
@@ -23,7 +27,7 @@ class LoopError(JaxquardError, ValueError):
 
 
 class ProgramError(JaxquardError, ValueError):
-    """A program breaks a rule of the instruction list (see `ir.check_program`)."""
+    """A program breaks a rule of the instruction list (see `ir.program.check`)."""
 
 
 class MeshError(JaxquardError, ValueError):
@@ -34,8 +38,16 @@ class ShardingError(JaxquardError, ValueError):
     """A sharding names an axis that the mesh lacks, or does not fit an array; none is found; or a plan does not fit."""
 
 
+class InfeasibleShardingError(ShardingError, InfeasibleError):
+    """No plan fits the memory, or the devices cannot share the step."""
+
+
 class GemmError(JaxquardError, ValueError):
     """A 2D matrix product was asked for that no algorithm, mesh or slice count of its kind can do."""
+
+
+class InfeasibleGemmError(GemmError, InfeasibleError):
+    """No mesh fits the product, or the compiler to ask is not here."""
 
 
 class ClusterError(JaxquardError, ValueError):

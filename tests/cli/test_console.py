@@ -1,14 +1,15 @@
 """What the subcommands share in printing."""
 
 import io
+import json
 import os
 
 import pytest
 from rich.console import Console
 
-from jaxquard.cli.console import can_color, check_writable, count, print_line, write_file
-from jaxquard.cli.progress import ProgressBars
-from jaxquard.errors import JaxquardError
+from jaxquard.cli.console import can_color, check_writable, count, print_json, print_line, write_file
+from jaxquard.cli.exit_codes import UsageError
+from jaxquard.errors import InfeasibleError
 
 
 def test_counts():
@@ -53,26 +54,19 @@ def test_what_is_there_stays(tmp_path):
     assert os.path.exists(os.devnull)
 
 
-@pytest.mark.parametrize("refuse", [check_writable, lambda path: write_file(path, "")])
-def test_a_folder_that_is_not_there(tmp_path, refuse):
-    with pytest.raises(JaxquardError, match=r"cannot write .*x\.txt \(No such file or directory\)\. Give a file in"):
+@pytest.mark.parametrize(
+    ("refuse", "kind"), [(check_writable, UsageError), (lambda path: write_file(path, ""), InfeasibleError)]
+)
+def test_a_folder_that_is_not_there(tmp_path, refuse, kind):
+    with pytest.raises(kind, match=r"cannot write .*x\.txt \(No such file or directory\)\. Give a file in"):
         refuse(tmp_path / "no" / "x.txt")
 
 
-def test_bars_say_nothing_when_not_on_a_terminal(capsys):
-    with ProgressBars() as bars:
-        move = bars.add("work", name="tracing")
-        move(1, 2, "half")
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
+def test_a_folder_in_place_of_a_file(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot write .* \(Is a directory\)"):
+        check_writable(None, tmp_path)
 
 
-def test_bars_on_a_terminal(capsys, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
-    with ProgressBars() as bars:
-        bars.add("steps")(2, 2, "loss 1.0")
-    shown = capsys.readouterr().err
-    assert "steps" in shown
-    assert "2/2" in shown
-    assert "loss 1.0" in shown
+def test_json_has_no_numbers_that_json_lacks(capsys):
+    print_json({"a": [1.5, float("nan")], "b": (float("inf"), {"c": -float("inf")}), "d": None})
+    assert json.loads(capsys.readouterr().out) == {"a": [1.5, None], "b": [None, {"c": None}], "d": None}

@@ -4,15 +4,14 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
-from jaxquard.cli.main import app
 from jaxquard.schedules import SCHEDULES, OneFOneB, ZeroBubbleV, read_csv, write_csv
+from tests.cli.run_cli import read_json
+from tests.cli.run_cli import run as run_cli
 
 
 def run(*words, columns=120):
-    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, ["schedule", *map(str, words)], env=environment)
+    return run_cli("schedule", *words, columns=columns)
 
 
 def without_styles(text):
@@ -25,13 +24,22 @@ def test_draws_the_grid_with_its_numbers():
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
     assert lines[0] == "ZeroBubbleV(8): 8 stages on 4 actors, 16 microbatches"
-    assert lines[2].startswith("actor 0 0,7 FFFFFFFfiwfiw")
+    assert lines[1] == "time 0 to 33 of 99 (continued below)"
+    assert lines[3].startswith("actor 0 0,7 F0-F1-F2-F3-F4-F5-F6-f0-i0-w0-f1-")
     assert lines[-1] == (
         "time 99, bubble 3.0 % (0.0 % when steps follow each other without a barrier), "
         "at most 8 activations kept (every actor)"
     )
     assert max(map(len, lines[:-1])) <= 120
     assert result.stderr == ""
+
+
+def test_json():
+    answer = read_json(run("zero_bubble_v", "--stages", 4, "--microbatches", 3, "--json"))
+    assert [answer[key] for key in ("num_stages", "num_actors", "num_microbatches", "time_s")] == [4, 2, 3, 19.0]
+    assert answer["rows"] == [[str(task) for task in row] for row in ZeroBubbleV(4).rows(3)]
+    assert answer["peak_activations"] == [4, 4]
+    assert answer["bubble"] == pytest.approx(1 / 19)
 
 
 def test_task_times():
@@ -57,9 +65,9 @@ def test_a_number_of_actors():
 
 def test_writes_svg_and_csv(tmp_path):
     svg, csv = tmp_path / "order.svg", tmp_path / "order.csv"
-    result = run("zero-bubble-v", "--stages", 4, "--microbatches", 6, "--svg", svg, "--csv", csv)
+    result = run("zero-bubble-v", "--stages", 4, "--microbatches", 6, "--plot", svg, "--out", csv)
     assert result.exit_code == 0
-    assert result.stderr.split() == ["wrote", str(svg), "wrote", str(csv)]
+    assert result.stderr.split() == ["wrote", str(csv), "wrote", str(svg)]
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
     assert read_csv(csv) == ZeroBubbleV(4).rows(6)
 
@@ -87,10 +95,16 @@ REFUSED = {
     "pipedream": "no schedule is called 'pipedream'. Use one of: gpipe, 1f1b,",
     "1f1b": "1f1b needs --stages, but it was not given. Add, say, --stages 8.",
     "1f1b --stages 4": "1f1b needs --microbatches, but it was not given. Add, say, --microbatches 8.",
-    "1f1b --stages 0 --microbatches 4": "OneFOneB needs num_stages to be a whole number, 1 or more",
+    "1f1b --stages 1000000 --microbatches 1000000": "--stages 1000000 times --microbatches 1000000 are more tasks than",
+    "1f1b --stages 4 --microbatches 4 --actors 2": "1f1b puts 4 stages on 4 actors, but 2 actors were asked for.",
+    "interleaved --stages 8 --microbatches 4 --actors 3": "Interleaved(8, 3) gives every actor as many stages",
+    "gpipe --stages 2 --microbatches 2 --forward-time nan": "--forward-time should be a number, 0 or more, but is nan.",
+    "gpipe --stages 2 --microbatches 2 --out .": "cannot write . (Is a directory).",
+    ". --stages 2": "no schedule is called '.'. Use one of: gpipe, ",
+    "1f1b --stages 0 --microbatches 4": "--stages should be a whole number, 1 or more, but is 0.",
     "interleaved --stages 8 --microbatches 4": "interleaved needs the number of actors",
     "zero-bubble-v --stages 7 --microbatches 4": "ZeroBubbleV(7) puts two stages on each actor",
-    "gpipe --stages 2 --microbatches 2 --svg /no/folder/x.svg": (
+    "gpipe --stages 2 --microbatches 2 --plot /no/folder/x.svg": (
         "cannot write /no/folder/x.svg (No such file or directory). Give a file in a folder that exists"
     ),
     "none.csv": "cannot read the schedule none.csv (No such file or directory).",

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxquard.pipeline.inline_calls import inline_calls
 from jaxquard.pipeline.loop import loop_p
+from jaxquard.pipeline.passes.inline_calls import inline_calls
 from tests.pipeline import generate, generate_scans
 from tests.pipeline.oracle import accumulate, assert_close, run_oracle
 from tests.pipeline.planning import (

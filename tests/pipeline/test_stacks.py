@@ -69,4 +69,4 @@ def test_too_many_stages(num_stages):
     with pytest.raises(MarkError) as caught:
         jq.pipeline_scan(body, START, make_layers(3), num_stages=num_stages)
     assert str(caught.value).startswith("pipeline_scan at test_stacks.py:")
-    assert str(caught.value).endswith(f"cannot cut 3 layers into {num_stages} stages. Use between 1 and 3.")
+    assert str(caught.value).endswith(f"cannot split 3 layers into {num_stages} stages. Use between 1 and 3.")

@@ -6,7 +6,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.pricing import PriceCache, ShardedProgram
-from jaxquard.pricing.measure import MeasuredPricer
+from jaxquard.pricing.measure.measured_pricer import MeasuredPricer
 
 
 def line_mesh() -> Mesh:

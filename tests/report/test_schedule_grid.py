@@ -45,10 +45,37 @@ def test_narrower_cells_and_a_legend_of_two_lines():
     ]
 
 
-def test_one_column_cells():
-    lines = grid(OneFOneB(8), 16).plain.splitlines()
-    assert lines[1] == "actor 0 FFFFFFFF..............B0FB1FB2FB3FB4FB5FB6FB7FB8.B9.B0.B1.B2.B3.B4.B5    8"
-    assert lines[8] == "actor 7 .......FB0FB1FB2FB3FB4FB5FB6FB7FB8FB9FB0FB1FB2FB3FB4FB5..............    1"
+def test_bands():
+    """12 microbatches have two digits, so a cell is 3 columns wide, and 39 of them are too many for one band."""
+    assert grid(OneFOneB(2), 12, width=75).plain.splitlines() == [
+        "time 0 to 19 of 39 (continued below)",
+        "        0              5              10             15",
+        "actor 0 F0-F1-......B0----F2-B1----F3-B2----F4-B3----F5-B4----F6-",
+        "actor 1 ...F0-B0----F1-B1----F2-B2----F3-B3----F4-B4----F5-B5----",
+        "time 19 to 39 of 39",
+        "           20             25             30             35           peak",
+        "actor 0 B5----F7-B6----F8-B7----F9-B8----F10B9----F11B10---...B11---    2",
+        "actor 1 F6-B6----F7-B7----F8-B8----F9-B9----F10B10---F11B11---......    1",
+        "F forward   B backward   . waiting",
+    ]
+
+
+def test_bands_in_colour():
+    lines = grid(OneFOneB(2), 12, width=75, color=True).plain.splitlines()
+    assert lines[2] == "actor 0  0  1 ······  0    2   1    3   2    4   3    5   4    6 "
+    assert lines[6] == "actor 0   5    7   6    8   7    9   8    10  9    11  10  ···  11      2"
+
+
+def test_a_task_in_two_bands_has_its_label_in_the_longer_part():
+    times = TaskTimes(forward_s=1, input_gradient_s=9, weight_gradient_s=20)
+    lines = grid(OneFOneB(2), 2, width=60, times=times).plain.splitlines()
+    assert [line for line in lines if line.startswith("actor 0")] == [
+        "actor 0 F0F1.........................................",
+        "actor 0 .................B---------------------------",
+        "actor 0 B0----------------------------..B------------",
+        "actor 0 B1-------------------------------------------    2",
+    ]
+    assert lines[7] == "actor 1 -----------------F1B-------------------------"
 
 
 def test_several_stages_on_an_actor():
@@ -62,10 +89,11 @@ def test_several_stages_on_an_actor():
 
 
 def test_the_labels_give_way_before_the_digits():
-    """8 stages on 4 actors, 16 microbatches take 105 columns of 120: no room to name the stages."""
-    lines = grid(Interleaved(8, 4), 16, color=True).plain.splitlines()
-    assert lines[1].startswith("actor 0 01230123456···0 71 ·42 53")
-    assert max(map(len, lines)) <= 120
+    """8 stages on 4 actors, 8 microbatches take 63 columns, one for each unit: no room to name the stages in 73."""
+    named, plain = (grid(Interleaved(8, 4), 8, color=True, width=width).plain.splitlines() for width in (95, 73))
+    assert named[1].startswith("actor 0 0,4 01230123")
+    assert plain[1].startswith("actor 0 01230123")
+    assert max(map(len, plain)) <= 73
 
 
 def test_colours_tell_phase_and_chunk():
@@ -77,18 +105,61 @@ def test_colours_tell_phase_and_chunk():
     assert "digits: microbatch" in text.plain
 
 
-def test_scaled_when_one_column_each_is_too_much():
+def test_scaled_when_it_takes_too_many_bands():
+    """64 microbatches of 32 stages: 789 units of 3 columns."""
     lines = grid(LoopedBFS(32, 8), 64, width=80, color=True).plain.splitlines()
     assert len(lines[1]) <= 80
     assert not any(letter.isdigit() for letter in lines[3].removeprefix("actor 2").rstrip("0123456789"))
-    assert "digits" not in lines[-1]
+    assert "digits: microbatch" not in "".join(lines)
+    assert lines[-2] == "a column is 11.8 of time   3575 of 4096 tasks: too short to draw"
+    assert lines[-1] == "521 of 4096 tasks: no room for digits"
+
+
+LABEL = re.compile(r"[FBIW]\d+")
+
+
+def rows_of(lines, num_actors):
+    """The rows of every band, for each actor; the axis stands above them, and after the last comes the legend."""
+    found = [[] for _ in range(num_actors)]
+    for line in lines:
+        match = re.match(r"actor (\d+) +(?:[\d,]+ )?(?=[.FBIWfbiw-])(\S*)", line)
+        if match:
+            found[int(match[1])].append(match[2])
+    return found
 
 
 @MANY
 @given(
     schedule=schedules(),
     num_microbatches=microbatch_counts,
-    width=st.integers(60, 200),
+    width=st.integers(40, 200),
+    eighths=st.tuples(*[st.integers(1, 40)] * 3),
+)
+def test_every_task_is_drawn_or_counted(schedule, num_microbatches, width, eighths):
+    """Every task stands in the drawing with its microbatch, in order; or the legend says how many do not."""
+    forward, of_input, of_weight = (eighth / 8 for eighth in eighths)
+    times = TaskTimes(forward_s=forward, input_gradient_s=of_input, weight_gradient_s=of_weight)
+    rows = schedule.rows(num_microbatches)
+    text = grid(schedule, num_microbatches, width=width, times=times).plain
+    drawn = [LABEL.findall("".join(row).upper()) for row in rows_of(text.splitlines(), schedule.num_actors)]
+    num_tasks = sum(map(len, rows))
+    words = " ".join(text.split())
+    not_drawn = re.search(r"(\d+) of (\d+) tasks: too short to draw", words)
+    bare = re.search(r"(\d+) of (\d+) tasks: no room for digits", words)
+    counted = sum(int(found[1]) for found in (not_drawn, bare) if found)
+    assert sum(map(len, drawn)) + counted == num_tasks
+    if not counted:
+        assert drawn == [[f"{task.phase.value}{task.microbatch}" for task in row] for row in rows]
+    # Equal times fit into bands, unless there are very many.
+    if len(set(eighths)) == 1 and width >= 80 and num_tasks < 400:
+        assert not counted
+
+
+@MANY
+@given(
+    schedule=schedules(),
+    num_microbatches=microbatch_counts,
+    width=st.integers(40, 200),
     color=st.booleans(),
     eighths=st.tuples(*[st.integers(1, 40)] * 3),
 )
@@ -97,8 +168,8 @@ def test_never_wider_than_asked(schedule, num_microbatches, width, color, eighth
     times = TaskTimes(forward_s=forward, input_gradient_s=of_input, weight_gradient_s=of_weight)
     lines = grid(schedule, num_microbatches, width=width, color=color, times=times).plain.splitlines()
     assert max(map(len, lines)) <= width
-    rows = lines[1 : 1 + schedule.num_actors]
-    assert len({len(row) for row in rows}) == 1
+    bands = rows_of(grid(schedule, num_microbatches, width=width, times=times).plain.splitlines(), schedule.num_actors)
+    assert all(len({len(row) for row in band}) == 1 for band in zip(*bands, strict=True))
 
 
 @MANY
@@ -107,7 +178,7 @@ def test_every_task_is_drawn_in_order(schedule, num_microbatches):
     rows = schedule.rows(num_microbatches)
     lines = schedule_grid(play_rows(rows), width=10_000, color=False).plain.splitlines()
     for row, line in zip(rows, lines[1:], strict=False):
-        drawn = re.findall(r"[FBIW]\d+", line.removeprefix("actor").upper())
+        drawn = LABEL.findall(line.removeprefix("actor").upper())
         assert drawn == [f"{task.phase.value}{task.microbatch}" for task in row]
 
 

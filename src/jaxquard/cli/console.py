@@ -1,11 +1,15 @@
-"""What the subcommands share in printing."""
+"""Printing of answers, and the files that commands write."""
 
+import json
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from jaxquard.errors import JaxquardError
+from jaxquard.cli.exit_codes import UsageError, print_message
+from jaxquard.errors import InfeasibleError
 
 
 def make_console() -> Console:
@@ -18,8 +22,26 @@ def print_line(console: Console, line: str, *, style: str = "") -> None:
     console.print(line, style=style, markup=False, soft_wrap=not console.is_terminal)
 
 
+def print_text(text: str) -> None:
+    """Prints a text as it is."""
+    make_console().print(text, markup=False, soft_wrap=True)
+
+
+def print_json(content: Any) -> None:
+    """Prints an answer as JSON; a number that JSON does not have (NaN, infinity) becomes null."""
+    print(json.dumps(_in_json(content), indent=2, allow_nan=False))
+
+
+def _in_json(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _in_json(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_in_json(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
 def can_color(console: Console) -> bool:
-    """Whether drawings may use colours: 16 are too few to tell phases and stages apart."""
+    """Says whether drawings may use colours: 16 are too few for phases and stages."""
     return console.color_system not in (None, "standard") and not console.no_color
 
 
@@ -29,8 +51,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 
-def check_writable(path: Path) -> None:
-    """Refuses a file that cannot be written, before long work begins; what is there already stays as it is."""
+def check_writable(*paths: Path | None) -> None:
+    """Refuses files that cannot be written, before long work begins; what is there already stays as it is."""
+    for path in paths:
+        if path is not None:
+            _check_writable(path)
+
+
+def _check_writable(path: Path) -> None:
     target = os.path.realpath(path)
     is_new = not os.path.exists(target)
     if not is_new and not os.path.isfile(target) and not os.path.isdir(target):
@@ -40,20 +68,24 @@ def check_writable(path: Path) -> None:
             pass
         if is_new:
             os.unlink(target)
-    except OSError as error:
-        raise _cannot_write(path, error) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(_cannot_write(path, error)) from None
 
 
 def write_file(path: Path, text: str) -> None:
     """Writes a file, and says so on stderr."""
     try:
         path.write_text(text)
-    except OSError as error:
-        raise _cannot_write(path, error) from None
-    Console(stderr=True, highlight=False).print(f"wrote {path}", markup=False, soft_wrap=True)
+    except (OSError, ValueError) as error:
+        raise InfeasibleError(_cannot_write(path, error)) from None
+    say_written(path)
 
 
-def _cannot_write(path: Path, error: OSError) -> JaxquardError:
-    return JaxquardError(
-        f"cannot write {path} ({error.strerror}). Give a file in a folder that exists and can be written."
-    )
+def say_written(path: Path) -> None:
+    """Says on stderr that a file was written."""
+    print_message(f"wrote {path}")
+
+
+def _cannot_write(path: Path, error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"cannot write {path} ({reason}). Give a file in a folder that exists and can be written."

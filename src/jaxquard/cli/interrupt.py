@@ -1,4 +1,4 @@
-"""Long commands that the user stops."""
+"""Ctrl-C: the sentence that a long command ends with, and interrupts that Python would lose."""
 
 import _thread
 import contextlib
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from rich.console import Console
+
+from jaxquard.cli.exit_codes import INTERRUPTED, print_message
 
 # How long a lost Ctrl-C waits before it is tried again: by then what swallowed it has mostly returned.
 _AGAIN_AFTER_S = 0.02
@@ -16,16 +17,16 @@ _AGAIN_AFTER_S = 0.02
 
 @contextlib.contextmanager
 def ends_with(kept: str) -> Iterator[None]:
-    """Ctrl-C ends the command with one sentence about what is kept, and exit code 130."""
+    """Ends the command on Ctrl-C with one sentence about what is kept, and exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        Console(stderr=True, highlight=False).print(f"interrupted. {kept}", markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+        print_message(f"interrupted. {kept}")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def keep_interrupts() -> None:
-    """From now on, a Ctrl-C that comes where Python ignores exceptions comes again a moment later.
+    """Repeats a Ctrl-C a moment later, if it comes where Python ignores exceptions.
 
     JAX has a function called after every garbage collection, and modules that are being imported collect
     often. Whatever is raised there, or in a `__del__`, is printed and forgotten, and the command would go on.

@@ -1,34 +1,34 @@
 """The command `jaxquard` and its subcommands, one a file, each imported when it is asked for.
 
-Whatever a user can get wrong ends here as one line on stderr and exit code 2, without a
-traceback: every subcommand may let a `JaxquardError` pass.
+A command may let every error pass: it ends here, as one line on stderr and an exit code (`exit_codes`).
 """
 
 import importlib
-from typing import Any
+import sys
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from typer.core import TyperGroup
 
+from jaxquard import __version__
+from jaxquard.cli.command import Command, Group
+from jaxquard.cli.exit_codes import INTERRUPTED, print_message, run_command
 from jaxquard.cli.interrupt import keep_interrupts
-from jaxquard.errors import JaxquardError
 
 # Where each subcommand is. None of them waits for what the others import.
 _SUBCOMMANDS = {
-    "demo": "jaxquard.cli.demo:demo",
-    "reproduce": "jaxquard.cli.reproduce:reproduce",
+    "demo": "jaxquard.cli.demo.command:demo",
     "schedule": "jaxquard.cli.schedule:schedule",
-    "cluster": "jaxquard.cli.cluster:cluster_app",
-    "gemm": "jaxquard.cli.gemm:gemm_app",
     "shard": "jaxquard.cli.shard:shard_app",
+    "gemm": "jaxquard.cli.gemm:gemm_app",
+    "cluster": "jaxquard.cli.cluster:cluster_app",
+    "reproduce": "jaxquard.cli.reproduce.command:reproduce",
+    "list": "jaxquard.cli.list_names:list_names",
 }
-# Click's UsageError, wherever this version of typer keeps it.
-_UsageError: Any = typer.BadParameter.__mro__[1]
+_TRACEBACK = "--traceback"
 
 
-class _Subcommands(TyperGroup):
-    """Imports and runs a subcommand; an error of ours, or in its options, becomes a line and an exit code."""
+class _Subcommands(Group):
+    """Imports and runs a subcommand; an error becomes a line and an exit code."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return _load(cmd_name) if cmd_name in _SUBCOMMANDS else None
@@ -36,14 +36,20 @@ class _Subcommands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except JaxquardError as error:
-            _print_error(str(error))
-        except _UsageError as error:
-            command, message = (error.ctx or ctx).command_path, error.format_message().rstrip(".")
-            # A group without a subcommand has printed its help by now, and has no message.
-            if message:
-                _print_error(f"{message}. See {command} --help.")
-        raise typer.Exit(2)
+        except KeyboardInterrupt:
+            print_message("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
+    def main(self, args: Any = None, *rest: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        show_traceback = _TRACEBACK in words
+        # It may stand anywhere, as one adds it at the end of a command that has failed.
+        words = [word for word in words if word != _TRACEBACK]
+        run = super().main
+        code = run_command(lambda: run(words, *rest, standalone_mode=False, **options), show_traceback=show_traceback)
+        if standalone_mode:
+            sys.exit(code)
+        return code
 
 
 def _load(name: str) -> Any:
@@ -54,7 +60,7 @@ def _load(name: str) -> Any:
     if isinstance(found, typer.Typer):
         around.add_typer(found, name=name)
     else:
-        around.command(name)(found)
+        around.command(name, cls=Command)(found)
     group: Any = typer.main.get_command(around)
     return group.commands[name]
 
@@ -63,18 +69,36 @@ def _does_nothing() -> None:
     """Stands for a subcommand that is not imported yet."""
 
 
-def _print_error(message: str) -> None:
-    line = " ".join(message.split())
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {line}", markup=False, style="red")
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"jaxquard {__version__}")
+        raise typer.Exit
 
 
 app = typer.Typer(
+    name="jaxquard",
     cls=_Subcommands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
-    help="jaxquard spreads a plain JAX training step over a cluster.",
+    pretty_exceptions_enable=False,
 )
+
+
+@app.callback(
+    epilog="Exit codes: 0 done, 1 it could not be done, 2 usage, 130 interrupted. With --json, stdout has JSON and "
+    "nothing else."
+)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option(_TRACEBACK, help="Show where an error comes from; may stand anywhere.")
+    ] = False,
+) -> None:
+    """Spreads a plain JAX training step over a cluster."""
+
+
 for _name in _SUBCOMMANDS:
     app.command(_name)(_does_nothing)
 

@@ -1,10 +1,18 @@
-"""A progress bar on stderr; nothing at all when that is not a terminal."""
+"""Progress on stderr: bars on a terminal, and a line about every 15 s anywhere else (nohup, Slurm, CI)."""
 
+import sys
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+EVERY_S = 15.0
+
+Move = Callable[[int, int, str], None]
 
 
 class ProgressBars:
@@ -15,6 +23,7 @@ class ProgressBars:
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)
+        self._lines = None if console.is_terminal else ProgressLines()
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description:<20}"),
@@ -26,8 +35,10 @@ class ProgressBars:
             disable=not console.is_terminal,
         )
 
-    def add(self, label: str, *, name: str = "") -> Callable[[int, int, str], None]:
-        """A new bar, and the callback that moves it; its clock starts with the first call, or with a name."""
+    def add(self, label: str, *, name: str = "") -> Move:
+        """Adds a bar and returns the callback that moves it; its clock starts with the first call, or with a name."""
+        if self._lines is not None:
+            return self._lines.add(label, name=name)
         bar = self._progress.add_task(label, total=None, name=name, start=bool(name))
 
         def move(done: int, total: int, name: str) -> None:
@@ -37,15 +48,91 @@ class ProgressBars:
         return move
 
     def __enter__(self) -> "ProgressBars":
+        if self._lines is not None:
+            self._lines.start()
         self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._lines is not None:
+            self._lines.stop()
         self._progress.stop()
         if not self._progress.disable:
             self._progress.console.print()
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A piece of the work, as it was last reported; -1 of -1 before that."""
+
+    label: str
+    name: str
+    done: int = -1
+    total: int = -1
+
+    def __str__(self) -> str:
+        counts = f" {self.done}/{self.total}" if self.total >= 0 else ""
+        return f"{self.label}{counts}{f' ({self.name})' if self.name else ''}"
+
+
+@dataclass(slots=True)
+class ProgressLines:
+    """Says where the work stands, about every 15 s: `2 min 15 s: pricing segments 12/90 (segment 0, rows)`.
+
+    A thread looks at the clock, as one step of the work may take minutes. Work of less than 15 s prints nothing.
+
+    Attributes:
+        wait: waits so many seconds, or less if the work is done, and says whether it is.
+        clock: the time in seconds.
+    """
+
+    wait: Callable[[float], bool] | None = None
+    clock: Callable[[], float] = time.monotonic
+    _pieces: list[_Piece] = field(default_factory=list)
+    _done: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def add(self, label: str, *, name: str = "") -> Move:
+        piece = _Piece(label=label, name=name)
+        self._pieces.append(piece)
+
+        def move(done: int, total: int, name: str) -> None:
+            piece.done, piece.total, piece.name = done, total, name
+
+        return move
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self.run, name="jaxquard progress", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def run(self) -> None:
+        """Prints lines until the work is done."""
+        wait, start_s = self.wait or self._done.wait, self.clock()
+        while not wait(EVERY_S):
+            line = self._line()
+            if line:
+                print(f"{_in_words(self.clock() - start_s)}: {line}", file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        """The pieces that have begun and are not done; without any, the last that was done."""
+        begun = [piece for piece in self._pieces if piece.total >= 0 or piece.name]
+        running = [piece for piece in begun if piece.total < 0 or piece.done < piece.total]
+        return "; ".join(map(str, running or begun[-1:]))
+
+
+def _in_words(time_s: float) -> str:
+    minutes, seconds = divmod(round(time_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def shorten(text: str, room: int) -> str:

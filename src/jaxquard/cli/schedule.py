@@ -1,26 +1,27 @@
 """`jaxquard schedule`: draws a pipeline schedule and says what it costs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from jaxquard.cli.console import can_color, count, make_console, print_line, write_file
-from jaxquard.errors import ScheduleError
-from jaxquard.report.schedule_caption import schedule_caption
-from jaxquard.report.schedule_grid import schedule_grid
-from jaxquard.report.schedule_svg import schedule_svg
+from jaxquard.cli.console import can_color, check_writable, count, make_console, print_json, print_line, write_file
+from jaxquard.cli.exit_codes import UsageError
+from jaxquard.cli.options import JsonOption, choose_name
 from jaxquard.schedules import (
     SCHEDULES,
     Custom,
     Playback,
+    Rows,
     Schedule,
     TaskTimes,
-    find_schedule,
     make_schedule,
     play_rows,
     write_csv,
 )
+
+# A drawing of more is of no use to anybody, and takes minutes.
+_MOST_TASKS = 1_000_000
 
 
 def schedule(
@@ -32,25 +33,34 @@ def schedule(
             "actor, as PyTorch saves its schedules.",
         ),
     ],
-    stages: Annotated[int | None, typer.Option(help="Number of stages.")] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Number of microbatches.")] = None,
+    stages: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of stages.")] = None,
+    microbatches: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of microbatches.")] = None,
     actors: Annotated[
         int | None,
-        typer.Option(help="Number of actors; interleaved and looped-bfs need it, for others it follows."),
+        typer.Option(
+            metavar="N", min=1, help="Number of actors; interleaved and looped-bfs need it, for others it follows."
+        ),
     ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Also write the drawing to this SVG file.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Also write the order to this CSV file.")] = None,
-    forward_time: Annotated[float, typer.Option(min=0, help="Time of a forward (F).")] = 1.0,
-    input_gradient_time: Annotated[float, typer.Option(min=0, help="Time of an input gradient (I).")] = 1.0,
-    weight_gradient_time: Annotated[
-        float, typer.Option(min=0, help="Time of a weight gradient (W); a whole backward (B) takes I + W.")
+    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the order to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the drawing to this file.")] = None,
+    as_json: JsonOption = False,
+    forward_time: Annotated[float, typer.Option(metavar="TIME", min=0, help="Time of a forward (F).")] = 1.0,
+    input_gradient_time: Annotated[
+        float, typer.Option(metavar="TIME", min=0, help="Time of an input gradient (I).")
     ] = 1.0,
-    transfer_time: Annotated[float, typer.Option(min=0, help="Time of a transfer between two actors.")] = 0.0,
+    weight_gradient_time: Annotated[
+        float,
+        typer.Option(metavar="TIME", min=0, help="Time of a weight gradient (W); a whole backward (B) takes I + W."),
+    ] = 1.0,
+    transfer_time: Annotated[
+        float, typer.Option(metavar="TIME", min=0, help="Time of a transfer between two actors.")
+    ] = 0.0,
 ) -> None:
     """Draws a pipeline schedule, its bubble and the activations that it keeps.
 
     Example: [bold]jaxquard schedule zero-bubble-v --stages 8 --microbatches 16[/bold]
     """
+    check_writable(out, plot)
     chosen, num_microbatches = _choose(name, stages=stages, microbatches=microbatches, actors=actors)
     rows = chosen.rows(num_microbatches)
     times = TaskTimes(
@@ -61,20 +71,30 @@ def schedule(
     )
     playback = play_rows(rows, times)
     title = _title(chosen, name, num_microbatches)
-    _print(playback, title)
-    if svg is not None:
-        write_file(svg, schedule_svg(playback, title=title))
-    if csv is not None:
-        write_file(csv, write_csv(rows))
+    if out is not None:
+        write_file(out, write_csv(rows))
+    if plot is not None:
+        from jaxquard.report.schedule_svg import schedule_svg
+
+        write_file(plot, schedule_svg(playback, title=title))
+    if as_json:
+        print_json(_content(chosen, rows, playback))
+    else:
+        _print(playback, title)
 
 
 def _choose(name: str, *, stages: int | None, microbatches: int | None, actors: int | None) -> tuple[Schedule, int]:
     if name.endswith(".csv"):
         return _read(name, stages=stages, microbatches=microbatches, actors=actors)
-    find_schedule(name)
+    name = choose_name(name, SCHEDULES, kind="schedule", hint="; or a file that ends in .csv")
     if stages is None or microbatches is None:
         missing = "--stages" if stages is None else "--microbatches"
-        raise ScheduleError(f"{name} needs {missing}, but it was not given. Add, say, {missing} 8.")
+        raise UsageError(f"{name} needs {missing}, but it was not given. Add, say, {missing} 8.")
+    if stages * microbatches > _MOST_TASKS:
+        raise UsageError(
+            f"--stages {stages} times --microbatches {microbatches} are more tasks than can be drawn. Give at most "
+            f"{_MOST_TASKS}."
+        )
     return make_schedule(name, num_stages=stages, num_actors=actors), microbatches
 
 
@@ -86,7 +106,7 @@ def _read(name: str, *, stages: int | None, microbatches: int | None, actors: in
         ("--microbatches", microbatches, custom.num_microbatches),
     ):
         if asked not in (None, found):
-            raise ScheduleError(f"{name} has {found} {option[2:]}, but {option} {asked} was given. Leave {option} out.")
+            raise UsageError(f"{name} has {found} {option[2:]}, but {option} {asked} was given. Leave {option} out.")
     return custom, custom.num_microbatches
 
 
@@ -96,7 +116,24 @@ def _title(chosen: Schedule, name: str, num_microbatches: int) -> str:
     return f"{called}: {stages} on {actors}, {count(num_microbatches, 'microbatch')}"
 
 
+def _content(chosen: Schedule, rows: Rows, playback: Playback) -> dict[str, Any]:
+    return {
+        "num_stages": chosen.num_stages,
+        "num_actors": chosen.num_actors,
+        "num_microbatches": 1 + max((task.microbatch for row in rows for task in row), default=-1),
+        "time_s": playback.makespan_s,
+        "bubble": playback.bubble,
+        "period_s": playback.period_s,
+        "period_bubble": playback.period_bubble,
+        "peak_activations": list(playback.peak_activations),
+        "rows": [[str(task) for task in row] for row in rows],
+    }
+
+
 def _print(playback: Playback, title: str) -> None:
+    from jaxquard.report.schedule_caption import schedule_caption
+    from jaxquard.report.schedule_grid import schedule_grid
+
     console = make_console()
     print_line(console, title, style="bold")
     console.print(schedule_grid(playback, width=console.width, color=can_color(console)), soft_wrap=True)

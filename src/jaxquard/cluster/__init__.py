@@ -1,29 +1,54 @@
-"""What hardware can do: clusters as TOML files, and what their collectives and products cost."""
+"""Descriptions of hardware: clusters as TOML files, and the cost of their collectives and matrix products."""
 
-from jaxquard.cluster.cluster import Axis as Axis
-from jaxquard.cluster.cluster import Cluster as Cluster
-from jaxquard.cluster.cluster import Collective as Collective
-from jaxquard.cluster.cluster import Compute as Compute
-from jaxquard.cluster.cluster import Links as Links
-from jaxquard.cluster.cluster import Memory as Memory
-from jaxquard.cluster.cluster import Network as Network
-from jaxquard.cluster.cluster import Topology as Topology
-from jaxquard.cluster.cluster_text import cluster_text as cluster_text
-from jaxquard.cluster.cluster_text import parse_cluster as parse_cluster
-from jaxquard.cluster.collective_time import RingTime as RingTime
-from jaxquard.cluster.collective_time import ring_time as ring_time
-from jaxquard.cluster.fit_links import LinkFit as LinkFit
-from jaxquard.cluster.fit_links import LinkSample as LinkSample
-from jaxquard.cluster.fit_links import fit_links as fit_links
-from jaxquard.cluster.fit_products import ProductFit as ProductFit
-from jaxquard.cluster.fit_products import ProductSample as ProductSample
-from jaxquard.cluster.fit_products import fit_products as fit_products
-from jaxquard.cluster.fit_products import parse_products_csv as parse_products_csv
-from jaxquard.cluster.fit_products import product_errors as product_errors
-from jaxquard.cluster.fit_products import products_csv as products_csv
-from jaxquard.cluster.load_cluster import load_cluster as load_cluster
-from jaxquard.cluster.load_cluster import preset_names as preset_names
-from jaxquard.cluster.load_cluster import save_cluster as save_cluster
-from jaxquard.cluster.product_time import product_memory_bytes as product_memory_bytes
-from jaxquard.cluster.product_time import product_time_s as product_time_s
-from jaxquard.cluster.product_time import sliced_product_time_s as sliced_product_time_s
+from typing import TYPE_CHECKING
+
+from jaxquard._lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from jaxquard.cluster.cluster import Axis as Axis
+    from jaxquard.cluster.cluster import Cluster as Cluster
+    from jaxquard.cluster.cluster import Collective as Collective
+    from jaxquard.cluster.cluster import Compute as Compute
+    from jaxquard.cluster.cluster import Links as Links
+    from jaxquard.cluster.cluster import Memory as Memory
+    from jaxquard.cluster.cluster import Network as Network
+    from jaxquard.cluster.cluster import Topology as Topology
+    from jaxquard.cluster.cluster_text import cluster_text as cluster_text
+    from jaxquard.cluster.cluster_text import parse_cluster as parse_cluster
+    from jaxquard.cluster.collective_time import RingTime as RingTime
+    from jaxquard.cluster.collective_time import ring_time as ring_time
+    from jaxquard.cluster.fit_links import LinkFit as LinkFit
+    from jaxquard.cluster.fit_links import LinkSample as LinkSample
+    from jaxquard.cluster.fit_links import fit_links as fit_links
+    from jaxquard.cluster.fit_products import ProductFit as ProductFit
+    from jaxquard.cluster.fit_products import ProductSample as ProductSample
+    from jaxquard.cluster.fit_products import fit_products as fit_products
+    from jaxquard.cluster.fit_products import parse_products_csv as parse_products_csv
+    from jaxquard.cluster.fit_products import product_errors as product_errors
+    from jaxquard.cluster.fit_products import products_csv as products_csv
+    from jaxquard.cluster.load_cluster import load_cluster as load_cluster
+    from jaxquard.cluster.load_cluster import preset_names as preset_names
+    from jaxquard.cluster.load_cluster import save_cluster as save_cluster
+    from jaxquard.cluster.product_time import product_memory_bytes as product_memory_bytes
+    from jaxquard.cluster.product_time import product_time_s as product_time_s
+    from jaxquard.cluster.product_time import sliced_product_time_s as sliced_product_time_s
+else:
+    __all__ = export_lazily(
+        __name__,
+        {
+            "cluster": ["Axis", "Cluster", "Collective", "Compute", "Links", "Memory", "Network", "Topology"],
+            "cluster_text": ["cluster_text", "parse_cluster"],
+            "collective_time": ["RingTime", "ring_time"],
+            "fit_links": ["LinkFit", "LinkSample", "fit_links"],
+            "fit_products": [
+                "ProductFit",
+                "ProductSample",
+                "fit_products",
+                "parse_products_csv",
+                "product_errors",
+                "products_csv",
+            ],
+            "load_cluster": ["load_cluster", "preset_names", "save_cluster"],
+            "product_time": ["product_memory_bytes", "product_time_s", "sliced_product_time_s"],
+        },
+    )

@@ -14,14 +14,24 @@ from dataclasses import dataclass
 
 
 class Axis(enum.Enum):
-    """The two directions of a mesh in which shards move."""
+    """The two directions of a mesh in which shards move.
+
+    Example:
+        >>> jq.cluster.Axis("rows")
+        <Axis.ROWS: 'rows'>
+    """
 
     ROWS = "rows"
     COLUMNS = "columns"
 
 
 class Collective(enum.Enum):
-    """The operations on a ring that have a cost of their own."""
+    """The ring operations that have their own cost.
+
+    Example:
+        >>> jq.cluster.Collective("all_gather")
+        <Collective.ALL_GATHER: 'all_gather'>
+    """
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
@@ -29,10 +39,14 @@ class Collective(enum.Enum):
 
 
 class Topology(enum.Enum):
-    """How chips are joined.
+    """The interconnect of a cluster.
 
-    On a torus the rows and the columns of a mesh have links of their own. On a switch a mesh is only imagined, and
-    what a chip sends along both goes through its one port (section 6).
+    On a torus the rows and the columns of a mesh have links of their own. On a switch a mesh is virtual, and
+    a chip sends along both directions through its one port (section 6).
+
+    Example:
+        >>> jq.cluster.load_cluster("tpu-v4").network.topology
+        <Topology.TORUS: 'torus'>
     """
 
     TORUS = "torus"
@@ -41,7 +55,7 @@ class Topology(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """What a chip computes.
+    """The compute model of a chip.
 
     Attributes:
         peak_flops_per_s: that utilisation is measured against.
@@ -56,6 +70,10 @@ class Compute:
         num_cores: that compute a tile of an fp32 sum each at a time; 0: they are never idle.
         launch_s: to start one product.
         tile: rows and columns of the output that are computed at a time, for the memory traffic of a product.
+
+    Example:
+        >>> jq.cluster.Compute(peak_flops_per_s=275e12, effective_flops_per_s=220e12).launch_s
+        0.0
     """
 
     peak_flops_per_s: float
@@ -73,7 +91,12 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The memory of one chip."""
+    """The memory of one chip.
+
+    Example:
+        >>> jq.cluster.Memory(size_bytes=32 * 2**30, bandwidth_bytes_per_s=1.2e12).size_bytes
+        34359738368
+    """
 
     size_bytes: int
     bandwidth_bytes_per_s: float
@@ -81,7 +104,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How the chips are joined.
+    """The interconnect between chips.
 
     Attributes:
         is_bidirectional: whether a link carries both ways at once, so that a permute that sends one half of a shard
@@ -95,6 +118,11 @@ class Network:
         chips_per_node: chips behind one switch; 0: all of them.
         between_nodes_bandwidth_bytes_per_s: of a chip to another node; 0 where there is one node.
         between_nodes_sync_s: what a step between nodes takes longer.
+
+    Example:
+        >>> network = jq.cluster.Network(topology=jq.cluster.Topology("torus"), is_bidirectional=True)
+        >>> network.chips_per_node
+        0
     """
 
     topology: Topology
@@ -108,7 +136,15 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """One kind of collective on the rings of a mesh."""
+    """The cost of one kind of collective on the rings of a mesh.
+
+    Example:
+        >>> links = jq.cluster.Links(
+        ...     row_bandwidth_bytes_per_s=50e9, column_bandwidth_bytes_per_s=50e9, sync_s=1e-6, launch_s=5e-6
+        ... )
+        >>> links.sync_s
+        1e-06
+    """
 
     row_bandwidth_bytes_per_s: float
     column_bandwidth_bytes_per_s: float
@@ -121,10 +157,15 @@ class Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Hardware, as its TOML file describes it.
+    """A description of hardware, as a TOML file holds it.
 
     Attributes:
-        num_chips: the most chips that a mesh can have.
+        num_chips: maximum number of chips of a mesh.
+
+    Example:
+        >>> cluster = jq.cluster.load_cluster("tpu-v4")
+        >>> cluster.num_chips, f"{cluster.compute.peak_flops_per_s:.3g}", cluster.network.topology.value
+        (4096, '2.72e+14', 'torus')
     """
 
     name: str

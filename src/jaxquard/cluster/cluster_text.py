@@ -36,10 +36,15 @@ _POSITIVE = ("num_chips", "peak_flops_per_s", "effective_flops_per_s", "size_byt
 
 
 def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
-    """The cluster that a TOML text describes; `source` names the text in errors.
+    """Parses a cluster from TOML text; `source` names the text in errors.
 
     Raises:
         ClusterError: it is no text, no TOML, or lacks something.
+
+    Example:
+        >>> text = jq.cluster.cluster_text(jq.cluster.load_cluster("tpu-v4"))
+        >>> jq.cluster.parse_cluster(text.replace('"tpu-v4"', '"mine"')).name
+        'mine'
     """
     if not isinstance(text, str):
         raise ClusterError(f"{source} must be a text, but is {text!r:.80}. To read a file, use load_cluster(path).")
@@ -73,6 +78,11 @@ def cluster_text(cluster: Cluster) -> str:
 
     Raises:
         ClusterError: it is no cluster.
+
+    Example:
+        >>> text = jq.cluster.cluster_text(jq.cluster.load_cluster("tpu-v4"))
+        >>> text.splitlines()[0]
+        'name = "tpu-v4"'
     """
     check_cluster(cluster)
     lines = [f"name = {_value_text(cluster.name)}", f"num_chips = {cluster.num_chips}"]

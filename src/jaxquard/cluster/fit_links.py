@@ -22,6 +22,11 @@ class LinkSample:
     Attributes:
         shard_bytes: what a chip holds before an all-gather, keeps after a reduce-scatter, or sends in a permute.
         num_steps: steps of the ring; one less than its chips unless said.
+
+    Example:
+        >>> gather = jq.cluster.Collective("all_gather")
+        >>> jq.cluster.LinkSample(kind=gather, ring_size=4, shard_bytes=2**20, time_s=1e-4).axis
+        <Axis.ROWS: 'rows'>
     """
 
     kind: Collective
@@ -34,11 +39,25 @@ class LinkSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """What fits one kind of collective along one axis.
+    """The fitted cost of one kind of collective along one axis.
 
     Attributes:
-        median_error: of the fit on its samples, relative.
-        worst_error: the largest of these.
+        median_error: median relative error of the fit on its samples.
+        worst_error: the largest relative error.
+
+    Example:
+        >>> fit = jq.cluster.LinkFit(
+        ...     kind=jq.cluster.Collective("all_gather"),
+        ...     axis=jq.cluster.Axis("rows"),
+        ...     bandwidth_bytes_per_s=50e9,
+        ...     sync_s=1e-6,
+        ...     launch_s=5e-6,
+        ...     num_samples=9,
+        ...     median_error=0.01,
+        ...     worst_error=0.04,
+        ... )
+        >>> f"{fit.bandwidth_bytes_per_s / 1e9:g} GB/s, at most {fit.worst_error:.0%} off"
+        '50 GB/s, at most 4% off'
     """
 
     kind: Collective
@@ -52,10 +71,23 @@ class LinkFit:
 
 
 def fit_links(samples: Iterable[LinkSample]) -> tuple[LinkFit, ...]:
-    """One fit for each kind and axis among the samples.
+    """Fits bandwidth, synchronisation and launch for each kind of collective and axis in the samples.
 
     Raises:
         ClusterError: there are fewer than two ring sizes or two shard sizes of a kind.
+
+    Example:
+        >>> gather = jq.cluster.Collective("all_gather")
+        >>> samples = [
+        ...     jq.cluster.LinkSample(
+        ...         kind=gather, ring_size=size, shard_bytes=shard, time_s=5e-6 + (size - 1) * (1e-6 + shard / 50e9)
+        ...     )
+        ...     for size in (2, 4, 8)
+        ...     for shard in (2**20, 2**22, 2**24)
+        ... ]
+        >>> (fit,) = jq.cluster.fit_links(samples)
+        >>> f"{fit.bandwidth_bytes_per_s:.2g}", round(fit.sync_s * 1e6, 2), round(fit.launch_s * 1e6, 2)
+        ('5e+10', 1.0, 5.0)
     """
     groups: dict[tuple[Collective, Axis], list[LinkSample]] = defaultdict(list)
     for sample in samples:

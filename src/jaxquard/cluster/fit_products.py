@@ -30,7 +30,12 @@ _COLUMNS = ("m", "k", "n", "num_slices", "time_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductSample:
-    """A measured product of [m, k] and [k, n] in bf16, cut into slices along k that are summed in fp32."""
+    """A measured product of [m, k] and [k, n] in bf16, sliced along k, with partial products summed in fp32.
+
+    Example:
+        >>> jq.cluster.ProductSample(m=4096, k=4096, n=4096, num_slices=1, time_s=2e-4).num_slices
+        1
+    """
 
     m: int
     k: int
@@ -41,12 +46,18 @@ class ProductSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductFit:
-    """What fits the products of a chip.
+    """The fitted compute model of a chip.
 
     Attributes:
         compute: with the fitted constants, the others as they were given.
-        median_error: of the fit on its samples, relative.
-        worst_error: the largest of these.
+        median_error: median relative error of the fit on its samples.
+        worst_error: the largest relative error.
+
+    Example:
+        >>> compute = jq.cluster.load_cluster("h200").compute
+        >>> fit = jq.cluster.ProductFit(compute=compute, num_samples=18, median_error=0.01, worst_error=0.04)
+        >>> f"at most {fit.worst_error:.0%} off in {fit.num_samples} products"
+        'at most 4% off in 18 products'
     """
 
     compute: Compute
@@ -65,6 +76,26 @@ def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Me
     Raises:
         ClusterError: there are fewer samples than constants, none is sliced or none is whole, or the times do not
             grow with the arithmetic.
+
+    Example:
+        >>> cluster = jq.cluster.load_cluster("h200")
+        >>> samples = [
+        ...     jq.cluster.ProductSample(
+        ...         m=m,
+        ...         k=k,
+        ...         n=4096,
+        ...         num_slices=slices,
+        ...         time_s=jq.cluster.sliced_product_time_s(
+        ...             cluster.compute, cluster.memory, m=m, k=k, n=4096, num_slices=slices
+        ...         ),
+        ...     )
+        ...     for m in (4096, 8192, 16384)
+        ...     for k in (4096, 8192)
+        ...     for slices in (1, 2, 4)
+        ... ]
+        >>> fit = jq.cluster.fit_products(samples, start=cluster.compute, memory=cluster.memory)
+        >>> round(fit.compute.effective_flops_per_s / cluster.compute.effective_flops_per_s, 2)
+        1.0
     """
     num_sliced = sum(sample.num_slices > 1 for sample in samples)
     if len(samples) < 5 or num_sliced in (0, len(samples)):
@@ -101,7 +132,15 @@ def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Me
 
 
 def product_errors(samples: Sequence[ProductSample], compute: Compute, memory: Memory) -> tuple[float, ...]:
-    """How far the model is off for each sample, relative to what was measured."""
+    """The relative error of the compute model for each sample.
+
+    Example:
+        >>> cluster = jq.cluster.load_cluster("h200")
+        >>> sample = jq.cluster.ProductSample(m=8192, k=12288, n=6144, num_slices=1, time_s=1.9e-3)
+        >>> (error,) = jq.cluster.product_errors([sample], cluster.compute, cluster.memory)
+        >>> abs(error) < 0.2
+        True
+    """
     return tuple(
         abs(sliced_product_time_s(compute, memory, m=s.m, k=s.k, n=s.n, num_slices=s.num_slices) / s.time_s - 1)
         for s in samples
@@ -109,7 +148,13 @@ def product_errors(samples: Sequence[ProductSample], compute: Compute, memory: M
 
 
 def products_csv(samples: Sequence[ProductSample]) -> str:
-    """Samples as a CSV text, to keep beside the cluster that was fitted to them."""
+    """Samples as a CSV text, to keep beside the cluster that was fitted to them.
+
+    Example:
+        >>> sample = jq.cluster.ProductSample(m=4096, k=4096, n=4096, num_slices=1, time_s=2e-4)
+        >>> jq.cluster.products_csv([sample]).splitlines()
+        ['m,k,n,num_slices,time_s', '4096,4096,4096,1,0.0002']
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -118,7 +163,13 @@ def products_csv(samples: Sequence[ProductSample]) -> str:
 
 
 def parse_products_csv(text: str, *, source: str = "the CSV text") -> tuple[ProductSample, ...]:
-    """The samples of a CSV text; `source` names the text in errors."""
+    """The samples of a CSV text; `source` names the text in errors.
+
+    Example:
+        >>> sample = jq.cluster.ProductSample(m=4096, k=4096, n=4096, num_slices=1, time_s=2e-4)
+        >>> jq.cluster.parse_products_csv(jq.cluster.products_csv([sample])) == (sample,)
+        True
+    """
     reader = csv.DictReader(io.StringIO(text))
     if tuple(reader.fieldnames or ()) != _COLUMNS:
         raise ClusterError(f"{source} should begin with {','.join(_COLUMNS)}, found {reader.fieldnames}.")

@@ -10,16 +10,25 @@ from jaxquard.errors import ClusterError
 
 
 def preset_names() -> tuple[str, ...]:
-    """The clusters that come with the package."""
+    """The clusters that come with the package.
+
+    Example:
+        >>> jq.cluster.preset_names()
+        ('a100', 'h100', 'h200', 'tpu-v4', 'tpu-v4-fitted', 'tpu-v4-main', 'v5e', 'v5p', 'v6e')
+    """
     folder = resources.files("jaxquard.cluster") / "presets"
     return tuple(sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")))
 
 
 def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
-    """The preset with this name, or the cluster of this TOML file; a `Cluster` is returned as it is.
+    """Loads a preset by name, or a cluster from a TOML file; a `Cluster` is returned as it is.
 
     Raises:
         ClusterError: the name is unknown, the file is missing, or its text is no cluster.
+
+    Example:
+        >>> jq.cluster.load_cluster("h100").name
+        'h100'
     """
     if isinstance(name_or_path, Cluster):
         return name_or_path
@@ -49,6 +58,13 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ClusterError: it is no cluster, or the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.cluster.save_cluster(jq.cluster.load_cluster("h100"), f"{folder}/mine.toml")
+        ...     jq.cluster.load_cluster(f"{folder}/mine.toml").num_chips
+        1016
     """
     text = cluster_text(cluster)
     if not isinstance(path, str | os.PathLike):

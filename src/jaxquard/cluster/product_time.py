@@ -27,10 +27,15 @@ _SMALL_TILE_SLOWDOWN = 1.15
 
 
 def product_time_s(compute: Compute, memory: Memory, *, m: float, k: float, n: float, item_bytes: int = 2) -> float:
-    """Of [m, k] times [k, n], written once.
+    """Predicts the time of a product of [m, k] and [k, n], whose output is written once.
 
     Raises:
-        ClusterError: a dim is none that a matrix can have.
+        ClusterError: if a dim is not a positive number.
+
+    Example:
+        >>> cluster = jq.cluster.load_cluster("h200")
+        >>> f"{jq.cluster.product_time_s(cluster.compute, cluster.memory, m=8192, k=12288, n=6144):.2e}"
+        '1.71e-03'
     """
     for name, dim in (("m", m), ("k", k), ("n", n)):
         check_number(dim, name)
@@ -44,10 +49,22 @@ def product_time_s(compute: Compute, memory: Memory, *, m: float, k: float, n: f
 def sliced_product_time_s(
     compute: Compute, memory: Memory, *, m: int, k: int, n: int, num_slices: int, item_bytes: int = 2
 ) -> float:
-    """Of [m, k] times [k, n], cut into slices along k that are summed in fp32; an output of 4 bytes is that sum.
+    """Predicts the time of a product that is sliced along k, with partial products summed in fp32.
+
+    An output of 4 bytes is that sum itself.
 
     Raises:
-        ClusterError: a dim is none that a matrix can have, or there is no slice.
+        ClusterError: if a dim or the number of slices is not a positive number.
+
+    Example:
+        >>> cluster = jq.cluster.load_cluster("h200")
+        >>> sizes = {"m": 8192, "k": 12288, "n": 6144}
+        >>> whole, sliced = (
+        ...     jq.cluster.sliced_product_time_s(cluster.compute, cluster.memory, num_slices=slices, **sizes)
+        ...     for slices in (1, 8)
+        ... )
+        >>> f"{sliced / whole:.2f}"
+        '1.41'
     """
     for name, number in (("m", m), ("k", k), ("n", n), ("num_slices", num_slices)):
         check_number(number, name)
@@ -99,10 +116,15 @@ def wave_slowdown(compute: Compute, *, m: float, n: float) -> float:
 def product_memory_bytes(
     compute: Compute, *, m: float, k: float, n: float, item_bytes: int, accumulates: bool
 ) -> float:
-    """What a tiled product reads and writes (section 4.1): both inputs once per tile of the output, the output once.
+    """The memory traffic of a tiled product (section 4.1): both inputs once per tile of the output, the output once.
 
     Args:
         accumulates: the output is added to an fp32 accumulator, which is read and written.
+
+    Example:
+        >>> compute = jq.cluster.load_cluster("tpu-v4").compute
+        >>> jq.cluster.product_memory_bytes(compute, m=4096, k=4096, n=4096, item_bytes=2, accumulates=False)
+        167772160
     """
     inputs = item_bytes * (m * k * math.ceil(n / compute.tile) + k * n * math.ceil(m / compute.tile))
     output_bytes = 2 * ACCUMULATOR_BYTES if accumulates else item_bytes

@@ -1,28 +1,52 @@
-"""2D tensor-parallel matrix products: MeshSlice, its rivals, its cost model and its autotuner."""
+"""2D tensor-parallel matrix products: MeshSlice, its baselines, its cost model and its autotuner."""
 
-from jaxquard.gemm.algorithms.multiply import multiply as multiply
-from jaxquard.gemm.algorithms.multiply import multiply_local as multiply_local
-from jaxquard.gemm.algorithms.product import Layout as Layout
-from jaxquard.gemm.algorithms.product import Product as Product
-from jaxquard.gemm.algorithms.registry import ALGORITHMS as ALGORITHMS
-from jaxquard.gemm.autotune.autotune import autotune as autotune
-from jaxquard.gemm.autotune.models import gpt3 as gpt3
-from jaxquard.gemm.autotune.models import megatron_nlg as megatron_nlg
-from jaxquard.gemm.autotune.models import transformer_block as transformer_block
-from jaxquard.gemm.autotune.table import Tuning as Tuning
-from jaxquard.gemm.autotune.table import TuningRow as TuningRow
-from jaxquard.gemm.cost.cost import GemmCost as GemmCost
-from jaxquard.gemm.layers.dense import Dense as Dense
-from jaxquard.gemm.layers.dense import dense as dense
-from jaxquard.gemm.layers.layer_shardings import layer_shardings as layer_shardings
-from jaxquard.gemm.layers.matmul import matmul as matmul
-from jaxquard.gemm.layers.matmul import matmul_local as matmul_local
-from jaxquard.gemm.layers.plan_file import load_plan as load_plan
-from jaxquard.gemm.layers.plan_file import save_plan as save_plan
-from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS as TPU_COMPILER_OPTIONS
-from jaxquard.gemm.problem import Dataflow as Dataflow
-from jaxquard.gemm.problem import FcLayer as FcLayer
-from jaxquard.gemm.problem import GemmPlan as GemmPlan
-from jaxquard.gemm.problem import GemmProblem as GemmProblem
-from jaxquard.gemm.problem import LayerPlan as LayerPlan
-from jaxquard.gemm.problem import Stationary as Stationary
+from typing import TYPE_CHECKING
+
+from jaxquard._lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from jaxquard.gemm.algorithms.multiply import multiply as multiply
+    from jaxquard.gemm.algorithms.multiply import multiply_local as multiply_local
+    from jaxquard.gemm.algorithms.product import Layout as Layout
+    from jaxquard.gemm.algorithms.product import Product as Product
+    from jaxquard.gemm.algorithms.registry import ALGORITHMS as ALGORITHMS
+    from jaxquard.gemm.autotune.autotune import autotune as autotune
+    from jaxquard.gemm.autotune.models import gpt3 as gpt3
+    from jaxquard.gemm.autotune.models import megatron_nlg as megatron_nlg
+    from jaxquard.gemm.autotune.models import transformer_block as transformer_block
+    from jaxquard.gemm.autotune.table import Tuning as Tuning
+    from jaxquard.gemm.autotune.table import TuningRow as TuningRow
+    from jaxquard.gemm.cost.cost import GemmCost as GemmCost
+    from jaxquard.gemm.layers.dense import Dense as Dense
+    from jaxquard.gemm.layers.dense import dense as dense
+    from jaxquard.gemm.layers.layer_shardings import layer_shardings as layer_shardings
+    from jaxquard.gemm.layers.matmul import matmul as matmul
+    from jaxquard.gemm.layers.matmul import matmul_local as matmul_local
+    from jaxquard.gemm.layers.plan_file import load_plan as load_plan
+    from jaxquard.gemm.layers.plan_file import save_plan as save_plan
+    from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS as TPU_COMPILER_OPTIONS
+    from jaxquard.gemm.problem import Dataflow as Dataflow
+    from jaxquard.gemm.problem import FcLayer as FcLayer
+    from jaxquard.gemm.problem import GemmPlan as GemmPlan
+    from jaxquard.gemm.problem import GemmProblem as GemmProblem
+    from jaxquard.gemm.problem import LayerPlan as LayerPlan
+    from jaxquard.gemm.problem import Stationary as Stationary
+else:
+    __all__ = export_lazily(
+        __name__,
+        {
+            "algorithms.multiply": ["multiply", "multiply_local"],
+            "algorithms.product": ["Layout", "Product"],
+            "algorithms.registry": ["ALGORITHMS"],
+            "autotune.autotune": ["autotune"],
+            "autotune.models": ["gpt3", "megatron_nlg", "transformer_block"],
+            "autotune.table": ["Tuning", "TuningRow"],
+            "cost.cost": ["GemmCost"],
+            "layers.dense": ["Dense", "dense"],
+            "layers.layer_shardings": ["layer_shardings"],
+            "layers.matmul": ["matmul", "matmul_local"],
+            "layers.plan_file": ["load_plan", "save_plan"],
+            "overlap.compile": ["TPU_COMPILER_OPTIONS"],
+            "problem": ["Dataflow", "FcLayer", "GemmPlan", "GemmProblem", "LayerPlan", "Stationary"],
+        },
+    )

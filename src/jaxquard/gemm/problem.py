@@ -20,7 +20,12 @@ from jaxquard.errors import GemmError
 
 
 class Dataflow(enum.Enum):
-    """Which of A, B and C = A B stays where it is."""
+    """The matrix of C = A B that does not move: output (C), left (A) or right (B) stationary.
+
+    Example:
+        >>> [dataflow.value for dataflow in jq.gemm.Dataflow]  # output, left and right stationary
+        ['os', 'ls', 'rs']
+    """
 
     OS = "os"
     LS = "ls"
@@ -28,7 +33,12 @@ class Dataflow(enum.Enum):
 
 
 class Stationary(enum.Enum):
-    """Which matrix of a layer Y = X W stays where it is, forward and backward: the rows of Table 1."""
+    """The matrix of a layer Y = X W that does not move, forward and backward: the rows of Table 1.
+
+    Example:
+        >>> [stationary.value for stationary in jq.gemm.Stationary]
+        ['y', 'x', 'w']
+    """
 
     Y = "y"
     X = "x"
@@ -60,8 +70,12 @@ class FcLayer:
     """A fully connected layer: W has `in_features` rows and `out_features` columns.
 
     Attributes:
-        ends_residual: whether its output is added to the input of a layer before it, as after the attention and the
-            MLP of a transformer, so that both must lie alike. The last layer's does in any case.
+        ends_residual: its output is added to the input of an earlier layer, as after the attention and the MLP of a
+            transformer, so that both need the same sharding. The last layer always does.
+
+    Example:
+        >>> jq.gemm.FcLayer(name="up", in_features=512, out_features=2048).ends_residual
+        False
     """
 
     name: str
@@ -75,8 +89,16 @@ class GemmProblem:
     """The fully connected layers of one block, in order, trained on `num_rows` rows (batch times sequence) a step.
 
     Attributes:
-        num_blocks: how many such blocks the model has.
+        num_blocks: the number of such blocks in the model.
         item_bytes: bytes of an element of the matrices that move.
+
+    Example:
+        >>> layers = (
+        ...     jq.gemm.FcLayer(name="up", in_features=512, out_features=2048),
+        ...     jq.gemm.FcLayer(name="down", in_features=2048, out_features=512, ends_residual=True),
+        ... )
+        >>> jq.gemm.GemmProblem(layers=layers, num_rows=4096, num_blocks=12).num_blocks
+        12
     """
 
     layers: tuple[FcLayer, ...]
@@ -87,16 +109,21 @@ class GemmProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
-    """How one layer is multiplied; where there are three of something, for forward, backward for X, backward for W.
+    """The dataflow and slice counts of one layer; triples are for forward, backward of X and backward of W.
 
     Attributes:
-        is_transposed: all matrices transposed, and the two that move along the other directions.
+        is_transposed: all matrices are transposed; the two that move use the other mesh directions.
         slices: the number of slices, or of iterations.
-        block: how many neighbouring columns or rows a slice takes at a time.
+        block: the number of neighbouring columns or rows that a slice takes at a time.
         in_parts: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
-        rings: Wang: along which direction of the mesh the ring runs; None: where more bytes move.
+        rings: Wang: the mesh direction of the ring; None for the one along which more bytes move.
         both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
-        num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring.
+        num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
+
+    Example:
+        >>> layer = jq.gemm.LayerPlan(name="FF1", stationary=jq.gemm.Stationary("y"), slices=(4, 4, 4))
+        >>> layer.block
+        8
     """
 
     name: str
@@ -112,11 +139,18 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmPlan:
-    """How the layers of a problem are multiplied on a mesh.
+    """The algorithm, mesh and slice counts for the layers of a problem.
 
     Attributes:
         algorithm: its name: "meshslice", "collective", "wang", "summa", "cannon".
         mesh_shape: rows and columns of chips.
+
+    Example:
+        >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
+        >>> tuning = jq.gemm.autotune(problem, cluster="tpu-v4", num_chips=16)
+        >>> plan = tuning.best.plan
+        >>> plan.algorithm, [layer.name for layer in plan.layers]
+        ('meshslice', ['qkv', 'out', 'ff1', 'ff2'])
     """
 
     algorithm: str

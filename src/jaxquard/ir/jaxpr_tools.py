@@ -80,7 +80,7 @@ def new_var(like: Any) -> Var:
 
 
 def is_var(atom: Any) -> bool:
-    """Whether an atom is a variable, not a literal."""
+    """Returns True for a variable, False for a literal."""
     return not isinstance(atom, Literal)
 
 

@@ -1,7 +1,14 @@
 """Models in plain JAX with their published sizes; marks are passed in, so they stand alone."""
 
-from jaxquard.models import bert as bert
-from jaxquard.models import gpt as gpt
-from jaxquard.models import llama as llama
-from jaxquard.models import moe as moe
-from jaxquard.models import zoo as zoo
+from typing import TYPE_CHECKING
+
+from jaxquard._lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from jaxquard.models import bert as bert
+    from jaxquard.models import gpt as gpt
+    from jaxquard.models import llama as llama
+    from jaxquard.models import moe as moe
+    from jaxquard.models import zoo as zoo
+else:
+    __all__ = export_lazily(__name__, {}, modules=["bert", "gpt", "llama", "moe", "zoo"])

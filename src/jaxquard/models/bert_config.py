@@ -18,7 +18,7 @@ class BertConfig:
     """The shape of a BERT.
 
     Attributes:
-        num_segments: how many kinds of sentence the segment embedding tells apart.
+        num_segments: how many kinds of sentence the segment embedding distinguishes.
         mask_token: what `synthetic_batch` writes over the tokens to be guessed.
         dtype: what matrix products compute in; parameters are always float32.
         dropout_rate: for the embeddings and both residual branches of a layer; 0.1 in the paper.
@@ -52,7 +52,7 @@ class BertConfig:
 
 
 def num_parameters(config: BertConfig) -> int:
-    """How many numbers `bert.init` makes."""
+    """The number of parameters that `bert.init` makes."""
     dim, vocab = config.model_dim, config.vocab_size
     norm = 2 * dim
     embedding = (vocab + config.sequence_length + config.num_segments) * dim + norm

@@ -74,7 +74,7 @@ def loss(
         microbatch: `tokens` and `targets`, both integers of shape (batch, sequence).
         config: the shape of the model.
         mark: called on the hidden state at the end of each stage but the last.
-        num_stages: into how many stages to cut; at most one per layer.
+        num_stages: the number of stages; at most one per layer.
         remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
         key: for dropout; without one nothing is dropped.
     """

@@ -48,7 +48,7 @@ class GptConfig:
 
 
 def num_parameters(config: GptConfig) -> int:
-    """How many numbers `gpt.init` makes."""
+    """The number of parameters that `gpt.init` makes."""
     dim, vocab = config.model_dim, config.vocab_size
     kernels = 4 * dim * dim + 2 * dim * config.mlp_dim
     biases_and_norms = (3 + 1 + 1 + 4) * dim + config.mlp_dim

@@ -10,7 +10,7 @@ from jaxquard.models.parts import Hidden, Microbatch, Params, normal
 
 
 class SequenceConfig(Protocol):
-    """What is needed to make data for a model."""
+    """The sizes that making data for a model needs."""
 
     @property
     def vocab_size(self) -> int: ...

@@ -50,7 +50,7 @@ class LlamaConfig:
 
 
 def num_parameters(config: LlamaConfig) -> int:
-    """How many numbers `llama.init` makes."""
+    """The number of parameters that `llama.init` makes."""
     dim = config.model_dim
     return 2 * config.vocab_size * dim + config.num_layers * (_layer_kernels(config) + 2 * dim) + dim
 

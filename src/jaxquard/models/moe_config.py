@@ -63,12 +63,12 @@ class MoeConfig:
         return layer % 2 == 0
 
     def capacity(self, length: int) -> int:
-        """How many tokens of a group of `length` one expert takes."""
+        """Returns the tokens of a group of `length` that one expert takes."""
         return max(1, int(self.capacity_factor * length / self.num_experts))
 
 
 def num_parameters(config: MoeConfig) -> int:
-    """How many numbers `moe.init` makes."""
+    """The number of parameters that `moe.init` makes."""
     dim, mlp_dim = config.model_dim, config.mlp_dim
     attention_and_norms = 4 * (dim * dim + dim) + 4 * dim
     dense = 2 * dim * mlp_dim + mlp_dim + dim

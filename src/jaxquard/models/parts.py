@@ -1,4 +1,4 @@
-"""What several models are made of: initial values, linear maps, norms, dropout, the GELU MLP.
+"""Parts that several models share: initial values, linear maps, norms, dropout, the GELU MLP.
 
 Parameters are nested dicts of float32 arrays. Products run in the dtype of their input; norms in
 float32. A function here takes numbers, never a config, so that it knows no model.

@@ -32,7 +32,7 @@ def run_layers(
     Args:
         apply_layer: one layer, from what the layers hand on (`values`, an array or a pytree) to the same.
         mark: called on the values at the end of each stage but the last.
-        num_stages: into how many stages to cut, evenly; at most one per layer.
+        num_stages: the number of stages, of even length; at most one per layer.
         remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
         key: for dropout; each layer has its own part of it.
     """

@@ -1,4 +1,4 @@
-"""Which tokens go to which experts: top-2 gating with a capacity (Lepikhin et al. 2020, algorithm 1).
+"""The routing of tokens to experts: top-2 gating with a capacity (Lepikhin et al. 2020, algorithm 1).
 
 Each group of tokens (here a row of the batch, so that the batch can be partitioned) has `capacity`
 places at each expert. Tokens take places in their order, first all first choices, then the second

@@ -1,17 +1,40 @@
-"""What sharded programs cost: seconds and bytes, with where the numbers come from. Knows nothing of segments."""
+"""Prices of sharded programs: seconds and bytes, with their provenance.
 
-from jaxquard.pricing.cache import PriceCache as PriceCache
-from jaxquard.pricing.collectives import Collective as Collective
-from jaxquard.pricing.collectives import collectives as collectives
-from jaxquard.pricing.measure import MeasuredPricer as MeasuredPricer
-from jaxquard.pricing.price import Failure as Failure
-from jaxquard.pricing.price import FailureReason as FailureReason
-from jaxquard.pricing.price import OnProgress as OnProgress
-from jaxquard.pricing.price import Price as Price
-from jaxquard.pricing.price import Pricer as Pricer
-from jaxquard.pricing.price import Progress as Progress
-from jaxquard.pricing.price import Provenance as Provenance
-from jaxquard.pricing.program import ShardedProgram as ShardedProgram
-from jaxquard.pricing.program import reshard_program as reshard_program
-from jaxquard.pricing.spent import Spent as Spent
-from jaxquard.pricing.steady_cpu import make_cpu_steady as make_cpu_steady
+In: programs with shardings on a mesh (`ShardedProgram`). Out: a `Price` or a `Failure` for each, from a `Pricer`.
+`program` prepares, `compile` compiles, `measure` runs, `communication` reads what was compiled. Nothing here knows of
+segments or plans.
+"""
+
+from typing import TYPE_CHECKING
+
+from jaxquard._lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from jaxquard.pricing.cache import PriceCache as PriceCache
+    from jaxquard.pricing.communication.collectives import Collective as Collective
+    from jaxquard.pricing.communication.collectives import collectives as collectives
+    from jaxquard.pricing.measure.measured_pricer import MeasuredPricer as MeasuredPricer
+    from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
+    from jaxquard.pricing.measure.steady_cpu import make_cpu_steady as make_cpu_steady
+    from jaxquard.pricing.price import Failure as Failure
+    from jaxquard.pricing.price import FailureReason as FailureReason
+    from jaxquard.pricing.price import OnProgress as OnProgress
+    from jaxquard.pricing.price import Price as Price
+    from jaxquard.pricing.price import Pricer as Pricer
+    from jaxquard.pricing.price import Progress as Progress
+    from jaxquard.pricing.price import Provenance as Provenance
+    from jaxquard.pricing.program.sharded_program import ShardedProgram as ShardedProgram
+    from jaxquard.pricing.program.sharded_program import reshard_program as reshard_program
+else:
+    __all__ = export_lazily(
+        __name__,
+        {
+            "cache": ["PriceCache"],
+            "communication.collectives": ["Collective", "collectives"],
+            "measure.measured_pricer": ["MeasuredPricer"],
+            "measure.outcomes": ["TimeBreakdown"],
+            "measure.steady_cpu": ["make_cpu_steady"],
+            "price": ["Failure", "FailureReason", "OnProgress", "Price", "Pricer", "Progress", "Provenance"],
+            "program.sharded_program": ["ShardedProgram", "reshard_program"],
+        },
+    )

@@ -20,13 +20,21 @@ _log = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Where a user's caches are kept."""
+    """Returns the folder of the user's caches."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "jaxquard" / "prices"
 
 
 class PriceCache:
-    """The prices in a folder."""
+    """Measured prices in a folder, by default the user's cache.
+
+    Example:
+        >>> import tempfile
+        >>> mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pricer = jq.pricing.MeasuredPricer(mesh, cache=jq.pricing.PriceCache(folder))
+        ...     pricer.close()
+    """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = Path(folder) if folder is not None else default_folder()

@@ -1,23 +1,36 @@
-"""What a program costs, and who says so."""
+"""Prices: seconds and bytes of a program, with their provenance; failures; and the protocol of a pricer."""
 
 import enum
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a price comes from.
+    """The source of a price.
 
     Attributes:
         pricer: "measured".
-        device_kind: as JAX names it; on CPU followed by the processor and its cores, which JAX does not tell.
+        device_kind: as JAX names it; on CPU followed by the processor and its cores, which JAX does not give.
         date: of the measurement, ISO 8601 in UTC.
         num_runs: how many timed runs there were.
-        was_stopped_early: whether it was so much slower than its rivals that the rest of the runs was spared.
+        was_stopped_early: whether it was so much slower than the best candidate that its other runs were skipped.
+
+    Example:
+        >>> origin = jq.pricing.Provenance(
+        ...     pricer="measured",
+        ...     jax_version="0.10.2",
+        ...     platform="cpu",
+        ...     device_kind="cpu",
+        ...     num_devices=8,
+        ...     date="2026-01-31T12:00:00+00:00",
+        ...     num_runs=10,
+        ... )
+        >>> f"{origin.pricer} on {origin.num_devices} x {origin.device_kind}"
+        'measured on 8 x cpu'
     """
 
     pricer: str
@@ -42,12 +55,26 @@ class Price:
     which are slower (on CPU some microseconds an instruction), and is applied to the time without one.
 
     Attributes:
-        time_s: the least of the runs; of close rivals, what their runs side by side tell (`even_times`).
+        time_s: the minimum of the runs; of close candidates, from their runs side by side (`paired_times`).
         compute_s: `time_s` less `communication_s`.
-        communication_s: as above; None if nobody asked, or where the platform cannot tell.
+        communication_s: as above; None if nobody asked, or where the platform does not show it.
         peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.
-        spread: how far the upper quartile of the runs lies above the least, as a part of the least; None if there
-            were too few runs to tell.
+        spread: how far the upper quartile of the runs lies above the minimum, as a part of the minimum; None if there
+            were too few runs.
+
+    Example:
+        >>> origin = jq.pricing.Provenance(
+        ...     pricer="measured",
+        ...     jax_version="0.10.2",
+        ...     platform="cpu",
+        ...     device_kind="cpu",
+        ...     num_devices=8,
+        ...     date="2026-01-31T12:00:00+00:00",
+        ...     num_runs=10,
+        ... )
+        >>> price = jq.pricing.Price(time_s=2e-3, peak_bytes=2**20, spread=0.02, provenance=origin)
+        >>> f"{price.time_s * 1e3:g} ms, {price.peak_bytes / 2**20:g} MiB"
+        '2 ms, 1 MiB'
     """
 
     time_s: float
@@ -59,7 +86,12 @@ class Price:
 
 
 class FailureReason(enum.Enum):
-    """Why a candidate was set aside."""
+    """The reason why a candidate failed.
+
+    Example:
+        >>> [reason.value for reason in jq.pricing.FailureReason]
+        ['out of memory', 'too slow', 'does not lower', 'does not compile', 'does not run']
+    """
 
     OUT_OF_MEMORY = "out of memory"
     TOO_SLOW = "too slow"
@@ -70,7 +102,15 @@ class FailureReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A candidate that was set aside: which, why, and the first line of what was said."""
+    """A candidate that failed: its name, the reason, and the first line of the error.
+
+    Example:
+        >>> failure = jq.pricing.Failure(
+        ...     name="segment 0, rows", reason=jq.pricing.FailureReason("out of memory"), message="RESOURCE_EXHAUSTED"
+        ... )
+        >>> failure.reason.value
+        'out of memory'
+    """
 
     name: str
     reason: FailureReason
@@ -82,13 +122,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far pricing is.
+    """The progress of pricing.
 
     Attributes:
-        done: how many programs have a price or were set aside.
+        done: how many programs have a price or failed.
         name: the program that was last in work, or what is done with all of them.
         num_cached: how many prices were known before.
         left_s: how long the rest may take; None as long as nothing is measured.
+
+    Example:
+        >>> progress = jq.pricing.Progress(done=3, total=12, name="segment 0, rows", num_cached=1, left_s=8.0)
+        >>> f"{progress.done}/{progress.total}, {progress.left_s:.0f} s left"
+        '3/12, 8 s left'
     """
 
     done: int
@@ -102,7 +147,22 @@ OnProgress = Callable[[Progress], None]
 
 
 class Pricer(Protocol):
-    """Gives programs their prices."""
+    """Prices programs; `search_sharding` takes any object with these methods.
+
+    Example:
+        >>> class OneSecond:
+        ...     def price(self, program):
+        ...         where = jq.pricing.Provenance(
+        ...             pricer="fixed", jax_version="", platform="", device_kind="", num_devices=8, date="", num_runs=0
+        ...         )
+        ...         return jq.pricing.Price(time_s=1.0, peak_bytes=0, spread=None, provenance=where)
+        ...
+        ...     def price_all(self, programs, *, groups=None, on_progress=None):
+        ...         return [self.price(program) for program in programs]
+        ...
+        ...     compare = price_all
+        >>> pricer: jq.pricing.Pricer = OneSecond()
+    """
 
     def price(self, program: ShardedProgram) -> Price:
         """The price of one program.
@@ -119,7 +179,7 @@ class Pricer(Protocol):
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
-        """The prices of many, in their order; what fails is set aside.
+        """The prices of many, in their order; what fails fails.
 
         Args:
             groups: for each program, a key that it shares with those that compete with it; by default all do.
@@ -134,10 +194,10 @@ class Pricer(Protocol):
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
-        """The prices of a few close rivals, so exact that they tell which is best, if this pricer can do better.
+        """The prices of a few close candidates, exact enough to show which is best, if this pricer can do better.
 
         Args:
-            groups: as in `price_all`, where rivals come in parts: those of a group compete, and all run side by side.
+            groups: as in `price_all`, where candidates come in parts: a group competes, and all run side by side.
             on_progress: called as prices become known.
         """
         ...

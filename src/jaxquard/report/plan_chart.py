@@ -6,10 +6,10 @@ from jaxquard.report.frontier_chart import NamedPoint, frontier_chart
 
 def plan_chart(plan: ShardingPlan, *, title: str, limit_bytes: int | None = None) -> str:
     """Draws time against memory and returns the SVG; baselines without a price are left out."""
-    rivals = [
+    alternatives = [
         NamedPoint(name=baseline.name, time_s=baseline.time_s, size_bytes=baseline.size_bytes)
         for baseline in plan.baselines
         if baseline.time_s != float("inf")
     ]
     chosen = NamedPoint(name="the plan", time_s=plan.time_s, size_bytes=plan.size_bytes)
-    return frontier_chart(title, plan.frontier, chosen=chosen, rivals=rivals, limit_bytes=limit_bytes)
+    return frontier_chart(title, plan.frontier, chosen=chosen, alternatives=alternatives, limit_bytes=limit_bytes)

@@ -1,17 +1,31 @@
 """A measured timeline for the terminal, drawn as its schedule is (`schedule_grid`), to scale.
 
-A task that is too short for a column is left out, so that what stands there is where it was.
+A task that is too short for a column is left out, so that what stands there is where it was; the legend says how many
+are. Up to four bands are used where they show more microbatches.
 """
 
 from rich.text import Text
 
 from jaxquard.ir.timeline import Timeline, Track
-from jaxquard.report.grid_rows import Cell, column_of, draw_axis, draw_legend, draw_row
+from jaxquard.report.grid_rows import (
+    Band,
+    Cell,
+    column_of,
+    count_labels,
+    draw_axis,
+    draw_heading,
+    draw_legend,
+    draw_row,
+    explain_scale,
+    parts_of,
+    split_bands,
+)
 from jaxquard.report.loop_tasks import split_fused, tasks_of
 from jaxquard.report.schedule_grid import label_actors
 from jaxquard.report.schedule_palette import OTHER_COLOR, phases_used, stages_by_actor
 
 _MS = 1e-3
+_MOST_BANDS = 4
 
 
 def timeline_grid(timeline: Timeline, *, width: int, color: bool = True) -> Text:
@@ -19,34 +33,46 @@ def timeline_grid(timeline: Timeline, *, width: int, color: bool = True) -> Text
     split = split_fused(timeline)
     stages = stages_by_actor(split)
     _, labels = label_actors(stages)
-    num_columns = max(width - len(labels[0]), 10)
-    columns_per_s = num_columns / timeline.time_s if timeline.time_s else 1.0
-    axis = draw_axis(timeline.time_s, columns_per_s, num_columns, unit_s=_MS)
-    lines = [Text(f"{'ms':<{len(labels[0])}}{axis}", style="dim")]
-    for actor, label in enumerate(labels):
-        cells = _place_cells(split, actor, columns_per_s)
-        lines.append(
-            Text(label).append_text(draw_row(cells, stages[actor], num_columns, with_digits=True, color=color))
-        )
-    return Text("\n").join([*lines, _draw_legend(timeline, split, stages, width=width, color=color)])
+    columns_per_s, rows, bands = _lay_out(split, max(width - len(labels[0]), 10), color=color)
+    lines = []
+    for number, band in enumerate(bands):
+        if len(bands) > 1:
+            lines.append(draw_heading(band, timeline.time_s, columns_per_s, width=width, unit_s=_MS, unit=" ms"))
+        axis = draw_axis(timeline.time_s, columns_per_s, band, unit_s=_MS)
+        lines.append(Text(f"{'ms':<{len(labels[0])}}{axis}", style="dim"))
+        for actor, label in enumerate(labels):
+            parts = parts_of(rows[actor], bands, color=color)[number]
+            lines.append(Text(label).append_text(draw_row(parts, stages[actor], band, color=color)))
+    others = _explain_others(timeline, color=color)
+    others += explain_scale(rows, bands, columns_per_s, color=color, unit_s=_MS, unit=" ms")
+    legend = draw_legend(
+        phases_used(split), max(map(len, stages)), width=width, color=color, with_digits=True, others=others
+    )
+    return Text("\n").join([*lines, legend])
 
 
-def _place_cells(timeline: Timeline, actor: int, columns_per_s: float) -> list[Cell]:
-    cells = [
-        Cell(
-            task=next(iter(tasks_of(span)), None),
-            start=column_of(span.start_s, columns_per_s),
-            end=column_of(span.end_s, columns_per_s),
-        )
-        for span in timeline.spans
-        if span.actor == actor and span.track is Track.COMPUTE
-    ]
-    return [cell for cell in cells if cell.end > cell.start]
+def _lay_out(timeline: Timeline, room: int, *, color: bool) -> tuple[float, list[list[Cell]], list[Band]]:
+    """Chooses the scale that shows most microbatches, in as few bands as do."""
+    layouts = []
+    for num_bands in range(1, _MOST_BANDS + 1):
+        columns_per_s = num_bands * room / timeline.time_s if timeline.time_s else 1.0
+        rows = _place_cells(timeline, columns_per_s)
+        bands = split_bands(rows, num_bands * room, room, color=color)
+        layouts.append((columns_per_s, rows, bands))
+    return max(layouts, key=lambda layout: count_labels(layout[1], layout[2], color=color))
 
 
-def _draw_legend(
-    timeline: Timeline, split: Timeline, stages: tuple[tuple[int, ...], ...], *, width: int, color: bool
-) -> Text:
+def _place_cells(timeline: Timeline, columns_per_s: float) -> list[list[Cell]]:
+    rows: list[list[Cell]] = [[] for _ in range(timeline.num_actors)]
+    for span in timeline.spans:
+        if span.track is Track.COMPUTE:
+            task = next(iter(tasks_of(span)), None)
+            start, end = (column_of(time_s, columns_per_s) for time_s in (span.start_s, span.end_s))
+            rows[span.actor].append(Cell(task=task, start=start, end=end))
+    return rows
+
+
+def _explain_others(timeline: Timeline, *, color: bool) -> list[Text]:
     others = []
     compute = [span for span in timeline.spans if span.track is Track.COMPUTE]
     if any(not tasks_of(span) for span in compute):
@@ -54,11 +80,4 @@ def _draw_legend(
     fused = next((span.name for span in compute if len(tasks_of(span)) > 1), None)
     if fused is not None:
         others.append(Text(f"{fused}, ... are one task, drawn as its parts"))
-    return draw_legend(
-        phases_used(split),
-        max(map(len, stages)),
-        width=width,
-        color=color,
-        with_digits=True,
-        others=tuple(others),
-    )
+    return others

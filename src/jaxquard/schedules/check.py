@@ -1,4 +1,4 @@
-"""Whether rows of tasks can run: every rule of a schedule, and a message for each breach.
+"""Checks that rows of tasks can run: every rule of a schedule, and a message for each breach.
 
 The rules, in the order in which they are checked:
 
@@ -26,11 +26,18 @@ def check_rows(rows: Rows, *, num_stages: int, num_microbatches: int) -> None:
 
     Args:
         rows: a row of tasks for each actor.
-        num_stages: how many stages the rows must cover.
-        num_microbatches: how many microbatches each stage must run.
+        num_stages: number of stages that the rows must cover.
+        num_microbatches: number of microbatches that each stage must run.
 
     Raises:
         ScheduleError: with the first rule that is broken and the tasks that break it.
+
+    Example:
+        >>> rows = jq.schedules.GPipe(2).rows(num_microbatches=4)
+        >>> jq.schedules.check_rows(rows, num_stages=2, num_microbatches=4)
+        >>> jq.schedules.check_rows(rows[:1], num_stages=2, num_microbatches=4)
+        Traceback (most recent call last):
+        jaxquard.errors.ScheduleError: no actor runs stage 1 of 2; add its tasks, from 1F0 on, to an actor
     """
     _check_range(rows, num_stages=num_stages, num_microbatches=num_microbatches)
     _check_once(rows)

@@ -19,13 +19,18 @@ from jaxquard.schedules.schedule import Rows, Schedule, require_count
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Custom(Schedule):
-    """The rows as given: `Custom(["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"])`.
+    """A schedule whose rows are written out.
 
     Args:
         lines: for each actor its tasks in order, as text or as a sequence of `Task`.
 
     Attributes:
         tasks: the same, as tasks.
+
+    Example:
+        >>> schedule = jq.schedules.Custom(["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"])
+        >>> schedule.num_stages, schedule.num_actors
+        (2, 2)
     """
 
     name: ClassVar[str] = "custom"

@@ -5,7 +5,7 @@ have arrived. A value costs `transfer_s` to reach another actor and nothing to s
 not hinder compute or each other. So a task's start follows from those before it, and one pass
 over a run order times all tasks.
 
-Two bubbles are told. One is of a step alone, from the first start to the last end. The other is
+Two bubbles are reported. One is of a step alone, from the first start to the last end. The other is
 of steps that follow each other without a barrier, as the zero-bubble papers count: there an actor
 begins its next step as soon as it is done with this one, so a step costs the longest time from
 an actor's own first start to its own last end (`period_s`). The two differ where the actors'
@@ -24,7 +24,14 @@ from jaxquard.schedules.schedule import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTimes:
-    """How long each phase of a stage takes; a whole backward takes both gradients' times."""
+    """Durations of the phases of a stage; a whole backward takes both gradients' times.
+
+    Example:
+        >>> times = jq.schedules.TaskTimes(forward_s=2.0, transfer_s=0.5)
+        >>> rows = jq.schedules.OneFOneB(2).rows(num_microbatches=4)
+        >>> jq.schedules.play_rows(rows, times).makespan_s
+        22.0
+    """
 
     forward_s: float = 1.0
     input_gradient_s: float = 1.0
@@ -38,7 +45,7 @@ class TaskTimes:
                 raise ScheduleError(f"TaskTimes needs {name} to be 0 or more, but it is {value}. Give a time.")
 
     def time_s(self, phase: Phase) -> float:
-        """How long a task of the phase runs."""
+        """Returns the seconds that a task of the phase runs."""
         return {
             Phase.FORWARD: self.forward_s,
             Phase.BACKWARD: self.input_gradient_s + self.weight_gradient_s,
@@ -49,16 +56,21 @@ class TaskTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playback:
-    """What playing a schedule tells.
+    """The timeline of a simulated schedule, with its bubble and activations.
 
     Attributes:
         timeline: a span for each task, and one for each transfer that takes time.
         makespan_s: from the first start to the last end.
         bubble: the share of the actors' time in which they compute nothing, in a step alone.
-        period_s: what a step takes when steps follow each other without a barrier.
+        period_s: time of a step when steps follow each other without a barrier.
         period_bubble: the share of the busiest actor's `period_s` in which it computes nothing.
         peak_activations: for each actor, how many activations of a stage it keeps at most: F
             done, B or W not done. Without any backward none is kept.
+
+    Example:
+        >>> playback = jq.schedules.play_rows(jq.schedules.OneFOneB(4).rows(num_microbatches=8))
+        >>> playback.makespan_s, round(playback.bubble, 3), playback.peak_activations
+        (33.0, 0.273, (4, 3, 2, 1))
     """
 
     timeline: Timeline
@@ -70,10 +82,15 @@ class Playback:
 
 
 def play_rows(rows: Rows, times: TaskTimes | None = None) -> Playback:
-    """Plays rows of tasks; every phase takes 1 and transfers nothing unless `times` says otherwise.
+    """Simulates rows of tasks; by default every phase takes 1 s and transfers take no time.
 
     Raises:
         ScheduleError: if the rows lock; use `check_rows` for rows of unknown origin.
+
+    Example:
+        >>> rows = jq.schedules.ZeroBubbleH1(4).rows(num_microbatches=8)
+        >>> round(jq.schedules.play_rows(rows).bubble, 3)
+        0.111
     """
     spans = _time_tasks(rows, times or TaskTimes())
     compute: list[list[Span]] = [[] for _ in rows]

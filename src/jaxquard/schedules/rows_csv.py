@@ -24,7 +24,7 @@ _COMMUNICATION = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND
 
 
 def read_csv(path_or_text: str | Path) -> Rows:
-    """Reads rows of tasks; lines without any cell are skipped.
+    r"""Reads rows of tasks; lines without any cell are skipped.
 
     Args:
         path_or_text: a `Path` or a text that ends in `.csv` names a file; any other text is the
@@ -32,6 +32,11 @@ def read_csv(path_or_text: str | Path) -> Rows:
 
     Raises:
         ScheduleError: if there is no such file, or a cell is not a task; it says which cell.
+
+    Example:
+        >>> rows = jq.schedules.read_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1")
+        >>> str(rows[1][0])
+        '1F0'
     """
     if isinstance(path_or_text, Path) or path_or_text.endswith(".csv"):
         text = _read_file(Path(path_or_text))
@@ -53,7 +58,12 @@ def parse_row(line: str, *, line_number: int) -> tuple[Task, ...]:
 
 
 def write_csv(rows: Rows) -> str:
-    """Writes what `read_csv` reads: a line for each actor, with blank cells only if it has no task."""
+    r"""Writes what `read_csv` reads: a line for each actor, with blank cells only if it has no task.
+
+    Example:
+        >>> jq.schedules.write_csv(jq.schedules.GPipe(2).rows(num_microbatches=2))
+        '0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n'
+    """
     return "".join((",".join(map(str, row)) or ",") + "\n" for row in rows)
 
 

@@ -23,10 +23,15 @@ class Waiting:
 
 
 def run_order(rows: Rows) -> tuple[tuple[int, Task], ...]:
-    """All tasks with their actors, each after what it needs.
+    """Sorts all tasks topologically: (actor, task) pairs, each after the tasks that it depends on.
 
     Raises:
         ScheduleError: if the actors wait for each other; the message names the tasks of the cycle.
+
+    Example:
+        >>> order = jq.schedules.run_order(jq.schedules.GPipe(2).rows(num_microbatches=1))
+        >>> [f"actor {actor}: {task}" for actor, task in order]
+        ['actor 0: 0F0', 'actor 1: 1F0', 'actor 1: 1B0', 'actor 0: 0B0']
     """
     order, waiting = _run(rows)
     if waiting:

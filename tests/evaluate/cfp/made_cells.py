@@ -3,10 +3,8 @@
 import itertools
 from dataclasses import replace
 
-from jaxquard.evaluate.cfp.cell import BlockInfo, Cell, PlanRun, Role, Seconds
-from jaxquard.evaluate.cfp.cell_content import Results
-from jaxquard.evaluate.cfp.cell_spec import CellSpec
-from jaxquard.evaluate.cfp.depths import Depth
+from jaxquard.evaluate.cfp.cells.cell import BlockInfo, Cell, CellSpec, Depth, PlanRun, Role, Seconds
+from jaxquard.evaluate.cfp.cells.results_file import Results
 
 NAMES = ("rows", "columns", "contracted")
 MIB = 2**20

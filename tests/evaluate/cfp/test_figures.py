@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from jaxquard.evaluate.cfp.cell import Role
-from jaxquard.evaluate.cfp.figure_1 import figure_1
-from jaxquard.evaluate.cfp.figure_7 import draw_meshes, draw_throughputs, speedups
-from jaxquard.evaluate.cfp.figure_8 import figure_8
-from jaxquard.evaluate.cfp.figure_9 import alike_apart, figure_9
-from jaxquard.evaluate.cfp.figure_10 import SEAMS, SUM, draw_figure_10, figure_10
-from jaxquard.evaluate.cfp.figure_11 import TOO_LARGE, batch_series, depth_series, draw_figure_11, memory_cells
-from jaxquard.evaluate.cfp.figure_12 import priced_cells
-from jaxquard.evaluate.cfp.labels import chosen_words
-from jaxquard.evaluate.cfp.pick import are_some_strategies, first_cell, line_cells
+from jaxquard.evaluate.cfp.cells.cell import Role
+from jaxquard.evaluate.cfp.cells.labels import chosen_words
+from jaxquard.evaluate.cfp.cells.pick import are_some_strategies, first_cell, line_cells
+from jaxquard.evaluate.cfp.figures.figure_1 import figure_1
+from jaxquard.evaluate.cfp.figures.figure_7 import draw_meshes, draw_throughputs, speedups
+from jaxquard.evaluate.cfp.figures.figure_8 import figure_8
+from jaxquard.evaluate.cfp.figures.figure_9 import alike_apart, figure_9
+from jaxquard.evaluate.cfp.figures.figure_10 import SEAMS, SUM, draw_figure_10, figure_10
+from jaxquard.evaluate.cfp.figures.figure_11 import TOO_LARGE, batch_series, depth_series, draw_figure_11, memory_cells
+from jaxquard.evaluate.cfp.figures.figure_12 import priced_cells
 from tests.evaluate.cfp.made_cells import BASELINES, MIB, OURS, made_cell, made_results
 
 
@@ -25,7 +25,7 @@ def with_runs(cell, change):
 
 def test_figure_1_has_four_configurations_by_volume():
     found = figure_1([made_cell("llama")])
-    assert [one.name for one in found] == ["least volume (Alpa)", "Megatron", "chosen", "data parallel"]
+    assert [one.name for one in found] == ["minimum volume (Alpa)", "Megatron", "chosen", "data parallel"]
     assert [one.volume_bytes / MIB for one in found] == [4.0, 5.0, 6.0, 8.0]
     assert found[2].communication_s == pytest.approx(0.2 * 10e-3)
 
@@ -33,8 +33,8 @@ def test_figure_1_has_four_configurations_by_volume():
 def test_figure_1_fills_up_where_plans_are_the_same():
     cell = replace(made_cell("llama"), chosen="data parallel")
     names = [one.name for one in figure_1([cell])]
-    # The strategy of least volume that is not one of the others: rows everywhere is what the least volume has.
-    assert names == ["least volume (Alpa)", "Megatron", "rows, rows, rows, columns", "data parallel"]
+    # The strategy of minimum volume that is not one of the others: rows everywhere is what the minimum volume has.
+    assert names == ["minimum volume (Alpa)", "Megatron", "rows, rows, rows, columns", "data parallel"]
 
 
 def test_figure_1_needs_llama():

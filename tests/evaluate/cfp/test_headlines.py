@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from jaxquard.evaluate.cfp import Results
-from jaxquard.evaluate.cfp.cell import Role
+from jaxquard.evaluate.cfp.cells.cell import Role
+from jaxquard.evaluate.cfp.cells.targets import behind_best, faster_baselines, over_volume, ratio_errors, targets
 from jaxquard.evaluate.cfp.claims import check_claims
-from jaxquard.evaluate.cfp.headlines import Verdict, headlines, in_unit
-from jaxquard.evaluate.cfp.paper import load_paper
-from jaxquard.evaluate.cfp.targets import behind_best, faster_baselines, over_volume, ratio_errors, targets
+from jaxquard.evaluate.cfp.headlines import AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN, headlines, in_unit
+from jaxquard.evaluate.common.paper import paper_headlines, read_paper
 from tests.evaluate.cfp.made_cells import MIB, made_cell, made_results
 
 
@@ -20,27 +20,27 @@ def slower(cell, name, factor):
 
 
 def test_the_papers_numbers():
-    said = {headline.key: headline.value for headline in load_paper()}
+    said = {headline.key: headline.value for headline in paper_headlines(read_paper("jaxquard.evaluate.cfp"))}
     assert said["over_alpa_mean"] == 1.63
     assert (said["over_alpa_gpt"], said["over_alpa_llama"], said["over_alpa_moe"]) == (1.51, 1.31, 3.43)
     assert said["over_alpa_moe_mean"] == 2.13
     assert said["fastest_volume_moe"] == 1.45
     assert said["rmse"] == 0.03286
     assert said["num_programs"] == 180
-    assert all(headline.why and headline.section for headline in load_paper())
+    assert all(headline.why and headline.section for headline in paper_headlines(read_paper("jaxquard.evaluate.cfp")))
 
 
 def test_ours_follow_from_the_cells():
     found = {headline.paper.key: headline for headline in headlines(made_results())}
     assert found["over_alpa_mean"].ours == pytest.approx(1.5)
-    assert found["over_alpa_mean"].verdict is Verdict.IN_KIND
-    assert found["over_alpa_llama"].verdict is Verdict.AS_LARGE
+    assert found["over_alpa_mean"].verdict is IN_KIND
+    assert found["over_alpa_llama"].verdict is AS_IN_PAPER
     assert found["num_programs"].ours == 105
     # 0.5 of 15 ms against 0.2 of 10 ms, and 0.25 of 12 ms against 0.3 of 11 ms.
     assert found["alpa_communication_moe"].ours == pytest.approx(7.5 / 2)
     assert found["data_over_tensor"].ours == pytest.approx(3.0 / 3.3)
     assert found["search_minutes"].ours == pytest.approx(49.6 / 60)
-    assert found["rmse"].verdict is Verdict.NOT_HERE
+    assert found["rmse"].verdict is NOT_HERE
 
 
 def test_a_deep_cell_is_not_the_papers_figure_10():
@@ -54,13 +54,13 @@ def test_a_deep_cell_is_not_the_papers_figure_10():
 
 
 def test_without_cells_nothing_was_run():
-    assert {headline.verdict for headline in headlines(Results())} == {Verdict.NOT_RUN}
+    assert {headline.verdict for headline in headlines(Results())} == {NOT_RUN}
 
 
 def test_a_slower_choice_is_not_in_kind():
     cells = (slower(made_cell("gpt"), "finalist 0", 1.6),)
     found = {headline.paper.key: headline for headline in headlines(Results(cells=cells))}
-    assert found["over_alpa_gpt"].verdict is Verdict.NOT_HERE
+    assert found["over_alpa_gpt"].verdict is NOT_HERE
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_claims_name_their_exceptions():
     found = {claim.text: claim for claim in check_claims(Results(cells=(bad,)))}
     no_slower = next(claim for text, claim in found.items() if "no slower" in text)
     assert no_slower.holds is False
-    # Too large are data parallelism, Megatron and the least volume.
+    # Too large are data parallelism, Megatron and the minimum volume.
     assert len(no_slower.exceptions) == 3
     assert next(claim for text, claim in found.items() if "ZeRO-1" in text).exceptions == (
         "llama, 2 layers of 256, batch 8, at most 29 MiB: 0.65 of ours",
@@ -150,10 +150,10 @@ def test_targets_over_cells():
 def test_lucky_runs_are_told_beside():
     """By the least run a baseline is best; by runs side by side it is not."""
     cell = made_cell()
-    runs = [replace(run, least_s=0.009 if run.name == "megatron" else run.measured_s) for run in cell.runs]
+    runs = [replace(run, minimum_s=0.009 if run.name == "megatron" else run.measured_s) for run in cell.runs]
     found = targets([replace(cell, runs=tuple(runs))])[0]
     assert found.is_met
-    assert found.found == "worst 0.0%, mean 0.0% of 1 cells; by the least run of each worst 11.1%, mean 11.1%"
+    assert found.found == "worst 0.0%, mean 0.0% of 1 cells; by the fastest run of each worst 11.1%, mean 11.1%"
 
 
 def test_a_faster_machine_is_no_error_of_ratios():

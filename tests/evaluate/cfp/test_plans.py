@@ -5,16 +5,13 @@ import re
 import pytest
 
 from jaxquard.errors import JaxquardError
-from jaxquard.evaluate.cfp.cell import Role
-from jaxquard.evaluate.cfp.cell_spec import CellSpec
-from jaxquard.evaluate.cfp.cell_step import make_step
-from jaxquard.evaluate.cfp.depths import depth_specs, measure_depth
-from jaxquard.evaluate.cfp.layer_strategies import layer_strategies
-from jaxquard.evaluate.cfp.name_blocks import name_blocks
-from jaxquard.evaluate.cfp.run_cell import run_cell
-from jaxquard.evaluate.cfp.sum_price import SumPricer, equation_7
-from jaxquard.evaluate.cfp.thin_choices import thin_choices
-from jaxquard.evaluate.cfp.volumes import volumes
+from jaxquard.evaluate.cfp.cells.cell import CellSpec, Role
+from jaxquard.evaluate.cfp.cells.cell_step import make_step
+from jaxquard.evaluate.cfp.run.depths import depth_specs, measure_depth
+from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
+from jaxquard.evaluate.cfp.run.run_cell import name_blocks, run_cell, thin_choices
+from jaxquard.evaluate.cfp.run.run_plans import volumes
+from jaxquard.evaluate.cfp.run.sum_price import SumPricer, equation_7
 from jaxquard.intraop.plan.predict import predict_all
 from jaxquard.intraop.plan.search_plans import SUM_SLACK
 from jaxquard.intraop.plan.segment_prices import price_segments
@@ -125,7 +122,7 @@ def test_some_strategies_of_a_layer(analysis, prices):
         zip((plan.name for plan in every), volumes(analysis, [p.assignment for p in every]), strict=True)
     )
     least = sorted(sizes_bytes, key=sizes_bytes.__getitem__)[:3]
-    # The fastest, those of least volume, and the slowest among others.
+    # The fastest, those of minimum volume, and the slowest among others.
     assert {*(plan.name for plan in every[:3]), *least, every[-1].name} <= {plan.name for plan in some}
     assert [plan for plan in every if plan in some] == some
     assert len(layer_strategies(analysis, prices, bases=[chosen], count=1, limit_bytes=None)) == 1

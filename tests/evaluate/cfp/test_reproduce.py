@@ -6,7 +6,7 @@ import pytest
 
 from jaxquard.evaluate.cfp import read_results, reproduce_cfp
 from jaxquard.evaluate.cfp import reproduce as module
-from jaxquard.evaluate.cfp.cells import MODELS, full_cells, grid, quick_cells
+from jaxquard.evaluate.cfp.cells.grid import MODELS, full_cells, grid, quick_cells
 from tests.evaluate.cfp.made_cells import made_cell, made_results
 
 

@@ -4,12 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxquard.evaluate.cfp.cell import Role
-from jaxquard.evaluate.cfp.cell_spec import CellSpec
-from jaxquard.evaluate.cfp.cell_step import make_step
-from jaxquard.evaluate.cfp.layer_strategies import layer_strategies
-from jaxquard.evaluate.cfp.run_plans import run_plans
-from jaxquard.evaluate.cfp.whole_steps import COARSE, Timing
+from jaxquard.evaluate.cfp.cells.cell import CellSpec, Role
+from jaxquard.evaluate.cfp.cells.cell_step import make_step
+from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
+from jaxquard.evaluate.cfp.run.run_plans import run_plans
+from jaxquard.evaluate.cfp.run.whole_steps import COARSE, Timing
 from jaxquard.intraop.plan.search_plans import search_plans
 from jaxquard.intraop.plan.segment_prices import price_segments
 from jaxquard.intraop.shardings.programs import StepPrograms
@@ -37,10 +36,10 @@ class PretendedSteps:
 
     def time(self, names, effort, *, round_size, on_step):
         if effort is COARSE:
-            return {name: Timing(time_s=self.time_s(name), least_s=self.time_s(name)) for name in names}
+            return {name: Timing(time_s=self.time_s(name), minimum_s=self.time_s(name)) for name in names}
         self.fine = names
         return {
-            name: Timing(time_s=PACE * self.time_s(name), least_s=self.time_s(name), spread=0.5, error=0.01)
+            name: Timing(time_s=PACE * self.time_s(name), minimum_s=self.time_s(name), spread=0.5, error=0.01)
             for name in names
         }
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.evaluate.cfp.whole_steps import WholeSteps
-from jaxquard.pricing.compilers import CompileHere
-from jaxquard.pricing.run_rounds import Effort
+from jaxquard.evaluate.cfp.run.whole_steps import WholeSteps
+from jaxquard.pricing.compile.compilers import CompileHere
+from jaxquard.pricing.measure.run_rounds import Effort
 from tests.pricing.programs import line_mesh, product
 
 EFFORT = Effort(num_warmups=1, num_runs=4, slow_factor=1e9, limit_s=60.0)
@@ -48,7 +48,7 @@ def test_equal_programs_have_one_time_and_others_an_error_of_theirs(compiled):
     assert found["small"] is found["small again"]
     for name in ("small", "large", "larger"):
         timing = found[name]
-        assert timing.least_s > 0
+        assert timing.minimum_s > 0
         assert timing.error >= 0
         assert timing.failure is None
     assert found["small"].time_s < found["larger"].time_s

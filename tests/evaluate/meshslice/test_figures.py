@@ -7,12 +7,12 @@ from statistics import mean
 import pytest
 
 from jaxquard.cluster import load_cluster
-from jaxquard.evaluate.meshslice.constant_sets import constant_sets
-from jaxquard.evaluate.meshslice.models import GPT3, MEGATRON, MODELS
-from jaxquard.evaluate.meshslice.other_layers import other_layers_time_s
-from jaxquard.evaluate.meshslice.product_shapes import distinct_products, mean_gain, product_shapes
-from jaxquard.evaluate.meshslice.slice_counts import possible_counts
-from jaxquard.evaluate.meshslice.three_dimensions import MIB, three_dimensions
+from jaxquard.evaluate.meshslice.figures.product_shapes import distinct_products, mean_gain, product_shapes
+from jaxquard.evaluate.meshslice.figures.slice_counts import possible_counts
+from jaxquard.evaluate.meshslice.figures.three_dimensions import MIB, three_dimensions
+from jaxquard.evaluate.meshslice.setup.constant_sets import constant_sets
+from jaxquard.evaluate.meshslice.setup.models import GPT3, MEGATRON, MODELS
+from jaxquard.evaluate.meshslice.setup.other_layers import other_layers_time_s
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.products import SizedProduct

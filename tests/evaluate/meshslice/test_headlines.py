@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from jaxquard.evaluate.meshslice.claims import check_claims
-from jaxquard.evaluate.meshslice.headlines import Verdict
+from jaxquard.evaluate.meshslice.headlines import DOES_NOT, REPRODUCES, WITHIN_BAND
 from jaxquard.evaluate.meshslice.paper import load_paper
 
 # Ours, the ends of the band, the verdict. data/tpu_v4.md has 63.8, 79.1 and 11.8 from a model of its own; the loss of
@@ -38,7 +38,7 @@ def test_headlines(results):
     for key, (ours, low, high, verdict) in EXPECTED.items():
         headline = found[key]
         assert (headline.ours, *headline.band) == pytest.approx((ours, low, high), abs=0.06), key
-        assert headline.verdict.value == verdict, key
+        assert headline.verdict.text == verdict, key
 
 
 def test_the_ends_of_a_band_are_those_of_its_sets(results):
@@ -97,10 +97,10 @@ def test_the_papers_numbers_agree_with_each_other():
 @pytest.mark.parametrize(
     ("ours", "band", "verdict"),
     [
-        (14.9, (14.9, 20.0), Verdict.REPRODUCES),
-        (15.3, (15.3, 20.0), Verdict.DOES_NOT),
-        (15.3, (13.0, 15.3), Verdict.WITHIN_BAND),
-        (10.0, (5.0, 13.7), Verdict.DOES_NOT),
+        (14.9, (14.9, 20.0), REPRODUCES),
+        (15.3, (15.3, 20.0), DOES_NOT),
+        (15.3, (13.0, 15.3), WITHIN_BAND),
+        (10.0, (5.0, 13.7), DOES_NOT),
     ],
 )
 def test_verdicts(results, ours, band, verdict):

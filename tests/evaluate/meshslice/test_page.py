@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from jaxquard.evaluate.meshslice import meshslice_page, results_text
-from jaxquard.evaluate.meshslice.labels import in_unit, span_in_unit
-from jaxquard.evaluate.meshslice.page_tables import band_words
+from jaxquard.evaluate.meshslice.page.page_tables import band_words
+from jaxquard.evaluate.meshslice.setup.labels import in_unit, span_in_unit
 
 VOID = {"meta", "br"}
 
@@ -54,7 +54,7 @@ def test_every_headline_is_on_the_page(results, text):
             in_unit(headline.paper.value, unit),
             in_unit(headline.ours, unit),
             band_words(headline),
-            headline.verdict.value,
+            headline.verdict.text,
         ):
             assert words in text
 

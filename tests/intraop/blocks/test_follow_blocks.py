@@ -10,7 +10,7 @@ from jaxquard.intraop.blocks.contraction import PartitionKind
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.volume import volume
 from jaxquard.models.zoo import find_model
-from jaxquard.pricing.lower_program import lower_program
+from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.blocks.test_no_communication import collectives
 from tests.intraop.compiled_bytes import compiled_bytes
 from tests.intraop.patterns import PATTERNS

@@ -21,8 +21,8 @@ from jaxquard.intraop.shardings.layouts import make_spec
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import close, is_var, make_jaxpr, new_var
-from jaxquard.pricing.lower_program import lower_program
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.lower_program import lower_program
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.steps import LINE, ZOO, analyse, mesh_of, zoo_types
 

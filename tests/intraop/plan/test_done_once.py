@@ -14,7 +14,7 @@ from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import trace_step
-from jaxquard.pricing.fingerprint import Fingerprints
+from jaxquard.pricing.program.fingerprint import Fingerprints
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.steps import mesh_of, zoo_types
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import jaxquard as jq
 from jaxquard.cli.main import app
-from jaxquard.cli.shard_step import find_step
+from jaxquard.cli.shard.find_step import find_step
 from jaxquard.pricing import MeasuredPricer
 from tests.intraop.same_numbers import check_same
 from tests.intraop.steps import mesh_of, zoo_step

@@ -100,14 +100,14 @@ class TestAnswer:
         assert set(found.choices) == {("rows", "columns")}
 
     def test_or_every_combination(self):
-        found = search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis=None)
+        found = search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), every_combination=True)
         assert set(found.choices) == {("columns", "columns")}
 
     def test_segments_are_then_shorter_so_that_all_strategies_can_be_priced(self):
         """Nine choices a block: three of them have 729 strategies, and two 81."""
         pricer = FakePricer()
         step, args = PATTERNS["mlp"]()
-        found = search(step, args, mesh_of(data=2, model=4), batch_axis=None, pricer=pricer)
+        found = search(step, args, mesh_of(data=2, model=4), every_combination=True, pricer=pricer)
         assert sorted(found.lengths) == [1, 2]
         assert len([name for name in pricer.names if re.match(r"segment \d+: [^,]*$", name)]) < 81 + 9 + 9
         check_same(found.apply(step, donate=False)(*args), jax.jit(step)(*args))
@@ -115,6 +115,19 @@ class TestAnswer:
     def test_the_batch_axis_may_be_the_inner_one(self):
         found = search(*zoo_types("gpt-tiny", num_layers=1), mesh_of(model=4, data=2), batch_axis="data")
         assert set(found.choices) == {("columns", "rows")}
+
+    def test_an_axis_that_is_called_outer_is_like_any_other(self):
+        """By default the first axis shards the batch, whatever the second is called; a name is that of an axis."""
+        first = search(*PATTERNS["mlp"](), mesh_of(inner=2, outer=4))
+        second = search(*PATTERNS["mlp"](), mesh_of(inner=2, outer=4), batch_axis="outer")
+        assert {names[0] for names in first.choices} == {"rows"}
+        assert {names[1] for names in first.choices} != {"rows"}
+        assert {names[1] for names in second.choices} == {"rows"}
+
+    @pytest.mark.parametrize("axis", ["outer", "x"])
+    def test_one_axis_is_held_to_the_batch_only_if_it_is_named(self, axis):
+        free, held = (search(*PATTERNS["mlp"](), mesh_of(**{axis: 8}), batch_axis=name) for name in (None, axis))
+        assert free.num_programs > held.num_programs
 
     def test_a_baseline_that_was_not_searched_among_may_be_chosen(self):
         """Megatron shards columns on the last axis, on which the search always shards rows."""
@@ -210,14 +223,6 @@ class TestBadInput:
             "7, not (a=2, b=4) of devices 0, 1, 2, 3, 4, 5, 6, 7. Make it with MeasuredPricer(mesh)."
         )
 
-    def test_an_axis_that_is_called_outer_is_meant(self):
-        found = search(*PATTERNS["mlp"](), mesh_of(inner=2, outer=4), batch_axis="outer")
-        assert all(names[1] == "rows" for segment in found.segments for names in segment.strategy)
-
-    def test_one_axis_of_that_name_shards_any_dim(self):
-        named, other = (search(*PATTERNS["mlp"](), mesh_of(**{axis: 8})) for axis in ("outer", "x"))
-        assert named.num_programs == other.num_programs
-
     def test_three_axes(self):
         with pytest.raises(
             ShardingError, match=r"one or two axes to shard over, but found 3: {'a': 2, 'b': 2, 'c': 2}"
@@ -225,8 +230,19 @@ class TestBadInput:
             search(*PATTERNS["mlp"](), mesh_of(a=2, b=2, c=2))
 
     def test_a_batch_axis_that_is_not_there(self):
-        with pytest.raises(ShardingError, match="batch_axis='batch', but the mesh has the axes data, model"):
-            search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis="batch")
+        for name in ("batch", "outer", "", "first"):
+            with pytest.raises(ShardingError) as caught:
+                search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis=name)
+            assert str(caught.value) == (
+                f"batch_axis={name!r}, but the mesh has the axes data, model. Name one of them, or leave it out for "
+                "the first of two axes."
+            )
+
+    def test_a_batch_axis_and_every_combination(self):
+        with pytest.raises(
+            ShardingError, match=r"batch_axis='data' holds one axis to the batch, but every_combination"
+        ):
+            search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis="data", every_combination=True)
 
     def test_an_axis_that_divides_nothing(self):
         step = sgd(lambda params, batch: jnp.sum((batch @ params["w"]) ** 2))

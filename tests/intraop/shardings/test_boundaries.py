@@ -8,14 +8,14 @@ from collections import Counter
 import pytest
 from jax.sharding import PartitionSpec
 
-from jaxquard.evaluate.cfp.sum_price import equation_7
+from jaxquard.evaluate.cfp.run.sum_price import equation_7
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments, reshard_times_s
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.shardings.boundaries import BoundaryRole, find_boundaries
 from jaxquard.intraop.shardings.layouts import StepLayouts
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.pricing import Price
-from jaxquard.pricing.lower_program import lower_program
+from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.blocks.test_no_communication import collectives
 from tests.intraop.boundary_steps import decoder_layers, skip_net
 from tests.intraop.fake_pricer import PROVENANCE

@@ -20,7 +20,7 @@ from jaxquard.intraop.shardings.volume import (
 )
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.models.zoo import find_model
-from jaxquard.pricing.lower_program import lower_program
+from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.compiled_bytes import compiled_bytes
 from tests.intraop.steps import analyse, mesh_of, zoo_types
 from tests.intraop.zoo_analyses import analyse_model

@@ -8,7 +8,7 @@ import pytest
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
-from jaxquard.pricing.lower_program import lower_program
+from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.same_numbers import check_step
 from tests.intraop.steps import analyse, mesh_of

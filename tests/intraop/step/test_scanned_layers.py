@@ -14,7 +14,7 @@ from jaxquard.intraop.segments.analysis_text import analysis_text
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.parts import Part, stacked_specs
-from jaxquard.pricing.fingerprint import Fingerprints
+from jaxquard.pricing.program.fingerprint import Fingerprints
 from tests.intraop.blocks.test_find_blocks import shape_of
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.same_numbers import TOLERANCE, check_same, check_step

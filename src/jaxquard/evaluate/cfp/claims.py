@@ -1,35 +1,20 @@
-"""What the paper says in words, held against our numbers: each claim with the cells that speak against it."""
+"""The claims that CFP makes in words, held against our cells (sections 5.2 to 5.6)."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from jaxquard.evaluate.cfp.cell import Cell
-from jaxquard.evaluate.cfp.cell_content import Results
-from jaxquard.evaluate.cfp.depths import Depth
-from jaxquard.evaluate.cfp.figure_8 import figure_8
-from jaxquard.evaluate.cfp.figure_11 import memory_cells
-from jaxquard.evaluate.cfp.figure_12 import priced_cells
-from jaxquard.evaluate.cfp.labels import OURS, PLAN_LABELS, milliseconds, model_label
-from jaxquard.evaluate.cfp.pick import compared_run
-from jaxquard.evaluate.cfp.targets import faster_baselines
+from jaxquard.evaluate.cfp.cells.cell import Cell, Depth
+from jaxquard.evaluate.cfp.cells.labels import OURS, PLAN_LABELS, model_label
+from jaxquard.evaluate.cfp.cells.pick import compared_run
+from jaxquard.evaluate.cfp.cells.results_file import Results
+from jaxquard.evaluate.cfp.cells.targets import faster_baselines
+from jaxquard.evaluate.cfp.figures.figure_8 import figure_8
+from jaxquard.evaluate.cfp.figures.figure_11 import memory_cells
+from jaxquard.evaluate.cfp.figures.figure_12 import priced_cells
+from jaxquard.evaluate.common.claims import Claim, make_claim
+from jaxquard.evaluate.common.numbers import milliseconds
 
 # Compile times of equal programs wander by less.
 _STABLE = 1.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A sentence of the paper; `num_looked_at` cells or pairs could have spoken against it."""
-
-    section: str
-    text: str
-    num_looked_at: int
-    exceptions: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool | None:
-        """None if there was nothing to look at."""
-        return None if self.num_looked_at == 0 else not self.exceptions
 
 
 def check_claims(results: Results) -> tuple[Claim, ...]:
@@ -38,24 +23,20 @@ def check_claims(results: Results) -> tuple[Claim, ...]:
     ran = [cell for cell in cells if cell.best is not None]
     limited = memory_cells(cells)
     return (
-        _claim(
+        make_claim(
             "5.2",
-            "The chosen plan is no slower than data parallelism, Megatron or the least volume (beyond chance).",
+            "The chosen plan is no slower than data parallelism, Megatron or the minimum volume (beyond chance).",
             len(ran),
             (f"{cell.spec.name}: {run.name} is faster" for cell in ran for run in faster_baselines(cell)),
         ),
-        _claim("5.3", "The chosen plan has the least communication of all.", *_least_communication(cells)),
-        _claim("5.4", "It fits where the plan of least volume does, and where that one does not.", *_fits(limited)),
-        _claim("5.4", "Under a limit it is faster than ZeRO-1.", *_beats_zero(limited)),
-        _claim("5.5", "Compiling takes about as long whatever the batch.", *_stable_compiling(cells)),
-        _claim("5.5", "Pricing takes less time than its compilers and runs, added up.", *_cut(priced_cells(cells))),
-        _claim("5.5", "The programs to price do not grow with depth.", *_same_programs(results.depths)),
-        _claim("5.6", "Analysis grows with depth, and no faster.", *_linear(results.depths)),
+        make_claim("5.3", "The chosen plan has the least communication of all.", *_least_communication(cells)),
+        make_claim("5.4", "It fits wherever the plan of minimum volume does, and also elsewhere.", *_fits(limited)),
+        make_claim("5.4", "Under a limit it is faster than ZeRO-1.", *_beats_zero(limited)),
+        make_claim("5.5", "Compiling takes about as long whatever the batch.", *_stable_compiling(cells)),
+        make_claim("5.5", "Pricing takes less time than its compilers and runs, added up.", *_cut(priced_cells(cells))),
+        make_claim("5.5", "The programs to price do not grow with depth.", *_same_programs(results.depths)),
+        make_claim("5.6", "Analysis grows with depth, and no faster.", *_linear(results.depths)),
     )
-
-
-def _claim(section: str, text: str, num_looked_at: int, exceptions: Iterable[str]) -> Claim:
-    return Claim(section=section, text=text, num_looked_at=num_looked_at, exceptions=tuple(exceptions))
 
 
 def _least_communication(cells: Sequence[Cell]) -> tuple[int, list[str]]:
@@ -81,7 +62,7 @@ def _fits(cells: Sequence[Cell]) -> tuple[int, list[str]]:
         if volume_fits and not ours_fits:
             found.append(cell.spec.name)
     if cells and not smaller and not found:
-        found.append("the plan of least volume fits wherever ours does")
+        found.append("the plan of minimum volume fits wherever ours does")
     return len(cells), found
 
 

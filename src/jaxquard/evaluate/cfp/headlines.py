@@ -1,17 +1,17 @@
 """The paper's numbers beside ours. Machines differ, so a verdict is about the kind of finding, not about seconds."""
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxquard.evaluate.cfp.cell import Cell
-from jaxquard.evaluate.cfp.cell_content import Results
-from jaxquard.evaluate.cfp.figure_7 import speedups
-from jaxquard.evaluate.cfp.figure_8 import figure_8
-from jaxquard.evaluate.cfp.figure_9 import alike_apart, figure_9
-from jaxquard.evaluate.cfp.figure_10 import SUM, figure_10
-from jaxquard.evaluate.cfp.paper import PaperHeadline, load_paper
-from jaxquard.evaluate.cfp.pick import line_cells
+from jaxquard.evaluate.cfp.cells.cell import Cell
+from jaxquard.evaluate.cfp.cells.pick import line_cells
+from jaxquard.evaluate.cfp.cells.results_file import Results
+from jaxquard.evaluate.cfp.figures.figure_7 import speedups
+from jaxquard.evaluate.cfp.figures.figure_8 import figure_8
+from jaxquard.evaluate.cfp.figures.figure_9 import alike_apart, figure_9
+from jaxquard.evaluate.cfp.figures.figure_10 import SUM, figure_10
+from jaxquard.evaluate.common.paper import PaperHeadline, paper_headlines, read_paper
+from jaxquard.evaluate.common.verdicts import Grade, Verdict
 
 # A ratio counts as different from 1 beyond this, which is about what runs wander by.
 MARGIN = 0.03
@@ -19,13 +19,11 @@ MARGIN = 0.03
 AS_LARGE = 0.8
 
 
-class Verdict(enum.Enum):
-    """How ours stands to the paper's."""
-
-    AS_LARGE = "as in the paper"
-    IN_KIND = "in kind, but less"
-    NOT_HERE = "not on this machine"
-    NOT_RUN = "not run"
+AS_IN_PAPER = Verdict("as in the paper", "come out as in the paper", Grade.GOOD)
+IN_KIND = Verdict("in kind, but less", "in kind but less", Grade.FAIR)
+NOT_HERE = Verdict("not on this machine", "not on this machine", Grade.POOR)
+NOT_RUN = Verdict("not run", "were not run", Grade.FAIR)
+VERDICTS = (AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +35,14 @@ class Headline:
 
     @property
     def verdict(self) -> Verdict:
-        return Verdict.NOT_RUN if self.ours is None else _RULES[self.paper.unit](self.ours, self.paper.value)
+        return NOT_RUN if self.ours is None else _RULES[self.paper.unit](self.ours, self.paper.value)
 
 
 def headlines(results: Results) -> tuple[Headline, ...]:
     """All of the paper's, in the order of the file."""
     values = _values(results)
-    return tuple(Headline(paper=claim, ours=values[claim.key]) for claim in load_paper())
+    paper = paper_headlines(read_paper("jaxquard.evaluate.cfp"))
+    return tuple(Headline(paper=headline, ours=values[headline.key]) for headline in paper)
 
 
 def in_unit(value: float | None, unit: str) -> str:
@@ -60,18 +59,18 @@ def in_unit(value: float | None, unit: str) -> str:
 
 def _ratio(ours: float, paper: float) -> Verdict:
     if ours - 1 >= AS_LARGE * (paper - 1):
-        return Verdict.AS_LARGE
-    return Verdict.IN_KIND if ours > 1 + MARGIN else Verdict.NOT_HERE
+        return AS_IN_PAPER
+    return IN_KIND if ours > 1 + MARGIN else NOT_HERE
 
 
 def _ratio_below(ours: float, paper: float) -> Verdict:
     if 1 - ours >= AS_LARGE * (1 - paper):
-        return Verdict.AS_LARGE
-    return Verdict.IN_KIND if ours < 1 - MARGIN else Verdict.NOT_HERE
+        return AS_IN_PAPER
+    return IN_KIND if ours < 1 - MARGIN else NOT_HERE
 
 
 def _at_most(ours: float, paper: float) -> Verdict:
-    return Verdict.AS_LARGE if ours <= paper else Verdict.NOT_HERE
+    return AS_IN_PAPER if ours <= paper else NOT_HERE
 
 
 _RULES: dict[str, Callable[[float, float], Verdict]] = {

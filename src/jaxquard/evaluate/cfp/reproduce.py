@@ -4,14 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jaxquard.evaluate.cfp.cell import Cell
-from jaxquard.evaluate.cfp.cell_content import Results, read_results, results_text
-from jaxquard.evaluate.cfp.cell_spec import CellSpec
-from jaxquard.evaluate.cfp.cell_step import axes_of
-from jaxquard.evaluate.cfp.cells import MODELS, QUICK_MODELS, full_cells, quick_cells
-from jaxquard.evaluate.cfp.depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
-from jaxquard.evaluate.cfp.describe_machine import describe_machine
-from jaxquard.evaluate.cfp.run_cell import OnPart, run_cell
+from jaxquard.evaluate.cfp.cells.cell import Cell, CellSpec
+from jaxquard.evaluate.cfp.cells.cell_step import axes_of
+from jaxquard.evaluate.cfp.cells.grid import MODELS, QUICK_MODELS, full_cells, quick_cells
+from jaxquard.evaluate.cfp.cells.results_file import Results, read_results, results_text
+from jaxquard.evaluate.cfp.run.depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
+from jaxquard.evaluate.cfp.run.run_cell import OnPart, describe_machine, run_cell
 from jaxquard.intraop.plan.sharding_plan import make_mesh
 from jaxquard.pricing import PriceCache
 
@@ -37,8 +35,8 @@ def reproduce_cfp(
         path: where results are kept after every cell; what is in it already of this machine stays, and of others what
             is not asked for.
         cache: where prices of parts are kept.
-        on_cell, on_part: told how far the cells are, and how far the work of the present one.
-        on_done: told of each cell that was run now.
+        on_cell, on_part: called with how far the cells are, and how far the work of the present one.
+        on_done: called with each cell that was run now.
 
     Raises:
         JaxquardError: if the file holds something else.
@@ -74,7 +72,7 @@ def run_cells(
     on_part: OnPart = lambda *_: None,
     on_done: Callable[[Cell], None] = lambda cell: None,
 ) -> Results:
-    """Runs what the file does not have yet of this machine; `on_done` is told of each cell that was run now.
+    """Runs what the file does not have yet of this machine; `on_done` is called with each cell that was run now.
 
     Raises:
         JaxquardError: if the file holds something else.

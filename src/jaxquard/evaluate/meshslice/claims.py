@@ -1,71 +1,67 @@
-"""What section 5 claims in words, held against our numbers: does it hold, and where not."""
+"""The claims that section 5 of MeshSlice makes in words, held against our numbers."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
+from typing import TypeVar
 
-from jaxquard.evaluate.meshslice.communication import Breakdown
-from jaxquard.evaluate.meshslice.labels import ALGORITHM_LABELS, MODEL_LABELS, mesh, percent
-from jaxquard.evaluate.meshslice.mesh_shapes import MeshPoint
-from jaxquard.evaluate.meshslice.product_shapes import ProductPoint
+from jaxquard.evaluate.common.claims import Claim, make_claim
+from jaxquard.evaluate.common.numbers import mesh_label, percent
+from jaxquard.evaluate.meshslice.figures.communication import Breakdown
+from jaxquard.evaluate.meshslice.figures.mesh_shapes import MeshPoint
+from jaxquard.evaluate.meshslice.figures.product_shapes import ProductPoint
+from jaxquard.evaluate.meshslice.figures.scaling import ScalingPoint
+from jaxquard.evaluate.meshslice.figures.slice_counts import SlicePoint
 from jaxquard.evaluate.meshslice.reproduce import Reproduction
-from jaxquard.evaluate.meshslice.scaling import ScalingPoint
-from jaxquard.evaluate.meshslice.slice_counts import SlicePoint
+from jaxquard.evaluate.meshslice.setup.labels import ALGORITHM_LABELS, MODEL_LABELS
 
 # In strong scaling at 256 chips MeshSlice is to be "similar" to Collective and Wang: we take a fifth.
 _SIMILAR = 1.2
 _OURS = "meshslice"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A sentence of the paper, shortened, and where it does not hold; nowhere if empty."""
-
-    section: str
-    text: str
-    exceptions: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool:
-        return not self.exceptions
+_Point = TypeVar("_Point")
 
 
 def check_claims(results: Reproduction) -> tuple[Claim, ...]:
     """All that can be read off the figures, and the same question beyond the paper."""
     large = [point for point in results.weak_scaling if point.num_chips == 256]
     return (
-        _claim("5.1.1", "MeshSlice is the fastest in weak scaling, always.", _faster(results.weak_scaling)),
-        _claim("5.1.1", "Wang lies between MeshSlice and Collective in weak scaling.", _between(results.weak_scaling)),
+        _claim("5.1.1", "MeshSlice is the fastest in weak scaling, always.", results.weak_scaling, _faster),
+        _claim("5.1.1", "Wang lies between MeshSlice and Collective in weak scaling.", results.weak_scaling, _between),
         _claim(
             "5.1.1",
             "SUMMA, Cannon, 1D TP and FSDP are slower than Collective in large clusters (256 chips).",
-            _faster_than_collective(large),
+            large,
+            _faster_than_collective,
         ),
-        _claim("5.1.2", "Collective has the least communication time.", _talks_less(results.communication)),
-        _claim("5.1.2", "SUMMA has more communication time than Cannon.", _talks_more(results.communication)),
+        _claim("5.1.2", "Collective has the least communication time.", results.communication, _talks_less),
+        _claim("5.1.2", "SUMMA has more communication time than Cannon.", results.communication, _talks_more),
         _claim(
             "5.1.3",
             "In strong scaling, MeshSlice is above 1D TP and SUMMA and similar to Collective and Wang at 256 chips.",
-            _strong(results.strong_scaling),
+            results.strong_scaling,
+            _strong,
         ),
-        _claim("5.1.4", "MeshSlice is the fastest in all 16 products.", _faster_products(results.product_shapes)),
+        _claim("5.1.4", "MeshSlice is the fastest in all 16 products.", results.product_shapes, _faster_products),
         _claim(
             "5.1.4",
             "Over Collective and Wang, MeshSlice gains more in the products that take longer.",
-            _gains_less(results.product_shapes),
+            results.product_shapes,
+            _gains_less,
         ),
-        _claim("5.2", "The cost model finds the mesh that is best in simulation.", _wrong_mesh(results.mesh_shapes)),
+        _claim("5.2", "The cost model finds the mesh that is best in simulation.", results.mesh_shapes, _wrong_mesh),
         _claim(
             "5.2",
             "The cost model finds the slice count that is best in simulation.",
-            _wrong_slices(results.slice_counts),
+            results.slice_counts,
+            _wrong_slices,
         ),
-        _claim("beyond", "MeshSlice is the fastest at 1,024 and 4,096 chips too.", _faster(results.beyond)),
+        _claim("beyond", "MeshSlice is the fastest at 1,024 and 4,096 chips too.", results.beyond, _faster),
     )
 
 
-def _claim(section: str, text: str, exceptions: Iterable[str]) -> Claim:
-    return Claim(section=section, text=text, exceptions=tuple(exceptions))
+def _claim(
+    section: str, text: str, points: Sequence[_Point], find_exceptions: Callable[[Sequence[_Point]], Iterable[str]]
+) -> Claim:
+    return make_claim(section, text, len(points), find_exceptions(points))
 
 
 def _faster(points: Sequence[ScalingPoint]) -> Iterable[str]:
@@ -116,8 +112,9 @@ def _strong(points: Sequence[ScalingPoint]) -> Iterable[str]:
     ours = {point.model: point.utilisation for point in large if point.algorithm == "meshslice"}
     for point in large:
         ratio = ours[point.model] / point.utilisation
-        is_rival = point.algorithm in ("collective", "wang")
-        if (is_rival and not 1 / _SIMILAR < ratio < _SIMILAR) or (point.algorithm in ("summa", "1d_tp") and ratio < 1):
+        is_similar = point.algorithm in ("collective", "wang")
+        is_slower = point.algorithm in ("summa", "1d_tp")
+        if (is_similar and not 1 / _SIMILAR < ratio < _SIMILAR) or (is_slower and ratio < 1):
             yield f"MeshSlice is {ratio:.2f} times as fast as {_name(point)}"
 
 
@@ -138,13 +135,13 @@ def _gains_less(points: Sequence[ProductPoint]) -> Iterable[str]:
     for model, label in MODEL_LABELS.items():
         ours = {name: time_s for (of, name, algorithm), time_s in times.items() if (of, algorithm) == (model, _OURS)}
         ordered = sorted(ours, key=lambda name: ours[name])
-        for rival in ("collective", "wang"):
-            gains = [times[model, name, rival] / ours[name] - 1 for name in ordered]
+        for other in ("collective", "wang"):
+            gains = [times[model, name, other] / ours[name] - 1 for name in ordered]
             middle = len(gains) // 2
             short, long = mean(gains[:middle]), mean(gains[middle:])
             if long <= short:
                 yield (
-                    f"over {ALGORITHM_LABELS[rival]}, {label}: {percent(long)} in the longer half of the products, "
+                    f"over {ALGORITHM_LABELS[other]}, {label}: {percent(long)} in the longer half of the products, "
                     f"{percent(short)} in the shorter"
                 )
 
@@ -155,7 +152,7 @@ def _wrong_mesh(points: Sequence[MeshPoint]) -> Iterable[str]:
         estimated = max(meshes, key=lambda point: point.estimated)
         simulated = max(meshes, key=lambda point: point.simulated)
         if estimated is not simulated:
-            yield f"{label}: {mesh(estimated.mesh_shape)} estimated, {mesh(simulated.mesh_shape)} simulated"
+            yield f"{label}: {mesh_label(estimated.mesh_shape)} estimated, {mesh_label(simulated.mesh_shape)} simulated"
 
 
 def _wrong_slices(points: Sequence[SlicePoint]) -> Iterable[str]:

@@ -10,32 +10,31 @@ and both. Verdicts:
     does not reproduce   neither
 """
 
-import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxquard.evaluate.meshslice.constant_sets import MAIN, SIMULATION, ConstantSet, constant_sets
-from jaxquard.evaluate.meshslice.dataflow_table import dataflow_table
-from jaxquard.evaluate.meshslice.mesh_shapes import gain_over_mirror, mesh_shapes
-from jaxquard.evaluate.meshslice.models import GPT3, MODELS
-from jaxquard.evaluate.meshslice.other_layers import other_layers_time_s
-from jaxquard.evaluate.meshslice.paper import Paper, PaperHeadline
-from jaxquard.evaluate.meshslice.product_shapes import mean_gain, product_shapes
-from jaxquard.evaluate.meshslice.real_mesh import mean_overhead, mean_slicing, real_mesh
-from jaxquard.evaluate.meshslice.scaling import scaling_point
-from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.evaluate.common.paper import PaperHeadline
+from jaxquard.evaluate.common.verdicts import Grade, Verdict
+from jaxquard.evaluate.meshslice.figures.dataflow_table import dataflow_table
+from jaxquard.evaluate.meshslice.figures.mesh_shapes import gain_over_mirror, mesh_shapes
+from jaxquard.evaluate.meshslice.figures.product_shapes import mean_gain, product_shapes
+from jaxquard.evaluate.meshslice.figures.real_mesh import mean_overhead, mean_slicing, real_mesh
+from jaxquard.evaluate.meshslice.figures.scaling import scaling_point
+from jaxquard.evaluate.meshslice.paper import Paper
+from jaxquard.evaluate.meshslice.setup.constant_sets import MAIN, SIMULATION, ConstantSet, constant_sets
+from jaxquard.evaluate.meshslice.setup.models import GPT3, MODELS
+from jaxquard.evaluate.meshslice.setup.other_layers import other_layers_time_s
+from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 
 TOLERANCE = 0.1
 _REAL_MESH_SECTION = "5.3"
 
 
-class Verdict(enum.Enum):
-    """What became of a headline."""
-
-    REPRODUCES = "reproduces"
-    WITHIN_BAND = "within band"
-    DOES_NOT = "does not reproduce"
+REPRODUCES = Verdict("reproduces", "reproduce", Grade.GOOD)
+WITHIN_BAND = Verdict("within band", "lie within the band", Grade.FAIR)
+DOES_NOT = Verdict("does not reproduce", "do not reproduce", Grade.POOR)
+VERDICTS = (REPRODUCES, WITHIN_BAND, DOES_NOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +43,9 @@ class Headline:
 
     Attributes:
         by_set: ours, for each set of constants by its label.
-        band: the least and the most over the measured sets.
-        band_sets: in words, the sets that give the least and those that give the most.
-        fitted: the least and the most with the constants that are fitted to the headlines.
+        band: the minimum and the maximum over the measured sets.
+        band_sets: in words, the sets that give the minimum and those that give the maximum.
+        fitted: the minimum and the maximum with the constants that are fitted to the headlines.
     """
 
     paper: PaperHeadline
@@ -59,9 +58,9 @@ class Headline:
     @property
     def verdict(self) -> Verdict:
         if is_near(self.ours, self.paper.value):
-            return Verdict.REPRODUCES
+            return REPRODUCES
         low, high = self.band
-        return Verdict.WITHIN_BAND if low <= self.paper.value <= high else Verdict.DOES_NOT
+        return WITHIN_BAND if low <= self.paper.value <= high else DOES_NOT
 
 
 def headlines(
@@ -120,7 +119,7 @@ def is_near(ours: float, paper: float) -> bool:
 
 
 def is_nominal(one: ConstantSet, section: str) -> bool:
-    """Whether a section's results are the authors' with this set."""
+    """Returns whether the authors' results of a section are those of this set."""
     if section.startswith(_REAL_MESH_SECTION):
         return one.name == MAIN and not one.is_bidirectional
     return one.name == SIMULATION and one.is_bidirectional

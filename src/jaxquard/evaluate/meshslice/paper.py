@@ -1,26 +1,9 @@
-"""The paper's numbers, as its text gives them: `paper.toml`."""
+"""The numbers that MeshSlice's text gives: headlines, Tables 2 and 3, and some more."""
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperHeadline:
-    """A number that the paper claims.
-
-    Attributes:
-        unit: "%" or "x".
-        why: what our number depends on, and what may part it from the paper's.
-    """
-
-    key: str
-    title: str
-    value: float
-    unit: str
-    section: str
-    why: str
+from jaxquard.evaluate.common.paper import PaperHeadline, paper_headlines, read_paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +24,9 @@ class Paper:
 
 def load_paper() -> Paper:
     """Reads the file in the package."""
-    text = (resources.files("jaxquard.evaluate.meshslice") / "paper.toml").read_text()
-    content = tomllib.loads(text)
+    content = read_paper("jaxquard.evaluate.meshslice")
     return Paper(
-        headlines=tuple(PaperHeadline(**headline) for headline in content["headlines"]),
+        headlines=paper_headlines(content),
         table_2=_by_model(content["table_2"]),
         table_3=_by_model(content["table_3"]),
         figure_15_mean_error=content["figure_15"]["mean_error"],

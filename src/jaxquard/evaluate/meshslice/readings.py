@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Axis, Cluster
-from jaxquard.evaluate.meshslice.constant_sets import FITTED, SIMULATION, constant_set
-from jaxquard.evaluate.meshslice.models import MODELS, Model
-from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.evaluate.meshslice.setup.constant_sets import FITTED, SIMULATION, constant_set
+from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
+from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 from jaxquard.gemm.autotune.slices import slice_counts
 from jaxquard.gemm.cost.algorithms import mesh_shapes
 from jaxquard.gemm.cost.cost import price_product, steps_time_s

@@ -3,27 +3,27 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxquard.evaluate.meshslice.communication import Breakdown, communication_breakdown
-from jaxquard.evaluate.meshslice.constant_sets import MAIN, SIMULATION, constant_set
-from jaxquard.evaluate.meshslice.dataflow_table import DataflowRow, dataflow_table
+from jaxquard.evaluate.meshslice.figures.communication import Breakdown, communication_breakdown
+from jaxquard.evaluate.meshslice.figures.dataflow_table import DataflowRow, dataflow_table
+from jaxquard.evaluate.meshslice.figures.layer_communication import LayerCommunication, layer_communication
+from jaxquard.evaluate.meshslice.figures.mesh_shapes import MeshPoint, mesh_shapes
+from jaxquard.evaluate.meshslice.figures.product_shapes import ProductPoint, product_shapes
+from jaxquard.evaluate.meshslice.figures.real_mesh import RealMeshRow, real_mesh
+from jaxquard.evaluate.meshslice.figures.scaling import BEYOND_CHIPS, ScalingPoint, strong_scaling, weak_scaling
+from jaxquard.evaluate.meshslice.figures.slice_counts import SlicePoint, slice_counts
+from jaxquard.evaluate.meshslice.figures.three_dimensions import Traffic, three_dimensions
 from jaxquard.evaluate.meshslice.headlines import Headline, headlines
-from jaxquard.evaluate.meshslice.layer_communication import LayerCommunication, layer_communication
-from jaxquard.evaluate.meshslice.mesh_shapes import MeshPoint, mesh_shapes
 from jaxquard.evaluate.meshslice.paper import Paper, load_paper
-from jaxquard.evaluate.meshslice.product_shapes import ProductPoint, product_shapes
 from jaxquard.evaluate.meshslice.readings import Reading, readings
-from jaxquard.evaluate.meshslice.real_mesh import RealMeshRow, real_mesh
-from jaxquard.evaluate.meshslice.scaling import BEYOND_CHIPS, ScalingPoint, strong_scaling, weak_scaling
-from jaxquard.evaluate.meshslice.slice_counts import SlicePoint, slice_counts
-from jaxquard.evaluate.meshslice.three_dimensions import Traffic, three_dimensions
-from jaxquard.evaluate.meshslice.tuner import Tuner
+from jaxquard.evaluate.meshslice.setup.constant_sets import MAIN, SIMULATION, constant_set
+from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 
 OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """What `reproduce_meshslice` found, in the order of the paper."""
+    """The results of `reproduce_meshslice`, in the order of the paper."""
 
     paper: Paper
     headlines: tuple[Headline, ...]
@@ -42,7 +42,7 @@ class Reproduction:
 
 
 def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: None) -> Reproduction:
-    """Computes everything; `on_progress` is told how many parts are done, of how many, and the next one's name."""
+    """Computes everything; `on_progress` gets the number of parts that are done, of all, and the next one's name."""
     tuner, paper = Tuner(), load_paper()
     simulated = constant_set(SIMULATION, is_bidirectional=True).cluster
     real = constant_set(MAIN, is_bidirectional=False).cluster

@@ -43,24 +43,33 @@ def multiply(
     both_ways: bool = False,
     num_packets: int = 1,
 ) -> Float[Array, "M N"]:
-    """`lhs @ rhs` on a 2D mesh.
+    """Multiplies `lhs @ rhs` on a 2D mesh, by one algorithm in one dataflow.
 
-    The matrices are cut as the dataflow wants (see `product`); under `jit`, whatever is cut otherwise is moved first.
+    Both matrices are sharded as the dataflow needs them (see `Product`); under `jit`, others are resharded first.
 
     Args:
-        mesh: that of `jax.set_mesh` if left out.
-        axis_names: the mesh axes that are its rows and columns; left out, those of a mesh with two.
-        dataflow: "os", "ls" or "rs": which of C, A and B stays where it is.
-        is_transposed: the transposed form: rows and columns of the mesh change their parts.
-        slices: MeshSlice: S; Wang, SUMMA and the 1D ones: the iterations. Left out: 1 slice; one iteration a chip.
-        block: MeshSlice: how many neighbouring columns or rows a slice takes at a time; 8 if left out.
+        mesh: by default that of `jax.set_mesh`.
+        axis_names: the mesh axes that are its rows and columns; by default the two axes of the mesh.
+        algorithm: a key of `ALGORITHMS`.
+        dataflow: "os", "ls" or "rs": output, left or right stationary; the matrix that does not move.
+        is_transposed: the transposed form, which swaps the rows and columns of the mesh.
+        slices: MeshSlice: S, 1 by default. Wang, SUMMA and the 1D ones: the number of iterations, by default one a
+            chip.
+        block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time; 8 by default.
         in_parts: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
-        ring: Wang's ring, along the "rows" or the "columns" of the mesh; left out, where more bytes move.
+        ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
-        num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring.
+        num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
 
     Raises:
-        GemmError: if there is no such algorithm or dataflow, or sizes, slices and mesh do not fit.
+        GemmError: if there is no such algorithm or dataflow, or sizes, slices and mesh do not fit together.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> product = jq.gemm.multiply(x, w, mesh=mesh, algorithm="collective", dataflow="os")
+        >>> bool(jnp.all(product == x @ w))
+        True
     """
     chosen = find_algorithm(algorithm)
     mesh = find_mesh(mesh)
@@ -102,12 +111,29 @@ def multiply(
 
 
 def multiply_local(lhs: jax.Array, rhs: jax.Array, *, algorithm: str, product: Product) -> jax.Array:
-    """One chip's part of a product, for use inside your own `shard_map`: its shards in, its shard of C out.
+    """Multiplies the shards of one device, for use inside your own `shard_map`: the per-device part of `multiply`.
 
-    `product` says how the shards are cut and lie in memory, and names the mesh axes of the outer `shard_map`.
+    `product` gives the sharding and the layout of the shards, and names the mesh axes of the enclosing `shard_map`.
+
+    Returns:
+        The device's shard of the result.
 
     Raises:
         GemmError: as `multiply`.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",), slices=2)
+        >>> both = jax.P("rows", "columns")
+        >>> run = jax.shard_map(
+        ...     lambda lhs, rhs: jq.gemm.multiply_local(lhs, rhs, algorithm="meshslice", product=product),
+        ...     mesh=mesh,
+        ...     in_specs=(both, both),
+        ...     out_specs=both,
+        ... )
+        >>> bool(jnp.all(run(x, w) == x @ w))
+        True
     """
     chosen = find_algorithm(algorithm)
     if not isinstance(product, Product):

@@ -33,7 +33,12 @@ _SWAP = str.maketrans("MN", "NM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The order of the dims of the left and right matrix and of their product."""
+    """The order of the dims of the left and right matrix and of their product.
+
+    Example:
+        >>> jq.gemm.Layout(rhs="NK")  # the right matrix is stored transposed
+        Layout(lhs='MK', rhs='NK', out='MN')
+    """
 
     lhs: str = "MK"
     rhs: str = "KN"
@@ -65,18 +70,24 @@ _SLICED = {Dataflow.OS: "K", Dataflow.LS: "N", Dataflow.RS: "M"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """What is multiplied how; hashable, so that it can be a static argument.
+    """A matrix product with its dataflow, mesh axes and options; hashable, so that it can be a static argument.
 
     Attributes:
         rows: the mesh axes along which a chip's row number runs; none for a mesh of one row.
-        columns: likewise for its column number.
-        slices: MeshSlice: S. Wang and SUMMA: the number of iterations. None: the algorithm's own.
-        block: MeshSlice: how many neighbouring columns or rows a slice takes at a time.
+        columns: the mesh axes along which its column number runs.
+        slices: MeshSlice: S. Wang and SUMMA: the number of iterations. None for the algorithm's default.
+        block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time.
         in_parts: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler hides
             all of them: two halves in OS (`meshslice_halves`), a piece for each chip in LS, RS (`meshslice_pieces`).
-        ring: Wang: along which axes the ring runs. None: those along which more bytes move.
+        ring: Wang: the mesh axes of the ring. None for those along which more bytes move.
         both_ways: Wang and the 1D ones: one half of each shard goes round the ring one way, the other the other way.
-        num_packets: SUMMA: in how many packets a broadcast or reduction streams over its ring (section 2.3.3).
+        num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring (section
+            2.3.3).
+
+    Example:
+        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",), slices=4)
+        >>> product.layout.out
+        'MN'
     """
 
     dataflow: Dataflow

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Cluster, load_cluster
-from jaxquard.errors import GemmError
+from jaxquard.errors import GemmError, InfeasibleGemmError
 from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.autotune.check_tuning import check_chips, check_problem, check_tuning_options
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
@@ -44,23 +44,32 @@ def autotune(
     num_slices: int | None = None,
     unroll_as: Tuning | None = None,
 ) -> Tuning:
-    """Finds the fastest way to multiply the layers of a problem on a cluster.
+    """Finds the fastest mesh, dataflows and slice counts for the layers of a problem on a cluster.
 
     Args:
-        cluster: a preset's name, the path of a TOML file, or a cluster.
-        memory_limit_bytes: of one chip; that of the cluster's memory unless said.
-        keep: how many meshes the table holds.
-        block: how many neighbouring columns or rows a slice takes at a time.
-        recompute: activations inside a block are computed again in the backward pass instead of kept.
-        stationary: "y", "x" or "w": what every layer keeps put, instead of its largest matrix.
-        mesh_shape: the only mesh to look at.
-        num_slices: the only slice count to look at, where it divides.
-        unroll_as: MeshSlice's tuning for the same problem, to whose slices the others are unrolled; left out, it is
-            made anew each time.
+        problem: the layers and their sizes.
+        cluster: the name of a preset, the path of a TOML file, or a `Cluster`.
+        num_chips: the number of chips to use.
+        algorithm: a key of `ALGORITHMS`.
+        memory_limit_bytes: the limit of one chip; by default the memory of the cluster's chips.
+        keep: the number of meshes in the result.
+        block: the number of neighbouring columns or rows that a slice takes at a time.
+        recompute: recomputes activations inside a block in the backward pass instead of storing them.
+        stationary: "y", "x" or "w": the matrix that does not move in every layer; by default each layer's largest.
+        mesh_shape: the only mesh to consider.
+        num_slices: the only slice count to consider, where it divides.
+        unroll_as: MeshSlice's tuning of the same problem, whose slice counts the other algorithms unroll to; by default
+            it is computed each time.
 
     Raises:
-        GemmError: an argument is none that can be, the algorithm is unknown or would ignore it, no mesh divides the
-            layers, or none fits in memory.
+        GemmError: if an argument is not valid, the algorithm is unknown or does not use it, no mesh divides the layers,
+            or none fits in memory.
+
+    Example:
+        >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
+        >>> tuning = jq.gemm.autotune(problem, cluster="tpu-v4", num_chips=16)
+        >>> tuning.best.plan.mesh_shape
+        (4, 4)
     """
     target = load_cluster(cluster)
     find_algorithm(algorithm)
@@ -116,7 +125,7 @@ def autotune(
         if all(fitting):
             rows.append(search.row(mesh, [product[0] for product in fitting]))
     if not rows:
-        raise GemmError(_too_large_text(search, least=least, limit=limit, num_chips=num_chips))
+        raise InfeasibleGemmError(_too_large_text(search, least=least, limit=limit, num_chips=num_chips))
     rows.sort(key=lambda row: row.time_s)
     return Tuning(
         problem=problem, cluster=target.name, num_chips=num_chips, table=tuple(rows[:keep]), num_meshes=len(rows)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from jaxquard.errors import GemmError
+from jaxquard.errors import InfeasibleGemmError
 from jaxquard.gemm.cost.algorithms import mesh_shapes
 from jaxquard.gemm.problem import FcLayer, GemmProblem, LayerPlan, Stationary
 
@@ -25,13 +25,13 @@ def usable_meshes(
     """The meshes that divide every layer, given which matrix each keeps.
 
     Raises:
-        GemmError: there is none; it says why, with the nearest sizes that fit.
+        InfeasibleGemmError: there is none; it says why, with the nearest sizes that fit.
     """
     shapes = [shape for shape in mesh_shapes(algorithm, num_chips) if mesh_shape in (None, shape)]
     if not shapes:
         asked = f"the mesh {mesh_shape[0]}x{mesh_shape[1]}" if mesh_shape else f"{num_chips} chips"
         needs = {"cannon": "a square mesh", "1d_tp": "a mesh of one row", "fsdp": "a mesh of one column"}
-        raise GemmError(f"{algorithm} needs {needs[algorithm]}, which {asked} cannot give. Choose another.")
+        raise InfeasibleGemmError(f"{algorithm} needs {needs[algorithm]}, which {asked} cannot give. Choose another.")
     usable, reasons = [], []
     for shape in shapes:
         texts = (
@@ -45,7 +45,7 @@ def usable_meshes(
         else:
             reasons.append(f"{shape[0]}x{shape[1]}: {why}")
     if not usable:
-        raise GemmError(
+        raise InfeasibleGemmError(
             f"no mesh of {num_chips} chips divides the layers for {algorithm} ({'; '.join(reasons[:4])}). "
             "Use another number of chips, or pad the layers."
         )

@@ -29,11 +29,19 @@ from jaxquard.gemm.problem import GemmPlan, LayerPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """What `dense` makes: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`.
+    """A fully connected layer, made by `dense`: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`.
 
     Attributes:
-        mesh: None: that of `jax.set_mesh`, whenever the layer is used.
-        choices: what was said besides the plan, by name; see `matmul`.
+        mesh: None for that of `jax.set_mesh` at each use.
+        choices: the arguments of `matmul` that were given besides the plan, by name.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> layer = jq.gemm.dense(16, mesh=mesh)
+        >>> params = layer.init(jax.random.key(0), in_features=64)
+        >>> layer.apply(params, x).shape
+        (32, 16)
     """
 
     features: int
@@ -119,16 +127,24 @@ def dense(
     use_bias: bool = False,
     **choices: Unpack[Choices],
 ) -> Dense:
-    """A fully connected layer on a 2D mesh.
+    """Makes a fully connected layer on a 2D mesh.
 
     Args:
-        features: of the result.
-        mesh: left out, that of `jax.set_mesh` where the layer is used; it need not be set before.
-        plan: and the others: as for `matmul`.
-        use_bias: whether to add a vector; its gradient is summed over the mesh's rows.
+        features: the number of output features.
+        mesh: by default that of `jax.set_mesh` at each use of the layer.
+        plan: as for `matmul`, as are the remaining arguments.
+        use_bias: adds a bias vector; its gradient is summed over the mesh's rows.
 
     Raises:
-        GemmError: as `matmul`; when the layer is made, but for what depends on a mesh that is not set by then.
+        GemmError: as `matmul`; for a mesh that is not set yet, at the first use.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
+        >>> layer = jq.gemm.dense(16, mesh=mesh, use_bias=True)
+        >>> params = layer.init(jax.random.key(0), 64)
+        >>> layer.apply(params, x).shape
+        (32, 16)
     """
     layer = Dense(
         features=find_count(features, "features"),

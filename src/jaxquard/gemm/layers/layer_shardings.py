@@ -20,10 +20,16 @@ def layer_shardings(
     num_x_dims: int = 2,
     **choices: Unpack[Choices],
 ) -> dict[str, NamedSharding]:
-    """How `matmul` with the same arguments cuts "x", "w" and "y".
+    """Returns the shardings of "x", "w" and "y" in a `matmul` with the same arguments.
 
     Args:
-        num_x_dims: of x and y, leading dims included.
+        num_x_dims: the number of dims of x and y, leading dims included.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> shardings = jq.gemm.layer_shardings(mesh=mesh, stationary="y")
+        >>> shardings["w"].spec == jax.P("rows", "columns")
+        True
     """
     if find_count(num_x_dims, "num_x_dims") < 2:
         raise GemmError(f"num_x_dims must be 2 or more: the first dim of x and its last are cut; but is {num_x_dims}.")

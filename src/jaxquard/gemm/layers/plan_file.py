@@ -87,7 +87,16 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
     """Writes a plan as a JSON file that `load_plan` reads.
 
     Raises:
-        GemmError: it is no plan, or the file cannot be written.
+        GemmError: if the argument is not a plan, or the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> layer = jq.gemm.LayerPlan(name="FF1", stationary=jq.gemm.Stationary("y"), slices=(4, 4, 4))
+        >>> plan = jq.gemm.GemmPlan(algorithm="meshslice", mesh_shape=(4, 2), layers=(layer,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.gemm.save_plan(plan, f"{folder}/plan.json")
+        ...     jq.gemm.load_plan(f"{folder}/plan.json") == plan
+        True
     """
     if not isinstance(plan, GemmPlan):
         raise GemmError(f"plan must be a GemmPlan, such as the `plan` of what `autotune` returns; found {plan!r:.80}.")
@@ -101,10 +110,19 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
 
 
 def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
-    """The plan of a JSON file.
+    """Reads a plan from a JSON file.
 
     Raises:
-        GemmError: the file cannot be read, or is no plan.
+        GemmError: if the file cannot be read, or is not a plan.
+
+    Example:
+        >>> import tempfile
+        >>> layer = jq.gemm.LayerPlan(name="FF1", stationary=jq.gemm.Stationary("y"), slices=(4, 4, 4))
+        >>> plan = jq.gemm.GemmPlan(algorithm="meshslice", mesh_shape=(4, 2), layers=(layer,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.gemm.save_plan(plan, f"{folder}/plan.json")
+        ...     jq.gemm.load_plan(f"{folder}/plan.json") == plan
+        True
     """
     _check_path(path)
     name = os.fspath(path)
@@ -113,7 +131,7 @@ def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise GemmError(
-            f"cannot read a plan from {name} ({reason}). Give a file that `save_plan` or `gemm tune --save` wrote."
+            f"cannot read a plan from {name} ({reason}). Give a file that `save_plan` or `gemm tune --out` wrote."
         ) from None
     return parse_plan(text, source=name)
 

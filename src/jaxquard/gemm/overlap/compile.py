@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from jaxquard.errors import GemmError
+from jaxquard._install_hint import install_hint
+from jaxquard.errors import GemmError, InfeasibleGemmError
 from jaxquard.gemm.algorithms.multiply import multiply
 from jaxquard.gemm.algorithms.product import Product
 from jaxquard.gemm.algorithms.registry import find_algorithm
@@ -109,8 +110,8 @@ def compile_product(
 def _chips(topology: str) -> list[Any]:
     """One device a chip: v4 shows both cores of each."""
     if importlib.util.find_spec("libtpu") is None:
-        raise GemmError(
-            "compiling for a TPU needs libtpu, which is not installed. No TPU is needed: pip install 'jaxquard[tpu]'."
+        raise InfeasibleGemmError(
+            f"compiling for a TPU needs libtpu, which is not installed. No TPU is needed. {install_hint('tpu')}"
         )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

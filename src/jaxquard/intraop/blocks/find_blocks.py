@@ -17,7 +17,7 @@ two of them.
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
-from jaxquard.errors import ShardingError
+from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.contraction import Contraction, Partition, PartitionKind
 from jaxquard.intraop.blocks.follow_blocks import follow_blocks
@@ -83,7 +83,7 @@ def find_blocks(graph: StepGraph, *, num_shards: int) -> tuple[Block, ...]:
         num_shards: the size of the mesh axis over which blocks are sharded.
 
     Raises:
-        ShardingError: if a contraction has no dim that so many devices divide.
+        InfeasibleShardingError: if a contraction has no dim that so many devices divide.
     """
     finder = _Finder(graph, num_shards)
     return follow_blocks(graph, tuple(finder.find()), num_shards=num_shards)
@@ -129,7 +129,7 @@ class _Finder:
             seeds = [sibling for place, sibling in enumerate(seeds) if met >> place & 1]
         partitions = self._partitions(seeds)
         if not partitions:
-            raise ShardingError(_nothing_divides(self.graph, seeds[0], self.num_shards))
+            raise InfeasibleShardingError(_nothing_divides(self.graph, seeds[0], self.num_shards))
         growth = self._grow(seeds, partitions, undivided=self._undivided(seeds))
         trim_block(self.graph, growth, keep={seed.position for seed in seeds})
         return _make_block(self.graph, number, seeds, partitions, growth)

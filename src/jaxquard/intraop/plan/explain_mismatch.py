@@ -5,7 +5,7 @@ The names of finalists are internal, so the message describes a plan of the sear
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from jaxquard.errors import ShardingError
+from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.segment_prices import StepPrices
 from jaxquard.intraop.search.frontier import Frontier
@@ -80,8 +80,8 @@ def explain_mismatch(
         return _too_little(memory_limit_bytes, *min(needs), why=why, is_limit_given=is_limit_given)
     if isinstance(frontier, ShardingError):
         dead_ends = _dead_ends(prices)
-        return ShardingError(f"{frontier}{_reasons(dead_ends)}{_advice(dead_ends)}")
-    return ShardingError(
+        return InfeasibleShardingError(f"{frontier}{_reasons(dead_ends)}{_advice(dead_ends)}")
+    return InfeasibleShardingError(
         f"every segment runs alone, but none of the {len(predicted)} plans for all of them that were looked at does."
         f"{_reasons(failures)}{_advice(failures)}"
     )
@@ -104,7 +104,7 @@ def _too_little(limit_bytes: int, minimum_bytes: int, how: str, *, why: str, is_
     if not is_limit_given:
         limit = f"the {_mib(limit_bytes)} that each device has"
     advice = "Raise the limit to at least that, use more devices, or a smaller batch."
-    return ShardingError(
+    return InfeasibleShardingError(
         f"{limit} {'is' if is_limit_given else 'are'} too little: the plans that were looked at need "
         f"{minimum_bytes} bytes ({_mib(minimum_bytes)}) or more; the smallest is {how}. "
         f"{advice if is_limit_given else 'Use more devices, or a smaller batch.'}{why}"

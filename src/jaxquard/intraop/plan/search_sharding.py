@@ -32,8 +32,8 @@ from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.source import source_line
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
-from jaxquard.pricing.automatic_mesh import automatic_mesh
-from jaxquard.pricing.memory import capacity_bytes
+from jaxquard.pricing.measure.memory import capacity_bytes
+from jaxquard.pricing.program.sharded_program import automatic_mesh
 
 
 def search_sharding(
@@ -42,48 +42,63 @@ def search_sharding(
     *,
     mesh: Mesh,
     memory_limit_bytes: int | None = None,
-    batch_axis: str | None = "outer",
+    batch_axis: str | None = None,
+    every_combination: bool = False,
     pricer: Pricer | None = None,
     cache: PriceCache | Literal["default"] | None = "default",
     num_finalists: int = 8,
     on_progress: OnProgress | None = None,
 ) -> ShardingPlan:
-    """Finds the fastest sharding of a step, by pricing the segments that recur in it.
+    """Finds the fastest sharding of a training step by pricing its recurring segments (CFP).
 
     Args:
-        step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form; an argument that
-            the step returns again, anywhere in its result, with the same leaves, is state. A single array is state
-            only if it is the first argument.
+        step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form. An argument that the
+            step returns again, anywhere in its result, with the same leaves, is state. A single array is state only if
+            it is the first argument.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
         mesh: one or two axes of devices of this process.
-        memory_limit_bytes: what the step may take on each device; None for all that it has, or for no limit if another
-            pricer is given than a measured one, which may price for other devices.
-        batch_axis: on a mesh with two axes, the one that always shards the batch: the outer one, as in the paper; None
-            to look at every combination.
-        pricer: prices programs; by default by running them on the mesh.
-        cache: where measured prices are kept: the user's folder, another, or None for nowhere. A pricer that is given
+        memory_limit_bytes: the step's memory limit on each device; by default the memory of the device, or no limit
+            with a pricer other than `MeasuredPricer`, which may price for other devices.
+        batch_axis: the mesh axis over which every block shards its batch; by default the first of two axes, as in the
+            paper, and none on a mesh of one axis.
+        every_combination: searches all choices on every mesh axis, with no batch axis: on two axes, nine choices for
+            most blocks instead of three.
+        pricer: prices programs; by default a `MeasuredPricer`, which runs them on the mesh.
+        cache: the cache of measured prices: that of the user by default, another one, or None. A pricer that is given
             has its own.
-        num_finalists: how many plans are priced whole, or in pairs of neighbours, before one is chosen; besides, a
-            quarter as many of the fastest, with ZeRO-1's and ZeRO-3's storage, and the baselines.
-        on_progress: called with the progress of pricing.
+        num_finalists: the number of plans that are priced as whole steps, or in pairs of neighbouring segments, before
+            one is chosen. A quarter as many of the fastest are also priced with their state sharded in two ways; the
+            baselines always are.
+        on_progress: called with each `Progress` of the pricing.
 
     Raises:
         ShardingError: if the step has nothing to shard, the mesh divides nothing, or no plan fits in memory.
-        PricingError: if the devices do not answer any more.
+        PricingError: if the devices do not respond.
+
+    Example:
+        >>> def train_step(weight, batch):
+        ...     loss, grad = jax.value_and_grad(lambda weight: jnp.mean((batch @ weight) ** 2))(weight)
+        ...     return weight - 0.1 * grad, loss
+        >>> args = (jnp.ones((16, 32)), jnp.ones((64, 16)))
+        >>> mesh = jax.make_mesh((8,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> plan = jq.search_sharding(train_step, args, mesh=mesh, num_finalists=0)
+        >>> weight, loss = plan.apply(train_step, donate=False)(plan.shard(args[0]), args[1])
+        >>> float(loss)
+        256.0
     """
     _check_types(args, mesh, memory_limit_bytes, num_finalists)
     mesh = automatic_mesh(mesh)
     _check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
-    outer = _check(axes, batch_axis)
+    held = _check_axes(axes, batch_axis, every_combination)
     traced = trace_step(step, args)
     with without_mesh():
-        analysis = analyse_step(traced, axes=axes, every_combination=outer is None)
+        analysis = analyse_step(traced, axes=axes, every_combination=held is None)
         own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
         try:
             used = pricer or own
             assert used is not None
-            prices = price_segments(StepPrograms(analysis), pricer=used, batch_axis=outer, on_progress=on_progress)
+            prices = price_segments(StepPrograms(analysis), pricer=used, batch_axis=held, on_progress=on_progress)
             search = partial(search_plans, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress)
             found = search(memory_limit_bytes=memory_limit_bytes)
             is_measured = isinstance(used, MeasuredPricer)
@@ -161,16 +176,23 @@ def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
         )
 
 
-def _check(axes: dict[str, int], batch_axis: str | None) -> str | None:
+def _check_axes(axes: dict[str, int], batch_axis: str | None, every_combination: bool) -> str | None:
+    """Returns the axis over which every block shards its batch; None if blocks are free on every axis."""
     if not 1 <= len(axes) <= 2:
         raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
-    if batch_axis == "outer" and len(axes) == 1:
-        return None
-    if batch_axis == "outer" and "outer" not in axes:
-        return next(iter(axes))
     if batch_axis is not None and batch_axis not in axes:
-        raise ShardingError(f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}.")
-    return batch_axis
+        raise ShardingError(
+            f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}. Name one of them, or leave it "
+            "out for the first of two axes."
+        )
+    if batch_axis is not None and every_combination:
+        raise ShardingError(
+            f"batch_axis={batch_axis!r} holds one axis to the batch, but every_combination=True holds none. Pass one "
+            "of the two."
+        )
+    if every_combination or (batch_axis is None and len(axes) == 1):
+        return None
+    return batch_axis or next(iter(axes))
 
 
 def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:

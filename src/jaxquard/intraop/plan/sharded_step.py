@@ -15,10 +15,10 @@ from jaxquard.intraop.shardings.layouts import Assignment, Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import TracedStep
-from jaxquard.pricing.compiler_options import jit_on_mesh
-from jaxquard.pricing.insert_constraints import insert_constraints
-from jaxquard.pricing.lower_program import usable_donations
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.compiler_options import jit_on_mesh
+from jaxquard.pricing.program.insert_constraints import insert_constraints
+from jaxquard.pricing.program.lower_program import usable_donations
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 class ShardedStep:

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard._jax_compat import without_mesh
-from jaxquard.errors import ShardingError
+from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.call_arguments import as_planned, check_weak_types, copy_leaf
 from jaxquard.intraop.plan.plan_record import PlannedSegment, PlanRecord, plan_content, read_plan
 from jaxquard.intraop.plan.sharded_step import CompiledStep, ShardedStep
@@ -23,26 +23,41 @@ from jaxquard.intraop.segments.analysis import Analysis, analyse_step, check_cho
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import WEAK, differences, type_text
 from jaxquard.intraop.step.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
-from jaxquard.pricing.automatic_mesh import automatic_mesh
+from jaxquard.pricing.program.sharded_program import automatic_mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingPlan(PlanRecord):
-    """A plan for sharding a step, which can be applied to the step, saved and printed.
+    """A sharding of a step: it can be applied to the step, saved and printed.
 
     Attributes:
         mesh: the devices of the search; None for a plan that was loaded without any.
+
+    Example:
+        >>> def train_step(weight, batch):
+        ...     loss, grad = jax.value_and_grad(lambda weight: jnp.mean((batch @ weight) ** 2))(weight)
+        ...     return weight - 0.1 * grad, loss
+        >>> args = (jnp.ones((16, 32)), jnp.ones((64, 16)))
+        >>> mesh = jax.make_mesh((8,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, num_compilers=0) as pricer:
+        ...     plan = jq.search_sharding(train_step, args, mesh=mesh, pricer=pricer, num_finalists=0)
+        >>> sorted(plan.specs), plan.time_s > 0
+        (['argument 0', 'argument 1'], True)
+        >>> step = plan.apply(train_step, donate=False)  # use it in place of train_step
+        >>> weight, loss = step(*plan.shard(*args))
+        >>> weight.shape
+        (16, 32)
     """
 
     mesh: Mesh | None = field(default=None, repr=False, compare=False)
 
     def apply(self, step: Callable[..., Any], *, mesh: Mesh | None = None, donate: bool = True) -> ShardedStep:
-        """Returns the step with the plan's shardings, to be called as the step is; it compiles at its first call.
+        """Applies the plan to the step; the result is called like the step, and compiles at its first call.
 
         Args:
             step: the step that the plan was made for.
-            mesh: devices with the plan's axes; by default those of the search, or the first ones there are.
-            donate: donates the state's buffers.
+            mesh: devices with the plan's axes; by default those of the search, or the first of `jax.devices()`.
+            donate: donates the state.
 
         Raises:
             ShardingError: at the first call, if the step or its arguments are not those of the plan.
@@ -80,7 +95,7 @@ class ShardingPlan(PlanRecord):
         return analysis
 
     def shard(self, *args: Any, mesh: Mesh | None = None) -> Any:
-        """Returns the step's first argument, or first few, placed as planned; those passed in stay as they are.
+        """Places copies of the step's first argument, or first few, with the shardings of the plan.
 
         Returns:
             The argument, or a tuple of several: `params, moments = plan.shard(params, moments)`.
@@ -138,10 +153,25 @@ def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan
 
     Args:
         path: of the file.
-        mesh: devices to use it on; by default the first ones there are.
+        mesh: the devices to run on; by default the first of `jax.devices()`.
 
     Raises:
-        ShardingError: if the file is no such plan.
+        ShardingError: if the file is not such a plan.
+
+    Example:
+        >>> import tempfile
+        >>> def train_step(weight, batch):
+        ...     loss, grad = jax.value_and_grad(lambda weight: jnp.mean((batch @ weight) ** 2))(weight)
+        ...     return weight - 0.1 * grad, loss
+        >>> args = (jnp.ones((16, 32)), jnp.ones((64, 16)))
+        >>> mesh = jax.make_mesh((8,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, num_compilers=0) as pricer:
+        ...     plan = jq.search_sharding(train_step, args, mesh=mesh, pricer=pricer, num_finalists=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plan.save(f"{folder}/plan.json")
+        ...     loaded = jq.load_sharding(f"{folder}/plan.json", mesh=mesh)
+        >>> loaded.specs == plan.specs
+        True
     """
     record = read_plan(path)
     return ShardingPlan(**{entry.name: getattr(record, entry.name) for entry in fields(record)}, mesh=mesh)
@@ -159,7 +189,7 @@ def make_mesh(axes: Mapping[str, int]) -> Mesh:
         wanted *= size
     devices = jax.devices()
     if len(devices) < wanted:
-        raise ShardingError(
+        raise InfeasibleShardingError(
             f"the plan needs {wanted} devices, but there are {len(devices)}, of the platform {devices[0].platform}. "
             "Search again for these; or run it on virtual ones of a CPU (--cpu, or jax_num_cpu_devices)."
         )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxquard.errors import ShardingError
+from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.search.band import Band, search_band
 from jaxquard.intraop.search.frontier import Frontier, FrontierPoint, merge_points, thin_points
 from jaxquard.intraop.search.priced_segment import PricedSegment, TrimmedSegment, trim_chain
@@ -46,14 +46,14 @@ def search_chain(chain: Sequence[PricedSegment], *, memory_limit_bytes: int | No
         max_points: on the frontier; 1 asks for the best alone, and is quicker.
 
     Raises:
-        ShardingError: nothing fits; the message says the minimum memory that would.
+        InfeasibleShardingError: nothing fits; the message says the minimum memory that would.
     """
     assert max_points >= 1
     segments = trim_chain(chain)
     rests_bytes = minimum_sizes(segments)
     minimum_bytes = int(rests_bytes[0][0])
     if memory_limit_bytes is not None and minimum_bytes > memory_limit_bytes:
-        raise ShardingError(
+        raise InfeasibleShardingError(
             f"memory_limit_bytes={memory_limit_bytes} ({_gib(memory_limit_bytes)}) is too little: of all strategies of "
             f"all segments, those of minimum memory need {minimum_bytes} bytes ({_gib(minimum_bytes)}). Raise "
             "the limit to at least that, use more devices, or a smaller batch."

@@ -30,7 +30,7 @@ from jaxquard.intraop.shardings.boundaries import role_of
 from jaxquard.intraop.shardings.layouts import Assignment, Layouts, StepLayouts, Storage
 from jaxquard.intraop.step.phases import Phase
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, close, make_jaxpr, rename, splice_traced, variables
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 # The segments through which a value comes to a use, each with its phase and the sharding of the value there.
 Route = Sequence[tuple[SegmentPhase, PartitionSpec]]

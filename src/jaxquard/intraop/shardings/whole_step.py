@@ -29,7 +29,7 @@ from jaxquard.ir.jaxpr_tools import (
     splice_traced,
     substitute,
 )
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 def _has_stacks(step: TracedStep) -> bool:

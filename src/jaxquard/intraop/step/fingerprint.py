@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import Jaxpr, close
 from jaxquard.ir.source import source_line
-from jaxquard.pricing.fingerprint import Fingerprints, loose_key, operation_texts
-from jaxquard.pricing.program import ShardedProgram
+from jaxquard.pricing.program.fingerprint import Fingerprints, loose_key, operation_texts
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 # Two operations that differ have the same digest once in 65536 times; another one is then named.
 _DIGITS = 4

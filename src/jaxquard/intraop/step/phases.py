@@ -9,7 +9,7 @@ import enum
 from collections.abc import Collection, Sequence
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, operation_key, variables
-from jaxquard.pipeline.open_checkpoints import is_transposed
+from jaxquard.ir.open_checkpoints import is_transposed
 
 # The outputs of these primitives are the inputs, one for one.
 COPIES = ("optimization_barrier", "name", "copy", "stop_gradient")

@@ -83,7 +83,7 @@ def compose(first: Dependence, second: Dependence) -> Dependence:
 
 
 def merge(one: Dependence, other: Dependence) -> Dependence:
-    """What holds if an output depends on an input in both of these ways."""
+    """Returns the dependence of an output that depends on an input in both of these ways."""
     if one is None or other is None:
         return other if one is None else one
     found = {link.out_dim: link for link in other}

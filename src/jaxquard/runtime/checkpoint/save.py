@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxquard.errors import CheckpointError
-from jaxquard.runtime.checkpoint.background import BackgroundCall
-from jaxquard.runtime.checkpoint.file_errors import check_space, write_error
-from jaxquard.runtime.checkpoint.folders import checkpoint_path, commit, make_unfinished, remove
-from jaxquard.runtime.checkpoint.in_progress import SAVES
-from jaxquard.runtime.checkpoint.key_data import data_type_of
-from jaxquard.runtime.checkpoint.leaf_types import Leaf, LeafType, check_alive, flatten, leaf_type
-from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
-from jaxquard.runtime.checkpoint.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.files.background import BackgroundCall
+from jaxquard.runtime.checkpoint.files.disk import check_space, write_error
+from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, commit, make_unfinished, remove
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest, data_type_of
+from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.leaves import Leaf, LeafType, check_alive, flatten, leaf_type
 from jaxquard.runtime.checkpoint.write_state import write_state
 
 _logger = logging.getLogger(__name__)
@@ -38,7 +36,7 @@ class Saving:
         self._call.wait()
 
     def is_done(self) -> bool:
-        """Whether nothing is being written any more; `wait` then says how it went."""
+        """Returns True once nothing is being written any more; `wait` then raises what went wrong."""
         return self._call.is_done()
 
     def __repr__(self) -> str:
@@ -46,11 +44,11 @@ class Saving:
 
 
 def save(path: str | os.PathLike[str], state: Any) -> Saving:
-    """Saves a state: each actor its own parts, in the background.
+    """Saves a state in the background; each actor writes its own parts.
 
     This returns as soon as everything is copied to host memory, so that the next step may donate the state. The
-    checkpoint appears at `path` at once and whole, and replaces one that is there; after a crash, the old or the new
-    one is there. A second save to the same path waits for the first, and the interpreter waits at exit.
+    checkpoint appears at `path` atomically and replaces an older one; after a crash, the old or the new one is there.
+    A second save to the same path waits for the first, and the interpreter waits at exit.
 
     Args:
         path: a folder, on a file system that all hosts of the actors share.
@@ -61,8 +59,16 @@ def save(path: str | os.PathLike[str], state: Any) -> Saving:
 
     Raises:
         CheckpointError: if the state or the path cannot be saved, or the disk has too little room.
-        DeletedArrayError: if a step has taken an array of the state.
+        DeletedArrayError: if a step has donated an array of the state.
         TaskFailed: if an array was never computed.
+
+    Example:
+        >>> import tempfile
+        >>> state = {"step": 3, "params": jnp.arange(4.0)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.save(f"{folder}/checkpoint", state).wait()
+        ...     jq.restore(f"{folder}/checkpoint", like=state)["step"]
+        3
     """
     require_orbax()
     target = checkpoint_path(path)
@@ -117,7 +123,7 @@ def _size_bytes(type_: LeafType) -> int:
 
 
 def _check_written(folder: Path, manifest: Manifest) -> None:
-    """Holds what the writers say against what this host sees."""
+    """Checks that this host sees all that the writers say they wrote."""
     for leaf in manifest.leaves:
         data = data_type_of(leaf.dtype)
         assert sum(piece.region.size for piece in leaf.pieces) == prod((*leaf.shape, *data.tail)), leaf

@@ -1,0 +1,13 @@
+"""`jaxquard cluster` and its subcommands, one a file."""
+
+import typer
+
+from jaxquard.cli.cluster.calibrate import calibrate
+from jaxquard.cli.cluster.show import show
+from jaxquard.cli.command import Command, Group
+
+cluster_app = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Descriptions of hardware: show one, or measure the devices at hand."
+)
+for _command in (show, calibrate):
+    cluster_app.command(cls=Command)(_command)

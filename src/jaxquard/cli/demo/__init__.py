@@ -1,0 +1,1 @@
+"""`jaxquard demo`."""

@@ -1,0 +1,135 @@
+"""Exit codes of the command, and the one line on stderr that says why it ends.
+
+0    done
+1    it could not be done: nothing fits, out of memory, or a device, compiler or package is missing
+2    usage: an option, an argument or a file that it names has to change
+130  interrupted (Ctrl-C)
+"""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import typer
+
+from jaxquard.errors import (
+    CheckpointError,
+    DeletedArrayError,
+    InfeasibleError,
+    JaxquardError,
+    MeshError,
+    PricingError,
+    RemoteArrayError,
+    TaskFailed,
+)
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+# Every other error of ours is about what the user gave. Commands check their own options before they make a mesh, so
+# that a `MeshError` here speaks of devices, hosts or Ray.
+_FAILURES = (
+    InfeasibleError,
+    MeshError,
+    PricingError,
+    TaskFailed,
+    RemoteArrayError,
+    DeletedArrayError,
+    CheckpointError,
+)
+# Click's exceptions, wherever this version of typer keeps them.
+_ClickError: Any = typer.BadParameter.__mro__[2]
+
+
+class UsageError(JaxquardError, ValueError):
+    """An option or argument has a value that the command cannot take."""
+
+
+def exit_code(error: JaxquardError) -> int:
+    """Returns `FAILED` or `USAGE`."""
+    return FAILED if isinstance(error, _FAILURES) else USAGE
+
+
+def run_command(command: Callable[[], Any], *, show_traceback: bool) -> int:
+    """Runs a command; whatever it raises becomes one line on stderr. Returns the exit code."""
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except KeyboardInterrupt:
+        print_message("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        if is_broken_pipe(error):
+            return _end_quietly()
+        if show_traceback:
+            traceback.print_exc()
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """Prints the line of an error and returns its exit code."""
+    if isinstance(error, _ClickError):
+        _print_usage(error)
+        return USAGE
+    if isinstance(error, JaxquardError):
+        print_error(str(error))
+        return exit_code(error)
+    if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
+        print_error(f"cannot write the answer ({error.strerror}).")
+        return FAILED
+    print_error(_unexpected(error))
+    return FAILED
+
+
+def _print_usage(error: Any) -> None:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    # A group without a subcommand has printed its help by now, and has no message.
+    if message:
+        print_error(f"{message}. See {'jaxquard' if context is None else context.command_path} --help.")
+
+
+def _unexpected(error: Exception) -> str:
+    name, message = type(error).__name__, " ".join(str(error).split("\n")[0].split())
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in message:
+        return f"out of memory ({message or name}). Give a smaller problem, or more devices."
+    place = _user_line(error.__traceback__)
+    where = f" ({place})" if place else ""
+    return f"{name}: {message.rstrip('.') or 'no message'}{where}. Add --traceback to see where it comes from."
+
+
+def _user_line(trace: TracebackType | None) -> str:
+    """Returns the innermost line that belongs neither to jaxquard nor to an installed package, as `file:line`."""
+    ours = os.path.dirname(os.path.dirname(__file__))
+    installed = (ours, sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), "<")
+    for frame in reversed(traceback.extract_tb(trace)):
+        if not frame.filename.startswith(installed) and "site-packages" not in frame.filename:
+            return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return ""
+
+
+def is_broken_pipe(error: BaseException) -> bool:
+    """Says whether the reader of stdout has gone, as `head` does when it has seen enough."""
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def _end_quietly() -> int:
+    """Sends what is still buffered nowhere, so that Python does not complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
+
+
+def print_error(message: str) -> None:
+    """Prints `error: ...` as one line on stderr."""
+    print_message(f"error: {' '.join(message.split())}", style="red")
+
+
+def print_message(message: str, *, style: str = "") -> None:
+    """Prints one line on stderr, where everything goes that is not the answer."""
+    from rich.console import Console
+
+    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False, style=style)

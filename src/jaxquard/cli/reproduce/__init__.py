@@ -1,0 +1,1 @@
+"""`jaxquard reproduce`, one paper a file."""

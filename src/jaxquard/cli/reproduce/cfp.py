@@ -1,0 +1,119 @@
+"""`jaxquard reproduce cfp`: runs the cells that are left, and draws what there is."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from jaxquard.cli.console import check_writable, make_console, print_json, print_line, write_file
+from jaxquard.cli.devices import prepare_devices, start_mesh
+from jaxquard.cli.exit_codes import UsageError, print_message
+from jaxquard.cli.interrupt import ends_with
+from jaxquard.cli.progress import ProgressBars, shorten
+from jaxquard.cli.shard.options import choose_cache
+from jaxquard.evaluate.cfp import (
+    Results,
+    cfp_page,
+    read_results,
+    reproduce_cfp,
+    results_text,
+    verdict_counts,
+    without_quick_cells,
+)
+from jaxquard.evaluate.cfp.cells.cell import Cell
+from jaxquard.evaluate.cfp.cells.grid import MODELS
+from jaxquard.evaluate.cfp.headlines import NOT_RUN, headlines, in_unit
+from jaxquard.evaluate.common.verdicts import Grade
+from jaxquard.pricing import PriceCache
+
+NUM_DEVICES = 8
+_STYLES = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
+# The letters that stand beside a bar.
+_ROOM = 60
+
+
+def reproduce_cfp_paper(
+    out: Path, *, is_quick: bool, drawn: Path | None, models: str | None, cache: Path | None, as_json: bool
+) -> None:
+    """Measures, or reads an earlier run; writes the page and prints the headlines."""
+    given = {"--quick": is_quick, "--models": models, "--cache": cache}
+    wrong = [option for option, value in given.items() if value]
+    if drawn is not None and wrong:
+        raise UsageError(f"--from draws an earlier run and measures nothing. Leave out {' and '.join(wrong)}.")
+    # A quick run's cells are no part of an evaluation: they have files of their own.
+    results = None if drawn is None else without_quick_cells(read_results(drawn))
+    is_quick = is_quick or (results is not None and any(cell.spec.is_thin for cell in results.cells))
+    stem = "cfp-quick" if is_quick else "cfp"
+    page = out / f"{stem}.html"
+    check_writable(page)
+    if results is None:
+        path = out / f"{stem}.json"
+        check_writable(path)
+        results = _measure(path, is_quick=is_quick, models=_models(models), cache=choose_cache(cache, no_cache=False))
+    write_file(page, cfp_page(results))
+    if as_json:
+        print_json(json.loads(results_text(results)))
+    else:
+        _print(results)
+
+
+def _measure(path: Path, *, is_quick: bool, models: tuple[str, ...] | None, cache: PriceCache | None) -> Results:
+    prepare_devices(cpu=True, num_devices=NUM_DEVICES, sizes=None)
+    start_mesh(None, num_devices=NUM_DEVICES)
+    if path.exists():
+        read_results(path)
+    kept = f"Finished cells are kept in {path}, and the same command goes on from there."
+    with ends_with(kept), ProgressBars() as bars:
+        cells, part = bars.add("cells", name="starting"), bars.add("this cell", name="starting")
+
+        def on_part(label: str, done: int, total: int, name: str) -> None:
+            part(done, total, shorten(f"{label}: {name}" if name else label, _ROOM))
+
+        return reproduce_cfp(
+            models=models,
+            is_quick=is_quick,
+            path=path,
+            cache=cache,
+            on_cell=lambda done, total, name: cells(done, total, shorten(name, _ROOM)),
+            on_part=on_part,
+            on_done=_say_done,
+        )
+
+
+def _say_done(cell: Cell) -> None:
+    """Prints a line a cell, where no bar shows it."""
+    if not Console(stderr=True).is_terminal:
+        best = cell.best
+        found = f"{best.measured_s * 1e3:.1f} ms" if best is not None and best.measured_s is not None else None
+        found = found or cell.failure or (best.failure if best is not None else None) or "the chosen plan did not run"
+        print_message(f"{cell.spec.name}: {found}")
+
+
+def _models(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(word.strip() for word in text.split(","))
+    for name in names:
+        if name not in MODELS:
+            raise UsageError(f"--models has {name!r}, which is no model here. Use {', '.join(MODELS)}.")
+    return names
+
+
+def _print(results: Results) -> None:
+    console = make_console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("headline", overflow="fold")
+    for name in ("paper", "ours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for headline in headlines(results):
+        unit = headline.paper.unit
+        table.add_row(
+            headline.paper.title,
+            in_unit(headline.paper.value, unit),
+            in_unit(headline.ours, unit),
+            f"[{'dim' if headline.verdict is NOT_RUN else _STYLES[headline.verdict.grade]}]{headline.verdict.text}",
+        )
+    console.print(table)
+    print_line(console, f"{verdict_counts(results)}. The page says what can be compared.")

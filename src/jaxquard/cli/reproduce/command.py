@@ -1,0 +1,79 @@
+"""`jaxquard reproduce`: redoes the evaluation of a paper, as a page and as numbers."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jaxquard.cli.exit_codes import UsageError, print_message
+from jaxquard.cli.options import JsonOption, choose_name
+
+PAPERS = ("meshslice", "cfp")
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help=f"One of {', '.join(PAPERS)}.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the page, PAPER.html, and its numbers, PAPER.json (cfp-quick.* with --quick); made if it "
+            "is not there. The numbers of cfp are written after every cell, and what is in them is not run again.",
+        ),
+    ] = Path(),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="cfp: tiny models and few strategies, in minutes, to see how it looks.")
+    ] = False,
+    drawn: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE.json", help="cfp: draw an earlier run, and measure nothing."),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="cfp: only some of gpt, bert, llama, moe.",
+            show_default="all; but for bert with --quick",
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="cfp: where prices are kept.", show_default="~/.cache/jaxquard/prices"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Redoes a paper's figures, tables and headlines, and says which of them reproduce.
+
+    meshslice takes seconds. cfp measures for a long while on 8 virtual CPU devices, and goes on where it was stopped.
+
+    Example: [bold]jaxquard reproduce meshslice --out results[/bold]
+
+    Example: [bold]jaxquard reproduce cfp --out results --quick[/bold]
+    """
+    name = choose_name(paper, PAPERS, kind="paper")
+    given = {"--quick": quick, "--from": drawn, "--models": models, "--cache": cache}
+    wrong = [option for option, value in given.items() if value]
+    if name == "meshslice" and wrong:
+        raise UsageError(f"{' and '.join(wrong)} can only be given with cfp. Leave out what is not for meshslice.")
+    start_s = time.perf_counter()
+    _make_folder(out)
+    if name == "meshslice":
+        from jaxquard.cli.reproduce.meshslice import reproduce_meshslice_paper
+
+        reproduce_meshslice_paper(out, as_json=as_json)
+    else:
+        from jaxquard.cli.reproduce.cfp import reproduce_cfp_paper
+
+        reproduce_cfp_paper(out, is_quick=quick, drawn=drawn, models=models, cache=cache, as_json=as_json)
+    print_message(f"took {time.perf_counter() - start_s:.0f} s")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(
+            f"cannot make the folder {folder} ({reason}). Give --out a folder that can be written."
+        ) from None

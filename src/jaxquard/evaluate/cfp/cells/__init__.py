@@ -1,0 +1,1 @@
+"""Cells: what is run, what came out, and which cells a figure takes; plain data alone."""

@@ -1,0 +1,1 @@
+"""Parts that the evaluations of all papers share: claims, verdicts, the papers' numbers, number texts, result files."""

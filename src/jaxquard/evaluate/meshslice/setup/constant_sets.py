@@ -1,0 +1,52 @@
+"""The sets of constants that the band of every headline is taken over.
+
+The authors' public code has two measured sets: "simulation", of which the figures of sections 5.1 and 5.2 are made,
+and "main", of the real 4x4 mesh of section 5.3. What it leaves open is whether a SendRecv uses a link one way or both,
+on which Wang, Cannon and the 1D baselines depend. A third set is fitted to the headlines; that it meets some of them
+proves nothing, so it stands beside the band, not in it.
+
+Launches: each SendRecv has one, since Wang "has extra launch overhead to call multiple SendRecv operations" (5.1.2). A
+broadcast is one operation of which each stage is synchronised (2.3.3), and so it is in the authors' code, with the
+constants of AllGather; what `gemm` runs, and `autotune` prices, is a permute for each stage.
+"""
+
+from dataclasses import dataclass, replace
+
+from jaxquard.cluster import Cluster, load_cluster
+
+SIMULATION, MAIN, FITTED = "simulation", "main", "fitted"
+_PRESETS = {SIMULATION: "tpu-v4", MAIN: "tpu-v4-main", FITTED: "tpu-v4-fitted"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantSet:
+    """A cluster and where its numbers come from."""
+
+    name: str
+    is_bidirectional: bool
+    cluster: Cluster
+
+    @property
+    def is_fitted(self) -> bool:
+        return self.name == FITTED
+
+    @property
+    def ways(self) -> str:
+        """The way in which a SendRecv uses the links of a ring."""
+        return "both ways" if self.is_bidirectional else "one way"
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, SendRecv {self.ways}"
+
+
+def constant_set(name: str, *, is_bidirectional: bool) -> ConstantSet:
+    """One of them."""
+    cluster = load_cluster(_PRESETS[name])
+    network = replace(cluster.network, is_bidirectional=is_bidirectional, has_broadcast=True)
+    return ConstantSet(name=name, is_bidirectional=is_bidirectional, cluster=replace(cluster, network=network))
+
+
+def constant_sets() -> tuple[ConstantSet, ...]:
+    """All of them; the first is the one that the figures are drawn with."""
+    return tuple(constant_set(name, is_bidirectional=both_ways) for name in _PRESETS for both_ways in (True, False))

@@ -1,0 +1,177 @@
+"""From a trace of JAX's profiler to what each device did during a run.
+
+What is read was looked up in traces of JAX 0.10 and 0.11:
+
+- On CPU the plane `/host:CPU` has a line for each thread. Each instruction ("thunk") of a program has an event with the
+  stats `hlo_op` (its name in the compiled text), `device_ordinal` and `_p`. If it ends in another thread, the event is
+  over before it is: an event `end: NAME` follows, whose stat `_c` is the `_p` of the first. That one may come late: the
+  thread that ends an instruction often runs what waited for it first. So an instruction has ended, at the latest, when
+  one that uses its result starts on the same device.
+- On GPU each device has a plane, with a line for each stream, and an event for each kernel, with the stat `hlo_op`;
+  where a CUDA graph started it, that is the graph's own. There a kernel of NCCL is known by its name.
+- On TPU each device has a plane with a line `XLA Ops`; events are named by the instruction.
+
+A run is found by an annotation, whose event has the label as its name.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxquard.hlo import parse_module
+from jaxquard.pricing.communication.collectives import Kind, instruction_kinds
+from jaxquard.pricing.communication.exposed_time import Interval
+from jaxquard.pricing.communication.instruction_users import instruction_users
+
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """The instructions of a compiled program, as reading a trace needs them: their kinds and their users."""
+
+    kinds: Mapping[str, Kind]
+    users: Mapping[str, frozenset[str]]
+
+    @staticmethod
+    def of(text: str) -> "Instructions":
+        """From `executable.as_text()`."""
+        module = parse_module(text)
+        return Instructions(kinds=instruction_kinds(module), users=instruction_users(module))
+
+    @property
+    def communicate(self) -> bool:
+        return Kind.COLLECTIVE in self.kinds.values()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTrace:
+    """The work of one device in a run, as intervals in nanoseconds."""
+
+    compute: list[Interval] = field(default_factory=list)
+    communication: list[Interval] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTrace:
+    """One run: its length in nanoseconds, and what each device did; the virtual devices of a host are one."""
+
+    duration_ns: float
+    devices: Mapping[str, DeviceTrace]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """An event on a device.
+
+    Attributes:
+        ordinal: which of the virtual devices of a host.
+        is_kernel: whether nothing else runs inside it.
+        token: what the event that ends it has too; None if it ends by itself.
+    """
+
+    name: str
+    device: str
+    ordinal: Any
+    start_ns: float
+    end_ns: float
+    is_kernel: bool
+    token: Any
+
+
+def read_trace(data: Any, runs: Mapping[str, Instructions]) -> dict[str, RunTrace]:
+    """Returns a trace of each run.
+
+    Args:
+        data: a `jax.profiler.ProfileData`.
+        runs: for each label of a run, the instructions of its program.
+    """
+    windows, events, ends_ns = _read(data, runs.keys())
+    found = {}
+    for label, (start_ns, end_ns) in windows.items():
+        within = [event for event in events if start_ns <= event.start_ns < end_ns]
+        devices = _sort(within, runs[label], {**ends_ns, None: end_ns})
+        found[label] = RunTrace(duration_ns=end_ns - start_ns, devices=devices)
+    return found
+
+
+def _sort(events: Iterable[_Event], instructions: Instructions, ends_ns: Mapping[Any, float]) -> dict[str, DeviceTrace]:
+    """Returns the trace of each device."""
+    starts_ns: dict[tuple[Any, str], list[float]] = defaultdict(list)
+    for event in sorted(events, key=lambda event: event.start_ns):
+        starts_ns[event.ordinal, event.name].append(event.start_ns)
+    devices: dict[str, DeviceTrace] = defaultdict(DeviceTrace)
+    for event in events:
+        kind = _kind(event, instructions.kinds)
+        if kind is not Kind.CONTAINER:
+            trace = devices[event.device]
+            place = trace.communication if kind is Kind.COLLECTIVE else trace.compute
+            place.append((event.start_ns, _end_ns(event, instructions, starts_ns, ends_ns)))
+    return dict(devices)
+
+
+def _end_ns(
+    event: _Event,
+    instructions: Instructions,
+    starts_ns: Mapping[tuple[Any, str], list[float]],
+    ends_ns: Mapping[Any, float],
+) -> float:
+    """Returns its end: by its own event, by the one that marks it done, or by the start of its first user."""
+    if event.token is None:
+        return min(event.end_ns, ends_ns[None])
+    end_ns = min(ends_ns.get(event.token, event.end_ns), ends_ns[None])
+    for user in instructions.users.get(event.name, ()):
+        later_ns = starts_ns.get((event.ordinal, user), [])
+        position = bisect.bisect_right(later_ns, event.start_ns)
+        end_ns = min([end_ns, *later_ns[position : position + 1]])
+    return end_ns
+
+
+def _kind(event: _Event, kinds: Mapping[str, Kind]) -> Kind:
+    if event.is_kernel and "nccl" in event.name.lower():
+        return Kind.COLLECTIVE
+    kind = kinds.get(event.name, Kind.COMPUTE)
+    return Kind.COMPUTE if event.is_kernel and kind is Kind.CONTAINER else kind
+
+
+def _read(data: Any, labels: Any) -> tuple[dict[str, Interval], list[_Event], dict[Any, float]]:
+    """The windows of the runs, the events on devices, and when those ended that say so apart."""
+    windows: dict[str, Interval] = {}
+    events: list[_Event] = []
+    ends_ns: dict[Any, float] = {}
+    for plane in data.planes:
+        for line in plane.lines:
+            for event in line.events:
+                if event.name in labels:
+                    windows[event.name] = event.start_ns, event.end_ns
+                elif event.name.startswith("end: "):
+                    ends_ns[dict(event.stats).get("_c")] = event.end_ns
+                else:
+                    events += _device_events(plane.name, line.name, event)
+    ends_ns.pop(None, None)
+    return windows, events, ends_ns
+
+
+def _device_events(plane: str, line: str, event: Any) -> Iterator[_Event]:
+    """The event, if it is a device's."""
+    is_device, is_kernel = plane.startswith("/device:"), line.startswith("Stream")
+    if is_device and not (is_kernel or line == "XLA Ops"):
+        return
+    stats = dict(event.stats) if not is_device or is_kernel else {}
+    name = stats.get("hlo_op")
+    if is_kernel:
+        name = event.name if name is None or "nccl" in event.name.lower() else name
+    elif is_device:
+        name = event.name.split(" ")[0].removeprefix("%")
+    if name is not None:
+        yield _Event(
+            name=str(name),
+            device=plane if is_device else HOST,
+            ordinal=stats.get("device_ordinal"),
+            start_ns=event.start_ns,
+            end_ns=event.end_ns,
+            is_kernel=is_kernel,
+            token=stats.get("_p"),
+        )

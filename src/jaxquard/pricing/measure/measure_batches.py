@@ -1,0 +1,292 @@
+"""The work of one call of `MeasuredPricer`: look up, compile, run, keep, batch by batch."""
+
+import datetime
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxquard.pricing.cache import PriceCache
+from jaxquard.pricing.compile.compilers import CompileHere, Compilers
+from jaxquard.pricing.measure.environment import device_kind
+from jaxquard.pricing.measure.make_inputs import InputMaker
+from jaxquard.pricing.measure.memory import available_bytes, peak_bytes
+from jaxquard.pricing.measure.outcomes import Ledger, Meter, failure_of, over_limit
+from jaxquard.pricing.measure.paired_times import paired_program_times
+from jaxquard.pricing.measure.profile_runs import communication_shares
+from jaxquard.pricing.measure.reference_program import ReferenceProgram
+from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, spread_of
+from jaxquard.pricing.measure.timed_program import TimedProgram
+from jaxquard.pricing.measure.watched_run import WatchedRun
+from jaxquard.pricing.price import FailureReason, Price, Provenance
+from jaxquard.pricing.program.fingerprint import combine_keys
+from jaxquard.pricing.program.lower_program import lower_program, lowered_key
+from jaxquard.pricing.program.sharded_program import ShardedProgram
+
+# What may stay in memory beside all others takes at most one such part of it.
+_SMALL_SHARE = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One program to measure.
+
+    Attributes:
+        numbers: its places in the call; equal programs are measured once.
+        quick_key: the cheap key of its price; None if there is none.
+    """
+
+    numbers: tuple[int, ...]
+    program: ShardedProgram
+    group: Hashable
+    quick_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A job whose compilation has begun; `finish` waits for it, and `again` compiles once more, at once."""
+
+    job: Job
+    key: str
+    finish: Callable[[], Any]
+    again: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A job that can run."""
+
+    job: Job
+    key: str
+    executable: Any
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """The tools of one call of the pricer, and the ledger that takes its results.
+
+    Attributes:
+        are_compared: whether programs of a round are compared by their runs side by side (`paired_times`).
+    """
+
+    mesh: Mesh
+    effort: Effort
+    cache: PriceCache | None
+    compilers: Compilers
+    environment: str
+    num_profiled_runs: int
+    round_size: int
+    memory_limit_bytes: int | None
+    are_compared: bool
+    ledger: Ledger
+    best: BestTimes
+    reference: ReferenceProgram
+    watch: WatchedRun
+    meter: Meter
+
+    def measure(self, jobs: Sequence[Job], *, batch_size: int) -> None:
+        """Measures all; each batch is compiled, then run."""
+        batches = (self._begin(batch) for batch in _split(jobs, batch_size))
+        if self.compilers.may_overlap:
+            batches = _one_ahead(batches)
+        for begun in batches:
+            ready = list(self._finish(begun))
+            for together in self._rounds(ready):
+                with self.meter.during("running_s"):
+                    self._run(together)
+
+    def _begin(self, jobs: Iterable[Job]) -> list[_Begun]:
+        """Lowers jobs, looks whether what they lower to has a price, and lets the others be compiled."""
+        begun = []
+        for job in jobs:
+            try:
+                with self.meter.during("lowering_s"):
+                    lowered = lower_program(job.program, mesh=self.mesh)
+                    key = combine_keys(self.environment, lowered_key(lowered))
+            except Exception as error:  # A candidate that makes no sense to JAX; the others may.
+                self._set_aside(job, FailureReason.NO_LOWERING, error)
+                continue
+            known = None if self.cache is None else self.cache.find(key)
+            if known is not None:
+                self._settle(job, key, known, is_cached=True)
+                continue
+            free_outputs = tuple(spec is None for spec in job.program.out_specs)
+            with self.meter.during("compiling_s"):
+                finish = self.compilers.start(lowered, free_outputs=free_outputs)
+            again = CompileHere().start(lowered, free_outputs=free_outputs)
+            begun.append(_Begun(job=job, key=key, finish=finish, again=again))
+        return begun
+
+    def _finish(self, begun: Sequence[_Begun]) -> Iterator[_Ready]:
+        """Those that compiled and fit."""
+        for done, item in enumerate(begun):
+            self.ledger.report(f"compiling {done + 1} of {len(begun)}")
+            try:
+                with self.meter.during("compiling_s"):
+                    executable = self._compiled(item)
+                needed = peak_bytes(executable)
+            except Exception as error:  # The compiler refuses this candidate.
+                self._set_aside(item.job, FailureReason.NO_COMPILATION, error)
+                continue
+            available = self._available_for(needed)
+            if available is not None and needed > available:
+                for number in item.job.numbers:
+                    name = item.job.program.name
+                    self.ledger.settle(number, over_limit(name, needed_bytes=needed, available_bytes=available))
+                continue
+            yield _Ready(job=item.job, key=item.key, executable=executable, peak_bytes=needed)
+
+    def _compiled(self, begun: _Begun) -> Any:
+        """The outcome of compiling it.
+
+        A GPU's compiler tries kernels out on the device, and finds no memory for it if a round beside it takes all.
+        """
+        try:
+            return begun.finish()
+        except Exception as error:
+            reason = failure_of("", FailureReason.NO_COMPILATION, error).reason
+            if reason is not FailureReason.OUT_OF_MEMORY or not self.compilers.may_overlap:
+                raise
+        self.reference.stop()
+        return begun.again()
+
+    def _available_for(self, needed_bytes: int) -> int | None:
+        """The memory there is; before it is too little, our own program lets go of its part."""
+        available = self.memory_limit_bytes or available_bytes(self.mesh)
+        if available is not None and needed_bytes > available and self.memory_limit_bytes is None:
+            self.reference.stop()
+            available = available_bytes(self.mesh)
+        return available
+
+    def _rounds(self, ready: Sequence[_Ready]) -> Iterator[list[_Ready]]:
+        """Splits them into rounds whose programs fit into memory beside each other."""
+        available = self.memory_limit_bytes or available_bytes(self.mesh)
+        together: list[_Ready] = []
+        for item in ready:
+            total = sum(other.peak_bytes for other in together) + item.peak_bytes
+            if together and (len(together) == self.round_size or (available is not None and total > available)):
+                yield together
+                together = []
+            together.append(item)
+        if together:
+            yield together
+
+    def _run(self, together: Sequence[_Ready]) -> None:
+        """Times them in turns; what finds no memory beside the others is tried again alone."""
+        maker = InputMaker(self.mesh)
+        timed_programs: dict[int, TimedProgram] = {}
+        crowded: list[_Ready] = []
+
+        def reject(position: int, error: Exception) -> None:
+            timed_programs.pop(position, None)
+            failure = failure_of("", FailureReason.NO_RUN, error)
+            if failure.reason is FailureReason.OUT_OF_MEMORY and len(together) > 1:
+                crowded.append(together[position])
+            else:
+                self._set_aside(together[position].job, FailureReason.NO_RUN, error)
+
+        for position, item in enumerate(together):
+            try:
+                timed_programs[position] = TimedProgram(item.job.program, item.executable, mesh=self.mesh, maker=maker)
+            except Exception as error:  # Most likely no memory for its inputs.
+                reject(position, error)
+        self.reference.run(
+            timed_programs,
+            groups={position: item.job.group for position, item in enumerate(together)},
+            best=self.best,
+            effort=self.effort,
+            watch=self.watch,
+            on_error=reject,
+            on_round=self._tell_round,
+            small=[position for position, item in enumerate(together) if self._is_small(item)],
+        )
+        self._settle_all(together, timed_programs)
+        timed_programs.clear()
+        del maker
+        for item in crowded:
+            self.reference.stop()
+            self._run([item])
+
+    def _settle_all(self, together: Sequence[_Ready], timed_programs: Mapping[int, TimedProgram]) -> None:
+        """Notes the prices of what has run."""
+        shares = self._communication_shares(timed_programs)
+        times_s = self._times(timed_programs)
+        for position, timed in timed_programs.items():
+            item = together[position]
+            price = self._price(item, timed, time_s=times_s[position], share=shares.get(position))
+            self._settle(item.job, item.key, price)
+
+    def _tell_round(self, done: int, most: int) -> None:
+        # Others are soon done, and the program is of more interest.
+        if self.are_compared:
+            self.ledger.report(f"round {done} of at most {most}")
+
+    def _is_small(self, ready: _Ready) -> bool:
+        available = self.memory_limit_bytes or available_bytes(self.mesh)
+        return available is None or _SMALL_SHARE * ready.peak_bytes <= available
+
+    def _communication_shares(self, timed_programs: Mapping[int, TimedProgram]) -> Mapping[int, float]:
+        if self.num_profiled_runs == 0:
+            return {}
+        return communication_shares(
+            timed_programs, num_runs=self.num_profiled_runs, limit_s=self.effort.limit_s, watch=self.watch
+        )
+
+    def _times(self, timed_programs: Mapping[int, TimedProgram]) -> dict[int, float]:
+        """The seconds of each."""
+        num_warmups = self.effort.num_warmups
+        if self.are_compared:
+            return paired_program_times(timed_programs, num_warmups=num_warmups)
+        return {position: timed.minimum_s(num_warmups) for position, timed in timed_programs.items()}
+
+    def _price(self, ready: _Ready, timed: TimedProgram, *, time_s: float, share: float | None) -> Price:
+        counted = timed.times_s[self.effort.num_warmups :]
+        device = self.mesh.devices.flat[0]
+        return Price(
+            time_s=time_s,
+            compute_s=None if share is None else (1 - share) * time_s,
+            communication_s=None if share is None else share * time_s,
+            peak_bytes=ready.peak_bytes,
+            spread=None if timed.was_stopped_early else spread_of(counted),
+            provenance=Provenance(
+                pricer="measured",
+                jax_version=jax.__version__,
+                platform=device.platform,
+                device_kind=device_kind(self.mesh),
+                num_devices=self.mesh.size,
+                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                num_runs=len(counted),
+                was_stopped_early=timed.was_stopped_early,
+            ),
+        )
+
+    def _settle(self, job: Job, key: str, price: Price, *, is_cached: bool = False) -> None:
+        # One without the split that was asked for is used, but not kept.
+        is_whole = self.num_profiled_runs == 0 or price.communication_s is not None
+        if self.cache is not None and is_whole:
+            if not is_cached:
+                self.cache.store(key, price, name=job.program.name)
+            if job.quick_key is not None:
+                self.cache.add_alias(job.quick_key, key)
+        self.best.note(job.group, price.time_s)
+        for number in job.numbers:
+            self.ledger.settle(number, price, is_cached=is_cached)
+
+    def _set_aside(self, job: Job, reason: FailureReason, error: Exception) -> None:
+        for number in job.numbers:
+            self.ledger.settle(number, failure_of(job.program.name, reason, error))
+
+
+def _split(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
+    for start in range(0, len(jobs), size):
+        yield jobs[start : start + size]
+
+
+def _one_ahead(batches: Iterator[list[_Begun]]) -> Iterator[list[_Begun]]:
+    """Begins the next batch before it gives one."""
+    for one, _ in itertools.pairwise(itertools.chain(batches, [[]])):
+        yield one

@@ -1,0 +1,140 @@
+"""Outcomes of one call of a pricer: the results so far, the failures, and where the time went."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxquard.pricing.compile.compile_processes import CompileStalledError
+from jaxquard.pricing.measure.watched_run import StalledError
+from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Progress
+
+_NO_MEMORY = ("resource_exhausted", "out of memory", "unable to allocate", "memoryerror")
+
+
+def failure_of(name: str, reason: FailureReason, error: Exception) -> Failure:
+    """The failure that an error means; `reason` holds unless the error says more."""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, StalledError | CompileStalledError):
+        reason = FailureReason.TOO_SLOW
+    elif any(words in said.lower() for words in _NO_MEMORY):
+        reason = FailureReason.OUT_OF_MEMORY
+    lines = str(error).strip().splitlines()
+    return Failure(name=name, reason=reason, message=lines[0] if lines else type(error).__name__)
+
+
+def over_limit(name: str, *, needed_bytes: int, available_bytes: int) -> Failure:
+    """The failure of a program that is not even tried."""
+    message = f"it needs {needed_bytes / 1e9:.3g} GB on each device, which has {available_bytes / 1e9:.3g} GB"
+    return Failure(name=name, reason=FailureReason.OUT_OF_MEMORY, message=message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBreakdown:
+    """Seconds over all calls of a pricer; the first three do not overlap, and add up to nearly all that a caller waits.
+
+    Attributes:
+        lowering_s: making StableHLO of programs.
+        compiling_s: waiting for compilers.
+        running_s: running programs, with their inputs, warm-ups and profiled runs.
+        compile_work_s: what the compilers took, added up: in processes, the processor's time; else by the clock. More
+            than `compiling_s` where some work at a time, or while programs run. A compiler that works alone may use
+            several cores and take less than its part of this.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        >>> program = jq.pricing.ShardedProgram(
+        ...     name="x @ w",
+        ...     jaxpr=jax.make_jaxpr(jnp.matmul)(w, w),
+        ...     in_specs=(jax.P("x"), jax.P()),
+        ...     out_specs=(jax.P("x"),),
+        ... )
+        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, cache=None) as pricer:
+        ...     price = pricer.price(program)
+        ...     pricer.time_breakdown.running_s > 0
+        True
+    """
+
+    lowering_s: float = 0.0
+    compiling_s: float = 0.0
+    running_s: float = 0.0
+    compile_work_s: float = 0.0
+
+
+class Meter:
+    """Adds up seconds by part; compilers may report from threads."""
+
+    def __init__(self) -> None:
+        self._sums_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def during(self, part: Literal["lowering_s", "compiling_s", "running_s"]) -> Iterator[None]:
+        """Adds the time of a `with` block, however it ends."""
+        start_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._add(part, time.perf_counter() - start_s)
+
+    def add_compile_work(self, time_s: float) -> None:
+        """Counts what one compiler took for one program."""
+        self._add("compile_work_s", time_s)
+
+    @property
+    def time_breakdown(self) -> TimeBreakdown:
+        """The sums so far."""
+        with self._lock:
+            return TimeBreakdown(**self._sums_s)
+
+    def _add(self, part: str, time_s: float) -> None:
+        with self._lock:
+            self._sums_s[part] = self._sums_s.get(part, 0.0) + time_s
+
+
+class Ledger:
+    """The results of a call, by the places of the programs in it; reports progress as they come."""
+
+    def __init__(self, names: Sequence[str], on_progress: OnProgress | None) -> None:
+        self._names, self._on_progress = names, on_progress
+        self._results: dict[int, Price | Failure] = {}
+        self._num_cached = 0
+        self._start_s = time.monotonic()
+        if names:
+            self.report(names[0])
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._results
+
+    def settle(self, number: int, result: Price | Failure, *, is_cached: bool = False) -> None:
+        """Writes down a result."""
+        self._results[number] = result
+        self._num_cached += is_cached
+        self.report(self._names[number])
+
+    def report(self, name: str) -> None:
+        """Reports progress, with what is in work."""
+        if self._on_progress is not None:
+            self._on_progress(
+                Progress(
+                    done=len(self._results),
+                    total=len(self._names),
+                    name=name,
+                    num_cached=self._num_cached,
+                    left_s=self._left_s(),
+                )
+            )
+
+    def results(self) -> list[Price | Failure]:
+        """All of them, in the order of the programs."""
+        return [self._results[number] for number in range(len(self._names))]
+
+    def _left_s(self) -> float | None:
+        num_new = len(self._results) - self._num_cached
+        num_left = len(self._names) - len(self._results)
+        if num_left == 0:
+            return 0.0
+        return (time.monotonic() - self._start_s) / num_new * num_left if num_new else None

@@ -1,0 +1,61 @@
+"""A program as StableHLO for a mesh, and the key that no other program has.
+
+The text has no locations and no names of the user's, and is the same in every process, so two programs that compute
+the same in the same way share their price whatever they are called.
+"""
+
+import hashlib
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.sharding import Mesh, NamedSharding
+
+from jaxquard.pricing.program.compiler_options import compiler_options
+from jaxquard.pricing.program.drop_callbacks import drop_callbacks
+from jaxquard.pricing.program.insert_constraints import insert_constraints
+from jaxquard.pricing.program.sharded_program import ShardedProgram
+
+
+def lower_program(program: ShardedProgram, *, mesh: Mesh) -> Any:
+    """Lowers a program; all of its inputs are kept, and callbacks that return nothing are not."""
+    closed: Any = drop_callbacks(insert_constraints(program.jaxpr, program.constraints, mesh=mesh))
+    evaluate = core.jaxpr_as_fun(closed)
+
+    def priced(*inputs: jax.Array) -> list[jax.Array]:
+        return evaluate(*inputs)
+
+    jitted = jax.jit(
+        priced,
+        in_shardings=tuple(NamedSharding(mesh, spec) for spec in program.in_specs),
+        out_shardings=[None if spec is None else NamedSharding(mesh, spec) for spec in program.out_specs],
+        donate_argnums=usable_donations(program),
+        keep_unused=True,
+        compiler_options=compiler_options(closed, mesh=mesh),
+    )
+    return jitted.lower(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals))
+
+
+def usable_donations(program: ShardedProgram) -> tuple[int, ...]:
+    """The donated inputs that an output of the same type and sharding can reuse; JAX warns of the others."""
+    closed: Any = program.jaxpr
+    free = [_kind(aval, spec) for aval, spec in zip(closed.out_avals, program.out_specs, strict=True)]
+    usable = []
+    for position in sorted(program.donated):
+        kind = _kind(closed.in_avals[position], program.in_specs[position])
+        if kind in free:
+            free.remove(kind)
+            usable.append(position)
+    return tuple(usable)
+
+
+def _kind(aval: Any, spec: Any) -> tuple[Any, ...]:
+    axes = None if spec is None else tuple(spec)
+    while axes and axes[-1] is None:
+        axes = axes[:-1]
+    return aval.shape, aval.dtype, axes
+
+
+def lowered_key(lowered: Any) -> str:
+    """A hash of the text."""
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()

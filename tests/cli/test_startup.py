@@ -1,0 +1,75 @@
+"""Help, completion, usage errors and drawings come without JAX, and commands without what only others need."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.run_cli import environment
+
+SCRIPT = """
+import sys
+from jaxquard.cli.main import app
+try:
+    app(sys.argv[1:], prog_name="jaxquard")
+finally:
+    print(*sorted(sys.modules), file=sys.stderr)
+"""
+HEAVY = {"jax", "jaxlib", "numpy", "scipy", "pydantic", "optax", "ray"}
+
+
+def modules(*words, code=0, **more):
+    command = [sys.executable, "-c", SCRIPT, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(**more), timeout=120)
+    assert done.returncode == code, done.stderr
+    return set(done.stderr.splitlines()[-1].split()), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--version", 0),
+        ("--help", 0),
+        ("--bogus", 2),
+        ("demo --help", 0),
+        ("shard search --help", 0),
+        ("shard search", 2),
+        ("shard search gpt-tiny --mesh 2by4", 2),
+        ("shard compare gpt-tiny --devices x", 2),
+        ("gemm tune --model gpt5", 2),
+        ("gemm bench --dataflow up", 2),
+        ("demo --runtime threads", 2),
+        ("reproduce gpipe", 2),
+        ("list algorithms", 0),
+        ("list schedules", 0),
+        ("schedule zero-bubble-v --stages 8 --microbatches 16", 0),
+        ("schedule 1f1b --stages 4 --microbatches 8 --json", 0),
+        ("schedule 1f1b --stages 4", 2),
+    ],
+)
+def test_no_jax(words, code):
+    imported, _ = modules(*words.split(), code=code)
+    assert not imported & HEAVY
+    ours = [name for name in imported if name.startswith("jaxquard")]
+    assert len(ours) <= 60
+
+
+def test_completion_knows_commands_and_options():
+    for line, expected in {"jaxquard sch": "schedule", "jaxquard shard search --mem": "--memory-limit"}.items():
+        words = line.split()
+        count = str(len(words) - 1)
+        imported, shown = modules(_JAXQUARD_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=count)
+        assert shown.split() == [expected]
+        assert not imported & HEAVY
+
+
+def test_completion_can_be_shown():
+    _, shown = modules("--show-completion", "bash")
+    assert "_JAXQUARD_COMPLETE=complete_bash" in shown
+
+
+def test_a_subcommand_does_not_import_what_only_others_need():
+    imported, _ = modules("shard", "search", "--help")
+    assert "jaxquard.cli.shard.search" in imported
+    others = {"jaxquard.evaluate", "jaxquard.gemm", "jaxquard.calibrate", "jaxquard.cli.demo", "jaxquard.cli.gemm"}
+    assert not imported & others
