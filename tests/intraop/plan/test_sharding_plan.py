@@ -49,7 +49,7 @@ class TestRoundTrip:
         step, args = PATTERNS["mlp"]()
         prices = FakePricer(fails=lambda name: "zero 3" in name)
         mesh = mesh_of(data=2, model=4)
-        found = search_sharding(step, args, mesh=mesh, pricer=prices, batch_axis=None)
+        found = search_sharding(step, args, mesh=mesh, pricer=prices, every_combination=True)
         found.save(str(tmp_path / "plan.json"))
         assert load_sharding(tmp_path / "plan.json") == found
         assert any(isinstance(entry, tuple) for spec in found.specs.values() for entry in spec)
