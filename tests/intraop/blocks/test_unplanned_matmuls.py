@@ -42,14 +42,14 @@ def in_a_while(params, batch):
 
 def notes(loss):
     found = search_sharding(sgd(loss), ARGS, mesh=mesh_of(x=8), pricer=FakePricer(), num_finalists=0)
-    return [note for note in found.notes if note.startswith("products not seen")]
+    return [note for note in found.notes if note.startswith("matrix products not planned")]
 
 
 def test_a_scan_over_time_a_branch_and_a_while_are_named_with_their_lines():
     for loss, name in ((over_time, "scan"), (in_a_branch, "cond"), (in_a_while, "while")):
         (note,) = notes(loss)
         line = next(count for count, text in enumerate(LINES, 1) if f"lax.{name}" in text)
-        assert f"not planned: inside `{name}` at test_unseen_products.py:{line}" in note
+        assert f"not planned: inside `{name}` at test_unplanned_matmuls.py:{line}" in note
         assert "The compiler shards them" in note
 
 

@@ -243,5 +243,7 @@ def test_all_candidates_failed():
     apart = PricedSegment(
         times_s=(1.0,), sizes_bytes=(1,), entries=(0,), exits=(0,), reshards_s=np.full((1, 1), math.inf)
     )
-    with pytest.raises(ShardingError, match="segment 1 of 2 cannot be entered: every reshard from segment 0 to it was"):
+    with pytest.raises(
+        ShardingError, match="segment 1 of 2 cannot be entered: every reshard from segment 0 to it failed"
+    ):
         search_chain([first, apart], memory_limit_bytes=None)

@@ -40,7 +40,7 @@ def unplanned_matmuls(equations: Iterable[Equation]) -> tuple[str, ...]:
     if len(places) > len(named):
         named.append(f"{len(places) - len(named)} more")
     return (
-        f"products not seen, so not planned: {', '.join(named)}. The compiler shards them; of loops and "
+        f"matrix products not planned: {', '.join(named)}. The compiler shards them; of loops and "
         "branches, only a `lax.scan` over stacked weights is opened.",
     )
 
