@@ -97,7 +97,7 @@ def test_queries_and_keys_are_no_such_weights():
 
 
 def test_the_analysis_says_so_too():
-    assert "\n\nnote: products not seen, so not planned: inside `scan`" in analysis_text(analyse(sgd(over_time), ARGS))
+    assert "\n\nnote: matrix products not planned: inside `scan`" in analysis_text(analyse(sgd(over_time), ARGS))
 
 
 def test_what_was_opened_and_branches_without_products_are_not():
