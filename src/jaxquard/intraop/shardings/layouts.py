@@ -59,6 +59,10 @@ class Layouts:
         """Returns the sharding of a value; None if it is left to the compiler."""
         return self._spec(var, self.dims)
 
+    def specs(self, variables: Iterable[Var]) -> dict[Var, PartitionSpec]:
+        """Returns the shardings of values, without those that are left to the compiler."""
+        return {var: spec for var in variables if (spec := self.spec(var)) is not None}
+
     def entry_spec(self, var: Var) -> PartitionSpec | None:
         """Returns the sharding in which the segment wants a value from outside; None if it is left to the compiler."""
         found = self._spec(var, self.entries)

@@ -148,8 +148,9 @@ class _Parts:
         self.held: dict[Var, PartitionSpec] = {}
         self.routes: dict[tuple[SegmentPhase, Var], Route] = {}
         self._inputs: dict[Var, PartitionSpec] = {}
+        equations = self._analysis.graph.equations
         for number, (of_segment, interface) in self._layouts.items():
-            self._hold(of_segment, interface)
+            self.held |= of_segment.specs(var for place in interface.positions for var in equations[place].outvars)
             self._enter(number, of_segment, interface)
         for boundary_value in self._analysis.boundary_values.values():
             for use in boundary_value.uses:
@@ -178,11 +179,6 @@ class _Parts:
             held |= {copied.copies[stop, var]: spec for stop, spec in route if (stop, var) in copied.copies}
         specs = ((equation, output, held.get(var)) for equation, output, var in copied.results)
         return tuple((equation, output, spec) for equation, output, spec in specs if spec is not None)
-
-    def _hold(self, layouts: Layouts, interface: SegmentInterface) -> None:
-        equations = self._analysis.graph.equations
-        specs = ((var, layouts.spec(var)) for one in interface.positions for var in equations[one].outvars)
-        self.held.update((var, spec) for var, spec in specs if spec is not None)
 
     def _enter(self, segment: int, layouts: Layouts, interface: SegmentInterface) -> None:
         """Finds the shardings of a segment's inputs; state that is stored otherwise is gathered for its uses."""
