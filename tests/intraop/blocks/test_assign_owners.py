@@ -6,7 +6,7 @@ import pytest
 
 from jaxquard.intraop.blocks.match_backward import match_backward
 from jaxquard.intraop.shardings.layouts import StepLayouts
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import variables
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.scanned_zoo import scanned_types
@@ -75,7 +75,7 @@ class TestZoo:
         analysis = zoo(name, remat=remat)
         assert len(layers(analysis)) == 3
         for layer in layers(analysis):
-            assert arrays_between(analysis, layer, Phase.FORWARD) == [(8, 32, 64)]
+            assert arrays_between(analysis, layer, EquationPhase.FORWARD) == [(8, 32, 64)]
 
     @pytest.mark.parametrize(
         ("name", "remat"), [*((name, False) for name in DENSE), ("gpt-tiny", True), ("llama-tiny", True)]
@@ -83,13 +83,13 @@ class TestZoo:
     def test_one_gradient_enters_a_layer(self, name, remat):
         analysis = zoo(name, remat=remat)
         for layer in layers(analysis):
-            assert arrays_between(analysis, layer, Phase.BACKWARD) == [(8, 32, 64)]
+            assert arrays_between(analysis, layer, EquationPhase.BACKWARD) == [(8, 32, 64)]
 
     def test_no_weight_crosses_where_a_checkpoint_ends_before_a_norm(self):
         """BERT norms at the end of a layer, and a block ends before a norm: both have a part of the barrier."""
         analysis = zoo("bert-tiny", remat=True)
         for layer in layers(analysis):
-            crossing = arrays_between(analysis, layer, Phase.BACKWARD)
+            crossing = arrays_between(analysis, layer, EquationPhase.BACKWARD)
             assert set(crossing) <= {(8, 32, 64), (64,)}
             assert crossing.count((64,)) <= 1
 
@@ -98,7 +98,7 @@ class TestZoo:
         analysis = analyse(*zoo_types("moe-tiny", num_layers=4))
         assert [segment.kind for segment in analysis.segments] == [0, 1, 2, 1, 2, 3]
         for segment in analysis.segments[1:]:
-            assert arrays_between(analysis, segment, Phase.FORWARD) == [(8, 32, 64)]
+            assert arrays_between(analysis, segment, EquationPhase.FORWARD) == [(8, 32, 64)]
 
     @pytest.mark.parametrize("name", ZOO)
     def test_a_gradient_leaves_a_segment_for_the_value_that_enters_it(self, name):

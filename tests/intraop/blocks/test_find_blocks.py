@@ -9,7 +9,7 @@ import pytest
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.segments.analysis_text import analysis_text
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.source import source_line
 from tests.intraop.patterns import PATTERNS, accumulated, gptj
 from tests.intraop.steps import ZOO, analyse, inputs, names_of, sgd, weights, zoo_types
@@ -115,7 +115,7 @@ class TestTransformerLayers:
         attention = [
             position
             for position, found in analysis.graph.contractions.items()
-            if not found.has_state and analysis.graph.phases[position] is Phase.FORWARD
+            if not found.has_state and analysis.graph.phases[position] is EquationPhase.FORWARD
         ]
         assert [analysis.owners[position] for position in attention] == [0, 0]
         assert set(attention) < set(analysis.blocks[0].followers)
@@ -220,7 +220,7 @@ class TestForms:
             return step(state, batch)[1]["loss"]
 
         trained, evaluated = analyse(step, (state, batch)), analyse(evaluate, (state, batch))
-        assert set(evaluated.graph.phases) == {Phase.FORWARD}
+        assert set(evaluated.graph.phases) == {EquationPhase.FORWARD}
         # State is known by being returned, and here it is not: a table looks like data, its look-up begins no block.
         assert shape_of(evaluated)[0] == shape_of(trained)[0][1:]
 

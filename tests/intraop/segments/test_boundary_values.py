@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxquard.intraop.shardings.layouts import StepLayouts
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import evaluate, make_jaxpr, new_var, prune, rename
 from tests.intraop.boundary_steps import decoder_layers, skip_net
 from tests.intraop.same_numbers import check_step
@@ -28,7 +28,9 @@ def phase_of(analysis, var):
 
 
 def activations(analysis):
-    return [found for found in analysis.boundary_values.values() if phase_of(analysis, found.var) is Phase.FORWARD]
+    return [
+        found for found in analysis.boundary_values.values() if phase_of(analysis, found.var) is EquationPhase.FORWARD
+    ]
 
 
 def gradient_of(analysis, args, loss, boundary_value):
@@ -39,7 +41,7 @@ def gradient_of(analysis, args, loss, boundary_value):
     forward = [
         rename(equation, {boundary_value.var: taken}) if of_block[owner] > boundary_value.producer else equation
         for equation, owner, phase in zip(graph.equations, analysis.owners, graph.phases, strict=True)
-        if phase is Phase.FORWARD
+        if phase is EquationPhase.FORWARD
     ]
     after = evaluate(prune(make_jaxpr([*graph.step.jaxpr.invars, taken], forward, [loss])))
     (value,) = evaluate(prune(make_jaxpr(graph.step.jaxpr.invars, graph.equations, [boundary_value.var])))(*args)
@@ -81,7 +83,7 @@ class TestWhatTravels:
         analysis = analyse(*decoder_layers(3))
         memory = max(activations(analysis), key=lambda found: len(found.uses))
         assert memory.var.aval.shape == (8, 32, 64)
-        assert sum(phase is Phase.FORWARD for _, phase in memory.uses) == 3
+        assert sum(phase is EquationPhase.FORWARD for _, phase in memory.uses) == 3
 
     @pytest.mark.parametrize("num_layers", [4, 6])
     def test_layers_that_are_far_from_the_memory_are_alike(self, num_layers):
@@ -96,7 +98,11 @@ class TestWhatTravels:
     def test_what_a_barrier_hands_through_does_not_go_back_and_forth(self):
         """BERT's barrier belongs to the layer before, and hands a gradient through from one place after to another."""
         analysis = analyse(*zoo_types("bert-tiny", remat=True))
-        late = [found for found in analysis.boundary_values.values() if phase_of(analysis, found.var) is Phase.BACKWARD]
+        late = [
+            found
+            for found in analysis.boundary_values.values()
+            if phase_of(analysis, found.var) is EquationPhase.BACKWARD
+        ]
         assert all(found.value is not None for found in late)
         gradients = [found for found in late if analysis.graph.first(found.var) is found.var]
         assert len(gradients) == len(analysis.segments) - 1

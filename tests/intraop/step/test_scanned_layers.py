@@ -13,7 +13,7 @@ from jaxquard.intraop.plan.sharded_step import CompiledStep
 from jaxquard.intraop.segments.analysis_text import analysis_text
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.intraop.step.parts import Part, stacked_specs
+from jaxquard.intraop.step.parts import LeafPart, stacked_specs
 from jaxquard.pricing.program.fingerprint import Fingerprints
 from tests.intraop.blocks.test_find_blocks import shape_of
 from tests.intraop.fake_pricer import FakePricer
@@ -187,12 +187,12 @@ class TestPlan:
         assert after["up"].sharding.is_equivalent_to(wanted, 3)
 
     def test_a_leaf_is_kept_as_most_of_its_layers_want_it(self):
-        parts = [Part(leaf=0), *(Part(leaf=1, index=(layer,)) for layer in range(3))]
+        parts = [LeafPart(leaf=0), *(LeafPart(leaf=1, index=(layer,)) for layer in range(3))]
         specs = [PartitionSpec("x"), PartitionSpec("x"), PartitionSpec(None, "x"), PartitionSpec(None, "x", None)]
         assert stacked_specs(parts, specs) == [PartitionSpec("x"), PartitionSpec(None, None, "x")]
 
     def test_parts_of_a_leaf_may_be_of_different_depth(self):
-        parts = [Part(leaf=0, index=index) for index in ((0, 0), (0, 1), (1,), (2,), (3,))]
+        parts = [LeafPart(leaf=0, index=index) for index in ((0, 0), (0, 1), (1,), (2,), (3,))]
         deep, flat = PartitionSpec(None, "x"), PartitionSpec(None, None, "x")
         assert stacked_specs(parts, [deep, deep, flat, flat, flat]) == [PartitionSpec(None, None, None, "x")]
         rows = PartitionSpec(None, "x")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from jaxquard.intraop.blocks.block import Block
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches
-from jaxquard.intraop.step.phases import COPIES, Phase
+from jaxquard.intraop.step.phases import COPIES, EquationPhase
 from jaxquard.ir.jaxpr_tools import Var, variables
 
 
@@ -39,16 +39,16 @@ def assign_owners(graph: StepGraph, blocks: Sequence[Block], matches: Matches) -
 def _assign_forward(graph: StepGraph, owners: list[int | None]) -> None:
     """Gives input branches to their first user; what only the backward uses, or is a result, to its inputs' block."""
     for position in reversed(range(len(owners))):
-        if owners[position] is None and graph.phases[position] is Phase.FORWARD:
+        if owners[position] is None and graph.phases[position] is EquationPhase.FORWARD:
             consumers = [
                 owners[user]
                 for var in graph.equations[position].outvars
                 for user in graph.users.get(var, ())
-                if graph.phases[user] is Phase.FORWARD
+                if graph.phases[user] is EquationPhase.FORWARD
             ]
             owners[position] = min((consumer for consumer in consumers if consumer is not None), default=None)
     for position, equation in enumerate(graph.equations):
-        if owners[position] is None and graph.phases[position] is Phase.FORWARD:
+        if owners[position] is None and graph.phases[position] is EquationPhase.FORWARD:
             sources = [graph.definitions.get(var) for var in variables(equation.invars)]
             known = [_first_use(graph, owners, source) for source in sources if source is not None]
             owners[position] = max((owner for owner in known if owner is not None), default=None)
@@ -58,7 +58,7 @@ def _assign_backward(graph: StepGraph, owners: list[int | None], matches: Matche
     """Assigns the backward, and returns the equations whose block follows from a forward one."""
     anchored: set[int] = set()
     for position, equation in enumerate(graph.equations):
-        if graph.phases[position] is not Phase.BACKWARD:
+        if graph.phases[position] is not EquationPhase.BACKWARD:
             continue
         partner = matches.partners.get(position)
         if partner is not None:
@@ -78,7 +78,7 @@ def _assign_backward(graph: StepGraph, owners: list[int | None], matches: Matche
             made = graph.definitions.get(graph.first(var))
             if source is not None:
                 forward.append(_first_use(graph, owners, source))
-            elif made is not None and graph.phases[made] is Phase.BACKWARD:
+            elif made is not None and graph.phases[made] is EquationPhase.BACKWARD:
                 backward.append(owners[made])
         forward, backward = ([owner for owner in found if owner is not None] for found in (forward, backward))
         if forward:
@@ -87,7 +87,7 @@ def _assign_backward(graph: StepGraph, owners: list[int | None], matches: Matche
         elif backward:
             owners[position] = min(backward)
     for position in reversed(range(len(owners))):
-        if owners[position] is None and graph.phases[position] is Phase.BACKWARD:
+        if owners[position] is None and graph.phases[position] is EquationPhase.BACKWARD:
             consumers = Counter(_owners_of_users(graph, owners, position))
             # Most of them: a checkpoint's barrier has all weights of a layer, and what the next layer computes again.
             owners[position] = max(consumers, key=lambda owner: (consumers[owner], owner), default=None)
@@ -97,10 +97,10 @@ def _assign_backward(graph: StepGraph, owners: list[int | None], matches: Matche
 def _forward_source(graph: StepGraph, var: Var) -> int | None:
     """Returns the forward equation that computes a value, or did first; None if several do (equal masks)."""
     source = graph.definitions.get(var)
-    if source is None or graph.phases[source] is not Phase.FORWARD:
+    if source is None or graph.phases[source] is not EquationPhase.FORWARD:
         first = graph.first(var)
         source = None if first in graph.repeated else graph.definitions.get(first)
-    return source if source is not None and graph.phases[source] is Phase.FORWARD else None
+    return source if source is not None and graph.phases[source] is EquationPhase.FORWARD else None
 
 
 def _first_use(graph: StepGraph, owners: list[int | None], source: int) -> int | None:
@@ -109,7 +109,7 @@ def _first_use(graph: StepGraph, owners: list[int | None], source: int) -> int |
         owners[user]
         for var in graph.equations[source].outvars
         for user in graph.users.get(var, ())
-        if graph.phases[user] is Phase.FORWARD
+        if graph.phases[user] is EquationPhase.FORWARD
     ]
     return min((consumer for consumer in consumers if consumer is not None), default=owners[source])
 
@@ -119,7 +119,7 @@ def _state_owners(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
     states: dict[Var, int] = {}
     for var in graph.step.jaxpr.invars:
         # The barrier of a checkpoint around all layers has all their weights, and is in one block.
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
+        for phase in (EquationPhase.FORWARD, EquationPhase.BACKWARD):
             consumers = [owners[user] for user in graph.users.get(var, ()) if graph.phases[user] is phase]
             known = [consumer for consumer in consumers if consumer is not None]
             if known:
@@ -130,8 +130,8 @@ def _state_owners(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
 
 def _assign_update(graph: StepGraph, owners: list[int | None], states: dict[Var, int]) -> None:
     for position, equation in enumerate(graph.equations):
-        is_left = owners[position] is None and graph.phases[position] is Phase.FORWARD
-        if graph.phases[position] is not Phase.UPDATE and not is_left:
+        is_left = owners[position] is None and graph.phases[position] is EquationPhase.FORWARD
+        if graph.phases[position] is not EquationPhase.UPDATE and not is_left:
             continue
         arrays: list[int] = []
         scalars: list[int] = []
@@ -152,11 +152,11 @@ def _pull_gradients(graph: StepGraph, owners: list[int | None], anchored: set[in
     """Moves what follows from no forward value, and only feeds the update of one block, there: a bias's gradient."""
     only_updates: set[int] = set()
     for position in reversed(range(len(owners))):
-        if graph.phases[position] is not Phase.BACKWARD or position in anchored:
+        if graph.phases[position] is not EquationPhase.BACKWARD or position in anchored:
             continue
         consumers = {user for var in graph.equations[position].outvars for user in graph.users.get(var, ())}
         if not consumers or any(
-            graph.phases[user] is not Phase.UPDATE and user not in only_updates for user in consumers
+            graph.phases[user] is not EquationPhase.UPDATE and user not in only_updates for user in consumers
         ):
             continue
         only_updates.add(position)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from jaxquard.intraop.blocks.contraction import Contraction, find_contraction
-from jaxquard.intraop.step.phases import Phase, depend_on, find_phases, same_values
+from jaxquard.intraop.step.phases import EquationPhase, depend_on, find_phases, same_values
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.dependence import Dependences, Memo, dependences
 from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, users, variables
@@ -24,7 +24,7 @@ class StepGraph:
         return self.step.jaxpr.eqns
 
     @cached_property
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[EquationPhase]:
         return find_phases(self.equations)
 
     @cached_property
@@ -45,7 +45,7 @@ class StepGraph:
     @cached_property
     def repeated(self) -> set[Var]:
         """First variables whose value the forward computes more than once."""
-        forward = Phase.FORWARD
+        forward = EquationPhase.FORWARD
         return {first for var, first in self.first_values.items() if self.phases[self.definitions[var]] is forward}
 
     @cached_property
@@ -61,7 +61,7 @@ class StepGraph:
         """The contractions of the forward, by position."""
         found = {}
         for position, (equation, phase) in enumerate(zip(self.equations, self.phases, strict=True)):
-            if phase is Phase.FORWARD:
+            if phase is EquationPhase.FORWARD:
                 contraction = find_contraction(equation, position, data_vars=self.data_vars)
                 if contraction is not None:
                     found[position] = contraction

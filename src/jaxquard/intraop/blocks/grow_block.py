@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from jaxquard.intraop.blocks.block import Needs, ShardedDims
 from jaxquard.intraop.blocks.contraction import Contraction, Partition
 from jaxquard.intraop.blocks.graph import StepGraph
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.dependence import Dependences, can_partition
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
 
@@ -106,7 +106,7 @@ def grow_block(
         push_users(out)
     while waiting and (limit is None or len(growth.positions) < limit):
         position = heapq.heappop(waiting)
-        if graph.phases[position] is not Phase.FORWARD or is_grouped(position):
+        if graph.phases[position] is not EquationPhase.FORWARD or is_grouped(position):
             continue
         bit = graph.bit(position) if position in graph.contractions else 0
         waits = graph.ancestors[position] & ~(grouped | own | bit)
@@ -206,14 +206,16 @@ def trim_block(graph: StepGraph, growth: Growth, *, keep: Collection[int]) -> No
     inside = set(growth.positions)
 
     def is_used_after(var: Var) -> bool:
-        return any(user not in inside and graph.phases[user] is Phase.FORWARD for user in graph.users.get(var, ()))
+        return any(
+            user not in inside and graph.phases[user] is EquationPhase.FORWARD for user in graph.users.get(var, ())
+        )
 
     for position in reversed(growth.positions):
         equation = graph.equations[position]
         if position in keep or position in graph.contractions:
             continue
         users = {user for var in equation.outvars for user in graph.users.get(var, ())}
-        forward = [user for user in users if graph.phases[user] is Phase.FORWARD]
+        forward = [user for user in users if graph.phases[user] is EquationPhase.FORWARD]
         own = [var for var in variables(equation.invars) if var in growth.reached_by]
         if own and not inside.intersection(forward) and all(map(is_used_after, own)):
             inside.remove(position)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxquard.intraop.blocks.graph import StepGraph
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 
@@ -63,7 +63,7 @@ def match_backward(graph: StepGraph) -> Matches:
 
 
 def _is_backward_product(graph: StepGraph, position: int, equation: Equation) -> bool:
-    is_product = equation.primitive.name == "dot_general" and graph.phases[position] is Phase.BACKWARD
+    is_product = equation.primitive.name == "dot_general" and graph.phases[position] is EquationPhase.BACKWARD
     return is_product and graph.first(equation.outvars[0]) is equation.outvars[0]
 
 

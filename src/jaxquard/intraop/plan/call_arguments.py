@@ -130,7 +130,7 @@ class LeafPlacer:
         # New leaves of a call that has not ended yet, and may fail.
         self._seen: dict[int, weakref.ref[Any]] = {}
 
-    def newcomers(self, leaves: Sequence[Any]) -> list[int]:
+    def new_leaves(self, leaves: Sequence[Any]) -> list[int]:
         """Returns the places of leaves that are not known."""
         return [
             place for place, (leaf, known) in enumerate(zip(leaves, self._known, strict=True)) if known() is not leaf
@@ -166,7 +166,7 @@ class LeafPlacer:
         self._seen = {place: weakref.ref(leaves[place]) for place in there}
         return placed
 
-    def strangers(self, leaves: Sequence[Any]) -> list[int]:
+    def foreign_leaves(self, leaves: Sequence[Any]) -> list[int]:
         """Returns the places of leaves that are no results of the last call."""
         made = {id(result()) for result in self._results}
         return [place for place, leaf in enumerate(leaves) if id(leaf) not in made]

@@ -94,7 +94,7 @@ _MOST_DEEP_REMEASURED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Remeasured:
     """All predictions, some with new times.
 
     Attributes:
@@ -115,7 +115,7 @@ def remeasure_finalists(
     memory_limit_bytes: int | None,
     pricer: Pricer,
     on_progress: OnProgress | None = None,
-) -> Comparison:
+) -> Remeasured:
     """Prices the closest finalists and the baselines again, side by side.
 
     Args:
@@ -132,14 +132,14 @@ def remeasure_finalists(
     others = [place for place in running if place >= num_finalists] if nearest else []
     chosen = _equal(plans, [*itertools.chain(*nearest), *others])
     if len(chosen) < 2:
-        return Comparison(predictions=tuple(predictions))
+        return Remeasured(predictions=tuple(predictions))
     firsts = [plans[places[0]] for places in chosen]
     compared = list(predictions)
     times_s = compare_all(prices, firsts, pricer=pricer, on_progress=on_progress)
     for places, time_s in zip(chosen, times_s, strict=True):
         for place in places:
             compared[place] = replace(compared[place], time_s=time_s)
-    return Comparison(predictions=tuple(compared), remeasured=tuple(sorted(itertools.chain(*chosen))))
+    return Remeasured(predictions=tuple(compared), remeasured=tuple(sorted(itertools.chain(*chosen))))
 
 
 def _equal(plans: Sequence[CandidatePlan], places: Sequence[int]) -> list[list[int]]:

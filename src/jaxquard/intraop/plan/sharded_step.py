@@ -108,7 +108,7 @@ class CompiledStep:
         leaves, tree = jax.tree.flatten(args)
         if tree != self.step.in_tree:
             raise TypeError(f"the step was planned for arguments {self.step.in_tree}, but found {tree}.")
-        new = self._placer.newcomers(leaves)
+        new = self._placer.new_leaves(leaves)
         if new:
             self._look_at(args, leaves, new)
         own = without_repeats(leaves, others=self._constant_ids)
@@ -131,7 +131,7 @@ class CompiledStep:
         placed = self._placer.place(leaves, new)
         if self._donated.isdisjoint(new):
             return placed
-        return with_own_buffers([*placed, *constants], places=self._placer.strangers(leaves))[: len(placed)]
+        return with_own_buffers([*placed, *constants], places=self._placer.foreign_leaves(leaves))[: len(placed)]
 
     def _placed_constants(self) -> list[Any]:
         """Returns the arrays that the step closes over, placed once; inside another trace they are part of that."""

@@ -19,11 +19,11 @@ from functools import cached_property
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.intraop.step.phases import COPIES, Phase
+from jaxquard.intraop.step.phases import COPIES, EquationPhase
 from jaxquard.ir.jaxpr_tools import Var, size_bytes, variables
 
 # The number of a segment, and one of its phases.
-SegmentPhase = tuple[int, Phase]
+SegmentPhase = tuple[int, EquationPhase]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,13 @@ def find_boundary_values(
         for boundary_value in _crossing_values(graph, places)
         if _is_activation(graph, boundary_value, matches)
     ]
-    forward = [found for found in crossing if _phase(graph, found.var) is Phase.FORWARD]
+    forward = [found for found in crossing if _phase(graph, found.var) is EquationPhase.FORWARD]
     finder = _ValueFinder(graph, matches, forward)
     found: dict[Var, BoundaryValue] = {}
     for boundary_value in crossing:
         var = boundary_value.var
-        value = None if _phase(graph, var) is Phase.FORWARD else finder.value_of(boundary_value)
-        if value is not None or var in matches.cotangents or _phase(graph, var) is Phase.FORWARD:
+        value = None if _phase(graph, var) is EquationPhase.FORWARD else finder.value_of(boundary_value)
+        if value is not None or var in matches.cotangents or _phase(graph, var) is EquationPhase.FORWARD:
             found[var] = replace(boundary_value, value=value)
     return found
 
@@ -102,13 +102,13 @@ class _Places:
 def _crossing_values(graph: StepGraph, places: _Places) -> Iterable[BoundaryValue]:
     """Yields the arrays that one segment computes and others use, without those of the update."""
     for position, equation in enumerate(graph.equations):
-        for var in equation.outvars if graph.phases[position] is not Phase.UPDATE else ():
+        for var in equation.outvars if graph.phases[position] is not EquationPhase.UPDATE else ():
             here = places.of_output(position, var)
-            consumers = [user for user in graph.users.get(var, ()) if graph.phases[user] is not Phase.UPDATE]
+            consumers = [user for user in graph.users.get(var, ()) if graph.phases[user] is not EquationPhase.UPDATE]
             sides = {user: (places.of_use(user, var), graph.phases[user]) for user in consumers if var.aval.shape}
             sides = {user: side for user, side in sides.items() if side[0] != here}
             if sides:
-                late = [user for user, (_, phase) in sides.items() if phase is Phase.BACKWARD]
+                late = [user for user, (_, phase) in sides.items() if phase is EquationPhase.BACKWARD]
                 yield BoundaryValue(
                     var=var,
                     producer=here,
@@ -128,7 +128,7 @@ def _is_activation(graph: StepGraph, boundary_value: BoundaryValue, matches: Mat
     return graph.ancestors[graph.definitions[var]] != 0
 
 
-def _phase(graph: StepGraph, var: Var) -> Phase:
+def _phase(graph: StepGraph, var: Var) -> EquationPhase:
     return graph.phases[graph.definitions[var]]
 
 
@@ -146,7 +146,7 @@ class _ValueFinder:
     def value_of(self, boundary_value: BoundaryValue) -> Var | None:
         first = self.graph.first(boundary_value.var)
         if first is not boundary_value.var:
-            return first if _phase(self.graph, first) is Phase.FORWARD else self.values.get(first)
+            return first if _phase(self.graph, first) is EquationPhase.FORWARD else self.values.get(first)
         self.values[first] = self._nearest(boundary_value)
         return self.values[first]
 
@@ -177,23 +177,27 @@ class _ValueFinder:
         """The contractions that depend on each value."""
         contractions = self.graph.contractions
         bits = {position: self.graph.bit(position) for position in contractions}
-        return self._reach(reversed(range(len(self.graph.equations))), bits, Phase.FORWARD, is_up=True)
+        return self._reach(reversed(range(len(self.graph.equations))), bits, EquationPhase.FORWARD, is_up=True)
 
     @cached_property
     def _masks_before(self) -> dict[Var, int]:
         """The forward contractions whose backward each gradient depends on."""
-        return self._reach(range(len(self.graph.equations)), self._partner_bits, Phase.BACKWARD, is_up=False)
+        return self._reach(range(len(self.graph.equations)), self._partner_bits, EquationPhase.BACKWARD, is_up=False)
 
     @cached_property
     def _masks_after(self) -> dict[Var, int]:
         """The forward contractions whose backward depends on each gradient."""
-        return self._reach(reversed(range(len(self.graph.equations))), self._partner_bits, Phase.BACKWARD, is_up=True)
+        return self._reach(
+            reversed(range(len(self.graph.equations))), self._partner_bits, EquationPhase.BACKWARD, is_up=True
+        )
 
     @cached_property
     def _partner_bits(self) -> dict[int, int]:
         return {position: self.graph.bit(forward) for position, forward in self.matches.partners.items()}
 
-    def _reach(self, positions: Iterable[int], bits: Mapping[int, int], phase: Phase, *, is_up: bool) -> dict[Var, int]:
+    def _reach(
+        self, positions: Iterable[int], bits: Mapping[int, int], phase: EquationPhase, *, is_up: bool
+    ) -> dict[Var, int]:
         """Propagates the bits of a phase's equations from outputs to inputs (`is_up`), or from inputs to outputs."""
         masks: dict[Var, int] = {}
         for position in positions:
@@ -257,7 +261,7 @@ def find_interface(
         outputs=outputs,
         arriving=arriving,
         leaving=leaving,
-        entry=_largest(found.var for found in arriving if (number, Phase.FORWARD) in found.uses),
+        entry=_largest(found.var for found in arriving if (number, EquationPhase.FORWARD) in found.uses),
     )
 
 

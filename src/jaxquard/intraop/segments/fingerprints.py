@@ -18,7 +18,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
 from jaxquard.ir.operations import MATMULS
 
@@ -132,7 +132,7 @@ def _other_products(graph: StepGraph, blocks: Sequence[Block], owners: Sequence[
     """Returns for each block the products of its forward that are no contractions."""
     found: dict[int, list[Hashable]] = {block.number: [] for block in blocks}
     for position, equation in enumerate(graph.equations):
-        is_forward = graph.phases[position] is Phase.FORWARD
+        is_forward = graph.phases[position] is EquationPhase.FORWARD
         if is_forward and equation.primitive.name in _HEAVY and position not in graph.contractions:
             found[owners[position]].append(_shape_of(equation))
     return [tuple(found[block.number]) for block in blocks]
@@ -170,7 +170,7 @@ def _owners_of_convolutions(graph: StepGraph, owners: Sequence[int]) -> list[int
     return [
         owner
         for equation, phase, owner in steps
-        if phase is Phase.BACKWARD and equation.primitive.name == "conv_general_dilated"
+        if phase is EquationPhase.BACKWARD and equation.primitive.name == "conv_general_dilated"
     ]
 
 
@@ -181,7 +181,7 @@ def _recomputed(graph: StepGraph) -> list[int]:
         first
         for position, first in firsts
         if first in graph.contractions
-        and graph.phases[position] is not Phase.FORWARD
+        and graph.phases[position] is not EquationPhase.FORWARD
         and graph.equations[position].primitive is graph.equations[first].primitive
     ]
 
@@ -196,5 +196,7 @@ def _replaced(graph: StepGraph, owners: Sequence[int]) -> Counter[tuple[int, tup
     }
     positions = [(graph.definitions[var], var) for var in results if var in graph.definitions]
     return Counter(
-        (owners[position], var.aval.shape) for position, var in positions if graph.phases[position] is Phase.UPDATE
+        (owners[position], var.aval.shape)
+        for position, var in positions
+        if graph.phases[position] is EquationPhase.UPDATE
     )

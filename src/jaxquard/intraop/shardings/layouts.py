@@ -21,7 +21,7 @@ from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.boundary_values import SegmentInterface, find_interface
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.segments.strategies import Strategy
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.dependence import can_partition
 from jaxquard.ir.jaxpr_tools import Var, is_var
 
@@ -310,7 +310,7 @@ class _AxisLayout:
                     self.late.update([var] if is_late else [])
                 continue
             self._shard(var, dim, is_late=is_late)
-            if position is not None and self.graph.phases[position] is not Phase.BACKWARD:
+            if position is not None and self.graph.phases[position] is not EquationPhase.BACKWARD:
                 waiting.extend(self._inputs(position, var, dim))
 
     def _inputs(self, position: int, var: Var, dim: int | None) -> Iterable[tuple[Var, int | None]]:

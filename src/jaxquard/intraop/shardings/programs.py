@@ -28,7 +28,7 @@ from jaxquard.intraop.segments.boundary_values import BoundaryValue, SegmentInte
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.shardings.boundaries import role_of
 from jaxquard.intraop.shardings.layouts import Assignment, Layouts, StepLayouts, Storage
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, close, make_jaxpr, rename, splice_traced, variables
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
@@ -188,15 +188,15 @@ class _Parts:
             if spec is not None:
                 self._inputs.setdefault(var, spec)
             if stored is not None and used is not None:
-                for phase in (Phase.FORWARD, Phase.BACKWARD):
+                for phase in (EquationPhase.FORWARD, EquationPhase.BACKWARD):
                     use = segment, phase
                     self.routes[use, var] = ((use, used),)
 
     def _route(self, boundary_value: BoundaryValue, use: SegmentPhase) -> Route:
         """Returns the way of a value to a use, through these segments."""
         segment, phase = use
-        if boundary_value.is_saved and (segment, Phase.FORWARD) in boundary_value.uses:
-            phase = Phase.FORWARD
+        if boundary_value.is_saved and (segment, EquationPhase.FORWARD) in boundary_value.uses:
+            phase = EquationPhase.FORWARD
         used = {place for place, _ in boundary_value.uses}
         route = []
         for place in boundary_value.segments_to(segment):

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.intraop.step.parts import Part, by_leaf, stacked_specs
+from jaxquard.intraop.step.parts import LeafPart, by_leaf, stacked_specs
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import (
     Equation,
@@ -67,7 +67,7 @@ def write_whole_step(
     )
 
 
-def _places(parts: Sequence[Part]) -> list[list[int]]:
+def _places(parts: Sequence[LeafPart]) -> list[list[int]]:
     """Returns, for each leaf, the places of its parts."""
     return [places for _, places in sorted(by_leaf(parts).items())]
 
@@ -129,7 +129,7 @@ def _take(leaf: jax.Array, index: Sequence[int]) -> jax.Array:
     return leaf
 
 
-def _join(parts: Sequence[Part], values: Sequence[jax.Array]) -> jax.Array:
+def _join(parts: Sequence[LeafPart], values: Sequence[jax.Array]) -> jax.Array:
     """Stacks the parts of a leaf, which are in order."""
     if not parts[0].index:
         return values[0]
@@ -137,7 +137,7 @@ def _join(parts: Sequence[Part], values: Sequence[jax.Array]) -> jax.Array:
     for place, part in enumerate(parts):
         inner.setdefault(part.index[0], []).append(place)
     joined = [
-        _join([Part(leaf=0, index=parts[place].index[1:]) for place in places], [values[place] for place in places])
+        _join([LeafPart(leaf=0, index=parts[place].index[1:]) for place in places], [values[place] for place in places])
         for places in inner.values()
     ]
     return jnp.stack(joined)

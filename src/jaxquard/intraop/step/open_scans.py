@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxquard.intraop.step.find_stacks import Scan, Stacks, find_stacks, is_copy, stacks_met
 from jaxquard.intraop.step.layer_rules import LayerForm, Rearranged, layer_form, num_layers, rearranged
-from jaxquard.intraop.step.parts import Part, pair_parts
+from jaxquard.intraop.step.parts import LeafPart, pair_parts
 from jaxquard.intraop.step.stack_values import FromNothing, StackValues, count_layers, layer_type, numbers_of_layers
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, make_jaxpr, new_var, prune, substitute, variables
 
@@ -32,8 +32,8 @@ class FlatStep:
 
     jaxpr: Jaxpr
     constants: tuple[Any, ...]
-    inputs: tuple[Part, ...]
-    outputs: tuple[Part, ...]
+    inputs: tuple[LeafPart, ...]
+    outputs: tuple[LeafPart, ...]
 
 
 def open_scans(step: FlatStep, *, results: Sequence[int | None]) -> FlatStep:
@@ -74,7 +74,7 @@ class _Writer(StackValues):
     def write(self) -> FlatStep:
         step, jaxpr = self.step, self.step.jaxpr
         inputs: list[Var] = []
-        in_parts: list[Part] = []
+        in_parts: list[LeafPart] = []
         for var, part in zip(jaxpr.invars, step.inputs, strict=False):
             made, parts = self._input(var, part)
             inputs.extend(made)
@@ -84,7 +84,7 @@ class _Writer(StackValues):
         for place, equation in enumerate(jaxpr.eqns):
             self._write(place, equation)
         outputs: list[Any] = []
-        out_parts: list[Part] = []
+        out_parts: list[LeafPart] = []
         for atom, part in zip(jaxpr.outvars, step.outputs, strict=True):
             made, parts = self._output(atom, part)
             outputs.extend(made)
@@ -97,14 +97,14 @@ class _Writer(StackValues):
             outputs=tuple(out_parts),
         )
 
-    def _input(self, var: Var, part: Part) -> tuple[list[Var], list[Part]]:
+    def _input(self, var: Var, part: LeafPart) -> tuple[list[Var], list[LeafPart]]:
         if var not in self.stacks.values:
             self.whole[var] = var
             return [var], [part]
         self.layers[var] = [new_var(layer_type(var)) for _ in range(var.aval.shape[0])]
         return self.layers[var], _parts(part, len(self.layers[var]))
 
-    def _output(self, atom: Any, part: Part) -> tuple[list[Any], list[Part]]:
+    def _output(self, atom: Any, part: LeafPart) -> tuple[list[Any], list[LeafPart]]:
         if not is_var(atom) or atom not in self.stacks.values:
             return [self.joined(atom)], [part]
         layers = self.in_layers(atom)
@@ -249,5 +249,5 @@ def _named(inner: Equation, scan: Equation) -> Equation:
     return inner.replace(source_info=inner.source_info.replace(name_stack=names))
 
 
-def _parts(part: Part, count: int) -> list[Part]:
-    return [Part(leaf=part.leaf, index=(*part.index, layer)) for layer in range(count)]
+def _parts(part: LeafPart, count: int) -> list[LeafPart]:
+    return [LeafPart(leaf=part.leaf, index=(*part.index, layer)) for layer in range(count)]

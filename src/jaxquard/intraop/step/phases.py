@@ -27,7 +27,7 @@ def depend_on(equations: Sequence[Equation], sources: Collection[Var]) -> set[Va
     return found
 
 
-class Phase(enum.Enum):
+class EquationPhase(enum.Enum):
     """The part of a step that an equation belongs to."""
 
     FORWARD = "forward"
@@ -35,19 +35,19 @@ class Phase(enum.Enum):
     UPDATE = "update"
 
 
-def find_phases(equations: Sequence[Equation]) -> list[Phase]:
+def find_phases(equations: Sequence[Equation]) -> list[EquationPhase]:
     """Returns the phase of every equation."""
     late: set[Var] = set()
     phases = []
     for equation in equations:
         is_late = not late.isdisjoint(variables(equation.invars))
         if is_transposed(equation) or (is_late and equation.primitive.name in COPIES):
-            phase = Phase.BACKWARD
+            phase = EquationPhase.BACKWARD
         elif not is_late:
-            phase = Phase.FORWARD
+            phase = EquationPhase.FORWARD
         else:
-            phase = Phase.UPDATE
-        if phase is not Phase.FORWARD:
+            phase = EquationPhase.UPDATE
+        if phase is not EquationPhase.FORWARD:
             late.update(equation.outvars)
         phases.append(phase)
     return phases

@@ -15,7 +15,7 @@ from jaxquard._jax_compat import without_mesh
 from jaxquard.intraop.step.find_state import StatePairs, changed_dtype, pair_state
 from jaxquard.intraop.step.open_calls import open_calls
 from jaxquard.intraop.step.open_scans import FlatStep, open_scans
-from jaxquard.intraop.step.parts import Part, names_of_parts, pair_parts, whole_leaves
+from jaxquard.intraop.step.parts import LeafPart, names_of_parts, pair_parts, whole_leaves
 from jaxquard.intraop.step.update_distance import UpdateDistances
 from jaxquard.ir.jaxpr_tools import Jaxpr, with_constants_as_inputs
 
@@ -41,8 +41,8 @@ class TracedStep:
     constants: tuple[Any, ...] = field(repr=False, compare=False)
     arg_names: tuple[str, ...]
     arg_types: tuple[jax.ShapeDtypeStruct, ...] = field(repr=False)
-    inputs: tuple[Part, ...] = field(repr=False)
-    outputs: tuple[Part, ...] = field(repr=False)
+    inputs: tuple[LeafPart, ...] = field(repr=False)
+    outputs: tuple[LeafPart, ...] = field(repr=False)
     input_names: tuple[str, ...]
     result_of_input: tuple[int | None, ...]
     in_tree: Any = field(repr=False, compare=False)
