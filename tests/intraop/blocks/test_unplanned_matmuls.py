@@ -122,4 +122,4 @@ def test_many_places_are_counted():
 
     (note,) = notes(many)
     assert note.count("`cond` at") == 4
-    assert ", 1 more. They run" in note
+    assert ", 1 more. The compiler" in note
