@@ -111,7 +111,8 @@ def read_plan(path: str | Path) -> PlanRecord:
     try:
         content = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise ShardingError(f"{path} cannot be read as a plan: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ShardingError(f"{path} cannot be read as a plan: {reason}.") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         found = content.get("schema") if isinstance(content, dict) else type(content).__name__
         raise ShardingError(f"{path} is no sharding plan of schema {SCHEMA} (found {found!r}). Search again.")
