@@ -33,4 +33,4 @@ def _describe(equation: Equation) -> str:
 
 
 def _types(variables: Iterable[Var]) -> list[str]:
-    return [var.aval.str_short() for var in variables]
+    return [str(var.aval) for var in variables]
