@@ -81,7 +81,7 @@ def state_types(scanned):
 
 
 def shardings_of(state, scanned):
-    """Every leaf cut over its first dim; stacked ones over the dim behind the layers."""
+    """Every leaf sharded over its first dim; stacked ones over the dim behind the layers."""
 
     def spec(path, leaf):
         stacked = scanned and any(getattr(key, "key", None) == "layers" for key in path)

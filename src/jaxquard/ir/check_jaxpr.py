@@ -8,8 +8,7 @@ from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Literal, Var
 def check_jaxpr(jaxpr: Jaxpr) -> None:
     """Raises AssertionError, naming the primitive, for the first variable that breaks the rule."""
     defined: set[Var] = set()
-    _define(jaxpr.constvars, defined, "the inputs")
-    _define(jaxpr.invars, defined, "the inputs")
+    _define([*jaxpr.constvars, *jaxpr.invars], defined, None)
     for equation in jaxpr.eqns:
         for atom in equation.invars:
             if not isinstance(atom, Literal) and atom not in defined:
@@ -20,12 +19,13 @@ def check_jaxpr(jaxpr: Jaxpr) -> None:
             raise AssertionError(f"output {position} is a variable that nothing defines")
 
 
-def _define(variables: list[Var], defined: set[Var], by: Equation | str) -> None:
+def _define(variables: list[Var], defined: set[Var], equation: Equation | None) -> None:
+    """Adds the outputs of an equation, or the inputs of the jaxpr."""
     before = len(defined)
     defined.update(variables)
     if len(defined) - before != len(variables):
-        where = by if isinstance(by, str) else _describe(by)
-        raise AssertionError(f"{where} defines a variable a second time")
+        where = "the inputs define" if equation is None else f"{_describe(equation)} defines"
+        raise AssertionError(f"{where} a variable a second time")
 
 
 def _describe(equation: Equation) -> str:
@@ -33,4 +33,4 @@ def _describe(equation: Equation) -> str:
 
 
 def _types(variables: Iterable[Var]) -> list[str]:
-    return [var.aval.str_short() for var in variables]
+    return [str(var.aval) for var in variables]

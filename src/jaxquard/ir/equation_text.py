@@ -30,14 +30,14 @@ _HIDDEN_PARAMS = frozenset(
 
 
 class Names:
-    """Names of variables, given in the order of asking."""
+    """Names of variables, given in the order of first use."""
 
     def __init__(self) -> None:
         self._names: dict[Var, str] = {}
         self._count = 0
 
-    def call(self, var: Var, name: str) -> None:
-        """Gives a variable a name that stands for something else already."""
+    def alias(self, var: Var, name: str) -> None:
+        """Gives a variable a name that another one has already."""
         self._names[var] = name
 
     def __getitem__(self, atom: Any) -> str:

@@ -15,7 +15,7 @@ from jaxquard.pipeline.specs.infer_specs import Spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A result that shall be computed.
+    """A result to compute.
 
     Attributes:
         sizes: sizes of its parts along the first dim; empty for a whole array.
@@ -30,7 +30,7 @@ class Wanted:
 
 
 def plan_init(step: Step, *, wanted: Sequence[Wanted], num_actors: int) -> Program:
-    """The program; its results are numbered as `wanted` is."""
+    """Returns the program; its results are numbered as `wanted` is."""
     outputs = [step.jaxpr.outvars[request.result] for request in wanted]
     chosen = prune(make_jaxpr(step.jaxpr.invars, step.jaxpr.eqns, outputs))
     step = Step(

@@ -73,7 +73,7 @@ def write_body(equation: Equation, names: Names) -> Iterator[str]:
     """The body of a loop, its batch leaves first and its reductions last."""
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     for inner, outer in zip(body.invars[: loop.num_constants], equation.invars, strict=False):
-        names.call(inner, names[outer])
+        names.alias(inner, names[outer])
     is_placed = loop.places is not None
     width = max((len(str(place)) for place in (*(loop.places or ()), *loop.result_places)), default=0)
 

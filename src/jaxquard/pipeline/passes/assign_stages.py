@@ -99,7 +99,7 @@ class _Assigner:
         self._assign_rest_of_backward()
 
     def stripped(self) -> tuple[list[Place | None], Jaxpr]:
-        """The body without its marks, and the places of what remains."""
+        """Returns the places of the equations without the marks, and the body without them."""
         places = [
             place
             for place, equation in zip(self.place, self.equations, strict=True)
@@ -166,7 +166,7 @@ class _Assigner:
         return variables(self.equations[position].invars)
 
     def _take(self, atoms: Iterable[Var], place: Place) -> None:
-        """Puts all that the atoms need, and that has no place yet, in a place."""
+        """Gives a place to all that the atoms need and that has none yet."""
         waiting = list(atoms)
         while waiting:
             position = self.definition.get(waiting.pop())
@@ -243,7 +243,7 @@ class _Assigner:
         return None if place is None else place.stage
 
     def _assign_rest_of_backward(self) -> None:
-        """Weight gradients go with the latest of their operands; what is recomputed, with its user."""
+        """Places weight gradients with the latest of their operands, recomputed values with their user."""
         recomputing = []
         for position in self._unplaced(backward=True):
             stages = [stage for var in self._operands(position) if (stage := self._backward_stage(var)) is not None]
@@ -264,7 +264,7 @@ class _Assigner:
         self._keep_order()
 
     def _send_early(self) -> None:
-        """Makes input gradients of what another stage's backward needs: W's may run in any order."""
+        """Makes input gradients of values that another stage's backward needs: W's may run in any order."""
         merging = self._find_merging()
         for position in reversed(range(len(self.equations))):
             place = self.place[position]
@@ -275,7 +275,7 @@ class _Assigner:
                 self.place[position] = replace(place, phase=Phase.INPUT_GRADIENT)
 
     def _find_merging(self) -> set[int]:
-        """The sums of gradients that `commute_sums` takes out of the loop, and so ties no tasks together."""
+        """Finds the sums of gradients that `commute_sums` takes out of the loop, and that so tie no tasks together."""
         summed = {
             atom
             for atom, reduction in zip(self.body.outvars, self.loop.reductions, strict=True)

@@ -1,4 +1,4 @@
-"""Holds the schedules of a step's loops against the mesh, before anything is compiled."""
+"""Checks the schedules of a step's loops against the mesh, before anything is compiled."""
 
 from jaxquard.errors import ScheduleError
 from jaxquard.ir.step import Step

@@ -60,7 +60,7 @@ class _Term:
 
 
 def _commute(equation: Equation, renamed: dict[Var, Any]) -> list[Equation]:
-    """The loop and what follows it; `renamed` learns what its results became."""
+    """Returns the loop and the equations after it; `renamed` receives the atom for each result."""
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     terms = _Terms(body, loop)
     invariant = _invariant(body, loop)
@@ -110,19 +110,19 @@ class _Terms:
         self.definition = definitions(body.eqns)
         self.num_uses = Counter(var for equation in body.eqns for var in variables(equation.invars))
         self.num_uses.update(variables(body.outvars))
-        self.homes_below: dict[Var, set[int]] = {}
+        self.groups_below: dict[Var, set[int]] = {}
 
     def by_actor(self, term: _Term) -> list[list[_Term]]:
         """The terms of a sum in groups of one actor each, the first actor to use the weight first."""
-        if len(self._homes(term)) == 1:
+        if len(self._groups(term)) == 1:
             return [[term]]
         groups: dict[int, list[_Term]] = {}
         for found in sorted(self._open(term), key=lambda found: found.place.stage):
             groups.setdefault(self.loop.schedule.actor_of(found.place.stage), []).append(found)
         return list(groups.values())
 
-    def _home_of(self, term: _Term) -> int:
-        """Its actor; or its stage, if weight gradients of two stages of one actor may run in any order."""
+    def _group_of(self, term: _Term) -> int:
+        """Returns its actor; or its stage, if weight gradients of two stages of one actor may run in any order."""
         schedule, stage = self.loop.schedule, term.place.stage
         return stage if schedule.splits_backward else schedule.actor_of(stage)
 
@@ -136,8 +136,8 @@ class _Terms:
             return [self._placed(atom, term) for atom in equation.invars]
         return [self._placed(equation.invars[0], term)] if is_linear_in_first(equation) else []
 
-    def _homes(self, root: _Term) -> set[int]:
-        """The homes of all terms below one; noted for every term on the way."""
+    def _groups(self, root: _Term) -> set[int]:
+        """Returns the groups of all terms below one, and notes them for every term on the way."""
         found, waiting = {root.atom: root}, [root]
         while waiting:
             for operand in self._operands(waiting.pop()):
@@ -146,17 +146,17 @@ class _Terms:
                     waiting.append(operand)
         for term in sorted(found.values(), key=lambda term: self.definition.get(term.atom, -1)):
             operands = [operand for operand in self._operands(term) if is_var(operand.atom)]
-            below = set().union(*(self.homes_below[operand.atom] for operand in operands))
-            self.homes_below[term.atom] = below or {self._home_of(term)}
-        return self.homes_below[root.atom]
+            below = set().union(*(self.groups_below[operand.atom] for operand in operands))
+            self.groups_below[term.atom] = below or {self._group_of(term)}
+        return self.groups_below[root.atom]
 
     def _open(self, root: _Term) -> Iterator[_Term]:
-        """The terms of a sum, each of one home; linear operations are applied to each of them."""
+        """Yields the terms of a sum, each of one group; linear operations are applied to each of them."""
         waiting: list[tuple[_Term, tuple[Equation, ...]]] = [(root, ())]
         while waiting:
             term, applied = waiting.pop()
             operands = self._operands(term)
-            if len(self.homes_below[term.atom]) == 1 or not operands:
+            if len(self.groups_below[term.atom]) == 1 or not operands:
                 yield self._apply(term, applied)
                 continue
             equation = self.equations[self.definition[term.atom]]

@@ -1,4 +1,4 @@
-"""Takes what is the same for every microbatch out of the loop (JaxPP, section 5.2.1).
+"""Hoists operations that are the same for every microbatch out of the loop (JaxPP, section 5.2.1).
 
     loop { b = convert_element_type w ; c = dot x b }
     =>
@@ -70,7 +70,7 @@ def _hoist(equation: Equation) -> list[Equation]:
 
 
 def _movable(equations: list[Equation], constants: set[Var]) -> list[Equation]:
-    """The invariant operations worth moving, and what they need; what depends on nothing moves only with them."""
+    """Returns the invariant operations worth moving, and those that they need; constants move only with these."""
     invariant: dict[Var, Equation] = {}
     known, from_nothing = set(constants), set[Var]()
     wanted: list[Equation] = []

@@ -102,8 +102,8 @@ def _rewrite(
         return equation, []
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         if target in changed:
-            writer.ask(atom)
-    writer.write_asked()
+            writer.request(atom)
+    writer.write_requested()
     outputs = [
         writer.write(atom) if target in changed else atom
         for atom, target in zip(body.outvars, loop.targets, strict=True)
@@ -124,7 +124,7 @@ def _changeable_targets(body: Jaxpr, loop: Loop, writer: "LocalSums") -> set[int
     can: dict[int, bool] = {}
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         is_sum = loop.reductions[target].op is ReduceOp.SUM
-        can[target] = can.get(target, True) and is_sum and is_var(atom) and writer.can(atom)
+        can[target] = can.get(target, True) and is_sum and is_var(atom) and writer.can_keep_local(atom)
     return {target for target, possible in can.items() if possible}
 
 

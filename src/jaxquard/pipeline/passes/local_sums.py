@@ -72,14 +72,14 @@ class LocalSums:
             if is_var(atom):
                 self.num_results[atom] = self.num_results.get(atom, 0) + 1
         self.known: dict[Var, bool] = {}
-        self.asked: dict[int, set[int]] = {}
+        self.requested: dict[int, set[int]] = {}
         self.chain: set[Var] = set()
         self.written: dict[Var, Var] = {}
         # Operands before users, so that no chain of sums is too long for a recursion.
         for var in self.definition:
-            self.can(var)
+            self.can_keep_local(var)
 
-    def can(self, var: Any) -> bool:
+    def can_keep_local(self, var: Any) -> bool:
         """Returns True for a sum over the batch that only its result needs."""
         if not is_var(var) or var not in self.definition:
             return False
@@ -98,7 +98,7 @@ class LocalSums:
         if name in ("scatter-add", "scatter_add"):
             return self._scattered(equation) is not None
         if name in ("add", "add_any"):
-            return all(atom.aval.shape == var.aval.shape and self.can(atom) for atom in equation.invars)
+            return all(atom.aval.shape == var.aval.shape and self.can_keep_local(atom) for atom in equation.invars)
         if name == "scan":
             return self._inside_scan(equation, var) is not None
         if name not in _LINEAR or not has_inexact_types(equation):
@@ -110,7 +110,7 @@ class LocalSums:
     def _linear_in(self, equation: Equation) -> int | None:
         """Returns the operand of a linear operation that is kept local."""
         candidates = (0, 1) if equation.primitive.name == "mul" else (0,)
-        return next((number for number in candidates if self.can(equation.invars[number])), None)
+        return next((number for number in candidates if self.can_keep_local(equation.invars[number])), None)
 
     def _starts_here(self, equation: Equation) -> bool:
         """Returns True if the equation is the sum over the batch itself."""
@@ -119,7 +119,7 @@ class LocalSums:
             return self._reduced(equation) is not None
         return name in ("dot_general", "scatter-add", "scatter_add")
 
-    def ask(self, var: Any) -> None:
+    def request(self, var: Any) -> None:
         """Notes that a value will be written, before any is: a scan is rewritten for all of its outputs."""
         waiting = [var]
         while waiting:
@@ -128,14 +128,14 @@ class LocalSums:
             position = self.definition[var]
             equation = self.equations[position]
             if equation.primitive.name == "scan":
-                self.asked.setdefault(position, set()).add(equation.outvars.index(var))
+                self.requested.setdefault(position, set()).add(equation.outvars.index(var))
             elif equation.primitive.name in ("add", "add_any"):
                 waiting.extend(equation.invars)
             elif not self._starts_here(equation):
                 waiting.append(equation.invars[self._linear_in(equation) or 0])
 
-    def write_asked(self) -> None:
-        """Writes all that was asked for, operands first."""
+    def write_requested(self) -> None:
+        """Writes all that was requested, operands first."""
         for var in sorted(self.chain, key=lambda var: self.definition[var]):
             self.write(var)
 
@@ -173,7 +173,7 @@ class LocalSums:
         return self._emit(jax.vmap(bind, in_axes=in_axes), operands, place)
 
     def _keep(self, value: Any, spec: Spec) -> Any:
-        """Says that the first dim lies along the data axes."""
+        """Constrains the first dim to the data axes."""
         rest = [tuple(axis for axis in kept if axis not in self.axes) or None for kept in spec]
         sharding = NamedSharding(self.mesh, PartitionSpec(self.axes, *rest))
         return lax.with_sharding_constraint(value, sharding)
@@ -275,7 +275,7 @@ class LocalSums:
         if number < num_carry:
             return None
         inner = self._scan_writer(equation)
-        return inner if inner.can(inner.jaxpr.outvars[number]) else None
+        return inner if inner.can_keep_local(inner.jaxpr.outvars[number]) else None
 
     def _scan_writer(self, equation: Equation) -> "LocalSums":
         body = open_checkpoints(_without_constants(equation), with_barrier=True)
@@ -288,13 +288,13 @@ class LocalSums:
         return LocalSums(body, specs, self.axes, self.mesh, places=[None] * len(body.eqns))
 
     def _write_scan(self, position: int) -> None:
-        """Rewrites the outputs of a scan that are asked for at once, so that it still runs once."""
+        """Rewrites the outputs of a scan that are requested at once, so that it still runs once."""
         equation = self.equations[position]
-        chosen = self.asked[position]
+        chosen = self.requested[position]
         inner = self._scan_writer(equation)
         for number in chosen:
-            inner.ask(inner.jaxpr.outvars[number])
-        inner.write_asked()
+            inner.request(inner.jaxpr.outvars[number])
+        inner.write_requested()
         outputs = [inner.write(atom) if number in chosen else atom for number, atom in enumerate(inner.jaxpr.outvars)]
         results = list(equation.outvars)
         for number in chosen:

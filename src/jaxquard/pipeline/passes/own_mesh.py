@@ -1,4 +1,4 @@
-"""Lets every sharding in the step mean the actor's own mesh.
+"""Rewrites every sharding in the step to the actor's own mesh.
 
     b = sharding_constraint[sharding=NamedSharding(the user's devices, P(data))] a
     =>

@@ -8,7 +8,7 @@ from jaxquard.pipeline.loop import Loop, Place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyUses:
-    """For each place of a body, in order of first appearance: its equations and what they need.
+    """For each place of a body, in order of first appearance: its equations and the inputs that they need.
 
     Attributes:
         equations: positions of the equations that a place runs, recomputed ones included.
@@ -20,7 +20,7 @@ class BodyUses:
 
 
 def body_uses(body: Jaxpr, loop: Loop) -> BodyUses:
-    """Looks through a body whose stages are assigned."""
+    """Returns the uses of a body whose stages are assigned."""
     assert loop.places is not None
     definition = definitions(body.eqns)
     wanted: dict[Place, list[Var]] = {}

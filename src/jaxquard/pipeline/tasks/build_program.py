@@ -69,7 +69,7 @@ def build_program(
     tasks: TaskRows,
     specs: Specs,
 ) -> Program:
-    """The program of the tasks; nothing is freed or donated yet but the accumulators."""
+    """Returns the program of the tasks; nothing is freed or donated yet but the accumulators."""
     builder = _Builder(step, placement, tasks, specs)
     builder.define_inputs()
     builder.run_tasks()
@@ -152,7 +152,7 @@ class _Builder:
         return ArrayType(dtype=str(aval.dtype), shape=tuple(aval.shape), spec=self.specs.get(value, ()))
 
     def define_inputs(self) -> None:
-        """Inputs and constants, and their transfers to the actors that do not hold them."""
+        """Defines inputs and constants, and sends them to the actors that do not hold them."""
         numbers = [(arg, part) for arg, parts in enumerate(self.step.arg_parts) for part in range(max(1, len(parts)))]
         for position, var in enumerate(self.step.jaxpr.invars):
             exact = self.outer(var)

@@ -2,7 +2,7 @@
 
 The loops say where their inputs are used and where their results are. From there:
 
-- An argument that a step returns updated (state) has one home: the first actor, in the order of
+- An argument that a step returns updated (state) has one owner: the first actor, in the order of
   stages, that uses it, or else the actor of what it is combined with. Other actors get it by a
   transfer, once per step.
 - An operation runs where its largest operand is, so that only small values cross. Small values
@@ -58,7 +58,7 @@ def place_equations(step: Step, *, result_of_input: Sequence[int | None]) -> Ste
     """
     placer = _Placer(step, result_of_input)
     placer.find_everywhere()
-    placer.find_homes()
+    placer.find_owners()
     placer.find_demands()
     regions = find_regions(step.jaxpr.eqns, variables(step.jaxpr.outvars))
     actors = [tuple(sorted(placer.actors(position))) for position in range(len(step.jaxpr.eqns))]
@@ -93,7 +93,7 @@ class _Placer:
         self.equations = step.jaxpr.eqns
         self.result_of_input = dict(zip(step.jaxpr.invars, result_of_input, strict=True))
         self.everywhere: set[Var] = set()
-        self.home: dict[Var, int] = {}
+        self.owner: dict[Var, int] = {}
         self.demand: dict[Var, dict[int, None]] = {}
         self.loop_stages = {
             position: loop_input_stages(equation)
@@ -102,7 +102,7 @@ class _Placer:
         }
 
     def find_everywhere(self) -> None:
-        """Values that any actor can have without a transfer."""
+        """Finds the values that any actor can have without a transfer."""
         inputs = {
             var for var, result in self.result_of_input.items() if result is None or size_bytes(var.aval) <= SMALL_BYTES
         }
@@ -127,40 +127,40 @@ class _Placer:
             return False
         return self.everywhere.issuperset(variables(equation.invars))
 
-    def find_homes(self) -> None:
-        """One actor for every value that is not everywhere."""
-        self._home_loop_results()
+    def find_owners(self) -> None:
+        """Finds one owner, an actor, for every value that is not everywhere."""
+        self._place_loop_results()
         for var, actor in self._hints().items():
             if var in self.result_of_input and var not in self.everywhere:
-                self.home[var] = actor
+                self.owner[var] = actor
         before = -1
-        while before != len(self.home):
-            before = len(self.home)
+        while before != len(self.owner):
+            before = len(self.owner)
             for equation in self.equations:
-                self._home_by_operands(equation)
+                self._place_by_operands(equation)
             for equation in reversed(self.equations):
-                self._home_by_users(equation)
-        self._home_the_rest()
+                self._place_by_users(equation)
+        self._place_the_rest()
 
-    def _home_the_rest(self) -> None:
+    def _place_the_rest(self) -> None:
         """Places values that nothing ties to an actor: with the first operand that has one, or on the hub."""
         for equation in self.equations:
             if self._movable(equation):
-                homes = [self.home[var] for var in variables(equation.invars) if var in self.home]
-                self._set_home(equation, homes[0] if homes else _HUB)
-                self._home_by_users(equation)
+                owners = [self.owner[var] for var in variables(equation.invars) if var in self.owner]
+                self._set_owner(equation, owners[0] if owners else _HUB)
+                self._place_by_users(equation)
         for var in self.jaxpr.invars:
             if var not in self.everywhere:
-                self.home.setdefault(var, _HUB)
+                self.owner.setdefault(var, _HUB)
 
-    def _home_loop_results(self) -> None:
+    def _place_loop_results(self) -> None:
         for position in self.loop_stages:
             equation = self.equations[position]
             actors = loop_result_actors(equation.params["loop"])
-            self.home.update(zip(equation.outvars, actors, strict=True))
+            self.owner.update(zip(equation.outvars, actors, strict=True))
 
     def _hints(self) -> dict[Var, int]:
-        """For each value that a loop needs, through whatever stands before it, its first actor."""
+        """Returns, for each value that a loop needs, directly or through operations before it, its first actor."""
         first: dict[Var, tuple[int, int, int]] = {}
 
         def learn(atom: Any, use: tuple[int, int, int]) -> None:
@@ -182,32 +182,32 @@ class _Placer:
     def _movable(self, equation: Equation) -> bool:
         return equation.primitive is not loop_p and not self.everywhere.issuperset(equation.outvars)
 
-    def _home_by_operands(self, equation: Equation) -> None:
-        if not self._movable(equation) or all(var in self.home for var in equation.outvars):
+    def _place_by_operands(self, equation: Equation) -> None:
+        if not self._movable(equation) or all(var in self.owner for var in equation.outvars):
             return
-        homed = [var for var in variables(equation.invars) if var in self.home]
-        if not homed:
+        owned = [var for var in variables(equation.invars) if var in self.owner]
+        if not owned:
             return
-        largest = max(homed, key=lambda var: size_bytes(var.aval))
-        homes = {self.home[var] for var in homed}
-        meets = len(homes) > 1 and all(not var.aval.shape for var in (*homed, *equation.outvars))
-        unknown = [var for var in variables(equation.invars) if var not in self.home and var not in self.everywhere]
+        largest = max(owned, key=lambda var: size_bytes(var.aval))
+        owners = {self.owner[var] for var in owned}
+        meets = len(owners) > 1 and all(not var.aval.shape for var in (*owned, *equation.outvars))
+        unknown = [var for var in variables(equation.invars) if var not in self.owner and var not in self.everywhere]
         if unknown and size_bytes(largest.aval) < max(size_bytes(var.aval) for var in unknown):
             return
-        self._set_home(equation, _HUB if meets else self.home[largest])
+        self._set_owner(equation, _HUB if meets else self.owner[largest])
 
-    def _home_by_users(self, equation: Equation) -> None:
-        """Gives what has no home yet that of what it is combined with."""
-        if equation.primitive is loop_p or not any(var in self.home for var in equation.outvars):
+    def _place_by_users(self, equation: Equation) -> None:
+        """Gives values without an owner the owner of the values that they are combined with."""
+        if equation.primitive is loop_p or not any(var in self.owner for var in equation.outvars):
             return
-        actor = next(self.home[var] for var in equation.outvars if var in self.home)
+        actor = next(self.owner[var] for var in equation.outvars if var in self.owner)
         for var in variables(equation.invars):
             if var not in self.everywhere:
-                self.home.setdefault(var, actor)
+                self.owner.setdefault(var, actor)
 
-    def _set_home(self, equation: Equation, actor: int) -> None:
+    def _set_owner(self, equation: Equation, actor: int) -> None:
         for var in equation.outvars:
-            self.home.setdefault(var, actor)
+            self.owner.setdefault(var, actor)
 
     def find_demands(self) -> None:
         """Finds the actors that need each value; state that is everywhere comes back where it was."""
@@ -237,8 +237,8 @@ class _Placer:
     def _run_on(self, equation: Equation, demand: dict[Var, dict[int, None]]) -> list[int]:
         if equation.outvars and self.everywhere.issuperset(equation.outvars):
             return list(dict.fromkeys(actor for var in equation.outvars for actor in demand.get(var, {})))
-        homed = (*equation.outvars, *variables(equation.invars))
-        return [next((self.home[var] for var in homed if var in self.home), _HUB)]
+        owned = (*equation.outvars, *variables(equation.invars))
+        return [next((self.owner[var] for var in owned if var in self.owner), _HUB)]
 
     def actors(self, position: int) -> list[int]:
         equation = self.equations[position]
@@ -248,12 +248,12 @@ class _Placer:
         demanded = tuple(sorted(self.demand.get(var, ())))
         if var in self.everywhere:
             return demanded
-        return (self.home[var],)
+        return (self.owner[var],)
 
     def result_actors(self, position: int) -> tuple[int, ...]:
         atom = self.jaxpr.outvars[position]
         if is_var(atom) and atom not in self.everywhere:
-            return (self.home.get(atom, _HUB),)
+            return (self.owner.get(atom, _HUB),)
         partners = [var for var, result in self.result_of_input.items() if result == position]
         held = tuple(sorted(self.demand.get(partners[0], ()))) if partners else ()
         return held or (_HUB,)

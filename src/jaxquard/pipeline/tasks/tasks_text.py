@@ -47,7 +47,7 @@ def write_tasks(tasks: Sequence[Sequence[ActorTask]], *, names: Names | None = N
 def _write_code(code: TaskCode, names: Names) -> Iterator[str]:
     jaxpr = code.jaxpr
     for var, value in zip(jaxpr.invars, code.inputs, strict=True):
-        names.call(var, _name(value, names))
+        names.alias(var, _name(value, names))
     inputs = ", ".join(f"{names[var]}:{write_type(var.aval)}" for var in jaxpr.invars)
     made = [_name(value, names) for value in code.outputs]
     outputs = ", ".join(f"{name}:{write_type(atom.aval)}" for name, atom in zip(made, jaxpr.outvars, strict=True))

@@ -28,7 +28,7 @@ from jaxquard.pipeline.tasks.task_code import Index, Local, Outer, TaskCode, Tot
 
 
 class LoopContext:
-    """The loop whose tasks are written: its number, its body, and how the body's inputs are called outside."""
+    """The loop whose tasks are written: its number, its body, and the outer names of the body's inputs."""
 
     def __init__(self, equation: Equation, number: int) -> None:
         self.equation, self.number = equation, number
