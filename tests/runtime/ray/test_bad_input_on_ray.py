@@ -1,4 +1,4 @@
-"""What a user can get wrong with actors that are processes: one clear line each, and nothing half done."""
+"""Mistakes of users with actors that are processes: one clear line each, and nothing half done."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What every transport promises (`protocol`), checked between real processes."""
+"""The promises of every transport (`protocol`), checked between real processes."""
 
 import random
 import time

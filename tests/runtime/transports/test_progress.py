@@ -1,4 +1,4 @@
-"""What a watchdog is told."""
+"""The report that a watchdog gets."""
 
 import pytest
 

@@ -197,7 +197,7 @@ def test_a_program_that_is_killed_leaves_no_server_or_worker():
         family = {process: process.name() for process in descendants(child)}
         directory = directory_of(family)
         child.kill()
-    # These try for a minute to tell the dead servers, and end then.
+    # These try for a minute to report to the dead servers, and end then.
     agents = [process for process, name in family.items() if name.endswith("Agent")]
     _, alive = psutil.wait_procs(family.keys() - agents, timeout=40)
     for process in agents:
