@@ -48,7 +48,7 @@ def die(*args): os._exit(7)
 save({str(path)!r}, {{"x": np.full(3, 2.0)}}).wait()
 """
     done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + script], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROLOGUE + script], env=environment(), capture_output=True, text=True, timeout=240
     )
     assert (done.returncode, done.stderr) == (7, "")
     expected = 2.0 if point == "before the old one is deleted" else 1.0
