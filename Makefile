@@ -51,7 +51,7 @@ MAKEFLAGS += --no-print-directory
 # lets the first of two commands joined by && fail.
 timed = @printf '== %s\n' '$(1)'; start=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - start))
 
-.PHONY: help demo test test-slow lint imports typecheck unit format golden bench docs pins check-pins clean
+.PHONY: help demo test test-quick test-slow lint imports typecheck unit unit-jax unit-apart apart format golden bench docs pins check-pins clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -62,6 +62,10 @@ demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, besid
 test: $(VENV)/.dev  ## All that CI checks
 	@$(MAKE) -j2 lint imports typecheck $(TPU_READY)
 	@$(MAKE) unit
+
+test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of pure logic and one of each paper
+	@$(MAKE) lint imports
+	$(call timed,quick tests,$(QUICK) $(PYTEST) -m 'quick and not slow and not ray')
 
 test-slow: $(VENV)/.dev $(TPU_READY)  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests of sharding,$(QUICK) $(SLOW) tests/intraop)
@@ -82,9 +86,18 @@ imports: $(VENV)/.dev  ## Check that imports point one way
 typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
-# Tests on Ray look at the clock, so nothing runs beside them.
+# Tests on Ray wait more than they compute: those of JAX alone run beside them, at a lower priority, since tests on Ray look
+# at the clock.
 unit: $(VENV)/.dev $(TPU_READY)  ## The tests alone
-	$(call timed,pytest,$(QUICK) $(PYTEST) -m 'not slow and not ray' --durations=10)
+	@$(MAKE) -j2 unit-jax unit-apart
+
+unit-jax: $(VENV)/.dev
+	$(call timed,pytest,$(QUICK) nice -n 5 $(PYTEST) -m 'not slow and not ray' --durations=10)
+
+unit-apart: $(VENV)/.dev $(TPU_READY)
+	@mkdir -p build; status=0; $(MAKE) apart > build/apart.log 2>&1 || status=$$?; cat build/apart.log; exit $$status
+
+apart:
 	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10)
 ifeq ($(ARCH),x86_64)
 	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))

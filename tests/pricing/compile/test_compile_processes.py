@@ -20,8 +20,6 @@ from jaxquard.pricing.compile.compile_processes import CompileProcesses
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
-pytestmark = pytest.mark.ray
-
 
 @pytest.fixture
 def compilers():
