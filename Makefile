@@ -38,6 +38,8 @@ SLOW := $(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10
 EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),--xla_cpu_use_fusion_emitters=false)
 QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
 NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this machine is $(ARCH); its tests are left out'
+# Each example compiles, so make test has few of them.
+GENERATED := tests/pipeline/test_generated_programs.py
 TPU_TESTS := tests/gemm/overlap/test_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -70,6 +72,7 @@ test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of 
 test-slow: $(VENV)/.dev $(TPU_READY)  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests of sharding,$(QUICK) $(SLOW) tests/intraop)
 	$(call timed,slow tests,$(SLOW) --ignore=tests/intraop)
+	$(call timed,many generated programs,$(QUICK) $(PYTEST) --hypothesis-profile=many $(GENERATED))
 	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10)
 ifeq ($(ARCH),x86_64)
 	$(call timed,slow tests with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m slow $(TPU_TESTS))

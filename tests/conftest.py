@@ -26,7 +26,7 @@ if "JAX_PLATFORMS" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `pytest --hypothesis-profile=long` looks further; examples compile, so there is no deadline.
+# `pytest --hypothesis-profile=many` and `=long` look further; examples compile, so there is no deadline.
 settings.register_profile(
     "ci",
     max_examples=20,
@@ -35,6 +35,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("many", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")
 

@@ -70,6 +70,7 @@ class TestAnswer:
         assert rivals["data parallel"].size_bytes == 90
         assert all(rival.time_s >= found.time_s - 1e-12 for rival in found.rivals)
 
+    @pytest.mark.slow
     def test_programs_are_those_of_unique_segments(self, mesh):
         whole, few, many = FakePricer(), FakePricer(), FakePricer()
         plans = [

@@ -14,6 +14,7 @@ from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.search.frontier import FrontierPoint, merge_points
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from tests.machine_pace import machine_pace
+from tests.slow_but_for import slow_but_for
 
 
 def price_choices(chain, choices):
@@ -152,7 +153,7 @@ def limit_at(chain, share):
 
 
 @pytest.mark.parametrize("is_equal", [True, False])
-@pytest.mark.parametrize("times", ["random", "falling"])
+@pytest.mark.parametrize("times", slow_but_for(["random", "falling"], ["falling"]))
 def test_96_layers(times, is_equal):
     chain = random_chain(0, num_layers=96, times=times, is_equal=is_equal)
     started_s = time.process_time()
