@@ -65,10 +65,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
 # Pure logic, and what traces without compiling much; `make test-quick` runs these, and what is marked `quick` itself.
 _QUICK = """
     test_ benchmarks/ cluster/ evaluate/meshslice/ gemm/cost/ gemm/overlap/ hlo/ intraop/search/ intraop/segments/
-    intraop/shardings/ ir/test_ pipeline/test_assign_stages pipeline/test_check_schedules pipeline/test_commute_sums
-    pipeline/test_form_tasks pipeline/test_hoist_invariants pipeline/test_infer_specs pipeline/test_inline_calls
-    pipeline/test_insert_frees pipeline/test_marks pipeline/test_own_results pipeline/test_pass_texts report/ schedules/
-    simulate/
+    intraop/shardings/ ir/program/ ir/test_ pipeline/passes/test_assign_stages pipeline/passes/test_check_schedules
+    pipeline/passes/test_commute_sums pipeline/passes/test_hoist_invariants pipeline/passes/test_inline_calls
+    pipeline/passes/test_own_results pipeline/specs/ pipeline/tasks/test_form_tasks pipeline/tasks/test_insert_frees
+    pipeline/test_marks pipeline/test_pass_ report/ schedules/ simulate/
 """.split()
 
 
