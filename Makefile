@@ -40,6 +40,7 @@ QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS
 NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this machine is $(ARCH); its tests are left out'
 # Each example compiles, so make test has few of them.
 GENERATED := tests/pipeline/test_generated_programs.py
+RAY_TESTS = $(shell grep -rl 'mark\.ray' tests --include='test_*.py')
 TPU_TESTS := tests/gemm/overlap/test_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -67,13 +68,13 @@ test: $(VENV)/.dev  ## All that CI checks
 
 test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of pure logic and one of each paper
 	@$(MAKE) lint imports
-	$(call timed,quick tests,$(QUICK) $(PYTEST) -m 'quick and not slow and not ray')
+	$(call timed,quick tests,$(QUICK) $(PYTEST) --quick -m 'not slow and not ray')
 
 test-slow: $(VENV)/.dev $(TPU_READY)  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests of sharding,$(QUICK) $(SLOW) tests/intraop)
 	$(call timed,slow tests,$(SLOW) --ignore=tests/intraop)
 	$(call timed,many generated programs,$(QUICK) $(PYTEST) --hypothesis-profile=many $(GENERATED))
-	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10)
+	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10 $(RAY_TESTS))
 ifeq ($(ARCH),x86_64)
 	$(call timed,slow tests with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m slow $(TPU_TESTS))
 else
@@ -101,7 +102,7 @@ unit-apart: $(VENV)/.dev $(TPU_READY)
 	@mkdir -p build; status=0; $(MAKE) apart > build/apart.log 2>&1 || status=$$?; cat build/apart.log; exit $$status
 
 apart:
-	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10)
+	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10 $(RAY_TESTS))
 ifeq ($(ARCH),x86_64)
 	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
 else

@@ -41,6 +41,7 @@ settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests of pure logic, and what is marked quick")
     parser.addoption("--update-golden", action="store_true", help="rewrite the texts in golden/ folders")
 
 
@@ -72,12 +73,27 @@ _QUICK = """
 """.split()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is quick."""
-    folder = Path(__file__).parent
+def _is_quick(path: Path) -> bool:
+    return path.relative_to(Path(__file__).parent).as_posix().startswith(tuple(_QUICK))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, leaves files alone that have no quick test: to import them all takes a quarter of a minute."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if not config.getoption("--quick") or not is_test or _is_quick(collection_path):
+        return None
+    return True if "pytest.mark.quick" not in collection_path.read_text() else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is quick; with `--quick` nothing else runs."""
     for item in items:
-        if item.path.relative_to(folder).as_posix().startswith(tuple(_QUICK)):
+        if _is_quick(item.path):
             item.add_marker("quick")
+    if config.getoption("--quick"):
+        others = [item for item in items if not item.get_closest_marker("quick")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.get_closest_marker("quick")]
 
 
 def pytest_collection_finish() -> None:
