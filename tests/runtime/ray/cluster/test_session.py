@@ -209,6 +209,7 @@ def test_a_program_that_is_killed_leaves_no_server_or_worker():
     assert not alive
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ctrl_c_while_starting_leaves_nothing():
     with program(f"{START}; input()") as child:
