@@ -65,7 +65,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 # Pure logic, and what traces without compiling much; `make test-quick` runs these, and what is marked `quick` itself.
 _QUICK = """
-    test_ benchmarks/ cluster/ evaluate/meshslice/ gemm/cost/ gemm/overlap/ hlo/ intraop/search/ intraop/segments/
+    test_ benchmarks/ cluster/ gemm/cost/ gemm/overlap/ hlo/ intraop/search/ intraop/segments/
     intraop/shardings/ ir/program/ ir/test_ pipeline/passes/test_assign_stages pipeline/passes/test_check_schedules
     pipeline/passes/test_commute_sums pipeline/passes/test_hoist_invariants pipeline/passes/test_inline_calls
     pipeline/passes/test_own_results pipeline/specs/ pipeline/tasks/test_form_tasks pipeline/tasks/test_insert_frees
