@@ -31,7 +31,7 @@ print(len(lost))
 
 
 def run(script):
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     return found.returncode, found.stdout.split(), found.stderr
 
 

@@ -27,9 +27,9 @@ from tests.pipeline.planning import (
 CAST_TOLERANCE = 5e-2
 
 examples = settings.default.max_examples
-MANY = settings(max_examples=2 * examples // 5)
-SOME = settings(max_examples=3 * examples // 10)
-FEW = settings(max_examples=examples // 5)
+MANY = settings(max_examples=examples // 4)
+SOME = settings(max_examples=examples // 5)
+FEW = settings(max_examples=3 * examples // 20)
 
 
 def check_step(step, schedule, state, batch, *, donates=True, is_large=False, relative=1e-5):

@@ -92,6 +92,7 @@ def donating_sgd(mesh):
 # Numbers, and state from step to step.
 
 
+@pytest.mark.quick
 def test_three_steps_of_training(mesh):
     model = MlpStep(2, is_tied=True, has_dropout=True, optimizer=adamw())
     state, batch = model.arguments(3)

@@ -154,6 +154,7 @@ def test_an_unknown_model():
         make_step(CellSpec(model="elmo", num_layers=1, model_dim=64, batch_size=8))
 
 
+@pytest.mark.slow
 def test_depth_adds_segments_and_no_programs():
     few, many = (measure_depth(spec) for spec in depth_specs(["gpt"], [2, 5]))
     assert few.num_programs == many.num_programs

@@ -207,6 +207,7 @@ def test_state_in_parts_may_go_with_any_strategy():
     assert found.storage is Storage.ZERO_1
 
 
+@pytest.mark.slow
 def test_equal_layers_take_different_strategies_where_memory_asks_for_it():
     """A millisecond buys 10 bytes in any block. Of 13 that are wanted, embedding and head have 4 at most; 7 layers that
     are all alike would save 7 or 14."""

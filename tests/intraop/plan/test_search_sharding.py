@@ -38,6 +38,7 @@ class TestAnswer:
         found = search(*zoo_types("moe-tiny"), mesh)
         assert [names for names in found.choices if names != ("columns",)] == [("batch 0",)] * 2
 
+    @pytest.mark.quick
     @pytest.mark.parametrize("limit", [90, 75, 60, 47, 30])
     def test_a_memory_limit_is_kept_at_the_minimum_cost(self, mesh, limit):
         """A step down in memory saves 10 bytes and costs a millisecond, in any block."""
@@ -69,6 +70,7 @@ class TestAnswer:
         assert baselines["data parallel"].size_bytes == 90
         assert all(baseline.time_s >= found.time_s - 1e-12 for baseline in found.baselines)
 
+    @pytest.mark.slow
     def test_programs_are_those_of_unique_segments(self, mesh):
         whole, few, many = FakePricer(), FakePricer(), FakePricer()
         plans = [

@@ -24,6 +24,7 @@ from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.compiled_bytes import compiled_bytes
 from tests.intraop.steps import analyse, mesh_of, zoo_types
 from tests.intraop.zoo_analyses import analyse_model
+from tests.machine_pace import machine_pace
 
 MODELS = ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
 BATCH, FIRST, HIDDEN, LAST = 16, 32, 64, 24
@@ -129,7 +130,7 @@ def test_ninety_six_layers_in_two_seconds():
     assert len(analysis.blocks) == 386
     start = time.process_time()
     solve_volume(analysis)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 2 * machine_pace()
 
 
 def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:

@@ -22,6 +22,7 @@ from tests.intraop.scanned_patterns import OPENED, microbatches, plain
 from tests.intraop.scanned_zoo import scanned_step, scanned_types
 from tests.intraop.step.test_open_scans import LOW_TOLERANCE
 from tests.intraop.steps import ZOO, analyse, inputs, mesh_of, random_assignment, sgd, weights, zoo_types
+from tests.slow_but_for import slow_but_for
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -44,8 +45,10 @@ def rows(analysis):
 
 
 class TestAnalysis:
-    @pytest.mark.parametrize("remat", [False, True])
-    @pytest.mark.parametrize("name", ZOO)
+    @pytest.mark.parametrize(
+        ("name", "remat"),
+        slow_but_for(itertools.product(ZOO, [False, True]), [("gpt-tiny", False), ("moe-tiny", True)]),
+    )
     def test_blocks_kinds_and_choices_are_those_of_the_unrolled_model(self, name, remat):
         unrolled, scanned = both(name, remat=remat)
         assert shape_of(scanned) == shape_of(unrolled)

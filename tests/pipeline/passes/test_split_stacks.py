@@ -58,9 +58,9 @@ def parts_held(planned, args):
 @pytest.mark.parametrize(
     ("schedule", "sizes", "actors"),
     [
-        (jq.schedules.OneFOneB(2), (3, 2), [0, 1]),
+        pytest.param(jq.schedules.OneFOneB(2), (3, 2), [0, 1], marks=pytest.mark.slow),
         (jq.schedules.ZeroBubbleV(4), (2, 1, 1, 1), [0, 1, 1, 0]),
-        (jq.schedules.Interleaved(4, 2), (2, 1, 1, 1), [0, 1, 0, 1]),
+        pytest.param(jq.schedules.Interleaved(4, 2), (2, 1, 1, 1), [0, 1, 0, 1], marks=pytest.mark.slow),
     ],
     ids=repr,
 )
