@@ -63,7 +63,7 @@ def calibrate(
     """Measures collectives over the devices and products on the first of them, and fits a cluster to both.
 
     Args:
-        base: gives what is not measured; left out, the preset of the devices' kind.
+        base: the cluster for what is not measured; by default the preset of the devices' kind.
         devices: those of JAX's default backend unless said. They are taken as one ring, whose bandwidth stands for
             the rows and the columns of a mesh.
         is_quick: fewer and smaller samples.

@@ -36,7 +36,7 @@ class Comparison:
     Attributes:
         num_slices: of MeshSlice; 1 for others.
         ratio: of its time to that of `lhs @ rhs` under jit with the same shardings; 0 where it does not fit.
-        time_s: the least.
+        time_s: the minimum.
         worst_error: of its result, relative to the largest element of the plain one's.
         why_not: what does not fit, if so.
     """

@@ -41,7 +41,7 @@ class Collective(enum.Enum):
 class Topology(enum.Enum):
     """The interconnect of a cluster.
 
-    On a torus the rows and the columns of a mesh have links of their own. On a switch a mesh is virtual, and
+    On a torus the rows and the columns of a mesh have separate links. On a switch a mesh is virtual, and
     a chip sends along both directions through its one port (section 6).
 
     Example:
@@ -64,7 +64,7 @@ class Compute:
         half_speed_output: the same for each dim of the output.
         output_exposed: of the time to write an output, or to read and write an fp32 sum, the share that is not hidden.
         accumulate_slowdown: by what share a product that ends in an fp32 sum is slower than one that does not.
-        cast_exposed: of the time to turn an fp32 sum into the output, in a pass of its own, the share that is not
+        cast_exposed: of the time to turn an fp32 sum into the output, in a separate pass, the share that is not
             hidden; above 1 where memory does not reach its bandwidth.
         slice_copy_exposed: the same for copying slices out of a shard and into it.
         num_cores: that compute a tile of an fp32 sum each at a time; 0: they are never idle.
@@ -112,7 +112,7 @@ class Network:
         launches_each_permute: whether every permute of a chain costs the permutes' `launch_s`. False where the
             constants were measured on chains, as `calibrate` does: then a chain costs one, and `sync_s` has all that a
             further permute takes.
-        has_broadcast: whether a ring has a broadcast and a reduction of its own, each one operation with the launch,
+        has_broadcast: a ring has a native broadcast and reduction, each one operation with the launch,
             bandwidth and steps of an all-gather or reduce-scatter, as MeshSlice's simulator has. JAX has none, so
             `gemm` makes them of permutes.
         chips_per_node: chips behind one switch; 0: all of them.

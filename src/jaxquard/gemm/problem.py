@@ -46,7 +46,7 @@ class Stationary(enum.Enum):
 
     @property
     def dataflows(self) -> tuple[Dataflow, Dataflow, Dataflow]:
-        """Of the products forward, backward for X, backward for W."""
+        """The dataflows of the forward product, the backward for X and the backward for W."""
         return _TABLE_1[self]
 
 

@@ -60,7 +60,7 @@ class GemmCost:
 
     @property
     def communication_s(self) -> float:
-        """Of all moves, hidden or not."""
+        """Time of all transfers, overlapped or not."""
         return self.launch_s + self.transfer_s + self.sync_s
 
     @property

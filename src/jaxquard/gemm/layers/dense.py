@@ -74,7 +74,7 @@ class Dense:
         return jax.device_put(jax.jit(draw, out_shardings=shardings)(key), shardings)
 
     def shardings(self) -> dict[str, NamedSharding]:
-        """How the parameters are cut, to place what a checkpoint holds."""
+        """The shardings of the parameters, to place what a checkpoint holds."""
         mesh, _, products = self.resolve()
         specs = {"w": products.w_spec}
         if self.use_bias:
