@@ -20,6 +20,7 @@ from typing import Any
 from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.dependence import can_partition, dependences
 from jaxquard.ir.dependence.link import DimLink, Links
+from jaxquard.ir.dependence.rules.elementwise import ELEMENTWISE
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var
 
 Spec = tuple[tuple[str, ...], ...]
@@ -31,6 +32,7 @@ class SpecRules:
 
     def __init__(self, axis_sizes: Mapping[str, int]) -> None:
         self.axis_sizes = axis_sizes
+        self._elementwise_links: dict[Any, Sequence[Sequence[Links]]] = {}
 
     def follow(self, equations: Sequence[Equation], specs: dict[Var, Spec]) -> None:
         """Adds to `specs` the results of some equations."""
@@ -63,8 +65,19 @@ class SpecRules:
         self.follow(jaxpr.eqns, specs)
         return [specs.get(atom, ()) if is_var(atom) else () for atom in jaxpr.outvars]
 
+    def links(self, equation: Equation) -> Sequence[Sequence[Links]]:
+        """Returns the links of an equation; those of elementwise operations, which are many, once for each shape."""
+        if equation.primitive.name not in ELEMENTWISE:
+            return dependences(equation).links
+        key = tuple(atom.aval.shape for atom in (*equation.outvars, *equation.invars))
+        if key not in self._elementwise_links:
+            self._elementwise_links[key] = dependences(equation).links
+        return self._elementwise_links[key]
+
     def through(self, link: DimLink, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the axes of the input dim that the output dim keeps: the most major ones, by equation (2)."""
+        if not axes:
+            return ()
         axes = tuple(axis for axis in axes if axis in self.axis_sizes)
         while axes and not can_partition(link, self._num_shards(axes)):
             axes = axes[:-1]
@@ -80,7 +93,7 @@ def _axes(spec: Spec, dim: int) -> tuple[str, ...]:
 
 def _by_links(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) -> list[Spec]:
     """Each output dim is sharded as an input dim that it is linked with, or else as in an operand of its shape."""
-    rows = dependences(equation).links
+    rows = rules.links(equation)
     return [
         _follow_row(rules, equation, row, inputs, var.aval.shape)
         for var, row in zip(equation.outvars, rows, strict=True)
@@ -90,16 +103,18 @@ def _by_links(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) -> l
 def _follow_row(
     rules: SpecRules, equation: Equation, row: Sequence[Links], inputs: Sequence[Spec], shape: tuple[int, ...]
 ) -> Spec:
-    linked: list[list[tuple[str, ...]]] = [[] for _ in shape]
+    linked: list[tuple[str, ...] | None] = [None] * len(shape)
     for links, spec in zip(row, inputs, strict=True):
         for link in links:
-            linked[link.out_dim].append(rules.through(link, _axes(spec, link.in_dim)))
+            linked[link.out_dim] = linked[link.out_dim] or rules.through(link, _axes(spec, link.in_dim))
+    if None not in linked:
+        return tuple(axes or () for axes in linked)
     alike = [s for atom, s in zip(equation.invars, inputs, strict=True) if atom.aval.shape == shape]
-    return tuple(_first(found or [_axes(spec, dim) for spec in alike]) for dim, found in enumerate(linked))
+    return tuple(_first(alike, dim) if axes is None else axes for dim, axes in enumerate(linked))
 
 
-def _first(candidates: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    return next((axes for axes in candidates if axes), ())
+def _first(specs: Sequence[Spec], dim: int) -> tuple[str, ...]:
+    return next((axes for spec in specs if (axes := _axes(spec, dim))), ())
 
 
 def _constraint(rules: SpecRules, equation: Equation, inputs: Sequence[Spec]) -> list[Spec]:
