@@ -69,7 +69,7 @@ format: $(VENV)/.dev  ## Rewrite the code in its one format
 golden: $(VENV)/.dev  ## Rewrite the golden texts; read the difference before committing
 	$(call timed,golden texts,$(PYTEST) -m 'not slow and not ray' --update-golden)
 
-bench: $(VENV)/.dev  ## Print the ratios of benchmarks/, or of some: make bench BENCH="dispatch"
+bench: $(VENV)/.dev  ## Print the ratios of benchmarks/, or of some: make bench BENCH="tiny_mlp"
 	@$(BIN)/python -m benchmarks.run $(BENCH)
 
 docs: $(VENV)/.docs  ## Build docs/_build/html, running its pages

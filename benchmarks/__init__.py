@@ -1,1 +1,1 @@
-"""Speed as ratios within one run; `make bench` runs all of it."""
+"""Benchmarks: speed as ratios within one run. `make bench` runs all of them."""

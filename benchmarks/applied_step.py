@@ -1,6 +1,6 @@
-"""What the step of a sharding plan costs to call, beside `jax.jit` of the same step with the same shardings.
+"""The host time of calling a sharded step, relative to `jax.jit` of the same step with the same shardings.
 
-The model computes next to nothing on one device, so what is left is the host's work for each of its leaves.
+The model computes next to nothing on one device, so only the host's work for each leaf is left.
 """
 
 from collections.abc import Callable, Hashable, Sequence

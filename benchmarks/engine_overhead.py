@@ -1,8 +1,8 @@
-"""What the in-process engine costs over the bare calls and transfers of a step of tiny tasks.
+"""The overhead of the in-process engine over the bare calls and transfers of a step of tiny tasks.
 
-4 stages x 8 microbatches of a 16-wide perceptron under 1F1B, 64 tasks and 48 transfers, on 4 one-device
-actors. The base runs the same compiled calls and hand-overs from one thread, one after the other, with no
-order, slots or threads to look after. Target: less than 3 ms a step in all.
+4 stages x 8 microbatches of a 16-wide perceptron under 1F1B, 64 tasks and 48 transfers, on 4 one-device actors. The
+base runs the same compiled calls and transfers from one thread, one after the other, without an order, slots or
+threads. Target: less than 3 ms a step in all.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The most bytes that a step holds on a device at once."""
+"""The peak number of bytes that a step holds on a device."""
 
 import math
 from typing import Any
@@ -47,6 +47,6 @@ def _actor_peak(program: Program, actor: ActorProgram, temporaries: dict[int, in
 
 
 def _size_bytes(type_: ArrayType, axis_sizes: dict[str, int]) -> int:
-    cuts = math.prod(axis_sizes[axis] for axes in type_.spec for axis in axes)
+    num_shards = math.prod(axis_sizes[axis] for axes in type_.spec for axis in axes)
     item = np.dtype(_jax_compat.dtype_named(type_.dtype)).itemsize
-    return math.prod(type_.shape) * item // cuts
+    return math.prod(type_.shape) * item // num_shards

@@ -1,8 +1,7 @@
-"""Times candidates side by side, so that only their ratios matter.
+"""Times candidates in alternation, so that only their ratios matter.
 
-A busy machine slows whatever runs at that moment. So each round runs every candidate once, in an
-order that rotates, and a ratio is the median over rounds of the ratio within a round; the least
-times are given beside it.
+A busy machine slows whatever runs at that moment. So each round runs every candidate once, in an order that rotates.
+A ratio is the median over rounds of the ratio within a round; the minimum of each candidate's times is printed too.
 """
 
 import statistics
@@ -43,7 +42,7 @@ class Measurement:
         pairs = zip(self.times_s, base.times_s, strict=True)
         return statistics.median(own / other for own, other in pairs)
 
-    def least_ratio_to(self, base: "Measurement") -> float:
+    def minimum_ratio_to(self, base: "Measurement") -> float:
         return self.minimum_s / base.minimum_s
 
 
@@ -82,7 +81,7 @@ def print_ratios(
     at_most = at_most or {}
     table = Table(title=title, title_justify="left")
     table.add_column("candidate")
-    for heading in ("least", "median", "spread", "ratio", "ratio of least", "target"):
+    for heading in ("minimum", "median", "spread", "ratio", "ratio of minimums", "target"):
         table.add_column(heading, justify="right")
     for name, measurement in measurements.items():
         ratio = measurement.ratio_to(measurements[base])
@@ -92,7 +91,7 @@ def print_ratios(
             format_time(measurement.median_s),
             f"{measurement.spread:.0%}",
             f"{ratio:.3f}",
-            f"{measurement.least_ratio_to(measurements[base]):.3f}",
+            f"{measurement.minimum_ratio_to(measurements[base]):.3f}",
             _format_target(ratio, at_most.get(name)),
         )
     (console or Console()).print(table)

@@ -1,8 +1,8 @@
-"""A GPT of about 1B parameters on one accelerator: four actors that share it, against one jit.
+"""A GPT of about 1B parameters on one accelerator: four actors that share it, relative to one jit.
 
-The rival is what one writes by hand: one `jax.jit` of a `lax.scan` over the microbatches that sums the
-gradients, with the same rematerialisation, optimizer and donation. Both train the same model on the same
-data; their losses are compared first. On a CPU a small GPT stands in.
+The baseline is what one writes by hand: one `jax.jit` of a `lax.scan` over the microbatches that sums the gradients,
+with the same rematerialization, optimizer and donation. Both train the same model on the same data; their losses are
+compared first. On a CPU a small GPT stands in.
 """
 
 import argparse
@@ -98,10 +98,10 @@ def main() -> None:
     ours = mesh.distributed(
         functools.partial(pipelined_step, config=config, schedule=schedule, remat=remat), donate_argnums=(0,)
     )
-    rival = jax.jit(functools.partial(scanned_step, config=config, remat=remat), donate_argnums=(0,))
+    baseline = jax.jit(functools.partial(scanned_step, config=config, remat=remat), donate_argnums=(0,))
     key = jax.random.key(0)
     trainers = {
-        "one jit of a scan": Trainer(rival, jax.jit(init_state, static_argnums=1)(key, config), batch),
+        "one jit of a scan": Trainer(baseline, jax.jit(init_state, static_argnums=1)(key, config), batch),
         "jaxquard, 4 actors": Trainer(ours, mesh.init(functools.partial(init_state, config=config), key), batch),
     }
     losses = {name: jax.device_get(trainer()) for name, trainer in trainers.items()}

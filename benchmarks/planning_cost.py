@@ -1,6 +1,6 @@
-"""What planning costs on the host: MeshSlice's tuning and simulation for 4096 chips, the search over 96 layers.
+"""The host time of planning: MeshSlice's tuning and simulation for 4096 chips, the search over 96 layers.
 
-In seconds of the processor, from the least to the most of some. Tests hold wider bounds.
+In seconds of processor time, from the minimum to the maximum of several runs. Tests hold wider bounds.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxquard.intraop.search.chain import PricedSegment, search_chain
 _NUM_TIMES = 5
 _NUM_CHIPS = 4096
 _NUM_LAYERS = 96
-# A layer of four blocks with three strategies each; three ways to cut what passes between layers.
+# A layer of four blocks with three strategies each; three shardings of what passes between layers.
 _NUM_STRATEGIES, _NUM_LAYOUTS = 81, 3
 
 

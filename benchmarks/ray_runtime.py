@@ -1,6 +1,6 @@
-"""What it costs that actors are processes: the runtime on Ray beside the in-process one, and beside bare Ray calls.
+"""The cost of actors that are processes: the Ray runtime relative to the in-process one and to bare Ray calls.
 
-- control: a step of a program with no tasks on 4 actors, beside 4 bare calls of Ray to the same processes.
+- control: a step of a program with no tasks on 4 actors, relative to 4 bare Ray calls to the same processes.
 - GPT: a training step of the demo's GPT on 4 actors of 2 devices.
 - tiny tasks: 64 tasks and 48 messages of a 16-wide perceptron on 4 one-device actors.
 - start: from `RemoteMesh(...)` to the end of the first step, with an empty and with a warm compilation cache.

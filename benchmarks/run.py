@@ -1,4 +1,4 @@
-"""Runs benchmarks, each in a process of its own: `python -m benchmarks.run [NAME ...]`.
+"""Runs benchmarks, each in its own process: `python -m benchmarks.run [NAME ...]`.
 
 A benchmark is a file `benchmarks/NAME.py` whose `main()` prints a table. One that takes hours runs only if it is named.
 """

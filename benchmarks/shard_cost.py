@@ -1,4 +1,4 @@
-"""What a search for shardings costs: a small GPT without and with prices on disk, and blocks and segments by depth.
+"""The cost of a search for shardings: a small GPT with and without cached prices, and the analysis by depth.
 
 Searches are commands, as a user runs them: `jaxquard shard search gpt-tiny` on 8 virtual CPU devices.
 """

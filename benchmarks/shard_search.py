@@ -1,8 +1,8 @@
-"""The sharding that the search finds, beside baselines and beside every other strategy, measured whole.
+"""The sharding that the search finds, compared with the baselines and with every other strategy, measured whole.
 
 Four models on 8 virtual CPU devices: small and large batches, wide layers, a memory limit. Every cell is one search;
 then the chosen plan, the baselines and all strategies of a layer (the same in all layers) run whole: once coarsely,
-then the best ten, the plan and the baselines in turns. Ratios are of interleaved runs, side by side.
+then the best ten, the plan and the baselines in alternation. Ratios come from paired, interleaved runs.
 """
 
 import argparse

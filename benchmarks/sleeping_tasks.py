@@ -1,8 +1,8 @@
-"""How close the actors come to a schedule's ideal: 4 actors x 2 devices, tasks that sleep, 40 microbatches.
+"""The time of actors relative to a schedule's ideal: 4 actors x 2 devices, tasks that sleep, 40 microbatches.
 
-A task sleeps 10 ms on each device in a host callback, so that nothing depends on the number of cores; a
-backward sleeps as long as a forward. The ideal is the schedule played with these times and free transfers.
-What a callback costs beside its sleep is no part of that ideal; so the time of one task alone is told too.
+A task sleeps 10 ms on each device in a host callback, so that nothing depends on the number of cores; a backward sleeps
+as long as a forward. The ideal is the simulated schedule with these times and free transfers. It leaves out the cost of
+a callback besides its sleep, so the time of one task alone is printed too.
 """
 
 import functools
@@ -78,7 +78,7 @@ def main() -> None:
     ratio = min(spent_s) / ideal_s
     median = sorted(spent_s)[2] / ideal_s
     print(f"{schedule!r}, {NUM_MICROBATCHES} microbatches, {NUM_STAGES} actors x 2 devices")
-    print(f"ideal {format_time(ideal_s)}, least {format_time(min(spent_s))}, ratio {ratio:.3f} (median {median:.3f})")
+    print(f"ideal {format_time(ideal_s)}, minimum {format_time(min(spent_s))}, ratio {ratio:.3f} (median {median:.3f})")
     print(f"at most {TARGET:.2f}: {'kept' if ratio <= TARGET else 'missed'}")
     alone_s = time_alone(mesh)
     print(f"one task alone, nothing else running: {format_time(alone_s)}; ", end="")

@@ -1,7 +1,7 @@
-"""What slicing a product costs on one accelerator, and how well the cost model says so for shapes that it has not seen.
+"""The cost of slicing a product on one accelerator, and the error of the cost model on shapes that were not fitted.
 
-Products in bf16 of [m, k] and [k, n], cut into S slices along k and summed in fp32, timed as `jaxquard cluster
-calibrate` times them. The constants of `cluster/product_time.py` are fitted on one half of the shapes and held against
+Products in bf16 of [m, k] and [k, n], split into S slices along k and summed in fp32, timed as `jaxquard cluster
+calibrate` times them. The constants of `cluster/product_time.py` are fitted on one half of the shapes and tested on
 the other. Target: at most 10 % off on shapes that were not fitted. Give a file name to keep the times:
 `python -m benchmarks.sliced_products FILE.csv`.
 """

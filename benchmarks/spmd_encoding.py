@@ -1,9 +1,9 @@
-"""A pipeline of actors against the SPMD encoding of a pipeline (JaxPP, section 2.2.2).
+"""A pipeline of actors relative to the SPMD encoding of a pipeline (JaxPP, section 2.2.2).
 
-The encoding is one jit over the same devices: the stages' weights are stacked and cut over a mesh axis, every
-iteration runs all stages at once on a rotating buffer, and autodiff gives the backward: the GPipe order. In
-the bubble it computes what it throws away, and it keeps the activations of all iterations. Both train the
-same small GPT with the same gradients.
+The encoding is one jit over the same devices: the stages' weights are stacked and sharded over a mesh axis, every
+iteration runs all stages at once on a rotating buffer, and autodiff gives the backward: the GPipe order. In the bubble
+it computes results that it discards, and it keeps the activations of all iterations. Both train the same small GPT with
+the same gradients.
 """
 
 import functools

@@ -1,8 +1,7 @@
-"""What a step of tiny tasks costs: 4 stages x 8 microbatches of a 16-wide MLP on 4 one-device actors.
+"""The time of a step of tiny tasks: 4 stages x 8 microbatches of a 16-wide MLP on 4 one-device actors.
 
-Everything in such a step is host work. The base is a bare flat list: the very same compiled calls and
-hand-overs, in one thread, in an order that keeps all dependences, with nothing else to look after. One jit of
-the same step is given beside it.
+Such a step is all host work. The base is a bare flat list: the same compiled calls and transfers, in one thread, in an
+order that keeps all dependences, and nothing else. One jit of the same step is printed too.
 """
 
 import jax
@@ -48,7 +47,7 @@ def train_step(params, batch):
 
 
 class BareList:
-    """A loaded program's calls and hand-overs, run by one thread."""
+    """A loaded program's calls and transfers, run by one thread."""
 
     def __init__(self, loaded, inputs):
         self.lists = loaded.lists

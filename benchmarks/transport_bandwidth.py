@@ -1,8 +1,8 @@
-"""What our transport between processes costs beside the bare `jax.experimental.transfer` under it.
+"""The overhead of our transport between processes over the bare `jax.experimental.transfer`.
 
-Two processes send a message to and fro: the time of one way, 64 MB and 1 KB. The bare one blocks until its array is
-there, which cannot be given up; ours looks again and again. Both go through the same kind of server, in the
-same processes, in turns, so that only the ratio counts.
+Two processes exchange a message: the time of one way, for 64 MB and 1 KB. The bare transport blocks until its array is
+ready, which cannot be cancelled; ours polls. Both use the same kind of server, in the same processes, in alternation,
+so that only the ratio counts.
 """
 
 import multiprocessing
@@ -115,7 +115,7 @@ def _prepare(player: Player) -> dict[str, dict[str, Callable[[], None]]]:
 
 
 def _answer(pipe: Any) -> None:
-    """The other process: runs the candidate that it is told."""
+    """The other process: runs the candidate that the first one names."""
     cases = _prepare(_make_player(1, pipe))
     while (message := pipe.recv()) is not None:
         case, candidate = message
@@ -142,7 +142,7 @@ def main() -> None:
         minimum_s = measurements["ours"].minimum_s / num_trips / 2
         print_ratios(
             measurements,
-            title=f"{num_trips} trips of {case} to and fro; ours takes {minimum_s * 1e6:.0f} µs one way at least",
+            title=f"{num_trips} trips of {case} there and back; ours takes {minimum_s * 1e6:.0f} µs one way at least",
             base="bare transfer",
             at_most={"ours": TARGETS[case]} if case in TARGETS else None,
         )

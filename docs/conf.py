@@ -41,6 +41,8 @@ napoleon_numpy_docstring = False
 # "Attributes" describes fields that autodoc may list as members too.
 napoleon_use_ivar = True
 
+# In the text of a page, a dotted name of ours.
+NAME = re.compile(r'(?<=<span class="pre">)(?:jaxquard|benchmarks)\.[\w.]+(?=</span>)')
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)(?=(\w)?)")
 
 
@@ -49,5 +51,12 @@ def quote_code(app, what, name, obj, options, lines):
     lines[:] = [CODE.sub(lambda match: f"``{match[1]}``" + ("\\ " if match[2] else ""), line) for line in lines]
 
 
+def break_names(app, pagename, templatename, context, doctree):
+    """Lets long names wrap after their dots, so that tables fit the page."""
+    if "body" in context:
+        context["body"] = NAME.sub(lambda match: match[0].replace(".", ".<wbr>"), context["body"])
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", quote_code, priority=900)
+    app.connect("html-page-context", break_names)

@@ -38,7 +38,7 @@ def test_ratio_is_taken_within_rounds():
     base = Measurement(name="base", times_s=(1.0, 1.2, 10.0))
     twice = Measurement(name="twice", times_s=(2.0, 2.4, 20.0))
     assert twice.ratio_to(base) == pytest.approx(2.0)
-    assert twice.least_ratio_to(base) == pytest.approx(2.0)
+    assert twice.minimum_ratio_to(base) == pytest.approx(2.0)
     assert base.median_s == 1.2
     assert base.spread == pytest.approx((5.6 - 1.1) / 1.2)
     assert Measurement(name="once", times_s=(1.0,)).spread == 0
