@@ -143,12 +143,12 @@ def _moves(variant: Variant, is_sum: bool, directions: dict[str, int], way: str,
     chips, options = directions[way], variant.options
     whole = "reduce-scatter" if is_sum else "all-gather"
     match variant.algorithm:
-        case "meshslice" if is_sum and options.get("in_parts"):
+        case "meshslice" if is_sum and options.get("split_for_overlap"):
             return "collective-permute", 2 * (chips - 1) * options["slices"], chips - 1
         case "meshslice" | "collective":
             return whole, options.get("slices", 1), chips - 1
         case "wang" | "1d_tp" | "fsdp":
-            shifts = (chips - 1) * (1 + options.get("both_ways", False))
+            shifts = (chips - 1) * (1 + options.get("bidirectional", False))
             return ("collective-permute", shifts, chips - 1) if way == ring else (whole, 1, chips - 1)
         case "summa":
             parts = math.lcm(*directions.values(), options.get("slices", 1))

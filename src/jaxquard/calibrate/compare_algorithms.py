@@ -19,9 +19,8 @@ from jaxquard.errors import GemmError
 from jaxquard.gemm import ALGORITHMS, Dataflow, Product, multiply
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_choice
-from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.registry import find_algorithm, mesh_shapes
 from jaxquard.gemm.algorithms.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
-from jaxquard.gemm.cost.algorithms import mesh_shapes
 
 _PLAIN = "plain"
 _SLICED = ("meshslice",)
@@ -155,7 +154,7 @@ class _Bench:
         for (name, spec), sizes in zip(specs.items(), ((m, k), (k, n), (m, n)), strict=True):
             for dim, (size, entry) in enumerate(zip(sizes, spec, strict=True)):
                 chips = num_chips(axes_of(entry), self.mesh.shape)
-                check_size(f"dim {dim} of {name}", size, chips, why=f"the mesh cuts it into {chips}")
+                check_size(f"dim {dim} of {name}", size, chips, why=f"the mesh shards it over {chips}")
         lhs_sharding, rhs_sharding, out_sharding = (NamedSharding(self.mesh, spec) for spec in specs.values())
         keys = jax.random.split(jax.random.key(0))
         lhs = jax.device_put(jax.random.normal(keys[0], (m, k), self.dtype), lhs_sharding)

@@ -24,6 +24,10 @@ class Axis(enum.Enum):
     ROWS = "rows"
     COLUMNS = "columns"
 
+    @property
+    def other(self) -> "Axis":
+        return Axis.COLUMNS if self is Axis.ROWS else Axis.ROWS
+
 
 class Collective(enum.Enum):
     """The ring operations that have their own cost.

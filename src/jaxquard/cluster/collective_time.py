@@ -50,7 +50,7 @@ def ring_time(
     mesh_shape: tuple[int, int],
     shard_bytes: float,
     num_steps: float | None = None,
-    both_ways: bool = False,
+    bidirectional: bool = False,
 ) -> RingTime:
     """Predicts the time of one collective, or of a chain of permutes, alone on its ring.
 
@@ -59,7 +59,7 @@ def ring_time(
             before the next one begins.
         shard_bytes: what a chip sends in one step.
         num_steps: how often, and of permutes how many; one less than the chips of the ring unless said.
-        both_ways: a permute sends one half of the shard each way round; it counts where links carry both at once.
+        bidirectional: a permute sends one half of the shard each way round; it counts where links carry both at once.
 
     Raises:
         ClusterError: an argument is none that a ring can have.
@@ -83,7 +83,7 @@ def ring_time(
     links = cluster.links(kind)
     steps = ring - 1 if num_steps is None else num_steps
     sync_s = ring_sync_s(cluster, kind, axis=axis, mesh_shape=mesh_shape)
-    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape, both_ways=both_ways)
+    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape, bidirectional=bidirectional)
     return RingTime(
         launch_s=num_launches(cluster, kind, num_steps=steps) * links.launch_s,
         sync_s=steps * sync_s,
@@ -102,11 +102,11 @@ def ring_size(axis: Axis, mesh_shape: tuple[int, int]) -> int:
 
 
 def ring_bandwidth_bytes_per_s(
-    cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int], both_ways: bool = False
+    cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int], bidirectional: bool = False
 ) -> float:
     """Of the slowest step of a ring."""
     bandwidth = cluster.links(kind).bandwidth_bytes_per_s(axis)
-    if kind is Collective.PERMUTE and both_ways and cluster.network.is_bidirectional:
+    if kind is Collective.PERMUTE and bidirectional and cluster.network.is_bidirectional:
         bandwidth *= 2
     if is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape):
         bandwidth = min(bandwidth, cluster.network.between_nodes_bandwidth_bytes_per_s)

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 
 from jaxquard.cluster import Axis
 from jaxquard.gemm import FcLayer, GemmProblem, Stationary, autotune, layer_shardings, matmul
+from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.autotune.dataflows import choose_dataflows, residual_parts
-from jaxquard.gemm.cost.algorithms import ALGORITHMS
 from jaxquard.gemm.cost.products import plan_products
 from jaxquard.gemm.layers.resolve_plan import resolve_plan
 from tests.gemm.collectives import traffic

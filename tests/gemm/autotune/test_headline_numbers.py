@@ -45,10 +45,10 @@ def test_gain_over_wang_is_a_band():
     With one launch for all shards of an iteration, as data/tpu_v4.md has it; with one for each, Wang is slower.
     """
     each = load_cluster("tpu-v4")
-    both_ways = replace(each, network=replace(each.network, launches_each_permute=False))
-    one_way = replace(both_ways, network=replace(both_ways.network, is_bidirectional=False))
+    bidirectional = replace(each, network=replace(each.network, launches_each_permute=False))
+    one_way = replace(bidirectional, network=replace(bidirectional.network, is_bidirectional=False))
     gains = {}
-    for name, cluster in (("both", both_ways), ("one", one_way), ("each", each)):
+    for name, cluster in (("both", bidirectional), ("one", one_way), ("each", each)):
         found = _utilisations(cluster, algorithms=("meshslice", "wang"))
         for model in ("gpt3", "megatron_nlg"):
             gains[model, name] = 100 * (found[model, "meshslice", 256] / found[model, "wang", 256] - 1)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def cut(shard: jax.Array, *, dim: int, slices: int, block: int) -> list[jax.Array]:
+def split_slices(shard: jax.Array, *, dim: int, slices: int, block: int) -> list[jax.Array]:
     """The slices of a shard along `dim`, whose size `slices * block` divides unless there is one slice."""
     if slices == 1:
         return [shard]
@@ -23,7 +23,7 @@ def cut(shard: jax.Array, *, dim: int, slices: int, block: int) -> list[jax.Arra
     return [lax.index_in_dim(blocks, s, axis=dim + 1, keepdims=False).reshape(sliced) for s in range(slices)]
 
 
-def join(parts: Sequence[jax.Array], *, dim: int, block: int) -> jax.Array:
+def join_slices(parts: Sequence[jax.Array], *, dim: int, block: int) -> jax.Array:
     """The shard whose slices these are."""
     if len(parts) == 1:
         return parts[0]

@@ -17,18 +17,18 @@ import jax
 
 from jaxquard.gemm.algorithms.product import Axes, Product
 from jaxquard.gemm.algorithms.rings import permute, ring_size, shift
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
-def cannon(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    """Multiplies the shards of one chip, inside `shard_map`."""
+def cannon(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    """Multiplies the shards of one chip, inside `shard_map`; there are no options."""
     match product.dataflow:
         case Dataflow.OS:
             return _output_stationary(lhs, rhs, product)
         case Dataflow.LS:
             return _left_stationary(lhs, rhs, product)
         case Dataflow.RS:
-            return cannon(rhs, lhs, product.mirrored())
+            return cannon(rhs, lhs, product.mirrored(), options)
 
 
 def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:

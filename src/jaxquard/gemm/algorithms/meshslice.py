@@ -33,19 +33,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.gemm.algorithms.blocked_slices import cut, join
+from jaxquard.gemm.algorithms.blocked_slices import join_slices, split_slices
 from jaxquard.gemm.algorithms.line_scatter import LineScatter, Passing
 from jaxquard.gemm.algorithms.product import Product
 from jaxquard.gemm.algorithms.rings import all_gather, reduce_scatter, ring_size
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
-def output_stationary_halves(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+def output_stationary_halves(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """A's next slice travels beside the first half of a product, B's beside the second."""
-    layout, slices = product.layout, product.slices or 1
+    layout, slices = product.layout, options.slices or 1
     lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
-    lhs_slices = cut(lhs, dim=lhs_dim, slices=slices, block=product.block)
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
+    lhs_slices = split_slices(lhs, dim=lhs_dim, slices=slices, block=options.block)
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
     lhs_Mk = all_gather(lhs_slices[0], product.columns, dim=lhs_dim)
     rhs_kN = all_gather(rhs_slices[0], product.rows, dim=rhs_dim)
     first_mN = second_mN = None
@@ -80,11 +80,11 @@ def _add(total: jax.Array | None, more: jax.Array) -> jax.Array:
     return more if total is None else total + more
 
 
-def left_stationary_pieces(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+def left_stationary_pieces(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """B's next slice and the sums of the slice before travel beside the pieces of a product."""
-    layout, slices = product.layout, product.slices or 1
+    layout, slices = product.layout, options.slices or 1
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
     lines = [LineScatter(axes=product.columns, dim=out_dim, name=f"transfer{s}") for s in range(slices)]
     done, before_Mn, coming = [], None, all_gather(rhs_slices[0], product.rows, dim=rhs_dim)
     for s in range(slices):
@@ -99,7 +99,7 @@ def left_stationary_pieces(lhs: jax.Array, rhs: jax.Array, product: Product) -> 
         if s + 1 < slices:
             before_Mn, coming = lax.optimization_barrier((before_Mn, coming))
     assert before_Mn is not None
-    return join([*done, _scatter(before_Mn, lines[-1])], dim=out_dim, block=product.block)
+    return join_slices([*done, _scatter(before_Mn, lines[-1])], dim=out_dim, block=options.block)
 
 
 def _pieces(
@@ -127,23 +127,23 @@ def _scatter(partial_Mn: jax.Array, line: LineScatter) -> jax.Array:
     return line.finish(partial_Mn, passing)
 
 
-def meshslice(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+def meshslice(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """Multiplies the shards of one chip, inside `shard_map`."""
-    in_parts = product.in_parts and (product.slices or 1) > 1  # one slice has nothing to hide beside
+    is_split = options.split_for_overlap and (options.slices or 1) > 1  # one slice has nothing to hide beside
     match product.dataflow:
         case Dataflow.OS:
-            return (output_stationary_halves if in_parts else _output_stationary)(lhs, rhs, product)
+            return (output_stationary_halves if is_split else _output_stationary)(lhs, rhs, product, options)
         case Dataflow.LS:
-            return (left_stationary_pieces if in_parts else _left_stationary)(lhs, rhs, product)
+            return (left_stationary_pieces if is_split else _left_stationary)(lhs, rhs, product, options)
         case Dataflow.RS:
-            return meshslice(rhs, lhs, product.mirrored())
+            return meshslice(rhs, lhs, product.mirrored(), options)
 
 
-def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    layout, slices = product.layout, product.slices or 1
+def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    layout, slices = product.layout, options.slices or 1
     lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
-    lhs_slices = cut(lhs, dim=lhs_dim, slices=slices, block=product.block)
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
+    lhs_slices = split_slices(lhs, dim=lhs_dim, slices=slices, block=options.block)
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
 
     def gather(lhs_slice: jax.Array, rhs_slice: jax.Array) -> tuple[jax.Array, jax.Array]:
         return (
@@ -166,10 +166,10 @@ def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.
     return out_MN.astype(lhs.dtype)
 
 
-def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    layout, slices = product.layout, product.slices or 1
+def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    layout, slices = product.layout, options.slices or 1
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
 
     def scatter(partial_Mn: jax.Array) -> jax.Array:
         return reduce_scatter(partial_Mn, product.columns, dim=out_dim, dtype=lhs.dtype)
@@ -185,4 +185,4 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Ar
         if finished_Mn is not None:
             done.append(scatter(finished_Mn))
     assert partial_Mn is not None
-    return join([*done, scatter(partial_Mn)], dim=out_dim, block=product.block)
+    return join_slices([*done, scatter(partial_Mn)], dim=out_dim, block=options.block)

@@ -101,9 +101,9 @@ class Stream:
         return jnp.roll(jnp.concatenate(ordered, axis=dim), first * self.width, axis=dim)
 
 
-def streams(axes: Axes, width: int, *, both_ways: bool) -> tuple[Stream, ...]:
+def streams(axes: Axes, width: int, *, bidirectional: bool) -> tuple[Stream, ...]:
     """Those of shards of a width along the dim that is cut over the ring; a width of 1 cannot be halved."""
-    if not both_ways or width < 2:
+    if not bidirectional or width < 2:
         return (Stream(axes=axes, step=1, start=0, width=width),)
     half = width // 2
     return (

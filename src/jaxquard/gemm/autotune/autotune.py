@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Cluster, load_cluster
 from jaxquard.errors import GemmError, InfeasibleGemmError
+from jaxquard.gemm.algorithms.layer_products import SizedProducts
 from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.autotune.check_tuning import check_chips, check_problem, check_tuning_options
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
 from jaxquard.gemm.autotune.meshes import usable_meshes
-from jaxquard.gemm.autotune.slices import PricedSlices, goes_both_ways, needs_parts, price_slices, slice_counts
+from jaxquard.gemm.autotune.slices import PricedOptions, needs_split, price_slices, slice_counts, uses_both_ways
 from jaxquard.gemm.autotune.table import Tuning, TuningRow
 from jaxquard.gemm.cost.cost import repeat_cost, sum_costs
-from jaxquard.gemm.cost.memory import kept_bytes
-from jaxquard.gemm.cost.products import Products, plan_products, problem_flops
+from jaxquard.gemm.cost.products import kept_bytes, plan_products, problem_flops
 from jaxquard.gemm.problem import GemmPlan, GemmProblem, LayerPlan, Stationary
 
 UNROLLED = ("wang", "summa", "1d_tp", "fsdp")
@@ -141,13 +141,13 @@ class _Search:
     cluster: Cluster
     algorithm: str
     layers: tuple[LayerPlan, ...]
-    products: tuple[Products, ...]
+    products: tuple[SizedProducts, ...]
     block: int
     unrolled: tuple[tuple[int, int, int], ...] | None
     num_slices: int | None
     kept_bytes: float
 
-    def choices(self, position: int, mesh: tuple[int, int]) -> tuple[PricedSlices, ...]:
+    def choices(self, position: int, mesh: tuple[int, int]) -> tuple[PricedOptions, ...]:
         """The slice counts of a product, three to a layer; the fastest first."""
         layer, part = divmod(position, 3)
         product = self.products[layer][part]
@@ -160,7 +160,7 @@ class _Search:
                 counts = (max(count for count in counts if count <= self.num_slices),)
         return price_slices(self.cluster, product, algorithm=self.algorithm, mesh_shape=mesh, counts=counts)
 
-    def row(self, mesh: tuple[int, int], chosen: list[PricedSlices]) -> TuningRow:
+    def row(self, mesh: tuple[int, int], chosen: list[PricedOptions]) -> TuningRow:
         """The row of a mesh, given the choice for each product."""
         plans = []
         for position, layer in enumerate(self.layers):
@@ -171,10 +171,10 @@ class _Search:
                     layer,
                     slices=slices,
                     block=self.block,
-                    in_parts=max(slices) > 1 and needs_parts(self.cluster, self.algorithm),
-                    rings=(first.ring, second.ring, third.ring),
-                    both_ways=goes_both_ways(self.cluster, self.algorithm),
-                    num_packets=(first.num_packets, second.num_packets, third.num_packets),
+                    split_for_overlap=max(slices) > 1 and needs_split(self.cluster, self.algorithm),
+                    rings=(first.options.ring, second.options.ring, third.options.ring),
+                    bidirectional=uses_both_ways(self.cluster, self.algorithm),
+                    num_packets=(first.options.num_packets, second.options.num_packets, third.options.num_packets),
                 )
             )
         cost = repeat_cost(sum_costs(choice.cost for choice in chosen), self.problem.num_blocks)

@@ -4,15 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jaxquard.errors import InfeasibleGemmError
-from jaxquard.gemm.cost.algorithms import mesh_shapes
-from jaxquard.gemm.problem import FcLayer, GemmProblem, LayerPlan, Stationary
+from jaxquard.gemm.algorithms.registry import mesh_shapes
+from jaxquard.gemm.algorithms.sized_product import MeshShape
+from jaxquard.gemm.problem import TABLE_1, FcLayer, GemmProblem, LayerPlan, ProductRole
 
-# The sizes of the matrix that stays put, its rows first, and the third size, along which the others move.
-_SIZES = {
-    Stationary.Y: ("num_rows", "out_features", "in_features"),
-    Stationary.X: ("num_rows", "in_features", "out_features"),
-    Stationary.W: ("in_features", "out_features", "num_rows"),
-}
+# The fields that are M, K and N of a layer's forward product.
+_FIELDS = {"M": "num_rows", "K": "in_features", "N": "out_features"}
 
 
 def usable_meshes(
@@ -20,9 +17,9 @@ def usable_meshes(
     plans: Sequence[LayerPlan],
     algorithm: str,
     num_chips: int,
-    mesh_shape: tuple[int, int] | None,
-) -> list[tuple[int, int]]:
-    """The meshes that divide every layer, given which matrix each keeps.
+    mesh_shape: MeshShape | None,
+) -> list[MeshShape]:
+    """Returns the meshes that divide every layer, given its stationary matrix.
 
     Raises:
         InfeasibleGemmError: there is none; it says why, with the nearest sizes that fit.
@@ -52,14 +49,17 @@ def usable_meshes(
     return usable
 
 
-def indivisible(layer: FcLayer, plan: LayerPlan, *, num_rows: int, mesh_shape: tuple[int, int]) -> Iterator[str]:
-    """What of a layer a mesh does not divide, in words.
+def indivisible(layer: FcLayer, plan: LayerPlan, *, num_rows: int, mesh_shape: MeshShape) -> Iterator[str]:
+    """Yields what of a layer a mesh does not divide, in words.
 
-    The matrix that stays is cut over the rows and columns of chips, the third size over both in turn.
+    The stationary matrix is sharded over the rows and columns of chips, the third size over both in turn.
     """
     rows, columns = reversed(mesh_shape) if plan.is_transposed else mesh_shape
     sizes = {"num_rows": num_rows, "in_features": layer.in_features, "out_features": layer.out_features}
-    for name, chips in zip(_SIZES[plan.stationary], (rows, columns, math.lcm(rows, columns)), strict=True):
+    dataflow = TABLE_1[plan.stationary][ProductRole.FORWARD]
+    dims = (*dataflow.stationary_dims, dataflow.sliced_dim)
+    for dim, chips in zip(dims, (rows, columns, math.lcm(rows, columns)), strict=True):
+        name = _FIELDS[dim]
         size, below = sizes[name], sizes[name] // chips * chips
         if size % chips:
             whose = "num_rows" if name == "num_rows" else f"{name} of layer {layer.name}"

@@ -1,4 +1,4 @@
-"""Where a layer wants its matrices: to place them once, so that nothing moves before a product."""
+"""The shardings that a layer wants of its matrices: placed once, nothing moves before a product."""
 
 from typing import Unpack
 
@@ -20,7 +20,7 @@ def layer_shardings(
     num_x_dims: int = 2,
     **choices: Unpack[Choices],
 ) -> dict[str, NamedSharding]:
-    """How `matmul` with the same arguments cuts "x", "w" and "y".
+    """Returns the shardings of "x", "w" and "y" in `matmul` with the same arguments.
 
     Args:
         num_x_dims: of x and y, leading dims included.
@@ -32,9 +32,11 @@ def layer_shardings(
         True
     """
     if find_count(num_x_dims, "num_x_dims") < 2:
-        raise GemmError(f"num_x_dims must be 2 or more: the first dim of x and its last are cut; but is {num_x_dims}.")
+        raise GemmError(
+            f"num_x_dims must be 2 or more: the first and the last dim of x are sharded; but is {num_x_dims}."
+        )
     mesh = find_mesh(mesh)
     rows, columns = two_axes(mesh, axis_names)
-    products = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
-    specs = {"x": products.x_spec(num_x_dims), "w": products.w_spec, "y": products.y_spec(num_x_dims)}
+    layer = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
+    specs = {"x": layer.x_spec(num_x_dims), "w": layer.w_spec, "y": layer.y_spec(num_x_dims)}
     return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
