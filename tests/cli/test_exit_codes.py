@@ -111,7 +111,7 @@ def test_ctrl_c_in_a_command_that_says_nothing_of_it(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxquard.cluster.load_cluster", interrupt)
+    monkeypatch.setattr("jaxquard.cluster.cluster_file", interrupt)
     result = run("gemm", "tune", "--model", "gpt3")
     assert (result.exit_code, result.stdout, result.stderr) == (INTERRUPTED, "", "interrupted\n")
 

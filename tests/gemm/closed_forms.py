@@ -121,7 +121,7 @@ class Case:
         return Op(latency_s, transfer_s)
 
     def at_once_s(self, **ops):
-        """How long each of some operations takes when all run at once, by side."""
+        """The seconds of each of some operations when all run at once, by side."""
         moving = {side: op for side, op in ops.items() if op.alone_s}
         shared = self.cluster.network.topology.value == "switch" and self.leaves_node("h") == self.leaves_node("v")
         transfer_s = sum(op.transfer_s for op in moving.values())

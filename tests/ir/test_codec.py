@@ -86,6 +86,15 @@ def test_complete_data_leaves_nothing_out():
     assert from_data(Part, whole, where="file", is_complete=True) == Part(kind=0, time_s=1.0)
 
 
+def test_a_missing_table_is_named_with_its_keys():
+    @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+    class Owner:
+        part: Part
+
+    with pytest.raises(DataError, match="file lacks the table part with the keys kind, time_s, names, axis; the keys"):
+        from_data(Owner, {}, where="file")
+
+
 def changed(**entries):
     return {**GOOD, **entries}
 

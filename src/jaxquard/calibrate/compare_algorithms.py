@@ -1,4 +1,4 @@
-"""Algorithms against each other on the devices at hand, as ratios to what XLA makes of a plain product.
+"""Compares algorithms on the devices at hand, as ratios to XLA's plain product.
 
 Times on a shared machine say little, so ratios are taken within a round: in each, every candidate runs once, in an
 order that rotates, and a candidate's ratio is the median over rounds.
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxquard.calibrate.time_runs import time_runs_s
+from jaxquard.calibrate.sampling import time_runs_s
 from jaxquard.errors import GemmError
 from jaxquard.gemm import ALGORITHMS, Dataflow, Product, multiply
 from jaxquard.gemm.algorithms.check_product import check_size
@@ -35,9 +35,9 @@ class Comparison:
     Attributes:
         num_slices: of MeshSlice; 1 for others.
         ratio: of its time to that of `lhs @ rhs` under jit with the same shardings; 0 where it does not fit.
-        time_s: the least.
+        time_s: the minimum.
         worst_error: of its result, relative to the largest element of the plain one's.
-        why_not: what does not fit, if so.
+        why_not: the reason why it does not fit, if so.
     """
 
     algorithm: str
@@ -101,7 +101,7 @@ class _Bench:
     sample_s: float
 
     def compare(self, candidates: Sequence[tuple[str, int]]) -> list[Comparison]:
-        """Each candidate timed beside the plain product, or with why it cannot be."""
+        """Times each candidate beside the plain product, or says why it cannot run."""
         shape = self.mesh.devices.shape
         try:
             lhs, rhs, out_sharding = self.place()
@@ -143,7 +143,7 @@ class _Bench:
         ]
 
     def place(self) -> tuple[jax.Array, jax.Array, NamedSharding]:
-        """The matrices as the dataflow wants them, so that nothing is moved before a product; and how that lies.
+        """Returns the matrices, sharded so that nothing moves before a product, and the sharding of the result.
 
         Raises:
             GemmError: the mesh does not divide them.
@@ -162,7 +162,7 @@ class _Bench:
         return lhs, rhs, out_sharding
 
     def compile(self, name: str, count: int, lhs: jax.Array, rhs: jax.Array) -> Any:
-        """One candidate; raises a GemmError if it does not fit."""
+        """Compiles one candidate; raises a GemmError if it does not fit."""
 
         def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
             slices = count if name in _SLICED else None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxquard.gemm.cost.cost import GemmCost as GemmCost
     from jaxquard.gemm.layers.dense import Dense as Dense
     from jaxquard.gemm.layers.dense import dense as dense
-    from jaxquard.gemm.layers.layer_shardings import layer_shardings as layer_shardings
+    from jaxquard.gemm.layers.matmul import layer_shardings as layer_shardings
     from jaxquard.gemm.layers.matmul import matmul as matmul
     from jaxquard.gemm.layers.matmul import matmul_local as matmul_local
     from jaxquard.gemm.layers.plan_file import load_plan as load_plan
@@ -49,8 +49,7 @@ else:
             "autotune.table": ["Tuning", "TuningRow"],
             "cost.cost": ["GemmCost"],
             "layers.dense": ["Dense", "dense"],
-            "layers.layer_shardings": ["layer_shardings"],
-            "layers.matmul": ["matmul", "matmul_local"],
+            "layers.matmul": ["layer_shardings", "matmul", "matmul_local"],
             "layers.plan_file": ["load_plan", "save_plan"],
             "overlap.compile": ["TPU_COMPILER_OPTIONS"],
             "problem": [

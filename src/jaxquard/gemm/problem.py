@@ -23,7 +23,7 @@ from jaxquard.ir.codec import stored
 
 
 class Dataflow(enum.Enum):
-    """Which of A, B and C = A B stays where it is.
+    """A dataflow: one of A, B and C = A B is stationary.
 
     All else follows from the dims of that matrix: the first is sharded over the mesh's rows, the second over its
     columns, and the third of M, K and N is the one along which the other two matrices are sliced and moved.
@@ -77,7 +77,7 @@ class ProductRole(enum.Enum):
 
 
 class Stationary(enum.Enum):
-    """Which matrix of a layer Y = X W stays where it is, forward and backward: the rows of Table 1.
+    """The matrix of a layer Y = X W that is stationary, forward and backward: the rows of Table 1.
 
     Example:
         >>> [stationary.value for stationary in jq.gemm.Stationary]
@@ -87,12 +87,6 @@ class Stationary(enum.Enum):
     Y = "y"
     X = "x"
     W = "w"
-
-    @property
-    def dataflows(self) -> tuple[Dataflow, Dataflow, Dataflow]:
-        """The dataflows of the three products, in the order of `ProductRole`, as the paper writes them."""
-        forward, data, weight = (TABLE_1[self][role] for role in ProductRole)
-        return forward, data, weight
 
 
 TABLE_1: Mapping[Stationary, Mapping[ProductRole, Dataflow]] = {

@@ -153,8 +153,14 @@ class _Decoder:
             values[name] = self.read(hints[name], entry, f"{where}.{key}", fields[name].metadata)
         for name, field in fields.items():
             if name not in values and (self.is_complete or not _has_default(field)):
-                raise DataError(f"{where} lacks the key {name}; the keys are {', '.join(fields)}")
+                raise DataError(f"{where} lacks the {_key_text(name, hints[name])}; the keys are {', '.join(fields)}")
         return kind(**values)
+
+
+def _key_text(name: str, kind: Any) -> str:
+    if not dataclasses.is_dataclass(kind):
+        return f"key {name}"
+    return f"table {name} with the keys {', '.join(field.name for field in dataclasses.fields(kind))}"
 
 
 def _current_name(fields: Mapping[str, Any], key: str) -> str | None:

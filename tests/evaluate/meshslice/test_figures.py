@@ -13,12 +13,12 @@ from jaxquard.evaluate.meshslice.figures.three_dimensions import MIB, three_dime
 from jaxquard.evaluate.meshslice.setup.constant_sets import constant_sets
 from jaxquard.evaluate.meshslice.setup.models import GPT3, MEGATRON, MODELS
 from jaxquard.evaluate.meshslice.setup.other_layers import other_layers_time_s
-from jaxquard.gemm.algorithms.sized_product import sized_product
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.steps import meshslice_steps
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, Stationary
 from tests.gemm.headline_numbers import headline_numbers
+from tests.gemm.sized_products import sized_product
 
 PEAK = 272e12
 

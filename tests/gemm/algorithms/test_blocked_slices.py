@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from jaxquard.gemm.algorithms.blocked_slices import join_slices, split_slices
+from jaxquard.gemm.algorithms.meshslice import join_slices, split_slices
 
 counts = st.integers(1, 4)
 
@@ -29,7 +29,7 @@ def test_join_undoes_cut(slices, block, repeats, other, dim):
 
 @given(slices=counts, block=counts, repeats=counts, chips=st.sampled_from([1, 2, 3, 4]))
 def test_the_slices_of_all_shards_are_the_slice_of_the_whole(slices, block, repeats, chips):
-    """What lets A and B, cut over different numbers of chips, meet (section 3.1.2)."""
+    """A and B, sharded over different numbers of chips, meet (section 3.1.2)."""
     whole = np.arange(slices * block * repeats * chips)[None]
 
     @jax.jit

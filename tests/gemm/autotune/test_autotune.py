@@ -16,7 +16,6 @@ from jaxquard.cluster import Axis, load_cluster
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.layer_products import sized_products
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
-from jaxquard.gemm.algorithms.sized_product import sized_product
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
 from jaxquard.gemm.autotune.meshes import indivisible
@@ -26,6 +25,7 @@ from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.products import kept_bytes
 from jaxquard.gemm.layers.matmul import matmul
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, FcLayer, GemmProblem, LayerPlan, Stationary
+from tests.gemm.sized_products import sized_product
 
 _DIMS = st.sampled_from([64, 96, 128, 192, 256, 512])
 
@@ -193,14 +193,14 @@ def test_a_gpu_stops_slicing_when_it_costs_more_than_it_hides():
 
 def test_memory_error_says_the_least():
     with pytest.raises(
-        GemmError, match=r"nothing fits in 34.36 GB of each of 256 chips of tpu-v4: the least is (.*) GB"
+        GemmError, match=r"nothing fits in 34.36 GB of each of 256 chips of tpu-v4: the minimum is (.*) GB"
     ):
         autotune(megatron_nlg())
     assert autotune(megatron_nlg(), recompute=True).best.memory_bytes < 34.36e9
     try:
         autotune(gpt3(num_blocks=1), memory_limit_bytes=1)
     except GemmError as error:
-        least = float(str(error).split("the least is ")[1].split(" GB")[0]) * 1e9
+        least = float(str(error).split("the minimum is ")[1].split(" GB")[0]) * 1e9
     assert autotune(gpt3(num_blocks=1), memory_limit_bytes=least * 1.02).best.memory_bytes <= least * 1.02
     with pytest.raises(GemmError):
         autotune(gpt3(num_blocks=1), memory_limit_bytes=least * 0.98)
@@ -256,7 +256,7 @@ def fc(in_features, out_features):
     ("problem", "message"),
     [
         ({"layers": ()}, r"layers of a problem must be one FcLayer or more, in a tuple, but are \(\)"),
-        ({"layers": (fc(64, 64), fc(64, 128))}, r"each layer .* needs a name of its own, but 2 are 'fc'"),
+        ({"layers": (fc(64, 64), fc(64, 128))}, r"each layer .* needs its own name, but 2 are 'fc'"),
         ({"layers": (fc(64, 0),)}, "out_features must be a whole number of 1 or more, but is 0 in layer 'fc'"),
         ({"num_rows": 0}, "num_rows of a problem must be a whole number of 1 or more, but is 0"),
         ({"num_rows": 64.0}, r"num_rows of a problem must be a whole number of 1 or more, but is 64\.0"),

@@ -1,12 +1,13 @@
-"""What the model gives for the headlines of MeshSlice, against data/tpu_v4.md and the paper (section 5)."""
+"""The model's numbers for the headlines of MeshSlice, against data/tpu_v4.md and the paper (section 5)."""
 
 from dataclasses import replace
 
 import pytest
 
 from jaxquard.cluster import load_cluster
-from jaxquard.gemm.autotune.autotune import autotune, problem_flops
+from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
+from jaxquard.gemm.cost.products import problem_flops
 from jaxquard.gemm.problem import Stationary
 from tests.gemm.headline_numbers import headline_numbers
 

@@ -109,7 +109,7 @@ class ChipMoves:
         return marks
 
     def _after_last(self, move: RingTransfer, after: Marks) -> Marks:
-        """What a move waits for: what it needs, and the last move along its axis."""
+        """Returns the jobs that a move waits for: its inputs, and the last move along its axis."""
         return join(after, self.made[move.axis]) if move.axis in self.made else list(after)
 
     def _launch(self, move: RingTransfer, chip: int, after: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,11 +124,11 @@ class ChipMoves:
         return len(self.jobs) - 1
 
     def _place(self, chip: int, axis: Axis) -> int:
-        """Which chip of its ring this is."""
+        """Returns the number of a chip in its ring."""
         return chip // self.shape[1] if axis is Axis.ROWS else chip % self.shape[1]
 
     def _source(self, chip: int, axis: Axis) -> int:
-        """From whom a chip receives."""
+        """Returns the chip that a chip receives from."""
         row, column = divmod(chip, self.shape[1])
         if axis is Axis.ROWS:
             return (row - 1) % self.shape[0] * self.shape[1] + column
@@ -136,7 +136,7 @@ class ChipMoves:
 
 
 def join(*marks: Marks) -> Marks:
-    """What waits for all of them."""
+    """Joins marks: something that waits for all of them."""
     return [tuple(job for mark in chip_marks for job in mark) for chip_marks in zip(*marks, strict=True)]
 
 

@@ -12,15 +12,15 @@ from jaxquard.cluster import Axis, Topology, load_cluster
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.layer_products import sized_products
 from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
-from jaxquard.gemm.algorithms.sized_product import sized_product
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
 from jaxquard.gemm.autotune.slices import price_slices
 from jaxquard.gemm.cost.cost import price_product, steps_time_s
 from jaxquard.gemm.cost.products import kept_bytes
 from jaxquard.gemm.cost.steps import wang_steps
-from jaxquard.gemm.problem import DEFAULT_OPTIONS, AlgorithmOptions, Dataflow, FcLayer, Stationary
+from jaxquard.gemm.problem import DEFAULT_OPTIONS, TABLE_1, AlgorithmOptions, Dataflow, FcLayer, Stationary
 from tests.gemm.collectives import expected_traffic
 from tests.gemm.meshes import MESHES
+from tests.gemm.sized_products import sized_product
 from tests.gemm.variants import VARIANTS
 
 _TPU = load_cluster("tpu-v4")
@@ -215,7 +215,7 @@ def test_traffic_of_the_1d_baselines():
 def test_products_of_a_layer(stationary):
     layer = FcLayer(name="l", in_features=512, out_features=2048)
     products = sized_products(layer, num_rows=4096, stationary=stationary)
-    assert [product.dataflow for product in products] == list(stationary.dataflows)
+    assert [product.dataflow for product in products] == list(TABLE_1[stationary].values())
     assert {product.flops for product in products} == {2 * 4096 * 512 * 2048}
     assert {(p.m, p.n) for p in products} == {
         Stationary.Y: {(4096, 2048), (4096, 512), (512, 2048)},

@@ -19,7 +19,6 @@ from jaxquard.cluster import (
     preset_names,
 )
 from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
-from jaxquard.gemm.algorithms.sized_product import sized_product
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
 from jaxquard.gemm.cost.cost import price_product
@@ -28,6 +27,7 @@ from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 from jaxquard.ir.timeline import Track
 from tests.gemm.closed_forms import product_s
 from tests.gemm.cost.play_chips import play_every_chip
+from tests.gemm.sized_products import sized_product
 
 _CLUSTERS = {name: load_cluster(name) for name in preset_names()}
 _SIZES = st.integers(1, 64).map(lambda size: 144 * size)

@@ -54,12 +54,12 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Ar
 
 
 def skew(shard: jax.Array, *, by: Axes, along: Axes) -> jax.Array:
-    """Chips that are number i along `by` get what lay i places further along `along`."""
+    """Gives the chips that are number i along `by` the shard i places further along `along`."""
     return _move(shard, list(range(ring_size(by))), by=by, along=along)
 
 
 def _move(shard: jax.Array, distances: list[int], *, by: Axes, along: Axes) -> jax.Array:
-    """Chips that are number i along `by` get what lay `distances[i]` places further along `along`.
+    """Gives the chips that are number i along `by` the shard `distances[i]` places further along `along`.
 
     In each step some chips shift to a neighbour, by the shorter way, and the others keep what they have.
     """
@@ -68,7 +68,7 @@ def _move(shard: jax.Array, distances: list[int], *, by: Axes, along: Axes) -> j
     left = [place if place <= chips // 2 else place - chips for place in places]
     while any(left):
         steps = [(rest > 0) - (rest < 0) for rest in left]
-        moves = [(i * chips + (j + steps[i]) % chips, i * chips + j) for i in range(chips) for j in range(chips)]
-        shard = permute(shard, (*by, *along), moves)
+        pairs = [(i * chips + (j + steps[i]) % chips, i * chips + j) for i in range(chips) for j in range(chips)]
+        shard = permute(shard, (*by, *along), pairs)
         left = [rest - step for rest, step in zip(left, steps, strict=True)]
     return shard

@@ -1,7 +1,7 @@
-"""One product on a mesh, by any algorithm: of whole arrays, or of the shards of a chip.
+"""Multiplies on a mesh by any algorithm: whole arrays, or the shards of a chip.
 
 For a layer that is trained, use `matmul`, which has the gradients of Table 1. Results have the dtype of the matrices;
-a chip adds in float32, and what travels has the dtype of the matrices (see `rings`).
+a chip adds in float32, and transfers have the dtype of the matrices (see `rings`).
 """
 
 from dataclasses import replace
@@ -120,7 +120,7 @@ def multiply_local(
     """Multiplies one chip's shards, for use inside your own `shard_map`; returns its shard of C.
 
     Args:
-        product: says how the shards are sharded and lie in memory, and names the mesh axes of the outer `shard_map`.
+        product: the dataflow and layout of the shards, and the mesh axes of the outer `shard_map`.
         options: a ring is along the product's own rows or columns.
 
     Raises:
@@ -129,10 +129,13 @@ def multiply_local(
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
         >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
-        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",), slices=2)
+        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",))
+        >>> options = jq.gemm.AlgorithmOptions(slices=2)
         >>> both = jax.P("rows", "columns")
         >>> run = jax.shard_map(
-        ...     lambda lhs, rhs: jq.gemm.multiply_local(lhs, rhs, algorithm="meshslice", product=product),
+        ...     lambda lhs, rhs: jq.gemm.multiply_local(
+        ...         lhs, rhs, algorithm="meshslice", product=product, options=options
+        ...     ),
         ...     mesh=mesh,
         ...     in_specs=(both, both),
         ...     out_specs=both,

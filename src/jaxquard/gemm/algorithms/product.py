@@ -1,7 +1,8 @@
 """One product C = A B on a mesh, executed or priced: everything but the matrices and the algorithm.
 
-The three dataflows (MeshSlice, section 2.2) differ in how A[M,K] and B[K,N] are sharded, and in what moves. C[M,N] is
-always sharded over (rows, columns). Where the paper writes B^T or A^T, the matrix is sharded the other way round:
+The three dataflows (MeshSlice, section 2.2) differ in how A[M,K] and B[K,N] are sharded, and in which matrices move.
+C[M,N] is always sharded over (rows, columns). Where the paper writes B^T or A^T, the matrix is sharded the other way
+round:
 
     dataflow   A[M,K] sharded over   B[K,N] sharded over   A moves along   B moves along   C moves along   sliced
     OS         (rows, columns)       (rows, columns)       columns, by K   rows, by K      stays           K

@@ -1,4 +1,4 @@
-"""A product joined with its sizes: how much of it a chip holds, multiplies and sends."""
+"""A product joined with its sizes: the parts of it that a chip holds, multiplies and sends."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,12 +79,12 @@ class SizedProduct:
         return {"M": self.m, "K": self.k, "N": self.n}[dim]
 
     def local_shape(self, mesh_shape: MeshShape) -> tuple[int, int, int]:
-        """Returns M, K and N of what one chip multiplies: the dims of the stationary matrix are sharded."""
+        """Returns M, K and N of one chip's product: the dims of the stationary matrix are sharded."""
         chips = dict(zip(self.dataflow.stationary_dims, mesh_shape, strict=True))
         return self.m // chips.get("M", 1), self.k // chips.get("K", 1), self.n // chips.get("N", 1)
 
     def slice_shape(self, mesh_shape: MeshShape, num_slices: int) -> tuple[float, float, float]:
-        """Returns M, K and N of what one chip multiplies for one slice."""
+        """Returns M, K and N of one chip's product of one slice."""
         m, k, n = self.local_shape(mesh_shape)
         match self.product.sliced_dim:
             case "K":
@@ -101,11 +101,11 @@ class SizedProduct:
         return is_sharded and all(self.sliced_size % count == 0 for count in mesh_shape)
 
     def shard_bytes(self, moving: MovingMatrix, mesh_shape: MeshShape) -> float:
-        """Returns what one chip holds of a moving matrix."""
+        """Returns the bytes of a moving matrix that one chip holds."""
         return moving.num_elements * self.item_bytes / (mesh_shape[0] * mesh_shape[1])
 
     def gathered_bytes(self, moving: MovingMatrix, mesh_shape: MeshShape) -> float:
-        """Returns what one chip multiplies or makes of a moving matrix in all."""
+        """Returns the bytes of a moving matrix that one chip multiplies or makes in all."""
         return self.shard_bytes(moving, mesh_shape) * ring_size(moving.axis, mesh_shape)
 
     def longer_ring(self, mesh_shape: MeshShape) -> Axis:
@@ -116,11 +116,6 @@ class SizedProduct:
     def mirrored(self) -> "SizedProduct":
         """Returns the same product with left and right, rows and columns exchanged: C^T = B^T A^T."""
         return replace(self, product=self.product.mirrored(), m=self.n, n=self.m)
-
-
-def sized_product(*, dataflow: Dataflow, m: int, k: int, n: int, item_bytes: int = 2) -> SizedProduct:
-    """Returns a product of a dataflow with its sizes, for pricing."""
-    return SizedProduct(product=Product(dataflow=dataflow), m=m, k=k, n=n, item_bytes=item_bytes)
 
 
 def size_shards(lhs: jax.Array, rhs: jax.Array, product: Product) -> SizedProduct:

@@ -1,8 +1,8 @@
 """SUMMA: a loop of broadcasts, products and reductions (MeshSlice, section 2.3.3, Figure 2a).
 
-The sliced dim is cut into P parts, P being a common multiple of the mesh's rows and columns; part p belongs to the chip
-row and the chip column that hold it. P is the least that the number of iterations divides too: unrolled (section 4.2),
-an iteration broadcasts several parts and multiplies them at once.
+The sliced dim has P parts; part p belongs to the chip row and the chip column that hold it. P is the least common
+multiple of the mesh's rows, its columns and the number of iterations: unrolled (section 4.2), an iteration broadcasts
+several parts and multiplies them at once.
 
 Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one iteration.
 """
@@ -66,7 +66,7 @@ def _num_parts(product: Product, options: AlgorithmOptions) -> int:
 
 
 def _iterations(product: Product, options: AlgorithmOptions) -> list[range]:
-    """The parts of the sliced dim, iteration by iteration."""
+    """Returns the parts of the sliced dim, iteration by iteration."""
     parts = _num_parts(product, options)
     size = parts // (options.slices or parts)
     return [range(start, start + size) for start in range(0, parts, size)]
@@ -75,7 +75,7 @@ def _iterations(product: Product, options: AlgorithmOptions) -> list[range]:
 def _broadcast_parts(
     shard: jax.Array, parts: range, product: Product, options: AlgorithmOptions, axes: Axes, *, dim: int
 ) -> jax.Array:
-    """Those parts of the matrix, each broadcast from the chip of the ring that holds it."""
+    """Returns these parts of the matrix, each broadcast from the chip of the ring that holds it."""
     per_chip = _num_parts(product, options) // ring_size(axes)
     pieces = jnp.split(shard, per_chip, axis=dim)
     return jnp.concatenate(

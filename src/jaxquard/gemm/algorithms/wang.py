@@ -8,7 +8,7 @@ chips has P products, or fewer and larger ones when it is unrolled to a number o
     LS  along rows, B's shards pass by and give parts of C; along columns, C's sums pass by and take up products
     RS  as LS, mirrored
 
-With `bidirectional`, one half of each shard or sum goes round the other way (see `passing`).
+With `bidirectional`, one half of each shard or sum goes round the other way (see `rings.Stream`).
 
 Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one iteration.
 """
@@ -97,7 +97,7 @@ def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
 def _gather_group(
     passing: list[jax.Array], ways: tuple[Stream, ...], turns: range, chips: int
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """What passes by in the turns of an iteration, and what comes after them; the last turn sends nothing on."""
+    """Returns the pieces that pass by in an iteration, and those after it; the last turn sends nothing."""
     seen = []
     for turn in turns:
         seen += passing
@@ -107,12 +107,12 @@ def _gather_group(
 
 
 def _split(partial: jax.Array, ways: tuple[Stream, ...], turns: range, *, dim: int) -> list[jax.Array]:
-    """The parts of a product, turn by turn and stream by stream."""
+    """Splits a product into its parts, turn by turn and stream by stream."""
     ends = np.cumsum([way.width for _ in turns for way in ways])
     return jnp.split(partial, ends[:-1], axis=dim)
 
 
 def _groups(chips: int, iterations: int | None) -> list[range]:
-    """The turns of a ring, iteration by iteration."""
+    """Returns the turns of a ring, iteration by iteration."""
     size = chips // (iterations or chips)
     return [range(start, start + size) for start in range(0, chips, size)]

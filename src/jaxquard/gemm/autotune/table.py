@@ -1,4 +1,4 @@
-"""What the autotuner answers: a plan, and the table of the best that it was chosen from."""
+"""The answer of the autotuner: a plan, and the table of the best meshes that it was chosen from."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class TuningRow:
     Attributes:
         cost: of all layers and passes of one step.
         utilisation: of the cluster's peak FLOP/s.
-        memory_bytes: of one chip: what is kept, and the largest buffers.
+        memory_bytes: of one chip: kept matrices, and the largest buffers.
 
     Example:
         >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
@@ -43,7 +43,7 @@ class Tuning:
 
     Attributes:
         cluster: the name of the cluster.
-        num_meshes: how many meshes could be used; the table may hold fewer.
+        num_meshes: the number of usable meshes; the table may hold fewer.
 
     Example:
         >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
@@ -71,7 +71,7 @@ class Tuning:
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """The table of a tuning; slices are those of the products forward, backward for X and backward for W."""
+    """Returns the table of a tuning; slices are those of the products forward, backward for X and backward for W."""
     names = [layer.name for layer in tuning.problem.layers]
     lines = [["mesh", *names, "time", "utilisation", "exposed", "memory"]]
     for row in tuning.table:

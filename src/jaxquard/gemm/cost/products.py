@@ -1,4 +1,4 @@
-"""The products of a whole problem, and what does not depend on how they are multiplied: FLOPs, and bytes kept."""
+"""The products of a whole problem, their FLOPs, and the bytes that a chip keeps for them."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def problem_flops(problem: GemmProblem) -> float:
 def kept_bytes(problem: GemmProblem, *, num_chips: int, recompute: bool = False) -> float:
     """Returns the bytes of weights, their gradients, and the activations that the backward pass needs, of one chip.
 
-    All matrices are sharded over all chips, so this does not depend on the mesh; the buffers of the moves do.
+    All matrices are sharded over all chips, so this does not depend on the mesh; the buffers of the transfers do.
 
     Args:
         recompute: only the input of each block is kept, and one block's activations are computed again at a time.

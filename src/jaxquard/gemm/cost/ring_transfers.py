@@ -22,7 +22,7 @@ class RingTransfer:
     Attributes:
         num_steps: from neighbour to neighbour.
         num_launches: of operations, one after another.
-        size_bytes: what a chip sends in all of them.
+        size_bytes: the bytes that a chip sends in all of them.
     """
 
     name: str

@@ -1,5 +1,7 @@
 """The product of a fully connected layer, with gradients that keep the same matrix stationary (MeshSlice, Table 1).
 
+`layer_shardings` gives the shardings that a layer wants of its matrices: placed once, nothing moves before a product.
+
 Nothing is transposed and nothing reshards between layers: x and y have their first dim (the batch) sharded over the
 mesh's rows and their last (heads, features) over its columns, unless W is stationary; w is sharded as `w_spec` says but
 keeps the shape in which the user wrote it, as does its gradient.
@@ -13,11 +15,12 @@ from typing import Literal, Unpack
 
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.multiply import check_matrices, manual_shape
 from jaxquard.gemm.algorithms.product import Axes
 from jaxquard.gemm.algorithms.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
@@ -158,6 +161,36 @@ def matmul_local(
     check_matrices(whole_x, whole_w, names=("x", "w"))
     check_layer(sharded, x_shape=whole_x.shape, w_shape=whole_w.shape, shape=shape)
     return _matmul_local(sharded, x, w)
+
+
+def layer_shardings(
+    *,
+    mesh: AnyMesh | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
+    axis_names: tuple[str, str] | None = None,
+    num_x_dims: int = 2,
+    **choices: Unpack[Choices],
+) -> dict[str, NamedSharding]:
+    """Returns the shardings of "x", "w" and "y" in `matmul` with the same arguments.
+
+    Args:
+        num_x_dims: of x and y, leading dims included.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> shardings = jq.gemm.layer_shardings(mesh=mesh, stationary="y")
+        >>> shardings["w"].spec == jax.P("rows", "columns")
+        True
+    """
+    if find_count(num_x_dims, "num_x_dims") < 2:
+        raise GemmError(
+            f"num_x_dims must be 2 or more: the first and the last dim of x are sharded; but is {num_x_dims}."
+        )
+    mesh = find_mesh(mesh)
+    rows, columns = two_axes(mesh, axis_names)
+    layer = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
+    specs = {"x": layer.x_spec(num_x_dims), "w": layer.w_spec, "y": layer.y_spec(num_x_dims)}
+    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

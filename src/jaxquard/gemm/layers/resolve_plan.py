@@ -18,7 +18,7 @@ from jaxquard.gemm.problem import AlgorithmOptions, GemmPlan, LayerPlan, Station
 
 
 class Choices(TypedDict, total=False):
-    """What a user may say of a layer besides its plan; see `matmul`."""
+    """The arguments of a layer besides its plan; see `matmul`."""
 
     layer: str | None
     algorithm: str | None

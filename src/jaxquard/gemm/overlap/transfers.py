@@ -99,7 +99,7 @@ def _collective(module: Module, operation: Operation) -> Operation | None:
 
 
 def _pair(module: Module, roles: dict[str, str | None]) -> dict[str, str]:
-    """Returns the done of each start. A product may carry several transfers at once, each with a chain of its own."""
+    """Returns the done of each start. A product may carry several transfers at once, each with its own chain."""
     done_of: dict[str, str] = {}
     for done in (name for name, role in roles.items() if role == "done"):
         starts = [start for start in _starts_behind(module.main, roles, done) if start not in done_of]

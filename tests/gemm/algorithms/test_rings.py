@@ -43,7 +43,7 @@ def test_odd_shards(width, ring, dataflow):
 
 
 def test_streams_bring_the_shards_of_all_chips_in_order():
-    """What passes by in all turns, put in order, is the all-gather."""
+    """The pieces that pass by in all turns, in order, are the all-gather."""
 
     def body(shard):
         ways = streams(("x",), 5, bidirectional=True)

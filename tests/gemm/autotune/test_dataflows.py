@@ -1,4 +1,4 @@
-"""What each layer keeps, and that nothing reshards between layers, at residual sums or between blocks."""
+"""The stationary matrix of each layer; nothing reshards between layers, at residual sums or between blocks."""
 
 import itertools
 
@@ -91,7 +91,7 @@ def test_nothing_reshards(block, algorithm):
 
 
 def one_by_one(layers, weights, places, multiply, mesh_shape):
-    """What two blocks of the layers send if each is a program of its own."""
+    """The transfers of two blocks of the layers if each is its own program."""
     total = {}
     for layer, w, place in zip(layers, weights, places, strict=True):
         x, dy = (
