@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from benchmarks.measure import format_time, measure, print_ratios
-from jaxquard.runtime.in_process import InProcessEngine
-from jaxquard.runtime.link_program import RUN, SEND
+from jaxquard.runtime.in_process.engine import InProcessEngine
+from jaxquard.runtime.program.link_program import RUN, SEND
 from jaxquard.runtime.transfer import place
 from tests.runtime.build_program import make_meshes
 from tests.runtime.mlp_pipeline import MlpPipeline

@@ -22,7 +22,7 @@ import jaxquard as jq
 from benchmarks.measure import format_time, measure, print_ratios
 from jaxquard.ir.program import ActorProgram, Input, Output, Program
 from jaxquard.models import gpt
-from jaxquard.runtime.ray.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from tests.runtime.mlp_pipeline import MlpPipeline
 
 CONTROL_TARGET_S = 3e-3
@@ -45,7 +45,7 @@ def _measure_control_and_tiny_tasks() -> None:
     pipeline = MlpPipeline()
     with jq.RemoteMesh((4,), runtime="ray") as far, jq.RemoteMesh((4,)) as near:
         empty = far.engine.load(Program(calls=(), actors=(ActorProgram(types=()),) * 4))
-        handles = [member.handle for member in far.engine.crew.everyone()]
+        handles = [worker.handle for worker in far.engine.group.all_workers()]
 
         def bare() -> None:
             ray.get([handle.wait_idle(0.0) for handle in handles])

@@ -10,8 +10,8 @@ import numpy as np
 
 import jaxquard as jq
 from benchmarks.measure import format_time, measure, print_ratios
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.link_program import ARRIVE, RUN, SEND
+from jaxquard.runtime.program.link_program import ARRIVE, RUN, SEND
+from jaxquard.runtime.result_cell import ResultCell
 
 NUM_STAGES, NUM_MICROBATCHES, WIDTH, ROWS = 4, 8, 16, 16
 RATIO_TARGET, TIME_TARGET_S = 2.0, 4e-3
@@ -52,7 +52,7 @@ class BareList:
     def __init__(self, loaded, inputs):
         self.lists = loaded.lists
         self.inputs = [
-            [value.wait_ready() if isinstance(value, Cell) else value for value in values] for values in inputs
+            [value.wait_ready() if isinstance(value, ResultCell) else value for value in values] for values in inputs
         ]
         merged = [(*instruction, list_.actor) for list_ in loaded.lists for instruction in list_.instructions]
         self.instructions = sorted(merged, key=lambda instruction: instruction[1])

@@ -19,8 +19,8 @@ from jax.sharding import Mesh
 from benchmarks.measure import measure, print_ratios
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.runtime.transfer import sharding_on
-from jaxquard.runtime.transports.protocol import Link
-from jaxquard.runtime.transports.transfer_transport import TransferTransport
+from jaxquard.runtime.transports.protocol import Channel
+from jaxquard.runtime.transports.transfer.transport import TransferTransport
 
 # (size in floats, trips in one measurement, rounds)
 CASES = {"64 MB": (16 * 2**20, 1, 12), "1 KB": (256, 50, 40)}
@@ -70,8 +70,8 @@ class Player:
 
     def _ours(self, value: jax.Array, type_: ArrayType, num_trips: int, *, may_donate: bool) -> Callable[[], None]:
         program_id = next(self.numbers)
-        links = [
-            Link(
+        channels = [
+            Channel(
                 source=source,
                 target=1 - source,
                 messages=((type_,),) * num_trips,
@@ -80,8 +80,8 @@ class Player:
             )
             for source in range(2)
         ]
-        sender = self.transport.open_sender(links[self.actor], program_id=program_id, mesh=self.mesh)
-        receiver = self.transport.open_receiver(links[1 - self.actor], program_id=program_id, mesh=self.mesh)
+        sender = self.transport.open_sender(channels[self.actor], program_id=program_id, mesh=self.mesh)
+        receiver = self.transport.open_receiver(channels[1 - self.actor], program_id=program_id, mesh=self.mesh)
 
         def run() -> None:
             step = next(self.numbers)

@@ -71,11 +71,11 @@ def test_all_that_the_package_exports():
 
 def test_a_module_does_not_hide_a_function_of_its_name():
     code = """
-        import jaxquard.gemm.autotune.autotune, jaxquard.pricing.collectives
+        import jaxquard.calibrate.calibrate, jaxquard.gemm.autotune.autotune
+        from jaxquard.calibrate import calibrate
         from jaxquard.gemm import autotune
-        from jaxquard.pricing import collectives
+        assert calibrate is jaxquard.calibrate.calibrate is sys.modules["jaxquard.calibrate.calibrate"].calibrate
         assert autotune is jaxquard.gemm.autotune is sys.modules["jaxquard.gemm.autotune.autotune"].autotune
-        assert collectives is jaxquard.pricing.collectives is sys.modules["jaxquard.pricing.collectives"].collectives
     """
     subprocess.run([sys.executable, "-c", "import sys\n" + textwrap.dedent(code)], check=True)
 

@@ -9,7 +9,7 @@ A package's `__init__.py` names its exports twice: as imports for type checkers,
 
 `tests/test_public_surface.py` holds the two lists together. Module attributes as in PEP 562; a subclass of the module
 type, and not a function `__getattr__`, as an export may have the name of a module of the same package: importing
-`jaxquard.gemm.autotune`, a subpackage, must not hide the function `autotune`.
+`jaxquard.calibrate.calibrate` must not hide the function `calibrate`.
 """
 
 import sys

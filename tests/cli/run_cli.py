@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,8 @@ def read_json(result):
     """The answer of a command that was asked for JSON: strict JSON, and nothing else on stdout."""
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+
+def without_progress(text):
+    """What stands on stderr but for the lines that a slow machine gets every 15 s."""
+    return "".join(line for line in text.splitlines(keepends=True) if not re.match(r"(\d+ (h|min|s) ?)+: ", line))

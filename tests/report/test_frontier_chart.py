@@ -44,12 +44,12 @@ def test_axes_have_names_and_units():
     words = texts(draw())
     assert {"A & B", "predicted time of a step, ms", "predicted memory of a device, MiB", "the plan"} <= set(words)
     large = NamedPoint(name="large", time_s=0.1, size_bytes=3 * 2**30)
-    assert "predicted memory of a device, GiB" in texts(draw(rivals=[large]))
+    assert "predicted memory of a device, GiB" in texts(draw(alternatives=[large]))
 
 
 def test_equal_plans_share_a_dot():
-    rivals = [NamedPoint(name="data parallel", time_s=CHOSEN.time_s, size_bytes=CHOSEN.size_bytes)]
-    assert "the plan = data parallel" in texts(draw(rivals=rivals))
+    alternatives = [NamedPoint(name="data parallel", time_s=CHOSEN.time_s, size_bytes=CHOSEN.size_bytes)]
+    assert "the plan = data parallel" in texts(draw(alternatives=alternatives))
 
 
 def test_a_limit_is_drawn_where_it_is_near():
@@ -67,7 +67,7 @@ def test_the_line_is_level_up_to_the_next_larger_plan():
         assert x2 == next_x1 == next_x2
 
 
-def test_a_plan_with_its_rivals():
+def test_a_plan_with_its_alternatives():
     plan = ShardingPlan(
         fingerprint=StepFingerprint(types=(), key=""),
         axes={"x": 8},

@@ -22,7 +22,7 @@ from jaxquard.ir.program import (
     Run,
     Send,
 )
-from jaxquard.runtime.cpu_devices import make_cpu_devices
+from jaxquard.runtime.in_process.devices import make_cpu_devices
 
 
 def array_type(*shape: int, dtype: str = "float32", spec: Sequence[Sequence[str]] = ()) -> ArrayType:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxquard.runtime.pair_results import pair_results
+from jaxquard.runtime.call_leaves import pair_results
 
 
 class State(NamedTuple):

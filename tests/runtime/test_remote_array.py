@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxquard.errors import DeletedArrayError, RemoteArrayError
-from jaxquard.runtime.cell import Cell
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.step_state import StepState
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.build_program import array_type, make_meshes
@@ -23,7 +23,7 @@ def make_remote(*values, type_=None, actors=((1,),)):
     for value, copies in zip(values, actors, strict=True):
         value_type = type_ or array_type(*np.shape(value), dtype=str(jnp.asarray(value).dtype))
         cells = tuple(
-            Cell(actor=actor, buffer=place(value, sharding_on(meshes[actor], value_type))) for actor in copies
+            ResultCell(actor=actor, buffer=place(value, sharding_on(meshes[actor], value_type))) for actor in copies
         )
         parts.append(RemotePart(type=value_type, copies=cells))
     return RemoteArray(parts=tuple(parts))
@@ -184,7 +184,7 @@ def test_a_copy_that_is_left_is_read():
 
 def test_pending_arrays_wait_for_their_actor():
     state = StepState(num_actors=1)
-    cell = Cell(actor=0, step=state)
+    cell = ResultCell(actor=0, step=state)
     remote = RemoteArray(parts=(RemotePart(type=array_type(2), copies=(cell,)),))
     assert not remote.is_ready()
     (mesh,) = make_meshes(1)

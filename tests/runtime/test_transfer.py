@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxquard import _jax_compat
-from jaxquard.runtime.cpu_devices import make_cpu_devices
-from jaxquard.runtime.transfer import choose_move, copy_array, place, sharding_on
+from jaxquard.runtime.in_process.devices import make_cpu_devices
+from jaxquard.runtime.transfer import choose_transfer, copy_array, place, sharding_on
 from tests.runtime.build_program import array_type, make_meshes
 
 DTYPES = [
@@ -28,7 +28,7 @@ def values_of(shape, dtype):
 def hand_over(value, type_, source, target, target_type=None, may_share=False):
     target_type = target_type or type_
     array = place(value, sharding_on(source, type_))
-    move = choose_move(array.sharding, sharding_on(target, target_type), type_, may_share=may_share)
+    move = choose_transfer(array.sharding, sharding_on(target, target_type), type_, may_share=may_share)
     moved = move(array)
     assert moved.sharding == sharding_on(target, target_type)
     assert (moved.shape, moved.dtype) == (array.shape, array.dtype)
@@ -60,7 +60,7 @@ def test_random_keys(num_devices, shape):
     type_ = array_type(*shape, dtype="key<fry>")
     key = jax.random.split(jax.random.key(3), shape) if shape else jax.random.key(3)
     array = place(key, sharding_on(source, type_))
-    moved = choose_move(array.sharding, sharding_on(target, type_), type_, may_share=False)(array)
+    moved = choose_transfer(array.sharding, sharding_on(target, type_), type_, may_share=False)(array)
     assert moved.devices() == set(target.devices.flat)
     np.testing.assert_array_equal(jax.random.key_data(moved), jax.random.key_data(key))
 
@@ -126,7 +126,7 @@ def test_memory_lives_as_long_as_any_view(num_devices):
     source, target = make_meshes(2, num_devices)
     type_ = array_type(256, 256, spec=[["data"]])
     ours, theirs = sharding_on(source, type_), sharding_on(target, type_)
-    move = choose_move(ours, theirs, type_, may_share=False)
+    move = choose_transfer(ours, theirs, type_, may_share=False)
     add = jax.jit(lambda x, y: x + y, out_shardings=ours)
     consume = jax.jit(lambda x: x - 1, donate_argnums=0, out_shardings=ours)
     consume_there = jax.jit(lambda x: x * 2, donate_argnums=0, out_shardings=theirs)
@@ -166,7 +166,7 @@ def test_a_view_waits_for_its_source():
         return jax.lax.with_sharding_constraint(x * 0 + 5, ours)
 
     array = slow(place(np.ones((256, 256), np.float32), ours))
-    moved = choose_move(ours, sharding_on(target, type_), type_, may_share=False)(array)
+    moved = choose_transfer(ours, sharding_on(target, type_), type_, may_share=False)(array)
     np.testing.assert_array_equal(moved, np.full((256, 256), 5.0))
 
 

@@ -41,7 +41,7 @@ def _in_json(content: Any) -> Any:
 
 
 def can_color(console: Console) -> bool:
-    """Says whether drawings may use colours: 16 are too few to tell phases and stages apart."""
+    """Says whether drawings may use colours: 16 are too few for phases and stages."""
     return console.color_system not in (None, "standard") and not console.no_color
 
 

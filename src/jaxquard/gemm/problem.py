@@ -23,7 +23,7 @@ from jaxquard.ir.codec import stored
 
 
 class Dataflow(enum.Enum):
-    """A dataflow: one of A, B and C = A B is stationary.
+    """The matrix of C = A B that does not move: output (C), left (A) or right (B) stationary.
 
     All else follows from the dims of that matrix: the first is sharded over the mesh's rows, the second over its
     columns, and the third of M, K and N is the one along which the other two matrices are sliced and moved.
@@ -77,7 +77,7 @@ class ProductRole(enum.Enum):
 
 
 class Stationary(enum.Enum):
-    """The matrix of a layer Y = X W that is stationary, forward and backward: the rows of Table 1.
+    """The matrix of a layer Y = X W that does not move, forward and backward: the rows of Table 1.
 
     Example:
         >>> [stationary.value for stationary in jq.gemm.Stationary]
@@ -138,8 +138,8 @@ class FcLayer:
     """A fully connected layer: W has `in_features` rows and `out_features` columns.
 
     Attributes:
-        ends_residual: its output is added to the input of a layer before it, as after the attention and the MLP of a
-            transformer, so that both must be sharded alike. The last layer's output is in any case.
+        ends_residual: its output is added to the input of an earlier layer, as after the attention and the MLP of a
+            transformer, so that both need the same sharding. The last layer always does.
 
     Example:
         >>> jq.gemm.FcLayer(name="up", in_features=512, out_features=2048).ends_residual
@@ -177,14 +177,17 @@ class GemmProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
-    """The plan of one layer; where there are three of something, for forward, backward for X, backward for W.
+    """The dataflow and slice counts of one layer; triples are for forward, backward of X and backward of W.
 
     Attributes:
-        is_transposed: all matrices are transposed, and the two that move do so along the other directions.
+        is_transposed: all matrices are transposed; the two that move use the other mesh directions.
         slices: the number of slices, or of iterations.
-        block: see `AlgorithmOptions`; likewise `split_for_overlap` and `bidirectional`.
-        rings: Wang: the direction of the mesh along which the ring runs; None: the one along which more bytes move.
-        num_packets: SUMMA: the packets in which a broadcast or reduction streams over its ring.
+        block: the number of neighbouring columns or rows that a slice takes at a time.
+        split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
+            hides all transfers.
+        rings: Wang: the mesh direction of the ring; None for the one along which more bytes move.
+        bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
+        num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
 
     Example:
         >>> layer = jq.gemm.LayerPlan(name="FF1", stationary=jq.gemm.Stationary("y"), slices=(4, 4, 4))
@@ -221,7 +224,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmPlan:
-    """The plans of a problem's layers on a mesh.
+    """The algorithm, mesh and slice counts for the layers of a problem.
 
     Attributes:
         algorithm: its name: "meshslice", "collective", "wang", "summa", "cannon".

@@ -1,1 +1,1 @@
-"""What people look at: tables, drawings, traces."""
+"""Drawings, charts, pages and traces for people to look at."""

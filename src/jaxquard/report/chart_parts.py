@@ -14,7 +14,7 @@ _SMALL_LETTER, _LARGE_LETTER = 0.56, 0.76
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Where the values of a chart stand, in SVG units; y grows downwards."""
+    """The places of the values of a chart, in SVG units; y grows downwards."""
 
     left: float
     right: float

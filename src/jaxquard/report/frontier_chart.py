@@ -1,4 +1,4 @@
-"""Time against memory, as SVG: the plans of which none is both slower and larger, and named ones beside them."""
+"""Time against memory, as SVG: the Pareto frontier of plans, and named ones beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class NamedPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plane:
-    """Where times and sizes stand; the frame has milliseconds upwards."""
+    """The places of times and sizes; the frame has milliseconds upwards."""
 
     frame: Frame
     most_bytes: float
@@ -41,7 +41,7 @@ def frontier_chart(
     frontier: Sequence[tuple[float, int]],
     *,
     chosen: NamedPoint,
-    rivals: Sequence[NamedPoint] = (),
+    alternatives: Sequence[NamedPoint] = (),
     limit_bytes: int | None = None,
 ) -> str:
     """Draws the chart and returns its SVG.
@@ -49,12 +49,12 @@ def frontier_chart(
     Args:
         frontier: seconds and bytes of its points.
         chosen: the plan that was chosen.
-        rivals: others, by the same prices; those of equal time and size share a dot.
+        alternatives: others, by the same prices; those of equal time and size share a dot.
         limit_bytes: a line at the memory that there is; left out where it is far beyond all points.
     """
-    entries = [("chosen", _BLUE), ("other plans", _ORANGE), ("least time for so much memory", _PALE)]
+    entries = [("chosen", _BLUE), ("other plans", _ORANGE), ("fastest for so much memory", _PALE)]
     legend, top = draw_legend(12, 44, entries, right=_WIDTH)
-    plane = _plane([(one.time_s, one.size_bytes) for one in (chosen, *rivals)] + list(frontier), top=top + 26)
+    plane = _plane([(one.time_s, one.size_bytes) for one in (chosen, *alternatives)] + list(frontier), top=top + 26)
     lines = _steps(plane, frontier)
     parts = [
         draw_text(12, 20, title, size=14, weight=600),
@@ -64,7 +64,7 @@ def frontier_chart(
         *_limit(plane, limit_bytes),
         *(draw_line(*line, color=_PALE, width=2) for line in lines),
         *_points(plane, frontier),
-        *_named(plane, chosen, rivals, lines),
+        *_named(plane, chosen, alternatives, lines),
     ]
     return draw_svg(_WIDTH, plane.frame.bottom + 48, title, parts)
 
@@ -116,9 +116,9 @@ def _points(plane: _Plane, frontier: Sequence[tuple[float, int]]) -> list[str]:
     ]
 
 
-def _named(plane: _Plane, chosen: NamedPoint, rivals: Sequence[NamedPoint], lines: Sequence[Box]) -> list[str]:
+def _named(plane: _Plane, chosen: NamedPoint, alternatives: Sequence[NamedPoint], lines: Sequence[Box]) -> list[str]:
     names: dict[tuple[float, int], list[str]] = {}
-    for one in (chosen, *rivals):
+    for one in (chosen, *alternatives):
         names.setdefault((one.time_s, one.size_bytes), []).append(one.name)
     labels = [" = ".join(of_point) for of_point in names.values()]
     places = [plane.place(*point) for point in names]

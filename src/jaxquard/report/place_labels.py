@@ -1,4 +1,4 @@
-"""Where the names of dots stand in a drawing, so that they cover neither each other nor other dots."""
+"""Places the names of dots in a drawing, so that they cover neither each other nor other dots."""
 
 from collections.abc import Sequence
 

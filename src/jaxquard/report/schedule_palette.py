@@ -1,6 +1,6 @@
 """The colours of a drawn schedule or timeline, shared by the terminal and the SVG.
 
-The hue tells the phase and the shade the chunk: an actor's first stage is darkest. The hues, blue,
+The hue shows the phase and the shade the chunk: an actor's first stage is darkest. The hues, blue,
 teal, rose and sand, follow Paul Tol's "muted" set, made with colour-blind readers in mind.
 """
 
@@ -22,7 +22,7 @@ _HUES = {
     Phase.WEIGHT_GRADIENT: (0xDD, 0xB8, 0x4A),
 }
 _LIGHTEST = 0.6
-# What stands outside the loop.
+# Work outside the loop.
 OTHER_COLOR = "#8a9099"
 
 

@@ -1,6 +1,6 @@
 """A played schedule as an SVG picture: a lane for each actor, time running to the right.
 
-Colour tells the phase, shade the chunk, the digits the microbatch; a pointer resting on a task
+Colour shows the phase, shade the chunk, the digits the microbatch; a pointer resting on a task
 shows its name and times. Needs nothing but a browser to look at.
 """
 
@@ -23,7 +23,7 @@ _GREY, _INK, _LANE_COLOR = "#6b7280", "#1f2937", "#f1f3f5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Where things stand on the page, in SVG units."""
+    """The places of things on the page, in SVG units."""
 
     left: float
     width_per_s: float

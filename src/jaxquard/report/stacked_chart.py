@@ -1,4 +1,4 @@
-"""Bars of stacked parts, as SVG; one that is longer than the axis is cut off, with its value above it."""
+"""Bars of stacked parts, as SVG; one that is longer than the axis ends there, with its value above it."""
 
 from collections.abc import Callable, Sequence
 

@@ -10,14 +10,14 @@ import jax
 from jaxquard.errors import DeletedArrayError
 from jaxquard.pipeline.plan_init import Wanted
 from jaxquard.runtime.engine import Loaded
-from jaxquard.runtime.host_value import as_value
 from jaxquard.runtime.initial_state import InitialArray
 from jaxquard.runtime.remote_array import RemoteArray
+from jaxquard.runtime.transfer import as_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
-    """A place that a part of an argument goes to."""
+class _InputSlot:
+    """An input of an actor that a part of an argument goes to."""
 
     actor: int
     number: int
@@ -41,14 +41,14 @@ class ArgumentBinder:
 
         Args:
             arg_parts: for each flat argument, the sizes of the parts in which it is taken.
-            names: for each flat argument, what the user calls it.
+            names: for each flat argument, the user's name of it.
             owner: the engine that runs the program, as an object to compare with.
         """
         self._loaded = loaded
         self._arg_parts, self._names, self._owner = arg_parts, names, owner
         self._donated = set(loaded.program.donated_args)
         self._slots = [
-            _Slot(
+            _InputSlot(
                 actor=actor,
                 number=number,
                 arg=entry.arg,
@@ -62,7 +62,7 @@ class ArgumentBinder:
         self._num_slots = Counter((slot.arg, slot.part) for slot in self._slots)
 
     def bind(self, leaves: Sequence[Any]) -> list[list[Any]]:
-        """For each actor, what goes into its inputs; raises before anything is taken."""
+        """Returns the inputs of each actor; raises before anything is taken."""
         self._build_state(leaves)
         inputs: list[list[Any]] = [[None] * count for count in self._counts]
         for slot in self._slots:
@@ -70,7 +70,7 @@ class ArgumentBinder:
         return inputs
 
     def _build_state(self, leaves: Sequence[Any]) -> None:
-        """Has initial state that no step has taken yet computed where this one wants it."""
+        """Builds initial state that no step has taken yet, on the actors that this one wants it on."""
         waiting: dict[Any, dict[int, InitialArray]] = {}
         for arg, leaf in enumerate(leaves):
             if isinstance(leaf, InitialArray) and not leaf.is_placed:
@@ -89,7 +89,7 @@ class ArgumentBinder:
         held = tuple(tuple(found) or (0,) for found in actors)
         return Wanted(result=leaf.number, sizes=sizes, actors=held, spec=spec)
 
-    def _value(self, leaf: Any, slot: _Slot) -> Any:
+    def _value(self, leaf: Any, slot: _InputSlot) -> Any:
         sizes = self._arg_parts[slot.arg]
         if isinstance(leaf, RemoteArray):
             self._check_alive(leaf, slot.arg)
@@ -99,15 +99,15 @@ class ArgumentBinder:
         if sizes:
             start = sum(sizes[: slot.part])
             leaf = leaf[start : start + sizes[slot.part]]
-        # Actors may share devices, and one would take the buffer from the others.
+        # Actors may share devices, and one would donate the buffer that the others read.
         is_shared = self._num_slots[slot.arg, slot.part] > 1 and isinstance(leaf, jax.Array)
         return self._place(leaf, slot, is_own=is_shared and slot.arg in self._donated)
 
-    def _place(self, value: Any, slot: _Slot, *, is_own: bool = False) -> Any:
+    def _place(self, value: Any, slot: _InputSlot, *, is_own: bool = False) -> Any:
         return self._loaded.place(value, actor=slot.actor, number=slot.number, is_own=is_own)
 
-    def _of_this_mesh(self, leaf: RemoteArray, slot: _Slot) -> Any:
-        """The copy on the slot's actor, or any; what another mesh is still computing is waited for."""
+    def _of_this_mesh(self, leaf: RemoteArray, slot: _InputSlot) -> Any:
+        """Returns the copy on the slot's actor, or any; waits for an array that another mesh computes."""
         copies = leaf.parts[slot.part].copies
         if any(cell.owner is not None and cell.owner is not self._owner for cell in copies):
             return self._place(as_value(copies[0].fetch(), leaf.type.dtype), slot)

@@ -1,38 +1,33 @@
-"""`DistributedStep`: what `RemoteMesh.distributed` returns, used as the result of `jax.jit` is.
+"""`DistributedStep`: returned by `RemoteMesh.distributed`, and used as the result of `jax.jit` is.
 
 A call flattens its arguments, finds the program that was made for their types (or traces, plans
-and compiles one), hands every actor its inputs and returns handles of the results at once.
+and compiles one), gives every actor its inputs and returns handles of the results at once.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
-from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
 from jaxquard.ir.program import Program
-from jaxquard.ir.step import Step
 from jaxquard.ir.timeline import Timeline
 from jaxquard.pipeline.plan_step import PassRecord, PlannedStep, Request, plan_step
 from jaxquard.runtime.bind_arguments import ArgumentBinder
-from jaxquard.runtime.engine import Loaded, Running
-from jaxquard.runtime.pair_results import pair_results
+from jaxquard.runtime.call_leaves import flat_specs, pair_results
+from jaxquard.runtime.engine import ActorMesh, Loaded, Running
+from jaxquard.runtime.initial_state import trace_step
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.specs import flat_specs
-
-if TYPE_CHECKING:
-    from jaxquard.runtime.remote_mesh import RemoteMesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """What the user asked of a distributed step (see `RemoteMesh.distributed`)."""
+    """The options of a distributed step (see `RemoteMesh.distributed`)."""
 
     in_shardings: Any = None
     out_shardings: Any = None
@@ -56,7 +51,7 @@ class LoweredStep:
     passes: tuple[PassRecord, ...]
 
     def as_text(self, pass_name: str | None = None) -> str:
-        """The text of the program, or what a pass made."""
+        """Returns the text of the program, or of the result of a pass."""
         if pass_name is None:
             return str(self.program)
         for record in self.passes:
@@ -89,7 +84,7 @@ class _Ready:
 class DistributedStep:
     """A training step that runs on the actors of a mesh."""
 
-    def __init__(self, fn: Callable[..., Any], *, mesh: "RemoteMesh", options: StepOptions, measure: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], *, mesh: ActorMesh, options: StepOptions, measure: bool) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.measure = measure
         self._fn, self._mesh, self._options = fn, mesh, options
@@ -112,14 +107,14 @@ class DistributedStep:
         return jax.tree.unflatten(ready.out_tree, run.results())
 
     def lower(self, *args: Any, **kwargs: Any) -> LoweredStep:
-        """The program for these arguments (arrays, or `jax.ShapeDtypeStruct`s), with every pass's text."""
+        """Plans the program for these arguments (arrays, or `jax.ShapeDtypeStruct`s), with every pass's text."""
         call = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(call.dynamic)
         planned = self._trace(call, leaves, tree, keep_text=True).planned
         return LoweredStep(program=planned.program, passes=planned.records)
 
     def timeline(self) -> Timeline:
-        """When every task and transfer of the last call ran; waits for it."""
+        """Waits for the last call, and returns when each of its tasks and transfers ran."""
         if self._last is None:
             raise MeshError(
                 "no call of this step was measured. Make it with distributed(..., measure=True), or set "
@@ -156,7 +151,7 @@ class DistributedStep:
         )
 
     def _by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments given by name, as far as they follow those given by position."""
+        """Turns arguments given by name into positional ones, as far as they follow those given by position."""
         kwargs = dict(kwargs)
         for name in self._parameters[len(args) :]:
             if name not in kwargs:
@@ -181,16 +176,8 @@ class DistributedStep:
 
     def _trace(self, call: "_Call", leaves: list[Any], tree: Any, *, keep_text: bool) -> _Traced:
         types = [_abstract(leaf) for leaf in leaves]
-        with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):
-            closed, shapes = jax.make_jaxpr(
-                lambda *flat: self._fn_of(call)(jax.tree.unflatten(tree, flat)), return_shape=True
-            )(*types)
-        jaxpr, constants = with_constants_as_inputs(closed)
-        step = Step(
-            jaxpr=jaxpr,
-            constants=constants,
-            arg_parts=((),) * len(types),
-            result_parts=((),) * len(jaxpr.outvars),
+        step, shapes = trace_step(
+            lambda *flat: self._fn_of(call)(jax.tree.unflatten(tree, flat)), types, mesh=self._mesh
         )
         request = self._request(call, jax.tree.unflatten(tree, types), shapes)
         return _Traced(
@@ -198,7 +185,7 @@ class DistributedStep:
         )
 
     def _fn_of(self, call: "_Call") -> Callable[[list[Any]], Any]:
-        """The user's function of its dynamic arguments alone."""
+        """Returns the user's function of its dynamic arguments alone."""
         static, static_names, positions, names = call.static
 
         def run(dynamic: list[Any]) -> Any:
@@ -252,7 +239,7 @@ class _Arguments:
 
 
 def _parameters(fn: Callable[..., Any], *, keyword_only: bool) -> list[str]:
-    """The names of a function's parameters; none if it does not tell."""
+    """The names of a function's parameters; none if it has no signature."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

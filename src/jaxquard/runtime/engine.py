@@ -1,16 +1,26 @@
-"""What a runtime is to the rest: it loads programs, runs steps of them, and holds what they return.
+"""The protocol of an engine: it loads programs, runs steps of them, and holds what they return.
 
 Two implement it: `in_process` (actors are threads of this process) and `ray` (actors are processes, here or on other
-hosts). Both run the very same `Program`.
+hosts). Both run the very same `Program`. `ActorMesh` is what steps, state and checkpoints need of a `RemoteMesh`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from jax.sharding import AbstractMesh
+
+from jaxquard.errors import MeshError
 from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
-from jaxquard.runtime.compile_calls import Progress
 from jaxquard.runtime.remote_array import RemoteArray
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, name) while calls are compiled."""
+
+
+def closed_error() -> MeshError:
+    """Makes the error of a mesh that is used after it was closed."""
+    return MeshError("the mesh is closed. Make a new one.")
 
 
 class Loaded(Protocol):
@@ -20,10 +30,10 @@ class Loaded(Protocol):
     def program(self) -> Program: ...
 
     def place(self, value: Any, *, actor: int, number: int, is_own: bool = False) -> Any:
-        """A host value or an array as something to pass for input `number` of an actor.
+        """Turns a host value or an array into something to pass for input `number` of an actor.
 
         Args:
-            is_own: nobody else may hold its memory, as the step takes it.
+            is_own: nobody else may hold its memory, as the step donates it.
         """
         ...
 
@@ -58,3 +68,18 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ActorMesh(Protocol):
+    """The actors as steps and state see them: the part of `RemoteMesh` that modules below it use."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The axes of each actor's own mesh."""
+        ...
+
+    @property
+    def num_actors(self) -> int: ...

@@ -7,7 +7,7 @@ on the first actor.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -15,16 +15,32 @@ from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.plan_init import Wanted, plan_init
+from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 
-if TYPE_CHECKING:
-    from jaxquard.runtime.remote_mesh import RemoteMesh
+
+def trace_step(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorMesh) -> tuple[Step, Any]:
+    """Traces a function of flat arrays, or of their types, under the axes of the actors' meshes.
+
+    Returns:
+        The step, with its arguments and results whole, and the pytree of its result, with shapes as leaves.
+    """
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*leaves)
+    jaxpr, constants = with_constants_as_inputs(closed)
+    step = Step(
+        jaxpr=jaxpr,
+        constants=constants,
+        arg_parts=((),) * len(leaves),
+        result_parts=((),) * len(jaxpr.outvars),
+    )
+    return step, shapes
 
 
 class ArraySource(Protocol):
-    """What makes leaves of state once it is known where they belong."""
+    """Makes leaves of state once it is known where they belong."""
 
-    mesh: "RemoteMesh"
+    mesh: ActorMesh
 
     def build(self, wanted: Sequence[Wanted]) -> None:
         """Makes leaves where they are wanted, and puts them into their `InitialArray`s."""
@@ -34,7 +50,7 @@ class ArraySource(Protocol):
 class Initialisation:
     """A traced function that makes state."""
 
-    def __init__(self, *, step: Step, args: Sequence[Any], tree: Any, mesh: "RemoteMesh") -> None:
+    def __init__(self, *, step: Step, args: Sequence[Any], tree: Any, mesh: ActorMesh) -> None:
         self.step, self.args, self.mesh = step, args, mesh
         self._tree = tree
         self._arrays = tuple(
@@ -42,19 +58,9 @@ class Initialisation:
         )
 
     @classmethod
-    def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: "RemoteMesh") -> "Initialisation":
+    def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: ActorMesh) -> "Initialisation":
         flat, tree = jax.tree.flatten(args)
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            closed, shapes = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), return_shape=True)(
-                *flat
-            )
-        jaxpr, constants = with_constants_as_inputs(closed)
-        step = Step(
-            jaxpr=jaxpr,
-            constants=constants,
-            arg_parts=((),) * len(flat),
-            result_parts=((),) * len(jaxpr.outvars),
-        )
+        step, shapes = trace_step(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), flat, mesh=mesh)
         return cls(step=step, args=flat, tree=jax.tree.structure(shapes), mesh=mesh)
 
     def arrays(self) -> Any:

@@ -1,17 +1,18 @@
-"""A handle of one result of a step: it has a shape and a dtype here, and its values on actors.
+"""`RemoteArray`: a result of a step. It has a shape and a dtype here, and its values on actors.
 
 Pass it to a distributed step, or fetch it: `np.asarray(x)`, `jax.device_get(tree)`, `float(loss)` and their
 kind wait and bring it here; `x.block_until_ready()` only waits. To JAX it is a leaf of a pytree and no array:
 in a JAX function or in arithmetic it raises an error that says where it lives and what to do. (JAX asks an
 unknown object for `__jax_array__`; as this is a property which raises, it is our error, in `jax.jit` too.)
 
-A leaf may be cut along its first dim into parts on different actors, and a part may have copies on several.
+A leaf may be split along its first dim into parts on different actors, and a part may have copies on several. A copy
+is a `Handle`: a `ResultCell` of this process, or a `RayCell` of another.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jax
 import numpy as np
@@ -20,8 +21,34 @@ from jax.sharding import PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.errors import RemoteArrayError
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.handle import Handle
-from jaxquard.runtime.host_value import as_value
+from jaxquard.runtime.transfer import as_value
+
+
+class Handle(Protocol):
+    """One buffer on one actor, as the controller knows it.
+
+    Attributes:
+        actor: the index of the actor that holds, or will hold, the buffer.
+    """
+
+    actor: int
+
+    @property
+    def owner(self) -> object:
+        """The token of the only engine that can read it where it is; None if every in-process engine can."""
+        ...
+
+    def is_deleted(self) -> bool: ...
+
+    def is_ready(self) -> bool: ...
+
+    def wait_ready(self) -> Any: ...
+
+    def fetch(self) -> np.ndarray: ...
+
+    def check_not_taken(self) -> None: ...
+
+    def delete(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +58,14 @@ class RemotePart:
     type: ArrayType
     copies: tuple[Handle, ...]
 
+    def pick(self) -> Handle:
+        """Picks a copy that is still there; if there is none, the first, whose errors say why."""
+        return next((cell for cell in self.copies if not cell.is_deleted()), self.copies[0])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartPlacement:
-    """Where rows `start` to `stop` of the first dim are; a scalar has rows 0 to 1."""
+    """The actors and the sharding of rows `start` to `stop` of the first dim; a scalar has rows 0 to 1."""
 
     start: int
     stop: int
@@ -77,7 +108,7 @@ class RemoteArray:
             shape = (sum(part.type.shape[0] for part in parts), *first.shape[1:])
         self.type = ArrayType(dtype=first.dtype, shape=shape, spec=first.spec)
 
-    # What it is.
+    # Its type and place.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,7 +136,7 @@ class RemoteArray:
 
     @property
     def placement(self) -> tuple[PartPlacement, ...]:
-        """Where each part is."""
+        """The actors and the sharding of each part."""
         placements, start = [], 0
         for part in self.parts:
             stop = start + (part.type.shape[0] if part.type.shape else 1)
@@ -121,15 +152,15 @@ class RemoteArray:
         return tuple(placements)
 
     def cell(self, *, actor: int, part: int = 0) -> Handle | None:
-        """The copy of a part that an actor has; None if it has none."""
+        """Returns the copy of a part that an actor has; None if it has none."""
         return next((cell for cell in self.parts[part].copies if cell.actor == actor), None)
 
     def is_deleted(self) -> bool:
-        """Whether a step has taken any of its buffers."""
+        """Returns True once a step has donated any of its buffers."""
         return any(cell.is_deleted() for part in self.parts for cell in part.copies)
 
     def is_ready(self) -> bool:
-        """Whether the values are computed."""
+        """Returns True once the values are computed."""
         return all(part.copies[0].is_ready() for part in self.parts)
 
     def delete(self) -> None:
@@ -143,18 +174,18 @@ class RemoteArray:
     def block_until_ready(self) -> "RemoteArray":
         """Waits until the values are computed."""
         for part in self.parts:
-            _pick(part).wait_ready()
+            part.pick().wait_ready()
         return self
 
     def copy_to_host_async(self) -> None:
         """Does nothing; `jax.device_get` calls it on every leaf before it fetches the first."""
 
     def fetch(self) -> np.ndarray | jax.Array:
-        """The values here: a NumPy array, or for random keys a JAX array on the default device."""
-        return as_value(_stack([_pick(part).fetch() for part in self.parts]), self.type.dtype)
+        """Waits, and returns the values: a NumPy array, or for random keys a JAX array on the default device."""
+        return as_value(_stack([part.pick().fetch() for part in self.parts]), self.type.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """What NumPy and `jax.device_get` ask for: a NumPy array; of random keys, their data."""
+        """Returns a NumPy array, for NumPy and `jax.device_get`; of random keys, their data."""
         values = self.fetch()
         if isinstance(values, jax.Array):
             values = np.asarray(jax.random.key_data(values))
@@ -196,7 +227,7 @@ class RemoteArray:
         state = ", deleted" if self.is_deleted() else ""
         return f"RemoteArray({self.type}, {self._where()}{state})"
 
-    # What only an array of this process can do.
+    # Refused: only an array of this process can do these.
 
     @property
     def __jax_array__(self) -> NoReturn:
@@ -244,11 +275,6 @@ for _operator in (
 for _operator in ("neg", "pos", "abs", "invert", "round", "lt", "le", "eq", "ne", "gt", "ge"):
     setattr(RemoteArray, f"__{_operator}__", _refuse_arithmetic)
 RemoteArray.__hash__ = object.__hash__
-
-
-def _pick(part: RemotePart) -> Handle:
-    """A copy that is still there; if there is none, the first, which says why."""
-    return next((cell for cell in part.copies if not cell.is_deleted()), part.copies[0])
 
 
 def _stack(parts: list[np.ndarray]) -> np.ndarray:

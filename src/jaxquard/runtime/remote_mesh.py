@@ -1,6 +1,7 @@
-"""`RemoteMesh`: the actors, each with a mesh of devices of its own."""
+"""`RemoteMesh`: the actors, each with its own mesh of devices."""
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -10,15 +11,15 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from jaxquard.errors import MeshError
-from jaxquard.runtime.cpu_devices import make_cpu_devices
 from jaxquard.runtime.distributed import DistributedStep, StepOptions
 from jaxquard.runtime.engine import Engine
-from jaxquard.runtime.in_process import InProcessEngine
+from jaxquard.runtime.in_process.devices import find_devices
+from jaxquard.runtime.in_process.engine import InProcessEngine
 from jaxquard.runtime.initial_state import Initialisation
 
 _RUNTIMES = ("in_process", "ray")
 _TRANSPORTS = ("transfer", "collective")
-_SILENCE_LIMIT_S = 10.0
+_HEARTBEAT_TIMEOUT_S = 10.0
 
 
 class RemoteMesh:
@@ -39,12 +40,12 @@ class RemoteMesh:
         address: on Ray, the cluster to join: "ray://head:10001", "head:6379" or "auto". By default the Ray that this
             process is connected to; if it is not, one is started here, on loopback, and ends with the mesh.
         platform: on Ray, "cpu", "gpu" or "tpu"; by default GPUs if the cluster has any, else TPUs, else CPUs.
-        processes_per_actor: on Ray, over how many processes each actor's mesh spans: more than one for actors that
-            are larger than a host.
-        transport: on Ray, how tensors go from actor to actor: "transfer" (`jax.experimental.transfer`, over TCP) or
-            "collective" (NCCL on GPUs, gloo on CPUs).
-        silence_limit_s: on Ray, how long a process may give no sign of life before it counts as lost; 10 seconds if
-            left out.
+        processes_per_actor: on Ray, the number of processes that each actor's mesh spans: more than one for actors
+            that are larger than a host.
+        transport: on Ray, the transport of tensors between actors: "transfer" (`jax.experimental.transfer`, over TCP)
+            or "collective" (NCCL on GPUs, gloo on CPUs).
+        heartbeat_timeout_s: on Ray, the time without a heartbeat after which a process counts as lost; 10 s by default.
+        silence_limit_s: the old name of `heartbeat_timeout_s`; deprecated.
 
     Raises:
         MeshError: if the arguments do not fit together, there are too few devices or hosts, Ray is missing or nothing
@@ -78,8 +79,11 @@ class RemoteMesh:
         platform: str | None = None,
         processes_per_actor: int = 1,
         transport: str = "transfer",
+        heartbeat_timeout_s: float | None = None,
         silence_limit_s: float | None = None,
     ) -> None:
+        if silence_limit_s is not None:
+            heartbeat_timeout_s = _renamed(silence_limit_s, heartbeat_timeout_s)
         if runtime not in _RUNTIMES:
             raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, _RUNTIMES))}.")
         self.shape = _checked_shape(shape, "shape")
@@ -91,10 +95,10 @@ class RemoteMesh:
         self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=axis_types)
         if runtime == "ray":
             _check_unused(runtime, devices=devices, share_devices=share_devices or None)
-            limit_s = _SILENCE_LIMIT_S if silence_limit_s is None else silence_limit_s
+            limit_s = _HEARTBEAT_TIMEOUT_S if heartbeat_timeout_s is None else heartbeat_timeout_s
             _check_ray_options(transport, processes_per_actor, limit_s)
             # A third of what importing RemoteMesh would load; actors in this process need none of it.
-            from jaxquard.runtime.ray.start_engine import start_engine
+            from jaxquard.runtime.ray.controller.start_engine import start_engine
 
             self.engine: Engine = start_engine(
                 num_actors=self.num_actors,
@@ -104,7 +108,7 @@ class RemoteMesh:
                 processes_per_actor=processes_per_actor,
                 platform=platform,
                 transport=transport,
-                silence_limit_s=limit_s,
+                heartbeat_timeout_s=limit_s,
             )
             return
         _check_unused(
@@ -113,9 +117,9 @@ class RemoteMesh:
             platform=platform,
             processes_per_actor=None if processes_per_actor == 1 else processes_per_actor,
             transport=None if transport == "transfer" else transport,
-            silence_limit_s=silence_limit_s,
+            heartbeat_timeout_s=heartbeat_timeout_s,
         )
-        per_actor = _devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
+        per_actor = find_devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         meshes = [
             Mesh(np.array(owned).reshape(self.spmd_shape), self.spmd_axis_names, axis_types=axis_types)
             for owned in per_actor
@@ -149,18 +153,18 @@ class RemoteMesh:
         measure: bool = False,
         on_progress: Callable[[int, int, str], None] | None = None,
     ) -> DistributedStep:
-        """Spreads a training step over the actors; the counterpart of `jax.jit`.
+        """Distributes a training step over the actors; the counterpart of `jax.jit`.
 
         Args:
             fn: a function of pytrees that runs `accumulate_grads`.
             in_shardings: for each argument a pytree prefix of `PartitionSpec`s or `NamedSharding`s on
                 the axes of the actors' meshes; None leaves an argument whole.
             out_shardings: the same for the results; by default state is returned as it came.
-            donate_argnums: arguments whose buffers the step may take.
+            donate_argnums: arguments that the step donates.
             donate_argnames: the same, by name.
             static_argnums: arguments that are part of the code; they must be hashable.
             static_argnames: the same, by name.
-            measure: notes when every task runs, for `step.timeline()`.
+            measure: records when every task runs, for `step.timeline()`.
             on_progress: called with (done, total, name) while tasks are compiled.
         """
         options = StepOptions(
@@ -193,8 +197,8 @@ class RemoteMesh:
     def restart(self) -> tuple[int, ...]:
         """Starts lost actors again, compiles their tasks and connects them; returns which they were.
 
-        What they held is lost: restore it from a checkpoint. What the others hold is still there. In one process no
-        actor is ever lost, and this does nothing.
+        The state that they held is lost: restore it from a checkpoint. That of the others is still there. In one
+        process no actor is ever lost, and this does nothing.
         """
         return self.engine.restart()
 
@@ -222,13 +226,20 @@ def _check_unused(runtime: str, **options: Any) -> None:
             raise MeshError(f"{name}={value!r} has no meaning with runtime={runtime!r}. Leave it out.")
 
 
-def _check_ray_options(transport: str, processes_per_actor: Any, silence_limit_s: Any) -> None:
+def _check_ray_options(transport: str, processes_per_actor: Any, heartbeat_timeout_s: Any) -> None:
     if transport not in _TRANSPORTS:
         raise MeshError(f"transport={transport!r} is not known. Use one of: {', '.join(map(repr, _TRANSPORTS))}.")
     if not isinstance(processes_per_actor, int) or processes_per_actor < 1:
         raise MeshError(f"processes_per_actor={processes_per_actor!r} must be a whole number, 1 or more.")
-    if not isinstance(silence_limit_s, int | float) or not silence_limit_s > 0:
-        raise MeshError(f"silence_limit_s={silence_limit_s!r} must be a number of seconds, more than 0.")
+    if not isinstance(heartbeat_timeout_s, int | float) or not heartbeat_timeout_s > 0:
+        raise MeshError(f"heartbeat_timeout_s={heartbeat_timeout_s!r} must be a number of seconds, more than 0.")
+
+
+def _renamed(silence_limit_s: float, heartbeat_timeout_s: float | None) -> float:
+    if heartbeat_timeout_s is not None:
+        raise MeshError("silence_limit_s is the old name of heartbeat_timeout_s. Give the new one alone.")
+    warnings.warn("silence_limit_s is now called heartbeat_timeout_s. Use that name.", DeprecationWarning, stacklevel=3)
+    return silence_limit_s
 
 
 def _tuple_of(value: Any) -> tuple[Any, ...]:
@@ -251,25 +262,3 @@ def _axis_names(shape: tuple[int, ...], names: Sequence[str] | None) -> tuple[st
             f"spmd_axis_names={names!r} must name the {len(shape)} axes of spmd_mesh={shape!r}, each differently."
         )
     return names
-
-
-def _devices(
-    num_actors: int, per_actor: int, devices: Sequence[jax.Device] | None, share: bool
-) -> Sequence[Sequence[jax.Device]]:
-    """The devices of each actor."""
-    if devices is None:
-        if jax.default_backend() == "cpu":
-            return make_cpu_devices([per_actor] * num_actors)
-        devices = jax.devices()
-    needed = num_actors * per_actor
-    if len(devices) >= needed:
-        return [devices[actor * per_actor : (actor + 1) * per_actor] for actor in range(num_actors)]
-    if share and len(devices) >= per_actor:
-        groups = len(devices) // per_actor
-        starts = [(actor % groups) * per_actor for actor in range(num_actors)]
-        return [devices[start : start + per_actor] for start in starts]
-    cure = "" if len(devices) < per_actor else ", or pass share_devices=True to let actors share devices"
-    raise MeshError(
-        f"{num_actors} actors of {per_actor} devices need {needed} devices, but there are {len(devices)} "
-        f"({devices[0].platform}). Use fewer actors or a smaller spmd_mesh{cure}."
-    )

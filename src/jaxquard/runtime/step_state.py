@@ -1,4 +1,4 @@
-"""What everybody who holds a result of one step knows about it: how far it is, and why it failed.
+"""The state of one step, shared by all who hold its results: its progress, and why it failed.
 
 Actors report here; readers wait here. Waiting is on Python events, so Ctrl-C gets through. A step is finished
 when every actor has reported: its tasks have really ended, or it gave up. Only then is the error made, from
@@ -17,7 +17,7 @@ _INTACT = "Nothing was donated: the inputs are intact."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class TaskFailure:
     """The first task that failed on an actor, and its place in the program's order."""
 
     actor: int
@@ -29,7 +29,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorPlace:
-    """What is known of an actor that is a process of its own: its host, the tail of its log, whether it is gone."""
+    """The place of an actor that is a process: its host, the tail of its log, and whether it is lost."""
 
     host: str
     log: str = ""
@@ -41,7 +41,7 @@ class StepState:
 
     Attributes:
         error: why the step failed; None if it succeeded, or is not finished.
-        is_finished: whether every actor has reported.
+        is_finished: True once every actor has reported.
         owner: the engine that runs it, as an object to compare with.
     """
 
@@ -65,17 +65,17 @@ class StepState:
         self._dispatched = [False] * num_actors
         self._missing = num_actors
         self._sources = sources
-        self._failures: list[Failure] = []
+        self._failures: list[TaskFailure] = []
         self._is_intact = True
 
     def report_dispatched(self, actor: int) -> None:
-        """The actor will fill no more cells of this step."""
+        """Records that an actor will fill no more cells of this step."""
         with self._changed:
             self._dispatched[actor] = True
             self._changed.notify_all()
 
-    def report_ended(self, *, failure: Failure | None, is_intact: bool) -> None:
-        """One actor is through with the step.
+    def report_ended(self, *, failure: TaskFailure | None, is_intact: bool) -> None:
+        """Records that one actor has ended the step.
 
         Args:
             failure: its first task that failed.
@@ -95,11 +95,11 @@ class StepState:
                 self._changed.wait()
 
     def wait_finished(self, timeout_s: float | None = None) -> bool:
-        """Waits for every task of the step, or so long; whether it is finished."""
+        """Waits for every task of the step, at most so long; returns True if it is finished."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_finished, timeout_s)
 
-    def fail_now(self, failure: Failure) -> None:
+    def fail_now(self, failure: TaskFailure) -> None:
         """Ends the step at once, as an actor is lost; what the others still report does not matter."""
         with self._changed:
             if not self.is_finished:
@@ -129,15 +129,15 @@ class StepState:
         return make_error(first, is_intact=self._is_intact)
 
 
-def make_error(failure: Failure, *, is_intact: bool) -> TaskFailed:
-    """What a user is told of a failure."""
+def make_error(failure: TaskFailure, *, is_intact: bool) -> TaskFailed:
+    """Makes the error that a user gets for a failure."""
     place, outcome = failure.place, _INTACT if is_intact else _CONSUMED
     what = summarise(failure.cause)
     if place is None:
         error = TaskFailed(f"task {failure.task} failed on actor {failure.actor}: {what}. {outcome}")
     elif place.is_lost:
         error = ActorFailed(
-            f"actor {failure.actor} on {place.host} {what}, in hand: {failure.task}. Its state is lost: call "
+            f"actor {failure.actor} on {place.host} {what} while {_doing(failure.task)}. Its state is lost: call "
             "mesh.restart(), and restore a checkpoint."
         )
     else:
@@ -151,10 +151,21 @@ def make_error(failure: Failure, *, is_intact: bool) -> TaskFailed:
     return error
 
 
+def _doing(activity: str) -> str:
+    """Completes "while ...": with the task that a lost process ran, or with what else it did."""
+    if activity == "unknown":
+        return "doing something unknown"
+    is_task = activity != "idle" and not activity.split(" ", 1)[0].endswith("ing")
+    return f"running {activity}" if is_task else activity
+
+
 def summarise(error: BaseException) -> str:
-    """One line of an error: the first, or, where XLA has put a Python traceback into it, the last."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
+    """Returns one line of an error: the first, or, where XLA has put a Python traceback into it, the last."""
+    lines = error_lines(error)
     line = lines[-1] if "Traceback" in lines[0] else lines[0]
     return line.rstrip(".")
+
+
+def error_lines(error: BaseException) -> list[str]:
+    """The lines of an error's message, without empty ones; the name of its type if there are none."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

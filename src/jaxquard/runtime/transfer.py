@@ -1,4 +1,4 @@
-"""Hand-over of an array to another actor's devices, chosen once per send and then only run.
+"""Transfers an array to another actor's devices; the way is chosen once per send and then only run.
 
 Four ways, the first that fits:
 
@@ -12,6 +12,10 @@ Four ways, the first that fits:
 A view waits until its source is computed, so it runs on the sender's thread, which waits for its own task
 anyway. Memory is safe whatever happens to either array afterwards: a view holds its source, and XLA
 copies before it reuses a donated buffer that is held elsewhere.
+
+Values also go between devices and this process's memory (`place`, `as_data`). NumPy has no random keys, so a key
+travels as the array of its words, with the name of its dtype (`key<fry>`) kept beside it: in an `ArrayType`, a manifest
+or a message.
 """
 
 import functools
@@ -25,7 +29,27 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType
 
-Move = Callable[[jax.Array], jax.Array]
+
+def as_data(value: Any) -> np.ndarray:
+    """Turns any array into a NumPy array; of random keys, their data."""
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
+
+
+def as_value(data: np.ndarray, dtype: str) -> np.ndarray | jax.Array:
+    """Turns data into values, given the name of the dtype: random keys on the default device, or the data itself."""
+    if is_key(dtype):
+        return jax.random.wrap_key_data(jax.numpy.asarray(data), impl=_jax_compat.key_implementation(dtype))
+    return data
+
+
+def is_key(dtype: str) -> bool:
+    """Returns True if a dtype of this name is one of random keys."""
+    return dtype.startswith("key<")
+
+
+TransferFn = Callable[[jax.Array], jax.Array]
 
 
 def sharding_on(mesh: Mesh | AbstractMesh, type_: ArrayType) -> NamedSharding:
@@ -33,12 +57,12 @@ def sharding_on(mesh: Mesh | AbstractMesh, type_: ArrayType) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in type_.spec)))
 
 
-def choose_move(source: NamedSharding, target: NamedSharding, type_: ArrayType, *, may_share: bool) -> Move:
-    """The function that hands an array with sharding `source` over to `target`.
+def choose_transfer(source: NamedSharding, target: NamedSharding, type_: ArrayType, *, may_share: bool) -> TransferFn:
+    """Chooses the function that transfers an array from sharding `source` to `target`.
 
     Args:
-        may_share: whether both sides may hold one and the same array, because neither gives it away
-            (donates it, or returns it to where it can be donated later) while the other still needs it.
+        may_share: both sides may hold one and the same array, because neither donates it, or returns it to
+            where it can be donated later, while the other still needs it.
     """
     if _same_devices(source, target) and source.is_equivalent_to(target, len(type_.shape)):
         return _share if may_share else functools.partial(_copy, target=target)
@@ -48,7 +72,7 @@ def choose_move(source: NamedSharding, target: NamedSharding, type_: ArrayType, 
 
 
 def place(value: Any, sharding: NamedSharding) -> jax.Array:
-    """A host value or any array as an array with exactly this sharding.
+    """Turns a host value or any array into an array with exactly this sharding.
 
     A host value is copied before this returns: the caller may overwrite it. An array that has the
     sharding already is returned as it is.
@@ -67,7 +91,7 @@ def place(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def copy_array(array: jax.Array) -> jax.Array:
-    """The same values in memory of its own, on the same devices.
+    """Copies an array on the same devices.
 
     Of a mesh that spans processes, each copies its own parts: one may do so without the others.
     """
@@ -89,7 +113,7 @@ def _put(array: jax.Array, *, target: NamedSharding) -> jax.Array:
     return jax.device_put(array, target)
 
 
-def _view_on(target: NamedSharding) -> Move:
+def _view_on(target: NamedSharding) -> TransferFn:
     put, views, type_of = _jax_compat.shard_putter(), _jax_compat.shard_views, _jax_compat.type_of
     devices = list(target.mesh.devices.flat)
 
@@ -111,7 +135,7 @@ def _place_host_value(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _place_over_processes(value: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """An array of this process, of which every process has an equal one, over a mesh that spans them."""
+    """Spreads an array, of which every process has an equal one, over a mesh that spans the processes."""
     if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return _spread(np.asarray(value), sharding)
     data = _spread(np.asarray(jax.random.key_data(value)), sharding)
@@ -137,7 +161,7 @@ def _is_viewable(source: NamedSharding, target: NamedSharding, shape: tuple[int,
 
 @functools.lru_cache(maxsize=4096)
 def _indices(sharding: NamedSharding, shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """For each device in order, and each dim, where the part that it holds starts and stops."""
+    """Returns the bounds of each device's shard along each dim, in the order of the mesh."""
     by_device = sharding.devices_indices_map(shape)
     return tuple(
         tuple(part.indices(size)[:2] for part, size in zip(by_device[device], shape, strict=True))

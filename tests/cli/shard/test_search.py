@@ -13,7 +13,7 @@ import pytest
 import jaxquard as jq
 from jaxquard.cli.shard.run_search import move_bars
 from jaxquard.pricing import Progress
-from tests.cli.run_cli import read_json
+from tests.cli.run_cli import read_json, without_progress
 from tests.cli.run_cli import run as run_cli
 from tests.cli.shard.user_steps import write_module
 
@@ -36,7 +36,7 @@ def test_table_plan_plot_and_cache(folder):
     assert result.stdout.startswith("sharding over devices=8: ")
     assert "steps.py:7" in result.stdout
     assert "data parallel" in result.stdout
-    assert result.stderr == "wrote plan.json\nwrote plot.svg\n"
+    assert without_progress(result.stderr) == "wrote plan.json\nwrote plot.svg\n"
     plot = ElementTree.fromstring((folder / "plot.svg").read_text())
     assert plot.attrib["aria-label"] == "steps:make_step: time against memory"
 

@@ -125,8 +125,8 @@ def test_a_callback_has_no_cheap_key():
 def test_keys_are_the_same_in_another_process():
     code = (
         "import jax; jax.config.update('jax_num_cpu_devices', 8); jax.config.update('jax_platforms', 'cpu')\n"
-        "from tests.pricing import test_fingerprint as t, programs as p\n"
-        "from jaxquard.pricing.lower_program import lower_program, lowered_key\n"
+        "from tests.pricing import programs as p; from tests.pricing.program import test_fingerprint as t\n"
+        "from jaxquard.pricing.program.lower_program import lower_program, lowered_key\n"
         "program = t.make(jax.grad(t.layer), *t.TYPES, t.key_type())\n"
         "print(t.all_keys(), t.key(program), lowered_key(lower_program(program, mesh=p.line_mesh())))\n"
     )

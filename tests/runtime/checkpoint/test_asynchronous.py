@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxquard.errors import CheckpointError
-from jaxquard.runtime.checkpoint import write_pieces
+from jaxquard.runtime.checkpoint.files import write_pieces
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from tests.runtime.checkpoint.subprocesses import PROLOGUE, environment
@@ -90,7 +90,7 @@ def test_an_error_is_raised_by_each_wait_and_logged(tmp_path, monkeypatch, caplo
 def test_the_interpreter_waits_at_exit(tmp_path):
     script = f"""
 import threading
-from jaxquard.runtime.checkpoint import write_pieces
+from jaxquard.runtime.checkpoint.files import write_pieces
 looked, original = threading.Event(), write_pieces.write_arrays
 write_pieces.write_arrays = lambda *args: looked.wait(60) and original(*args)
 saving = save({str(tmp_path / "a")!r}, {{"x": np.arange(1 << 22)}})

@@ -15,14 +15,14 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import CheckpointError, DeletedArrayError, TaskFailed
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.checkpoint import file_errors, folders, write_pieces
 from jaxquard.runtime.checkpoint import save as save_module
-from jaxquard.runtime.checkpoint.find_store import store_to_read
-from jaxquard.runtime.checkpoint.leaf_types import Leaf
+from jaxquard.runtime.checkpoint.array_store import store_to_read
+from jaxquard.runtime.checkpoint.files import disk, folders, write_pieces
+from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.result_cell import ResultCell
 
 HOST = socket.gethostname()
 STATE = {"a": np.ones((2, 3), np.float32), "b": {"c": np.arange(4)}}
@@ -109,7 +109,7 @@ def test_bytes_that_are_lost(tmp_path):
 
 
 def test_a_remote_array_that_does_not_tell_where_it_was():
-    cell = Cell(actor=0, buffer=jnp.ones(2))
+    cell = ResultCell(actor=0, buffer=jnp.ones(2))
     array = RemoteArray(parts=(RemotePart(type=ArrayType(dtype="float32", shape=(2,)), copies=(cell,)),))
     assert message(store_to_read, Leaf(path="['w']", value=array)) == (
         "like['w'] does not tell which mesh it is on. Pass mesh=."
@@ -244,7 +244,7 @@ def test_a_disk_that_fills_up(saved, monkeypatch):
         raise ValueError("RESOURCE_EXHAUSTED: Error writing") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(write_pieces, "write_arrays", fill_up)
-    monkeypatch.setattr(file_errors, "_free_bytes", lambda folder: 1_500_000)
+    monkeypatch.setattr(disk, "_free_bytes", lambda folder: 1_500_000)
     assert message(save(saved, {"a": np.ones(100)}).wait) == (
         f"the disk is full on {HOST}: {saved.parent} has 1.5 MB free, and saving takes 800 B there. Nothing was "
         "replaced: the last checkpoint is whole. Make room, or save elsewhere."

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxquard.runtime.checkpoint import save as save_module
-from jaxquard.runtime.checkpoint.folders import commit, make_unfinished
-from jaxquard.runtime.checkpoint.manifest import Manifest
+from jaxquard.runtime.checkpoint.files.folders import commit, make_unfinished
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from tests.runtime.checkpoint.subprocesses import PROLOGUE, environment
@@ -17,7 +17,7 @@ LIKE = {"x": np.zeros(3)}
 
 # Each makes the process die at a point of the second save.
 CRASHES = {
-    "while writing pieces": "from jaxquard.runtime.checkpoint import write_pieces as m; m.sync_tree = die",
+    "while writing pieces": "from jaxquard.runtime.checkpoint.files import write_pieces as m; m.sync_tree = die",
     "after the pieces": "from jaxquard.runtime.checkpoint import save as m; m._check_written = die",
     "after the manifest": "from jaxquard.runtime.checkpoint import save as m; m.commit = die",
     "between the renames": """
@@ -29,7 +29,7 @@ def only_the_first(path, target):
 Path.rename = only_the_first
 """,
     "before the old one is deleted": """
-from jaxquard.runtime.checkpoint import folders as m
+from jaxquard.runtime.checkpoint.files import folders as m
 sync = m.sync
 def die_after(path):
     sync(path); die()
@@ -96,8 +96,8 @@ def test_at_every_instant_of_a_commit_one_is_whole(tmp_path, monkeypatch):
 
 def _values(path):
     """Restored by hand, as `restore` is patched too."""
-    from jaxquard.runtime.checkpoint.folders import find_checkpoint
-    from jaxquard.runtime.checkpoint.orbax_files import read_arrays
+    from jaxquard.runtime.checkpoint.files.folders import find_checkpoint
+    from jaxquard.runtime.checkpoint.files.orbax_files import read_arrays
 
     folder = find_checkpoint(path)
     (leaf,) = Manifest.read(folder).leaves

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.cell import Cell
-from jaxquard.runtime.checkpoint.in_process_store import InProcessStore
-from jaxquard.runtime.checkpoint.manifest import Manifest
+from jaxquard.runtime.checkpoint.array_store import InProcessStore
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.checkpoint.training import bits
 
@@ -153,7 +153,8 @@ def remote(value, dtype, layout):
         start += size
         type_ = ArrayType(dtype=dtype, shape=tuple(rows.shape), spec=spec)
         copies = [
-            Cell(actor=actor, buffer=place(rows, sharding_on(actor_mesh(actor), type_)), owner=owner) for actor in where
+            ResultCell(actor=actor, buffer=place(rows, sharding_on(actor_mesh(actor), type_)), owner=owner)
+            for actor in where
         ]
         parts.append(RemotePart(type=type_, copies=tuple(copies)))
     return RemoteArray(parts=tuple(parts))

@@ -8,9 +8,9 @@ import time
 import jax
 import numpy as np
 
-from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
-from jaxquard.runtime.checkpoint.read_pieces import Checkpoint, read_region
-from jaxquard.runtime.checkpoint.regions import Region
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, read_region
+from jaxquard.runtime.checkpoint.files.regions import Region
 from tests.free_port import free_port
 from tests.runtime.checkpoint.subprocesses import environment
 
@@ -28,10 +28,10 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"127.0.0.1:{port}", 2, index)
 
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.checkpoint.manifest import Manifest
-from jaxquard.runtime.checkpoint.read_arrays import RowsWanted, rows_job
-from jaxquard.runtime.checkpoint.read_pieces import Checkpoint, read_jobs
-from jaxquard.runtime.checkpoint.write_pieces import write_pieces
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
+from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted, rows_job
+from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, read_jobs
+from jaxquard.runtime.checkpoint.files.write_pieces import write_pieces
 
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("x", "y"))
 values = np.arange(32, dtype=np.float32).reshape(4, 8)

@@ -7,9 +7,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jaxquard as jq
 from jaxquard.errors import CheckpointError, DeletedArrayError
-from jaxquard.runtime.checkpoint import read_pieces
-from jaxquard.runtime.checkpoint.manifest import Manifest
-from jaxquard.runtime.checkpoint.regions import Region
+from jaxquard.runtime.checkpoint.files import read_pieces
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
+from jaxquard.runtime.checkpoint.files.regions import Region
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from tests.runtime.checkpoint.training import bits, distribute, init_state, make_batch, train

@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxquard.ir.program import Program, Run
-from jaxquard.runtime.host_value import as_data
 from jaxquard.runtime.ray.export_calls import export_call
 from jaxquard.runtime.ray.messages import ProgramOrder, StepOrder, Turn, WorkerConfig
+from jaxquard.runtime.transfer import as_data
 from jaxquard.runtime.transports.layout import compare_layouts
 
 
@@ -125,7 +125,7 @@ class ActorProcesses:
 
 
 def _serve(pipe, config):
-    from jaxquard.runtime.ray.actor_process import ActorProcess
+    from jaxquard.runtime.ray.worker.actor_process import ActorProcess
 
     process = ActorProcess(config, ip="127.0.0.1", node_id="")
     while True:

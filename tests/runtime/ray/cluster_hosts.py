@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from jaxquard.runtime.ray.hosts import list_hosts
-from jaxquard.runtime.ray.quiet import environment, quiet
-from jaxquard.runtime.ray.ray_session import Session, start_or_join
+from jaxquard.runtime.ray.cluster.hosts import list_hosts
+from jaxquard.runtime.ray.cluster.import_ray import environment, quiet
+from jaxquard.runtime.ray.cluster.session import Session, start_or_join
 
 _LOOPBACK = {"node_ip_address": "127.0.0.1"}
 _HEAD = {"num_cpus": 2, "no_monitor": True, "include_dashboard": False, "include_log_monitor": False}

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxquard.runtime.ray.import_ray import import_ray
-from jaxquard.runtime.ray.note import read_note
+from jaxquard.runtime.ray.cluster.import_ray import import_ray
 
 
-def note(mesh: Any, actor: int, rank: int = 0) -> str:
+def activity(mesh: Any, actor: int, rank: int = 0) -> str:
     """What a process is doing."""
-    return read_note(Path(mesh.engine.crew.members[actor][rank].hello.note_path).read_bytes())
+    return Path(mesh.engine.group.workers[actor][rank].info.activity_path).read_bytes().rstrip(b"\0").decode()
 
 
 def process_id(mesh: Any, actor: int, rank: int = 0) -> int:
-    return mesh.engine.crew.members[actor][rank].hello.pid
+    return mesh.engine.group.workers[actor][rank].info.pid
 
 
 def kill(mesh: Any, actor: int, rank: int = 0) -> None:
@@ -31,8 +30,8 @@ def freeze(mesh: Any, actor: int, rank: int = 0) -> None:
 
 def call_inside(mesh: Any, actor: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Calls a function with the `ActorProcess` as its first argument, in each of the actor's processes."""
-    members = mesh.engine.crew.members[actor]
-    return import_ray().get([member.handle.actor.__ray_call__.remote(function, *args) for member in members])
+    workers = mesh.engine.group.workers[actor]
+    return import_ray().get([worker.handle.actor.__ray_call__.remote(function, *args) for worker in workers])
 
 
 def name_of(process: Any) -> str:
@@ -52,4 +51,4 @@ def wait_until(condition: Callable[[], Any], limit_s: float = 60) -> None:
 
 
 def wait_for_note(mesh: Any, actor: int, text: str, limit_s: float = 60) -> None:
-    wait_until(lambda: text in note(mesh, actor), limit_s)
+    wait_until(lambda: text in activity(mesh, actor), limit_s)

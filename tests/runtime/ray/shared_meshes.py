@@ -19,7 +19,7 @@ class SharedMeshes:
 
     def __getitem__(self, kind: str) -> jq.RemoteMesh:
         if kind not in self._open:
-            self._open[kind] = jq.RemoteMesh(**_KINDS[kind], runtime="ray", silence_limit_s=30)
+            self._open[kind] = jq.RemoteMesh(**_KINDS[kind], runtime="ray", heartbeat_timeout_s=30)
         return self._open[kind]
 
     def close(self) -> None:

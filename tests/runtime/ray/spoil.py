@@ -6,9 +6,9 @@ from pathlib import Path
 
 def fail_in(process, task, after=None):
     """The next time that a task starts, it fails; once a file exists, if its path is given."""
-    write = type(process._note).write
+    write = type(process._activity).write
 
-    class Spoiled(type(process._note)):
+    class Spoiled(type(process._activity)):
         def write(self, text):
             write(self, text)
             if text == task:
@@ -17,10 +17,10 @@ def fail_in(process, task, after=None):
                     time.sleep(0.01)
                 raise ValueError("out of ink")
 
-    process._note.__class__ = Spoiled
+    process._activity.__class__ = Spoiled
 
 
 def mend(process):
-    from jaxquard.runtime.ray.note import Note
+    from jaxquard.runtime.ray.worker.self_report import ActivityFile
 
-    process._note.__class__ = Note
+    process._activity.__class__ = ActivityFile

@@ -17,7 +17,7 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import ActorFailed, DeletedArrayError, MeshError
 from tests.runtime.ray import spinning_step
-from tests.runtime.ray.processes import call_inside, freeze, kill, note, process_id, wait_for_note, wait_until
+from tests.runtime.ray.processes import activity, call_inside, freeze, kill, process_id, wait_for_activity, wait_until
 from tests.runtime.ray.spoil import fail_in
 
 pytest.importorskip("ray")
@@ -29,7 +29,7 @@ LIMIT_S = 4.0
 CALM_S = 60.0
 # What it may take on top, on a machine that is busy: to kill a process, read its log, wake a thread.
 SLACK_S = 26.0
-# What is known without waiting comes sooner than silence would be noticed.
+# What is known without waiting comes sooner than a heartbeat would be missed.
 PROMPT_S = CALM_S / 2
 KEY = jax.random.key(0)
 # A step of about 12 s on an idle machine.
@@ -38,21 +38,21 @@ LONG = 200_000
 
 @pytest.fixture(scope="module")
 def started():
-    with jq.RemoteMesh((2,), runtime="ray", silence_limit_s=LIMIT_S) as mesh:
-        mesh.engine.monitor.limit_s = CALM_S
+    with jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=LIMIT_S) as mesh:
+        mesh.engine.monitor.timeout_s = CALM_S
         yield mesh
 
 
 @pytest.fixture
 def mesh(started):
     """All actors live, and nothing runs."""
-    started.engine.monitor.limit_s = CALM_S
+    started.engine.monitor.timeout_s = CALM_S
     started.restart()
     return started
 
 
 def watch_closely(mesh):
-    mesh.engine.monitor.limit_s = LIMIT_S
+    mesh.engine.monitor.timeout_s = LIMIT_S
 
 
 @pytest.fixture(scope="module")
@@ -121,24 +121,25 @@ def forward_only(batch, size=2):
     ids=["kill-computing", "kill-waiting", "freeze-computing", "freeze-waiting"],
 )
 def test_an_actor_is_lost_in_a_step(mesh, step, run, actor, harm):
-    call_inside(mesh, actor, say, "famous last words")
+    call_inside(mesh, actor, say, "the last line of the log")
     lost = process_id(mesh, actor)
     state, loss = step(initial_state(mesh), spinning_step.batch(), LONG if actor == 0 else LONG // 4)
-    wait_for_note(mesh, 0, "0F0")
-    wait_for_note(mesh, 1, "waiting for message 0 from actor 0")
-    in_hand = note(mesh, actor)
+    wait_for_activity(mesh, 0, "0F0")
+    wait_for_activity(mesh, 1, "waiting for message 0 from actor 0")
+    last = activity(mesh, actor)
     if harm is freeze:
         watch_closely(mesh)
     harm(mesh, actor)
     error = failure_of(lambda: float(loss), PROMPT_S)
-    assert (error.actor, error.is_lost, error.task) == (actor, True, in_hand)
-    assert error.host.startswith(mesh.engine.crew.members[actor][0].hello.host)
-    assert "famous last words" in error.log
-    assert "famous last words" in error.__notes__[0]
+    assert (error.actor, error.is_lost, error.task) == (actor, True, last)
+    assert error.host.startswith(mesh.engine.group.workers[actor][0].info.host)
+    assert "the last line of the log" in error.log
+    assert "the last line of the log" in error.__notes__[0]
     # On a busy machine it is looked at more seldom.
-    how = "has died" if harm is kill else "has given no sign of life for [456] s"
+    doing = f"running {last}" if actor == 0 else last
+    how = "has died" if harm is kill else "has sent no heartbeat for [456] s"
     assert re.fullmatch(
-        rf"actor {actor} on {re.escape(error.host)} {how}, in hand: {re.escape(in_hand)}\. Its state is lost: call "
+        rf"actor {actor} on {re.escape(error.host)} {how} while {re.escape(doing)}\. Its state is lost: call "
         r"mesh\.restart\(\), and restore a checkpoint\.",
         str(error),
     )
@@ -162,11 +163,11 @@ def is_running(pid):
 
 def test_others_stop_waiting(mesh, step):
     _, loss = step(initial_state(mesh), spinning_step.batch(), LONG)
-    wait_for_note(mesh, 0, "0F0")
-    wait_for_note(mesh, 1, "waiting")
+    wait_for_activity(mesh, 0, "0F0")
+    wait_for_activity(mesh, 1, "waiting")
     kill(mesh, 0)
     failure_of(lambda: float(loss), PROMPT_S)
-    wait_until(lambda: note(mesh, 1) == "idle", PROMPT_S)
+    wait_until(lambda: activity(mesh, 1) == "idle", PROMPT_S)
 
 
 def test_an_actor_that_is_lost_between_steps(mesh, step, run):
@@ -174,7 +175,7 @@ def test_an_actor_that_is_lost_between_steps(mesh, step, run):
     expected = float(loss)
     jax.block_until_ready(state)
     kill(mesh, 1)
-    wait_until(lambda: mesh.engine.crew.losses, PROMPT_S)
+    wait_until(lambda: mesh.engine.group.losses, PROMPT_S)
     assert float(loss) == expected, "it came with the reply"
     error = failure_of(lambda: step(state, spinning_step.batch(32), 0), PROMPT_S)
     assert (error.actor, error.task) == (1, "idle")
@@ -195,11 +196,11 @@ def test_an_actor_that_is_lost_between_steps(mesh, step, run):
 @SLOW
 def test_both_actors_are_lost(mesh, step, run):
     _, loss = step(initial_state(mesh), spinning_step.batch(), LONG)
-    wait_for_note(mesh, 0, "0F0")
+    wait_for_activity(mesh, 0, "0F0")
     kill(mesh, 0)
     kill(mesh, 1)
     failure_of(lambda: float(loss), PROMPT_S)
-    wait_until(lambda: len(mesh.engine.crew.losses) == 2, PROMPT_S)
+    wait_until(lambda: len(mesh.engine.group.losses) == 2, PROMPT_S)
     check_goes_on(mesh, step, run, (0, 1))
 
 
@@ -214,8 +215,8 @@ def test_several_steps_are_queued(mesh, step, run):
     # The loss is there before the other actor's report is: a step counts as done when all have reported.
     finished = results[0].parts[0].copies[0].step
     wait_until(lambda: finished.is_finished)
-    wait_for_note(mesh, 1, "waiting")
-    wait_for_note(mesh, 0, "0F")
+    wait_for_activity(mesh, 1, "waiting")
+    wait_for_activity(mesh, 0, "0F")
     kill(mesh, 0)
     for loss in results[1:]:
         assert failure_of(lambda loss=loss: float(loss), PROMPT_S).actor == 0
@@ -241,7 +242,7 @@ def test_a_sender_that_dies_after_its_part(mesh):
     freeze(mesh, 1)
     result = forward(batch)
     time.sleep(0.2)
-    wait_for_note(mesh, 0, "idle")
+    wait_for_activity(mesh, 0, "idle")
     kill(mesh, 0)
     os.kill(process_id(mesh, 1), signal.SIGCONT)
     error = failure_of(lambda: np.asarray(result))
@@ -287,7 +288,7 @@ def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
         failures.append((caught.value, time.monotonic()))
 
     with InThread(compile_it):
-        wait_for_note(mesh, 0, "compiling before.0")
+        wait_for_activity(mesh, 0, "compiling before.0")
         if harm is freeze:
             watch_closely(mesh)
         harm(mesh, 0)
@@ -313,7 +314,7 @@ def test_the_time_of_a_long_compilation_does_not_count(mesh):
 
 def slow_writes(process):
     """Every write takes a minute, or until the process ends."""
-    from jaxquard.runtime.checkpoint import write_pieces
+    from jaxquard.runtime.checkpoint.files import write_pieces
 
     write_pieces.write_arrays = lambda folder, arrays: time.sleep(60)
 
@@ -411,8 +412,8 @@ def test_two_tasks_fail_and_the_next_step_does_not(mesh, tmp_path):
     call_inside(mesh, 0, fail_in, "0F2", str(tmp_path / "later"))
     call_inside(mesh, 1, fail_in, "1F0", str(tmp_path / "now"))
     bad = forward(batch)
-    wait_for_note(mesh, 0, "0F2")
-    wait_for_note(mesh, 1, "1F0")
+    wait_for_activity(mesh, 0, "0F2")
+    wait_for_activity(mesh, 1, "1F0")
     (tmp_path / "now").touch()
     wait_until(lambda: mesh.engine._epochs.current is None)
     good = forward(batch)

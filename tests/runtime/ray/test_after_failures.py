@@ -8,7 +8,7 @@ import pytest
 
 import jaxquard as jq
 from jaxquard.errors import ActorFailed
-from jaxquard.runtime.ray import engine as engine_module
+from jaxquard.runtime.ray.controller import engine as engine_module
 from tests.runtime.ray import spinning_step
 from tests.runtime.ray.processes import call_inside, kill, wait_until
 from tests.runtime.ray.spoil import fail_in, mend
@@ -21,7 +21,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(scope="module")
 def started():
-    with jq.RemoteMesh((2,), runtime="ray", silence_limit_s=30) as mesh:
+    with jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=30) as mesh:
         yield mesh
 
 
@@ -102,7 +102,7 @@ def test_a_restart_that_is_interrupted_can_be_made_up_for(mesh, step, first_loss
         raise KeyboardInterrupt
 
     kill(mesh, 0)
-    wait_until(lambda: mesh.engine.crew.losses)
+    wait_until(lambda: mesh.engine.group.losses)
     monkeypatch.setattr(engine_module, "send_code", interrupt)
     with pytest.raises(KeyboardInterrupt):
         mesh.restart()
@@ -114,7 +114,7 @@ def test_a_restart_that_is_interrupted_can_be_made_up_for(mesh, step, first_loss
 def test_a_call_that_is_interrupted_while_it_is_sent_holds_up_nobody(mesh, step, first_loss, monkeypatch, tmp_path):
     state, _ = step(mesh.init(spinning_step.init, KEY), spinning_step.batch(), 0)
     jax.block_until_ready(state)
-    handle = mesh.engine.crew.members[1][0].handle
+    handle = mesh.engine.group.workers[1][0].handle
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -147,12 +147,12 @@ def test_a_mesh_that_is_closed_during_a_save_finishes_it(tmp_path):
 
 
 def test_a_task_that_fails_between_collectives_is_named_and_all_start_again():
-    with jq.RemoteMesh((2,), runtime="ray", transport="collective", silence_limit_s=30) as mesh:
+    with jq.RemoteMesh((2,), runtime="ray", transport="collective", heartbeat_timeout_s=30) as mesh:
         step = mesh.distributed(spinning_step.train_step)
         loss = one_loss(mesh, step)
         call_inside(mesh, 1, fail_in, "1FB1")
         with pytest.raises(ActorFailed, match="task 1FB1 failed on actor 1") as caught:
             one_loss(mesh, step)
-        assert caught.value.is_lost or mesh.engine.crew.losses
+        assert caught.value.is_lost or mesh.engine.group.losses
         assert mesh.restart() == (0, 1)
         assert one_loss(mesh, step) == loss

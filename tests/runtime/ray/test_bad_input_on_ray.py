@@ -45,8 +45,8 @@ def message(function, *args, error=MeshError, **kwargs):
             "processes_per_actor=0 must be a whole number, 1 or more.",
         ),
         (
-            {"runtime": "ray", "silence_limit_s": 0},
-            "silence_limit_s=0 must be a number of seconds, more than 0.",
+            {"runtime": "ray", "heartbeat_timeout_s": 0},
+            "heartbeat_timeout_s=0 must be a number of seconds, more than 0.",
         ),
         (
             {"runtime": "ray", "share_devices": True},

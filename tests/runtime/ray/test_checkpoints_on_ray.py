@@ -94,7 +94,7 @@ def hold_writes(process):
     """Nothing is written before `release_writes`."""
     import threading
 
-    from jaxquard.runtime.checkpoint import write_pieces
+    from jaxquard.runtime.checkpoint.files import write_pieces
 
     gate, write = threading.Event(), write_pieces.write_arrays
 

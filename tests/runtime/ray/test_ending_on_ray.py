@@ -24,7 +24,7 @@ jax.config.update("jax_platforms", "cpu")
 import numpy as np
 import jaxquard as jq
 from tests.runtime.ray import spinning_step
-from tests.runtime.ray.processes import note, wait_for_note
+from tests.runtime.ray.processes import activity, wait_for_note
 
 def say(*words):
     print(*words, flush=True)
@@ -32,7 +32,7 @@ def say(*words):
 def say_when(actor, text):
     threading.Thread(target=lambda: (wait_for_note(mesh, actor, text), say("now")), daemon=True).start()
 
-mesh = jq.RemoteMesh((2,), runtime="ray", silence_limit_s=30)
+mesh = jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=30)
 step = mesh.distributed(spinning_step.train_step, donate_argnums=0)
 state = mesh.init(spinning_step.init, jax.random.key(0))
 """

@@ -10,7 +10,7 @@ import jaxquard as jq
 from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.timeline import Track
 from jaxquard.report.perfetto import write_perfetto
-from jaxquard.runtime.ray import clocks
+from jaxquard.runtime.ray.controller import ray_run as clocks
 from tests.pipeline.mlp_step import MlpStep
 from tests.pipeline.oracle import assert_close, run_oracle
 from tests.pipeline.planning import with_schedule
@@ -62,8 +62,8 @@ def repeat(step, state, num_steps):
 @pytest.mark.slow
 def test_a_host_is_lost(tmp_path):
     with three_hosts() as cluster:
-        with jq.RemoteMesh((4,), runtime="ray", address=cluster.address, platform="cpu", silence_limit_s=5) as mesh:
-            hosts = [members[0].hello.node_id for members in mesh.engine.crew.members]
+        with jq.RemoteMesh((4,), runtime="ray", address=cluster.address, platform="cpu", heartbeat_timeout_s=5) as mesh:
+            hosts = [workers[0].info.node_id for workers in mesh.engine.group.workers]
             assert len(set(hosts)) == 2
             step = mesh.distributed(lambda x: jax.tree.map(lambda leaf: leaf + 1, x))
             state = step({"x": np.zeros(3)})
@@ -80,7 +80,7 @@ def test_a_host_is_lost(tmp_path):
             assert set(restarted) <= set(actors)
             assert caught.value.actor in restarted
             mesh.restart()
-            moved = [members[0].hello.node_id for members in mesh.engine.crew.members]
+            moved = [workers[0].info.node_id for workers in mesh.engine.group.workers]
             assert lost not in moved
             state = jq.restore(tmp_path / "a", like=state)
             np.testing.assert_array_equal(step(state)["x"], np.full(3, 2.0))
@@ -100,7 +100,7 @@ def test_actors_on_different_hosts(cluster):
     model = MlpStep(3, is_tied=True)
     state, batch = model.arguments(3)
     with jq.RemoteMesh((3,), runtime="ray", address=cluster.address, platform="cpu") as mesh:
-        hosts = [members[0].hello.node_id for members in mesh.engine.crew.members]
+        hosts = [workers[0].info.node_id for workers in mesh.engine.group.workers]
         assert len(set(hosts)) == 2
         found = mesh.distributed(with_schedule(model, jq.schedules.OneFOneB(3)))(state, batch)
         assert_close(fetched(found), run_oracle(model, state, batch))

@@ -1,4 +1,4 @@
-"""What the processes of a `Crew` do: values that both ends can compute, and patterns of messages."""
+"""What the processes of a `WorkerGroup` do: values that both ends can compute, and patterns of messages."""
 
 import random
 import time
@@ -14,8 +14,8 @@ from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.runtime.transfer import sharding_on
 from jaxquard.runtime.transports.layout import compare_layouts
-from jaxquard.runtime.transports.protocol import Link
-from tests.runtime.transports.crew import Crew, Member
+from jaxquard.runtime.transports.protocol import Channel
+from tests.runtime.transports.worker_group import WorkerGroup, WorkerProcess
 
 SEND, RECV = "send", "recv"
 
@@ -24,7 +24,7 @@ SEND, RECV = "send", "recv"
 class Pattern:
     """Messages in their global order, and what each actor does: (send or recv, peer, number) in its order."""
 
-    links: tuple[Link, ...]
+    channels: tuple[Channel, ...]
     actions: tuple[tuple[tuple[str, int, int], ...], ...]
 
 
@@ -40,7 +40,7 @@ def make_pattern(
     Receives are as early as possible, or, with `delay`, after some later sends of the same actor, and in
     another order between peers.
     """
-    links: dict[tuple[int, int], list[tuple[int, tuple[ArrayType, ...]]]] = {}
+    channels: dict[tuple[int, int], list[tuple[int, tuple[ArrayType, ...]]]] = {}
     actions: list[list[tuple[str, int, int]]] = [[] for _ in range(num_actors)]
     pending: list[dict[int, list[int]]] = [{} for _ in range(num_actors)]
 
@@ -55,22 +55,22 @@ def make_pattern(
     for order, (source, target, types) in enumerate(messages):
         if delay is None or delay.random() < 0.5:
             flush(source)
-        link = links.setdefault((source, target), [])
-        actions[source].append((SEND, target, len(link)))
-        pending[target].setdefault(source, []).append(len(link))
-        link.append((order, types))
+        channel = channels.setdefault((source, target), [])
+        actions[source].append((SEND, target, len(channel)))
+        pending[target].setdefault(source, []).append(len(channel))
+        channel.append((order, types))
     for actor in range(num_actors):
         flush(actor)
     return Pattern(
-        links=tuple(
-            Link(
+        channels=tuple(
+            Channel(
                 source=source,
                 target=target,
                 messages=tuple(types for _, types in found),
                 orders=tuple(order for order, _ in found),
                 may_donate=(may_donate,) * len(found),
             )
-            for (source, target), found in links.items()
+            for (source, target), found in channels.items()
         ),
         actions=tuple(map(tuple, actions)),
     )
@@ -123,54 +123,59 @@ def _data_sharding(type_: ArrayType, mesh: Mesh, ndim: int) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*spec, *[None] * (ndim - len(spec))))
 
 
-def load(crew: Crew, pattern: Pattern, mesh_shape: tuple[int, ...], *, program_id: int) -> None:
-    """Opens the links of a pattern in all processes, and compares what both ends say."""
-    layouts = crew.run(open_links, pattern, mesh_shape, program_id)
+def load(group: WorkerGroup, pattern: Pattern, mesh_shape: tuple[int, ...], *, program_id: int) -> None:
+    """Opens the channels of a pattern in all processes, and compares what both ends say."""
+    layouts = group.run(open_channels, pattern, mesh_shape, program_id)
     count = len(layouts) // len(pattern.actions)
-    for link in pattern.links:
+    for channel in pattern.channels:
         for rank in range(count):
-            ends = [layouts[actor * count + rank][link.source, link.target] for actor in (link.source, link.target)]
+            ends = [
+                layouts[actor * count + rank][channel.source, channel.target]
+                for actor in (channel.source, channel.target)
+            ]
             compare_layouts(*ends)
-    crew.run(start, program_id)
+    group.run(start, program_id)
 
 
-def open_links(member: Member, pattern: Pattern, mesh_shape: tuple[int, ...], program_id: int) -> dict[Any, Any]:
-    mesh = member.mesh(mesh_shape)
-    senders, receivers, transport = {}, {}, member.transport
-    for link in pattern.links:
-        if link.source == member.actor:
-            senders[link.target] = transport.open_sender(link, program_id=program_id, mesh=mesh)
-        if link.target == member.actor:
-            receivers[link.source] = transport.open_receiver(link, program_id=program_id, mesh=mesh)
-    member.store[f"program {program_id}"] = (pattern, mesh, senders, receivers)
-    sent = {(member.actor, target): end.layout for target, end in senders.items()}
-    return sent | {(source, member.actor): end.layout for source, end in receivers.items()}
+def open_channels(
+    worker: WorkerProcess, pattern: Pattern, mesh_shape: tuple[int, ...], program_id: int
+) -> dict[Any, Any]:
+    mesh = worker.mesh(mesh_shape)
+    senders, receivers, transport = {}, {}, worker.transport
+    for channel in pattern.channels:
+        if channel.source == worker.actor:
+            senders[channel.target] = transport.open_sender(channel, program_id=program_id, mesh=mesh)
+        if channel.target == worker.actor:
+            receivers[channel.source] = transport.open_receiver(channel, program_id=program_id, mesh=mesh)
+    worker.store[f"program {program_id}"] = (pattern, mesh, senders, receivers)
+    sent = {(worker.actor, target): end.layout for target, end in senders.items()}
+    return sent | {(source, worker.actor): end.layout for source, end in receivers.items()}
 
 
-def start(member: Member, program_id: int) -> None:
-    member.transport.start(program_id)
+def start(worker: WorkerProcess, program_id: int) -> None:
+    worker.transport.start(program_id)
 
 
 def never() -> bool:
     return False
 
 
-def run_steps(member: Member, steps: Sequence[tuple[int, int]]) -> float:
+def run_steps(worker: WorkerProcess, steps: Sequence[tuple[int, int]]) -> float:
     """Plays the patterns of (program id, step) one after another; the seconds it took."""
     start_s = time.perf_counter()
     for program_id, step in steps:
-        _run_step(member, program_id, step)
+        _run_step(worker, program_id, step)
     return time.perf_counter() - start_s
 
 
-def _run_step(member: Member, program_id: int, step: int) -> None:
-    pattern, mesh, senders, receivers = member.store[f"program {program_id}"]
-    types = {(link.source, link.target): link.messages for link in pattern.links}
+def _run_step(worker: WorkerProcess, program_id: int, step: int) -> None:
+    pattern, mesh, senders, receivers = worker.store[f"program {program_id}"]
+    types = {(channel.source, channel.target): channel.messages for channel in pattern.channels}
     for receiver in receivers.values():
         receiver.begin(step)
     received = []
-    for kind, peer, number in pattern.actions[member.actor]:
-        ends = (member.actor, peer) if kind == SEND else (peer, member.actor)
+    for kind, peer, number in pattern.actions[worker.actor]:
+        ends = (worker.actor, peer) if kind == SEND else (peer, worker.actor)
         seeds = [(program_id, step, *ends, number, position) for position in range(len(types[ends][number]))]
         if kind == SEND:
             values = [make_value(t, mesh, seed) for t, seed in zip(types[ends][number], seeds, strict=True)]

@@ -1,4 +1,4 @@
-"""Layouts of links, compared."""
+"""Layouts of channels, compared."""
 
 import jax
 import numpy as np
@@ -42,7 +42,7 @@ def test_equal_layouts_pass_whatever_they_are_called():
             "message 0 from actor 0 to actor 1: the sender has 1 arrays, the receiver has 2."
         )),
         (layout("float32[4]"), layout("float32[4]", source=2), (
-            "the sender's end of a link has 1 messages from actor 0 to actor 1, the receiver's has 1 messages from "
+            "the sender's end of a channel has 1 messages from actor 0 to actor 1, the receiver's has 1 messages from "
             "actor 2 to actor 1."
         )),
     ],

@@ -20,7 +20,7 @@ def show(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME|FILE.toml", help="Left out: all presets, a line on each.")
     ] = None,
-    toml: Annotated[bool, typer.Option("--toml", help="Print the TOML text, to begin a file of your own.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="Print the TOML text, to begin a custom file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Shows what a cluster's file says.

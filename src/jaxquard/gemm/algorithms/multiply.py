@@ -49,26 +49,27 @@ def multiply(
     bidirectional: bool = False,
     num_packets: int = 1,
 ) -> Float[Array, "M N"]:
-    """Computes `lhs @ rhs` on a 2D mesh.
+    """Multiplies `lhs @ rhs` on a 2D mesh, by one algorithm in one dataflow.
 
-    The matrices are sharded as the dataflow wants (see `Product`); under `jit`, one that is sharded otherwise is moved
-    first.
+    Both matrices are sharded as the dataflow needs them (see `Product`); under `jit`, others are resharded first.
 
     Args:
-        mesh: that of `jax.set_mesh` if left out.
-        axis_names: the mesh axes that are its rows and columns; left out, those of a mesh with two.
-        dataflow: "os", "ls" or "rs": C, A or B is stationary.
-        is_transposed: the transposed form: rows and columns of the mesh change their parts.
-        slices: MeshSlice: S; Wang, SUMMA and the 1D ones: the iterations. Left out: 1 slice; one iteration a chip.
-        block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time; 8 if left out.
-        split_for_overlap: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides all
-            transfers.
-        ring: Wang's ring, along the "rows" or the "columns" of the mesh; left out, where more bytes move.
+        mesh: by default that of `jax.set_mesh`.
+        axis_names: the mesh axes that are its rows and columns; by default the two axes of the mesh.
+        algorithm: a key of `ALGORITHMS`.
+        dataflow: "os", "ls" or "rs": output, left or right stationary; the matrix that does not move.
+        is_transposed: the transposed form, which swaps the rows and columns of the mesh.
+        slices: MeshSlice: S, 1 by default. Wang, SUMMA and the 1D ones: the number of iterations, by default one a
+            chip.
+        block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time; 8 by default.
+        split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
+            hides all transfers.
+        ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
-        num_packets: SUMMA: the packets in which a broadcast or reduction streams over its ring.
+        num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
 
     Raises:
-        GemmError: if there is no such algorithm or dataflow, or sizes, slices and mesh do not fit.
+        GemmError: if there is no such algorithm or dataflow, or sizes, slices and mesh do not fit together.
 
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
@@ -117,11 +118,14 @@ def multiply_local(
     product: Product,
     options: AlgorithmOptions = DEFAULT_OPTIONS,
 ) -> jax.Array:
-    """Multiplies one chip's shards, for use inside your own `shard_map`; returns its shard of C.
+    """Multiplies the shards of one device, for use inside your own `shard_map`: the per-device part of `multiply`.
 
     Args:
-        product: the dataflow and layout of the shards, and the mesh axes of the outer `shard_map`.
-        options: a ring is along the product's own rows or columns.
+        product: the dataflow and the layout of the shards, and the mesh axes of the enclosing `shard_map`.
+        options: those of the algorithm; a ring runs along the rows or columns of the product.
+
+    Returns:
+        The device's shard of the result.
 
     Raises:
         GemmError: as `multiply`.

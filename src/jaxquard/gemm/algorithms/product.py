@@ -72,7 +72,7 @@ class Product:
 
     Attributes:
         rows: the mesh axes along which a chip's row number runs; none for a mesh of one row.
-        columns: likewise for its column number.
+        columns: the mesh axes along which its column number runs.
 
     Example:
         >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",))

@@ -40,23 +40,26 @@ def autotune(
     num_slices: int | None = None,
     unroll_as: Tuning | None = None,
 ) -> Tuning:
-    """Finds the fastest way to multiply the layers of a problem on a cluster.
+    """Finds the fastest mesh, dataflows and slice counts for the layers of a problem on a cluster.
 
     Args:
-        cluster: a preset's name, the path of a TOML file, or a cluster.
-        memory_limit_bytes: of one chip; left out, the size of the cluster's memory.
-        keep: the number of meshes in the table.
+        problem: the layers and their sizes.
+        cluster: the name of a preset, the path of a TOML file, or a `Cluster`.
+        num_chips: the number of chips to use.
+        algorithm: a key of `ALGORITHMS`.
+        memory_limit_bytes: the limit of one chip; by default the memory of the cluster's chips.
+        keep: the number of meshes in the result.
         block: the number of neighbouring columns or rows that a slice takes at a time.
-        recompute: activations inside a block are computed again in the backward pass instead of kept.
-        stationary: "y", "x" or "w": the matrix that every layer keeps stationary, instead of its largest.
-        mesh_shape: the only mesh to look at.
-        num_slices: the only slice count to look at, where it divides.
-        unroll_as: MeshSlice's tuning for the same problem, to whose slices the others are unrolled; left out, it is
-            made anew each time.
+        recompute: recomputes activations inside a block in the backward pass instead of storing them.
+        stationary: "y", "x" or "w": the matrix that does not move in every layer; by default each layer's largest.
+        mesh_shape: the only mesh to consider.
+        num_slices: the only slice count to consider, where it divides.
+        unroll_as: MeshSlice's tuning of the same problem, whose slice counts the other algorithms unroll to; by default
+            it is computed each time.
 
     Raises:
-        GemmError: an argument is none that can be, the algorithm is unknown or would ignore it, no mesh divides the
-            layers, or none fits in memory.
+        GemmError: if an argument is not valid, the algorithm is unknown or does not use it, no mesh divides the layers,
+            or none fits in memory.
 
     Example:
         >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)

@@ -13,7 +13,13 @@ from jaxquard.errors import InfeasibleGemmError
 from jaxquard.gemm.algorithms.layer_products import SizedProducts
 from jaxquard.gemm.algorithms.registry import mesh_shapes
 from jaxquard.gemm.algorithms.sized_product import MeshShape
-from jaxquard.gemm.autotune.slices import PricedOptions, needs_split, price_slices, slice_counts, uses_both_ways
+from jaxquard.gemm.autotune.slices import (
+    PricedOptions,
+    needs_split,
+    price_slices,
+    slice_counts,
+    uses_bidirectional_rings,
+)
 from jaxquard.gemm.autotune.table import TuningRow
 from jaxquard.gemm.cost.cost import repeat_cost, sum_costs
 from jaxquard.gemm.cost.products import problem_flops
@@ -88,7 +94,7 @@ class MeshSearch:
                     block=self.block,
                     split_for_overlap=max(slices) > 1 and needs_split(self.cluster, self.algorithm),
                     rings=(first.options.ring, second.options.ring, third.options.ring),
-                    bidirectional=uses_both_ways(self.cluster, self.algorithm),
+                    bidirectional=uses_bidirectional_rings(self.cluster, self.algorithm),
                     num_packets=(first.options.num_packets, second.options.num_packets, third.options.num_packets),
                 )
             )

@@ -52,7 +52,7 @@ def price_slices(
         options = AlgorithmOptions(
             slices=count,
             ring=ring,
-            bidirectional=uses_both_ways(cluster, algorithm),
+            bidirectional=uses_bidirectional_rings(cluster, algorithm),
             num_packets=num_packets,
         )
         steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options)
@@ -61,7 +61,7 @@ def price_slices(
     return tuple(sorted(priced, key=lambda choice: (choice.cost.time_s, choice.num_slices)))
 
 
-def uses_both_ways(cluster: Cluster, algorithm: str) -> bool:
+def uses_bidirectional_rings(cluster: Cluster, algorithm: str) -> bool:
     """Returns whether the shards of a ring should be halved: where links carry both ways at once."""
     return "bidirectional" in find_algorithm(algorithm).options and cluster.network.is_bidirectional
 

@@ -8,12 +8,12 @@ from jaxquard.gemm.problem import GemmPlan, GemmProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningRow:
-    """One mesh with its best slices.
+    """One mesh with its best slice counts.
 
     Attributes:
-        cost: of all layers and passes of one step.
-        utilisation: of the cluster's peak FLOP/s.
-        memory_bytes: of one chip: kept matrices, and the largest buffers.
+        cost: the cost of all layers and passes of one step.
+        utilisation: the share of the cluster's peak FLOP/s.
+        memory_bytes: the memory of one chip: weights, activations and the largest buffers.
 
     Example:
         >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
@@ -39,11 +39,11 @@ class TuningRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The plans that were found, the fastest first; `str` of it is a table.
+    """The plans that the autotuner found, fastest first; `str` gives a table.
 
     Attributes:
         cluster: the name of the cluster.
-        num_meshes: the number of usable meshes; the table may hold fewer.
+        num_meshes: the number of meshes that divide the problem; the table may have fewer.
 
     Example:
         >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)

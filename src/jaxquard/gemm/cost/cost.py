@@ -33,12 +33,12 @@ def _longest_s(transfers: tuple[RingTransfer, ...]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCost:
-    """The cost of products, one after another, on every chip.
+    """The predicted time of products that run one after another on every chip.
 
     Attributes:
-        compute_s: of the products alone.
-        launch_s: of all transfers, hidden or not, as are `transfer_s` and `sync_s` (Figure 10).
-        buffer_bytes: the most that a product needs besides its shards.
+        compute_s: time of the products alone.
+        launch_s: launch time of all transfers, overlapped or not; so are `transfer_s` and `sync_s` (Figure 10).
+        buffer_bytes: the maximum that a product needs besides its shards.
 
     Example:
         >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)

@@ -29,11 +29,11 @@ from jaxquard.gemm.problem import GemmPlan, LayerPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """A layer that `dense` makes: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`.
+    """A fully connected layer, made by `dense`: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`.
 
     Attributes:
-        mesh: None: that of `jax.set_mesh`, whenever the layer is used.
-        choices: the arguments besides the plan, by name; see `matmul`.
+        mesh: None for that of `jax.set_mesh` at each use.
+        choices: the arguments of `matmul` that were given besides the plan, by name.
 
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
@@ -130,13 +130,13 @@ def dense(
     """Makes a fully connected layer on a 2D mesh.
 
     Args:
-        features: of the result.
-        mesh: left out, that of `jax.set_mesh` where the layer is used; it need not be set before.
-        plan: and the others: as for `matmul`.
-        use_bias: add a vector; its gradient is summed over the mesh's rows.
+        features: the number of output features.
+        mesh: by default that of `jax.set_mesh` at each use of the layer.
+        plan: as for `matmul`, as are the remaining arguments.
+        use_bias: adds a bias vector; its gradient is summed over the mesh's rows.
 
     Raises:
-        GemmError: as `matmul`; when the layer is made, but for what depends on a mesh that is not set by then.
+        GemmError: as `matmul`; for a mesh that is not set yet, at the first use.
 
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))

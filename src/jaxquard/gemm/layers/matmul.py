@@ -48,33 +48,33 @@ def matmul(
     bidirectional: bool | None = None,
     num_packets: int | None = None,
 ) -> Float[Array, "*batch N"]:
-    """Computes `x @ w` on a 2D mesh, differentiable, inside or outside `jit`, `checkpoint`, `scan` and `vmap`.
+    """Multiplies `x @ w` on a 2D mesh; works inside and outside `jit`, `checkpoint`, `scan` and `vmap`.
 
-    It has gradients of any order by reverse mode (`grad`, `vjp`); forward mode (`jvp`, `linearize`, `jacfwd`,
-    `hessian`) is refused by JAX, as for every `custom_vjp`.
+    It has reverse-mode gradients of any order (`grad`, `vjp`). As for every `custom_vjp`, JAX refuses forward mode
+    (`jvp`, `linearize`, `jacfwd`, `hessian`).
 
     Args:
-        x: its rows are its leading dims together; the first of them is sharded over the mesh.
-        w: as written, however the layer shards it.
-        mesh: that of `jax.set_mesh` if left out. Its other axes are left alone. On Explicit axes, x and w must be
-            sharded as `layer_shardings` says.
-        plan: the answer of the autotuner, for one layer, or for several of which `layer` names one. Without a plan,
-            the other arguments say it.
-        axis_names: the mesh axes that are its rows and columns; left out, those of a mesh with two.
-        algorithm: a key of `ALGORITHMS`; "meshslice" if neither this nor the plan says.
-        stationary: "y" (if left out), "x" or "w": the matrix that does not move, forward and backward. Choose the
-            largest.
-        is_transposed: rows and columns of the mesh change their parts.
-        slices: for all three products, or for forward, backward of x and backward of w.
-        block: the number of neighbouring columns or rows that a slice takes at a time; 8 if left out.
-        split_for_overlap: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides all
-            transfers.
-        ring: Wang's ring, along the "rows" or the "columns" of the mesh; left out, where more bytes move.
+        x: activations. All leading dims together are the rows of the product; the first of them is sharded.
+        w: the weight, [K, N], whichever way the plan stores it.
+        mesh: by default that of `jax.set_mesh`. Other axes of the mesh stay as they are. On Explicit axes, x and w must
+            have the shardings of `layer_shardings`.
+        plan: the autotuner's result, for one layer, or for several of which `layer` names one. Without a plan, the
+            arguments below choose.
+        axis_names: the mesh axes that are its rows and columns; by default the two axes of the mesh.
+        algorithm: a key of `ALGORITHMS`; by default that of the plan, else "meshslice".
+        stationary: "y" (the default), "x" or "w": the matrix that does not move, forward and backward. The largest is
+            best.
+        is_transposed: swaps the rows and columns of the mesh.
+        slices: the number of slices, for all three products or for (forward, backward of x, backward of w).
+        block: the number of neighbouring columns or rows that a slice takes at a time; 8 by default.
+        split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
+            hides all transfers.
+        ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
-        num_packets: SUMMA: the packets in which a broadcast or reduction streams over its ring; 1 if left out.
+        num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring; 1 by default.
 
     Raises:
-        GemmError: if sizes, slices, mesh and plan do not fit; it says what does.
+        GemmError: if sizes, slices, mesh and plan do not fit together; the message says what would fit.
 
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
@@ -119,13 +119,19 @@ def matmul_local(
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     **choices: Unpack[Choices],
 ) -> jax.Array:
-    """Computes one chip's part of `matmul` inside your own `shard_map`: its shards of x and w in, its shard of y out.
+    """Multiplies the shards of one device, for use inside your own `shard_map`: the per-device part of `matmul`.
 
-    They are sharded as `layer_shardings` says. Gradients are summed over other axes along which x or w is copied.
+    The shards are those of `layer_shardings`. Gradients are summed over other mesh axes, along which x or w is
+    replicated.
 
     Args:
-        axis_names: the manual axes that are the mesh's rows and columns.
-        plan: and the others: as for `matmul`.
+        x: the device's shard of x.
+        w: the device's shard of w.
+        axis_names: the manual axes that are the rows and columns of the mesh.
+        plan: as for `matmul`, as are the remaining arguments.
+
+    Returns:
+        The device's shard of y.
 
     Raises:
         GemmError: as `matmul`.
@@ -174,7 +180,7 @@ def layer_shardings(
     """Returns the shardings of "x", "w" and "y" in `matmul` with the same arguments.
 
     Args:
-        num_x_dims: of x and y, leading dims included.
+        num_x_dims: the number of dims of x and y, leading dims included.
 
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))

@@ -56,7 +56,7 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
     """Writes a plan as a JSON file that `load_plan` reads.
 
     Raises:
-        GemmError: it is no plan, or the file cannot be written.
+        GemmError: if the argument is not a plan, or the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -79,10 +79,10 @@ def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
 
 
 def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
-    """Reads the plan of a JSON file.
+    """Reads a plan from a JSON file.
 
     Raises:
-        GemmError: the file cannot be read, or is no plan.
+        GemmError: if the file cannot be read, or is not a plan.
 
     Example:
         >>> import tempfile
@@ -100,7 +100,7 @@ def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise GemmError(
-            f"cannot read a plan from {name} ({reason}). Give a file that `save_plan` or `gemm tune --save` wrote."
+            f"cannot read a plan from {name} ({reason}). Give a file that `save_plan` or `gemm tune --out` wrote."
         ) from None
     return parse_plan(text, source=name)
 

@@ -41,25 +41,26 @@ def search_sharding(
     num_finalists: int = 8,
     on_progress: OnProgress | None = None,
 ) -> ShardingPlan:
-    """Finds the fastest sharding of a step, by pricing the parts that recur in it.
+    """Finds the fastest sharding of a training step by pricing its recurring segments (CFP).
 
     Args:
-        step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form; an argument that
-            the step returns again, anywhere in its result, with the same leaves, is state. A single array is state
-            only if it is the first argument.
+        step: a plain training step, `step(state, batch) -> (state, metrics)` or of any other form. An argument that the
+            step returns again, anywhere in its result, with the same leaves, is state. A single array is state only if
+            it is the first argument.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
         mesh: one or two axes of devices of this process.
         memory_limit_bytes: the step's memory limit on each device; by default the memory of the device, or no limit
-            with a pricer that measures nothing, as it may price for other devices.
+            with a pricer other than `MeasuredPricer`, which may price for other devices.
         batch_axis: the mesh axis over which every block shards its batch; by default the first of two axes, as in the
             paper, and none on a mesh of one axis.
         every_combination: searches all choices on every mesh axis, with no batch axis: on two axes, nine choices for
             most blocks instead of three.
-        pricer: prices programs; by default by running them on the mesh.
-        cache: where measured prices are kept: the user's folder, another, or None for nowhere. A pricer that is given
+        pricer: prices programs; by default a `MeasuredPricer`, which runs them on the mesh.
+        cache: the cache of measured prices: that of the user by default, another one, or None. A pricer that is given
             has its own.
-        num_finalists: how many plans are priced whole, or in pairs of neighbours, before one is chosen; besides, a
-            quarter as many of the fastest, with their state in parts in two ways, and the baselines.
+        num_finalists: the number of plans that are priced as whole steps, or in pairs of neighbouring segments, before
+            one is chosen. A quarter as many of the fastest are also priced with their state sharded in two ways; the
+            baselines always are.
         on_progress: called with each `Progress` of the pricing.
 
     Raises:

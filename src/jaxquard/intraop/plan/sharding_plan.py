@@ -52,12 +52,12 @@ class ShardingPlan(PlanRecord):
     mesh: Mesh | None = field(default=None, repr=False, compare=False)
 
     def apply(self, step: Callable[..., Any], *, mesh: Mesh | None = None, donate: bool = True) -> ShardedStep:
-        """The step with the plan's shardings, to be called as the step is; compiled at its first call.
+        """Applies the plan to the step; the result is called like the step, and compiles at its first call.
 
         Args:
             step: the step that the plan was made for.
-            mesh: devices with the plan's axes; by default those of the search, or the first ones there are.
-            donate: the state's buffers may be taken.
+            mesh: devices with the plan's axes; by default those of the search, or the first of `jax.devices()`.
+            donate: donates the state.
 
         Raises:
             ShardingError: at the first call, if the step or its arguments are not those of the plan.
@@ -95,7 +95,7 @@ class ShardingPlan(PlanRecord):
         return analysis
 
     def shard(self, *args: Any, mesh: Mesh | None = None) -> Any:
-        """Places the step's first argument, or first few, as planned, in memory of its own: they stay as they are.
+        """Places copies of the step's first argument, or first few, with the shardings of the plan.
 
         Returns:
             The argument, or a tuple of several: `params, moments = plan.shard(params, moments)`.

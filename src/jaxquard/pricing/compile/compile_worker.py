@@ -1,4 +1,4 @@
-"""A process that compiles for another: `python -m jaxquard.pricing.compile_worker FD FOLDER NUM_DEVICES`.
+"""A process that compiles for another: `python -m jaxquard.pricing.compile.compile_worker FD FOLDER NUM_DEVICES`.
 
 It reads requests (`_jax_compat.compile_request`) from a connection and leaves what it has compiled in the folder, as
 JAX's persistent compilation cache; the other process then finds it there. It says when it is ready, so that one which

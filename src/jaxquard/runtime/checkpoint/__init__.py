@@ -1,1 +1,6 @@
-"""Checkpoints: every process writes what it holds, and a state comes back in any other layout."""
+"""Saves and restores state: every process writes and reads just what it holds.
+
+In: a path and a pytree of state. Out: a folder on disk, and the state again, in any layout. `save` and `restore` are
+what users call; `array_store` is what an engine does for them; `leaves` says what can be saved. `files/` is the format
+on disk. JaxPP has no such section: its users checkpoint with other tools.
+"""

@@ -1,19 +1,29 @@
-"""Reads leaves onto actors: every actor the parts that it shall hold, all of them in one go."""
+"""Reads leaves onto actors: every actor the parts that it holds, all of them at once.
+
+State that no step has taken yet (`RestoredState`) is read once a step says where it belongs. To a step it is state from
+`RemoteMesh.init` (see `initial_state`), which is read instead of computed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
+
+from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.checkpoint.array_store import ArrayStore
-from jaxquard.runtime.checkpoint.manifest import LeafRecord
-from jaxquard.runtime.checkpoint.read_arrays import RowsWanted
-from jaxquard.runtime.checkpoint.read_pieces import Checkpoint
+from jaxquard.pipeline.plan_init import Wanted
+from jaxquard.runtime.checkpoint.array_store import ArrayStore, store_of_mesh
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord
+from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted
+from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint
+from jaxquard.runtime.engine import ActorMesh
+from jaxquard.runtime.initial_state import InitialArray
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPart:
-    """A part of an array, and the actors that shall have a copy of it."""
+    """A part of an array, and the actors that get a copy of it."""
 
     type: ArrayType
     actors: tuple[int, ...]
@@ -21,7 +31,7 @@ class PlacedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRequest:
-    """A leaf, and where it shall be: its parts are stacked along the first dim."""
+    """A leaf, and the place of each of its parts, which are stacked along the first dim."""
 
     record: LeafRecord
     store: ArrayStore
@@ -29,14 +39,14 @@ class RemoteRequest:
 
 
 def placed_like(array: RemoteArray) -> tuple[PlacedPart, ...]:
-    """The parts of an array; its values may be gone."""
+    """Returns the parts of an array, whose values may be gone."""
     return tuple(
         PlacedPart(type=part.type, actors=tuple(handle.actor for handle in part.copies)) for part in array.parts
     )
 
 
 def read_remote(checkpoint: Checkpoint, requests: Sequence[RemoteRequest]) -> list[RemoteArray]:
-    """One array for each request."""
+    """Reads one array for each request."""
     wanted: dict[ArrayStore, dict[int, dict[str, RowsWanted]]] = {}
     for number, request in enumerate(requests):
         start = 0
@@ -59,3 +69,46 @@ def read_remote(checkpoint: Checkpoint, requests: Sequence[RemoteRequest]) -> li
         )
         for number, request in enumerate(requests)
     ]
+
+
+class RestoredState:
+    """Leaves of a checkpoint that are not read yet."""
+
+    def __init__(self, *, checkpoint: Checkpoint, records: Sequence[LeafRecord], mesh: ActorMesh) -> None:
+        self.mesh = mesh
+        self._checkpoint, self._records = checkpoint, records
+        self._arrays = [
+            InitialArray(
+                source=self,
+                number=number,
+                aval=jax.ShapeDtypeStruct(record.shape, _jax_compat.dtype_named(record.dtype)),
+            )
+            for number, record in enumerate(records)
+        ]
+
+    def arrays(self) -> list[InitialArray]:
+        return self._arrays
+
+    def build(self, wanted: Sequence[Wanted]) -> None:
+        """Reads leaves where they are wanted.
+
+        Raises:
+            CheckpointError: if the checkpoint is not there any more, or was replaced.
+        """
+        store = store_of_mesh(self.mesh)
+        records = [self._records[request.result] for request in wanted]
+        requests = [
+            RemoteRequest(record=record, store=store, parts=_parts(record, request))
+            for record, request in zip(records, wanted, strict=True)
+        ]
+        arrays = read_remote(self._checkpoint, requests)
+        for request, array in zip(wanted, arrays, strict=True):
+            self._arrays[request.result].put(array.parts)
+
+
+def _parts(record: LeafRecord, request: Wanted) -> tuple[PlacedPart, ...]:
+    shapes = [(size, *record.shape[1:]) for size in request.sizes] or [record.shape]
+    return tuple(
+        PlacedPart(type=ArrayType(dtype=record.dtype, shape=shape, spec=request.spec), actors=actors)
+        for shape, actors in zip(shapes, request.actors, strict=True)
+    )

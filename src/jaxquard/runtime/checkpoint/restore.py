@@ -1,30 +1,58 @@
-"""`restore`: brings a checkpoint back in the layout of another state, every process reading just what it holds."""
+"""`restore`: brings a checkpoint back in the layout of another state; every process reads just what it holds."""
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Sharding
 
-from jaxquard.runtime.checkpoint.compare_state import match_records
-from jaxquard.runtime.checkpoint.find_store import store_to_read
-from jaxquard.runtime.checkpoint.folders import checkpoint_path, find_checkpoint
-from jaxquard.runtime.checkpoint.in_progress import SAVES
-from jaxquard.runtime.checkpoint.leaf_types import Leaf, flatten, leaf_type
-from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
-from jaxquard.runtime.checkpoint.orbax_files import require_orbax
-from jaxquard.runtime.checkpoint.read_local import local_job
-from jaxquard.runtime.checkpoint.read_pieces import Checkpoint, read_jobs
-from jaxquard.runtime.checkpoint.read_remote import RemoteRequest, placed_like, read_remote
-from jaxquard.runtime.checkpoint.restored_state import RestoredState
+from jaxquard.ir.array_type import ArrayType
+from jaxquard.runtime.checkpoint.array_store import store_to_read
+from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, find_checkpoint
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted, rows_job, value_job
+from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, ReadJob, read_jobs
+from jaxquard.runtime.checkpoint.leaves import NUMBERS, Leaf, flatten, leaf_type, match_records
+from jaxquard.runtime.checkpoint.read_remote import RemoteRequest, RestoredState, placed_like, read_remote
+from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.initial_state import InitialArray
 from jaxquard.runtime.remote_array import RemoteArray
-
-if TYPE_CHECKING:
-    from jaxquard.runtime.remote_mesh import RemoteMesh
+from jaxquard.runtime.transfer import as_value
 
 
-def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None" = None) -> Any:
+def local_job(record: LeafRecord, like: Any) -> ReadJob:
+    """Makes a leaf of the kind of `like`, with its sharding if it has one."""
+    sharding = _sharding(like)
+    if sharding is not None:
+        type_ = ArrayType(dtype=record.dtype, shape=record.shape)
+        return rows_job(RowsWanted(leaf=record, start=0, type=type_), sharding)
+    whole = value_job(record)
+    return ReadJob(leaf=record, regions=whole.regions, make=lambda read: _of_kind(whole.make(read), record.dtype, like))
+
+
+def _sharding(like: Any) -> Sharding | None:
+    """Returns the sharding that the leaf is committed to; None if JAX may choose."""
+    if isinstance(like, jax.Array):
+        return like.sharding if like.committed else None
+    sharding = getattr(like, "sharding", None)
+    return None if isinstance(getattr(sharding, "mesh", None), AbstractMesh) else sharding
+
+
+def _of_kind(data: np.ndarray, dtype: str, like: Any) -> Any:
+    if isinstance(like, np.generic):
+        return data[()]
+    if isinstance(like, NUMBERS):
+        return type(like)(data.item())
+    if isinstance(like, np.ndarray):
+        return data if data.flags.writeable and data.base is None else data.copy()
+    with jax.enable_x64(True):
+        return jax.numpy.asarray(as_value(data, dtype))
+
+
+def restore(path: str | os.PathLike[str], *, like: Any, mesh: ActorMesh | None = None) -> Any:
     """Restores a state that `save` has written, in the layout of `like`.
 
     The layout in which it was saved does not matter: other actors, stages and meshes, and plain arrays, get the very
@@ -39,8 +67,8 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None
               read only then, so keep the checkpoint until then;
             - a `jax.Array` or a `jax.ShapeDtypeStruct` with a sharding: with this sharding;
             - a NumPy array or a number: the same.
-        mesh: makes `jax.ShapeDtypeStruct`s, and RemoteArrays of other meshes, into RemoteArrays of this mesh, which
-            the first step places.
+        mesh: a `RemoteMesh`. Turns `jax.ShapeDtypeStruct`s, and RemoteArrays of other meshes, into RemoteArrays of this
+            mesh, which the first step places.
 
     Raises:
         CheckpointError: if there is no checkpoint, it cannot be read, or it holds another state.
@@ -67,9 +95,9 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: "RemoteMesh | None
 
 
 def _read(
-    checkpoint: Checkpoint, leaves: Sequence[Leaf], records: Sequence[LeafRecord], mesh: "RemoteMesh | None"
+    checkpoint: Checkpoint, leaves: Sequence[Leaf], records: Sequence[LeafRecord], mesh: ActorMesh | None
 ) -> list[Any]:
-    """For each leaf the restored one."""
+    """Restores each leaf."""
     restored: dict[int, Any] = {}
     deferred: dict[Any, list[int]] = {}
     placed, local = [], []
@@ -94,8 +122,8 @@ def _read(
     return [restored[number] for number in range(len(leaves))]
 
 
-def _home(like: Any, mesh: "RemoteMesh | None") -> "RemoteMesh | None":
-    """The mesh on which a leaf will be placed later."""
+def _home(like: Any, mesh: ActorMesh | None) -> ActorMesh | None:
+    """Returns the mesh on which a leaf will be placed later; None if it is placed now."""
     if isinstance(like, InitialArray) and not like.is_placed:
         return mesh or like.source.mesh
     if isinstance(like, jax.ShapeDtypeStruct):
@@ -105,5 +133,5 @@ def _home(like: Any, mesh: "RemoteMesh | None") -> "RemoteMesh | None":
     return None
 
 
-def _is_elsewhere(like: RemoteArray, mesh: "RemoteMesh") -> bool:
+def _is_elsewhere(like: RemoteArray, mesh: ActorMesh) -> bool:
     return any(handle.owner is not mesh.engine.token for part in like.parts for handle in part.copies)

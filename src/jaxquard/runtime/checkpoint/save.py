@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxquard.errors import CheckpointError
-from jaxquard.runtime.checkpoint.background import BackgroundCall
-from jaxquard.runtime.checkpoint.file_errors import check_space, write_error
-from jaxquard.runtime.checkpoint.folders import checkpoint_path, commit, make_unfinished, remove
-from jaxquard.runtime.checkpoint.in_progress import SAVES
-from jaxquard.runtime.checkpoint.key_data import data_type_of
-from jaxquard.runtime.checkpoint.leaf_types import Leaf, LeafType, check_alive, flatten, leaf_type
-from jaxquard.runtime.checkpoint.manifest import LeafRecord, Manifest
-from jaxquard.runtime.checkpoint.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.files.background import BackgroundCall
+from jaxquard.runtime.checkpoint.files.disk import check_space, write_error
+from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, commit, make_unfinished, remove
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest, data_type_of
+from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
+from jaxquard.runtime.checkpoint.leaves import Leaf, LeafType, check_alive, flatten, leaf_type
 from jaxquard.runtime.checkpoint.write_state import write_state
 
 _logger = logging.getLogger(__name__)
@@ -38,7 +36,7 @@ class Saving:
         self._call.wait()
 
     def is_done(self) -> bool:
-        """Whether nothing is being written any more; `wait` then says how it went."""
+        """Returns True once nothing is being written any more; `wait` then raises what went wrong."""
         return self._call.is_done()
 
     def __repr__(self) -> str:
@@ -125,7 +123,7 @@ def _size_bytes(type_: LeafType) -> int:
 
 
 def _check_written(folder: Path, manifest: Manifest) -> None:
-    """Holds what the writers say against what this host sees."""
+    """Checks that this host sees all that the writers say they wrote."""
     for leaf in manifest.leaves:
         data = data_type_of(leaf.dtype)
         assert sum(piece.region.size for piece in leaf.pieces) == prod((*leaf.shape, *data.tail)), leaf

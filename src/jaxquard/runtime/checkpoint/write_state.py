@@ -9,14 +9,12 @@ import jax
 import numpy as np
 
 from jaxquard.pipeline.plan_init import Wanted
-from jaxquard.runtime.checkpoint.array_store import ArrayStore, ArrayWriting
-from jaxquard.runtime.checkpoint.find_store import store_to_write
-from jaxquard.runtime.checkpoint.leaf_types import Leaf
-from jaxquard.runtime.checkpoint.manifest import Piece
-from jaxquard.runtime.checkpoint.write_pieces import PieceWriting, write_pieces
-from jaxquard.runtime.handle import Handle
+from jaxquard.runtime.checkpoint.array_store import ArrayStore, ArrayWriting, store_to_write
+from jaxquard.runtime.checkpoint.files.manifest import Piece
+from jaxquard.runtime.checkpoint.files.write_pieces import PieceWriting, write_pieces
+from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.initial_state import InitialArray
-from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.remote_array import Handle, RemoteArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class StateWriting:
 
 
 def write_state(folder: Path, leaves: Sequence[Leaf]) -> StateWriting:
-    """Returns when all leaves are in host memory; if it raises, nothing is being written."""
+    """Copies all leaves to host memory and starts to write them; if it raises, nothing is being written."""
     _place_initial([leaf.value for leaf in leaves])
     writes: list[ArrayWriting | PieceWriting] = []
     pieces: list[list[Piece]] = [[] for _ in leaves]
@@ -62,7 +60,7 @@ def write_state(folder: Path, leaves: Sequence[Leaf]) -> StateWriting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Rows of a leaf from `start` on, and who has them."""
+    """Rows of a leaf from `start` on, and the handle of the array that has them."""
 
     leaf: int
     number: int
@@ -75,7 +73,7 @@ class _Part:
 
 
 def _place_initial(values: Sequence[object]) -> None:
-    """State that no step has taken yet is built whole on the first actor, all leaves at once."""
+    """Builds state that no step has taken yet: whole, on the first actor, all leaves at once."""
     waiting: dict[object, list[InitialArray]] = {}
     for value in values:
         if isinstance(value, InitialArray) and not value.is_placed:
@@ -91,16 +89,11 @@ def _parts_by_store(leaves: Sequence[Leaf]) -> list[tuple[ArrayStore, list[_Part
             continue
         start = 0
         for number, part in enumerate(leaf.value.parts):
-            handle = _pick(part)
+            handle = part.pick()
             entry = _Part(leaf=leaf_number, number=number, start=start, handle=handle)
             by_store.setdefault(store_to_write(handle), []).append(entry)
             start += part.type.shape[0] if part.type.shape else 1
     return list(by_store.items())
-
-
-def _pick(part: RemotePart) -> Handle:
-    """A copy that is still there; if there is none, the first, which says why."""
-    return next((handle for handle in part.copies if not handle.is_deleted()), part.copies[0])
 
 
 def _own_arrays(leaves: Sequence[Leaf]) -> dict[str, jax.Array | np.ndarray]:

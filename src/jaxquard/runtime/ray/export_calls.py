@@ -1,4 +1,4 @@
-"""Code for another process: a call as StableHLO, lowered here for devices that need not be here (design decision 6).
+"""Exports calls to other processes as StableHLO, lowered here for devices that need not be here (design decision 6).
 
 `jax.export` lowers on the abstract mesh of the actors, so a controller with one CPU device exports a module for four
 GPUs. The process that gets it compiles it for its own devices (`import_call`).
@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.ir.program import Call
-from jaxquard.runtime.compile_calls import Executable, call_types, make_function, usable_donations
+from jaxquard.runtime.program.compile_calls import Executable, call_types, make_function, usable_donations
 from jaxquard.runtime.transfer import sharding_on
 
 # What JAX says of callbacks on devices that are not here; with ordered effects or shards, the latter.
@@ -27,7 +27,7 @@ _CUSTOM_CALL = re.compile(r'custom_call @"?([^\s"(]+)|call_target_name = "([^"]+
 
 
 def export_call(call: Call, *, mesh: AbstractMesh, platform: str, adds_witness: bool) -> bytes:
-    """A call as bytes.
+    """Exports a call as bytes.
 
     Raises:
         MeshError: if it calls back into Python.
@@ -50,7 +50,7 @@ def export_call(call: Call, *, mesh: AbstractMesh, platform: str, adds_witness: 
 
 
 def _export(function: Any, call: Call, platform: str) -> Any:
-    """Exports, and lets through the custom calls that are complained about."""
+    """Exports, and allows the custom calls that `jax.export` refuses."""
     checks: list[Any] = []
     while True:
         try:
@@ -63,7 +63,7 @@ def _export(function: Any, call: Call, platform: str) -> Any:
 
 
 def _custom_calls(message: str) -> set[str]:
-    """The targets that an error of `jax.export` names."""
+    """Finds the custom calls that an error of `jax.export` names."""
     if "no compatibility guarantees" not in message:
         return set()
     return {short or long for short, long in _CUSTOM_CALL.findall(message)}

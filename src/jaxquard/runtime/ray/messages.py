@@ -1,17 +1,24 @@
-"""What the controller and the processes of the actors say to each other. All of it can be pickled."""
+"""Messages between the controller and the processes of the actors. All of them can be pickled.
 
+Ray packs lists, numbers, texts and bytes by itself, and anything else through pickle. A step is the one thing that is
+sent all the time: with 4 actors, a call and its reply took 2.4 ms as lists where bare objects took four times as long.
+So a step and its reply cross as lists of plain values (`pack_order`, `pack_reply`).
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from jaxquard import _jax_compat
 from jaxquard.ir.program import Program
-from jaxquard.runtime.transports.protocol import Report
+from jaxquard.runtime.transports.protocol import TransportReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What a process must know before JAX starts in it.
+    """The configuration of a process, needed before JAX starts in it.
 
     Attributes:
         rank: which of the actor's processes it is.
@@ -33,13 +40,13 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """What a process tells of itself once it is up.
+class WorkerInfo:
+    """The description of a process, once it is up.
 
     Attributes:
         boot: the same for processes on one kernel, which share a monotonic clock.
-        log_paths: where its standard output and error go.
-        note_path: the file in which it keeps what it is doing.
+        log_paths: the files of its standard output and error.
+        activity_path: the file that says what it is doing.
         num_oom_kills: how many processes its host's kernel has killed for their memory so far.
     """
 
@@ -49,7 +56,7 @@ class Hello:
     pid: int
     boot: str
     log_paths: tuple[str, ...]
-    note_path: str
+    activity_path: str
     num_oom_kills: int = 0
 
 
@@ -88,7 +95,7 @@ class StepOrder:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Turn:
-    """When an actor may do something: after everything with a lower number of the same epoch.
+    """The place of an action in an actor's order: after everything with a lower number of the same epoch.
 
     A failure ends an epoch: what has not started then never does.
     """
@@ -111,7 +118,7 @@ class RemoteFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReport:
-    """Seconds on the process's own clock, by instruction; and for each source, by number, when messages arrived."""
+    """Seconds on the process's own clock: by instruction, and for each source the arrivals of messages by number."""
 
     dispatches: dict[int, float]
     ends: dict[int, float]
@@ -120,7 +127,7 @@ class ClockReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReply:
-    """What became of a step on one process.
+    """The outcome of a step on one process.
 
     Attributes:
         is_complete: whether it ran to its end.
@@ -138,15 +145,86 @@ class StepReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
-    """A sign of life.
+class Heartbeat:
+    """An answer that shows that a process is alive.
 
     Attributes:
         time_s: the process's clock.
-        note: what it is doing.
-        report: how far its messages have come.
+        activity: the task that it runs, or what else it does.
+        report: the progress of its messages.
     """
 
     time_s: float
-    note: str
-    report: Report | None = None
+    activity: str
+    report: TransportReport | None = None
+
+
+def pack_order(order: StepOrder) -> list[Any]:
+    """Packs an order as a list; host values stay what they are."""
+    return [
+        order.program,
+        order.step,
+        order.turn.epoch,
+        order.turn.number,
+        list(order.inputs),
+        order.outputs,
+        list(order.frees),
+        order.measure,
+    ]
+
+
+def unpack_order(packed: list[Any]) -> StepOrder:
+    """Unpacks what `pack_order` packed."""
+    program, step, epoch, number, inputs, outputs, frees, measure = packed
+    return StepOrder(
+        program=program,
+        step=step,
+        turn=Turn(epoch, number),
+        inputs=tuple(inputs),
+        outputs=outputs,
+        frees=tuple(frees),
+        measure=measure,
+    )
+
+
+def pack_reply(reply: StepReply) -> list[Any]:
+    """Packs a reply as a list; a failure and a clock, which are rare, stay what they are."""
+    values = [[number, *_pack_array(value)] for number, value in (reply.values or {}).items()]
+    return [reply.is_complete, reply.is_intact, reply.failure, list(reply.kept), values, reply.clock]
+
+
+def unpack_reply(packed: list[Any]) -> StepReply:
+    """Unpacks what `pack_reply` packed."""
+    is_complete, is_intact, failure, kept, values, clock = packed
+    return StepReply(
+        is_complete=is_complete,
+        is_intact=is_intact,
+        failure=failure,
+        kept=tuple(kept),
+        values={number: _unpack_array(*array) for number, *array in values},
+        clock=clock,
+    )
+
+
+def _pack_array(value: np.ndarray) -> list[Any]:
+    return [value.dtype.name, list(value.shape), value.tobytes()]
+
+
+def _unpack_array(dtype: str, shape: list[int], data: bytes) -> np.ndarray:
+    return np.frombuffer(data, _jax_compat.dtype_named(dtype)).reshape(shape)
+
+
+Shard = tuple[tuple[tuple[int, int], ...], np.ndarray]
+
+
+def join_shards(by_process: Sequence[Sequence[Shard]]) -> np.ndarray:
+    """Joins an array from the shards of each process, which come with their bounds along each dim."""
+    shards = [shard for shards in by_process for shard in shards]
+    index, data = shards[0]
+    if all(other == index for other, _ in shards):
+        return np.array(data)
+    shape = tuple(max(index[dim][1] for index, _ in shards) for dim in range(len(index)))
+    whole = np.empty((*shape, *data.shape[len(shape) :]), data.dtype)
+    for index, part in shards:
+        whole[tuple(slice(*bounds) for bounds in index)] = part
+    return whole

@@ -1,1 +1,6 @@
-"""Moves arrays between the processes of different actors: one protocol, several ways to do it."""
+"""Carries messages between actors that are processes (JaxPP, section 4.2: sends and receives).
+
+In: the channels of a program, and arrays to send. Out: the same arrays on the receiving actor's devices. `protocol` is
+what every transport promises, `base` what all of them share; `transfer/` uses `jax.experimental.transfer`,
+`collective/` NCCL or gloo. `layout` and `wire` say how arrays lie on devices and cross.
+"""

@@ -1,4 +1,4 @@
-"""Where the parts of each array of a link lie, as plain data that two processes can compare.
+"""The placement of each array of a channel on devices, as plain data that two processes can compare.
 
 Transports match shards by their place in the mesh and do not look at indices: `float32[4,4]{x,-}` and
 `float32[4,4]{-,x}` on two devices have shards of equal size, and one would arrive as the other. So each
@@ -16,7 +16,7 @@ from jaxquard.runtime.transfer import sharding_on
 
 
 class LayoutError(JaxquardError, ValueError):
-    """Two ends of a link, or an array and its link, disagree about where the parts of an array lie."""
+    """Two ends of a channel, or an array and its channel, disagree about where the parts of an array lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,27 +34,27 @@ class ArrayLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkLayout:
-    """One end of a link: for each message, for each of its arrays."""
+class ChannelLayout:
+    """One end of a channel: for each message, for each of its arrays."""
 
     source: int
     target: int
     messages: tuple[tuple[ArrayLayout, ...], ...]
 
 
-def describe_layout(source: int, target: int, messages: tuple[tuple[ArrayType, ...], ...], mesh: Mesh) -> LinkLayout:
-    """The layout of a link's arrays on one end's mesh."""
+def describe_layout(source: int, target: int, messages: tuple[tuple[ArrayType, ...], ...], mesh: Mesh) -> ChannelLayout:
+    """Describes the layout of a channel's arrays on one end's mesh."""
     known: dict[ArrayType, ArrayLayout] = {}
     for type_ in (type_ for message in messages for type_ in message):
         if type_ not in known:
             known[type_] = describe_array(type_, mesh)
-    return LinkLayout(
+    return ChannelLayout(
         source=source, target=target, messages=tuple(tuple(known[type_] for type_ in types) for types in messages)
     )
 
 
 def describe_array(type_: ArrayType, mesh: Mesh) -> ArrayLayout:
-    """Where the parts of an array of this type lie on a mesh."""
+    """Describes the shards that an array of this type has on a mesh."""
     ranks = process_ranks(mesh)
     indices = sharding_on(mesh, type_).devices_indices_map(type_.shape)
     return ArrayLayout(
@@ -71,13 +71,13 @@ def describe_array(type_: ArrayType, mesh: Mesh) -> ArrayLayout:
 
 
 def process_ranks(mesh: Mesh) -> dict[int, int]:
-    """For each process of a mesh its rank among them."""
+    """Returns the rank of each process of a mesh among them."""
     processes = sorted({device.process_index for device in mesh.devices.flat})
     return {process: rank for rank, process in enumerate(processes)}
 
 
-def compare_layouts(sender: LinkLayout, receiver: LinkLayout) -> None:
-    """Checks that both ends of a link agree.
+def compare_layouts(sender: ChannelLayout, receiver: ChannelLayout) -> None:
+    """Checks that both ends of a channel agree.
 
     Raises:
         LayoutError: names the first message and array that differ.
@@ -87,7 +87,7 @@ def compare_layouts(sender: LinkLayout, receiver: LinkLayout) -> None:
     ends = [(end.source, end.target, len(end.messages)) for end in (sender, receiver)]
     if ends[0] != ends[1]:
         texts = [f"{count} messages from actor {source} to actor {target}" for source, target, count in ends]
-        raise LayoutError(f"the sender's end of a link has {texts[0]}, the receiver's has {texts[1]}.")
+        raise LayoutError(f"the sender's end of a channel has {texts[0]}, the receiver's has {texts[1]}.")
     for number, (sent, received) in enumerate(zip(sender.messages, receiver.messages, strict=True)):
         where = f"message {number} from actor {sender.source} to actor {sender.target}"
         if len(sent) != len(received):
@@ -98,7 +98,7 @@ def compare_layouts(sender: LinkLayout, receiver: LinkLayout) -> None:
 
 
 def describe_difference(sender: ArrayLayout, receiver: ArrayLayout) -> str:
-    """In what two layouts differ, in one line."""
+    """Describes the difference of two layouts in one line."""
     if (sender.dtype, sender.shape) != (receiver.dtype, receiver.shape):
         texts = [f"{end.dtype}[{','.join(map(str, end.shape))}]" for end in (sender, receiver)]
         return f"the sender has {texts[0]}, the receiver expects {texts[1]}."

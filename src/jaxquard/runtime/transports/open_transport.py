@@ -3,15 +3,16 @@
 import jax
 
 from jaxquard.errors import MeshError
-from jaxquard.runtime.transports.collective_transport import CollectiveTransport
+from jaxquard.runtime.transports.base import BaseTransport
+from jaxquard.runtime.transports.collective.transport import CollectiveTransport
 from jaxquard.runtime.transports.protocol import Transport
-from jaxquard.runtime.transports.transfer_transport import TransferTransport
+from jaxquard.runtime.transports.transfer.transport import TransferTransport
 
-TRANSPORTS = {"transfer": TransferTransport, "collective": CollectiveTransport}
+TRANSPORTS: dict[str, type[BaseTransport]] = {"transfer": TransferTransport, "collective": CollectiveTransport}
 
 
 def open_transport(name: str, *, actor: int, ip: str) -> Transport:
-    """A transport for this process, one of an actor's, reached by its peers at this address of its host.
+    """Opens the transport of this process, which its peers reach at this address of its host.
 
     Raises:
         MeshError: if there is no such transport.

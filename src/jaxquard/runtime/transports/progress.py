@@ -1,4 +1,4 @@
-"""What a transport's links have done so far, kept so that any thread can read it.
+"""The progress of a transport's channels, which any thread can read.
 
 A message counts as sent, for a watchdog, when its values are computed: before that it cannot arrive, however
 long the computation takes, and nothing is wrong.
@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from jaxquard.runtime.transports.protocol import Mark, Report
+from jaxquard.runtime.transports.protocol import MessageStatus, TransportReport
 
 
 class SenderProgress:
-    """How far a sender has come."""
+    """The progress of a sender."""
 
     __slots__ = ("_last", "_lock", "_unfinished", "count", "peer", "program_id")
 
@@ -32,13 +32,13 @@ class SenderProgress:
             self.count += 1
             self._look()
 
-    def mark(self) -> Mark | None:
+    def status(self) -> MessageStatus | None:
         with self._lock:
             self._look()
-            return _mark(self.peer, self.program_id, self._last)
+            return _status(self.peer, self.program_id, self._last)
 
     def _look(self) -> None:
-        """Lets go of what is computed; what is donated since then was."""
+        """Drops messages that are computed; one that was donated since then was computed too."""
         while self._unfinished:
             step, number, parts = self._unfinished[0]
             if not all(part.is_deleted() or part.is_ready() for part in parts):
@@ -48,7 +48,7 @@ class SenderProgress:
 
 
 class ReceiverProgress:
-    """How far a receiver has come; only its own thread writes."""
+    """The progress of a receiver; only its own thread writes."""
 
     __slots__ = ("_waiting", "count", "peer", "program_id")
 
@@ -67,8 +67,8 @@ class ReceiverProgress:
     def note_received(self) -> None:
         self.count += 1
 
-    def mark(self) -> Mark | None:
-        return _mark(self.peer, self.program_id, self._waiting)
+    def status(self) -> MessageStatus | None:
+        return _status(self.peer, self.program_id, self._waiting)
 
 
 class TransportProgress:
@@ -86,10 +86,10 @@ class TransportProgress:
         self._receivers.append(ReceiverProgress(peer=peer, program_id=program_id))
         return self._receivers[-1]
 
-    def report(self) -> Report:
+    def report(self) -> TransportReport:
         senders, receivers = list(self._senders), list(self._receivers)
-        sent, waiting = [end.mark() for end in senders], [end.mark() for end in receivers]
-        return Report(
+        sent, waiting = [end.status() for end in senders], [end.status() for end in receivers]
+        return TransportReport(
             sent=tuple(mark for mark in sent if mark is not None),
             waiting=tuple(mark for mark in waiting if mark is not None),
             num_sent=_sum_counts(senders),
@@ -97,11 +97,11 @@ class TransportProgress:
         )
 
 
-def _mark(peer: int, program_id: int, last: tuple[int, int, float] | None) -> Mark | None:
+def _status(peer: int, program_id: int, last: tuple[int, int, float] | None) -> MessageStatus | None:
     if last is None:
         return None
     step, number, since_s = last
-    return Mark(peer=peer, program_id=program_id, step=step, number=number, age_s=time.monotonic() - since_s)
+    return MessageStatus(peer=peer, program_id=program_id, step=step, number=number, age_s=time.monotonic() - since_s)
 
 
 def _sum_counts(ends: Sequence[SenderProgress | ReceiverProgress]) -> dict[int, int]:

@@ -1,13 +1,13 @@
-"""What carries messages between actors that are processes: the protocol that every transport keeps.
+"""The protocol that every transport keeps: it carries messages between actors that are processes.
 
-A `Link` is all that one actor sends to another in one step, as a list of messages. Each process of the
+A `Channel` is all that one actor sends to another in one step, as a list of messages. Each process of the
 source opens a `Sender` for it, each process of the target a `Receiver`; process r of one actor talks to
 process r of the other. Before the first step, whoever holds both ends compares their layouts
 (`layout.compare_layouts`).
 
-What every transport promises:
+Every transport promises:
 
-- Messages of a link arrive in order, bit for bit, or `recv` raises. They are matched by (program id, step,
+- Messages of a channel arrive in order, bit for bit, or `recv` raises. They are matched by (program id, step,
   number). The caller numbers all steps, of all programs, by one count that grows and that all actors
   share; so what is left of an abandoned step never meets a later one.
 - `send` returns at once. The array stays alive until the peer has it, but may only be donated once
@@ -21,14 +21,14 @@ An end belongs to one thread at a time; `Transport.report` can be called from an
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import jax
 from jax.sharding import Mesh
 
 from jaxquard.errors import JaxquardError
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.transports.layout import LinkLayout
+from jaxquard.runtime.transports.layout import ChannelLayout
 
 
 class TransferError(JaxquardError, RuntimeError):
@@ -40,16 +40,16 @@ class TransferStopped(JaxquardError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Channel:
     """All messages of one step from one actor to another, in order.
 
     Attributes:
         messages: for each message the types of its arrays, as the target holds them; the source gives
             them this sharding, on its own mesh, before it sends them.
         orders: for each message its place in the program's global order (`ir.program_order`): increasing
-            in a link, unique in a program.
-        may_donate: for each message, whether the source may give its buffers away afterwards, and so
-            must know when they were taken.
+            in a channel, unique in a program.
+        may_donate: for each message, whether the source may donate its buffers afterwards, and so
+            must know when the peer has them.
     """
 
     source: int
@@ -74,8 +74,8 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A message of a link, and how long ago, at the time of the report, it was sent or first waited for."""
+class MessageStatus:
+    """A message of a channel, and how long ago, at the time of the report, it was sent or first waited for."""
 
     peer: int
     program_id: int
@@ -85,8 +85,8 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """How far a transport has come, for a watchdog that sees all actors.
+class TransportReport:
+    """The progress of a transport, for a watchdog that sees all actors.
 
     If an actor waits for a message that is not after the last one that its peer has sent, that message is
     under way, and has been for at least the smaller of the two ages: beyond some limit, it is lost.
@@ -98,8 +98,8 @@ class Report:
         num_received: for each peer, the messages received from it.
     """
 
-    sent: tuple[Mark, ...]
-    waiting: tuple[Mark, ...]
+    sent: tuple[MessageStatus, ...]
+    waiting: tuple[MessageStatus, ...]
     num_sent: Mapping[int, int]
     num_received: Mapping[int, int]
 
@@ -108,7 +108,7 @@ class Sent(Protocol):
     """A message on its way."""
 
     def is_taken(self) -> bool:
-        """Whether the peer's process has the bytes, so that the buffers may be donated here."""
+        """Returns True once the peer's process has the bytes, so that the buffers may be donated here."""
         ...
 
 
@@ -122,22 +122,22 @@ class AlwaysTaken:
 
 
 class Sender(Protocol):
-    """The source's end of a link."""
+    """The source's end of a channel."""
 
     @property
-    def layout(self) -> LinkLayout: ...
+    def layout(self) -> ChannelLayout: ...
 
     def send(self, step: int, number: int, arrays: Sequence[jax.Array]) -> Sent | None:
-        """Hands a message over; None if the link says that its buffers are never donated.
+        """Sends a message; returns None if the channel says that its buffers are never donated.
 
         Raises:
-            LayoutError: if an array is not laid out as the link says.
+            LayoutError: if an array is not laid out as the channel says.
         """
         ...
 
 
 class Receiver(Protocol):
-    """The target's end of a link.
+    """The target's end of a channel.
 
     Attributes:
         watch: if set, called with the number and the arrays of each message that is asked for ahead, which are ready
@@ -147,7 +147,7 @@ class Receiver(Protocol):
     watch: Callable[[int, list[jax.Array]], None] | None
 
     @property
-    def layout(self) -> LinkLayout: ...
+    def layout(self) -> ChannelLayout: ...
 
     def begin(self, step: int) -> None:
         """Starts to receive the first messages of a step; what is left of the step before is given up."""
@@ -171,36 +171,36 @@ class Transport(Protocol):
             started again.
     """
 
-    survives_loss: bool
+    survives_loss: ClassVar[bool]
 
     @property
     def address(self) -> str:
-        """What peers need in order to connect."""
+        """The address that peers connect to."""
         ...
 
     def connect(self, peers: Mapping[int, Sequence[str]]) -> None:
-        """Makes all actors known: for each, this one too, the addresses of its processes by rank."""
+        """Connects to peers, given the addresses of each actor's processes by rank, this one's too."""
         ...
 
-    def open_sender(self, link: Link, *, program_id: int, mesh: Mesh) -> Sender:
-        """The source's end of a link, whose arrays are on this actor's mesh."""
+    def open_sender(self, channel: Channel, *, program_id: int, mesh: Mesh) -> Sender:
+        """Opens the source's end of a channel, whose arrays are on this actor's mesh."""
         ...
 
-    def open_receiver(self, link: Link, *, program_id: int, mesh: Mesh) -> Receiver:
-        """The target's end of a link, whose arrays come to this actor's mesh."""
+    def open_receiver(self, channel: Channel, *, program_id: int, mesh: Mesh) -> Receiver:
+        """Opens the target's end of a channel, whose arrays come to this actor's mesh."""
         ...
 
     def start(self, program_id: int) -> None:
-        """All links of a program that touch this process are open: prepares the first step.
+        """Prepares the first step of a program, once all its channels of this process are open.
 
         Every process of every actor in the program calls it, as it may wait for the others.
         """
         ...
 
-    def report(self) -> Report: ...
+    def report(self) -> TransportReport: ...
 
     def close(self) -> None:
-        """Drops what is on its way, also if ends of links are still held. No end can be used any more.
+        """Drops messages on their way, also if ends of channels are still held. No end can be used any more.
 
         After an abandoned step, closing and opening anew frees what nobody took.
         """

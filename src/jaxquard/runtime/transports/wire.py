@@ -1,11 +1,11 @@
-"""Arrays of a message as what crosses between two processes, and back.
+"""Turns the arrays of a message into what crosses between two processes, and back.
 
     float32[4,4]{x,-}, this process has the whole mesh     itself
     float32[4,4]{x,-}, this process has 2 of 4 devices     2 arrays float32[1,4], each on one device
     key<fry>[3]                                            its data, uint32[3,2]
     float32[0,4]                                           nothing: the receiver makes it
 
-An array whose sharding is not the one that the link says is refused here, at each send: that it has shards
+An array whose sharding is not the one that the channel says is refused here, at each send: that it has shards
 of the right size would not make it the right array.
 """
 
@@ -28,7 +28,7 @@ Parts = list[jax.Array]
 def wire_messages(
     messages: tuple[tuple[ArrayType, ...], ...], mesh: Mesh, *, by_device: bool = False
 ) -> tuple["WireMessage", ...]:
-    """The forms of all messages of a link, each distinct one made once."""
+    """Makes the forms of all messages of a channel, each distinct one once."""
     distinct = {types: WireMessage(types, mesh, by_device=by_device) for types in dict.fromkeys(messages)}
     return tuple(distinct[types] for types in messages)
 
@@ -49,17 +49,17 @@ class WireMessage:
         self.size_bytes = sum(_local_bytes(part) for part in self.parts)
 
     def split(self, arrays: Sequence[jax.Array]) -> Parts:
-        """The parts that this process sends.
+        """Splits arrays into the parts that this process sends.
 
         Raises:
             LayoutError: if an array has another shape, dtype or sharding.
         """
         if len(arrays) != len(self._arrays):
-            raise LayoutError(f"the link's message has {len(self._arrays)} arrays, not {len(arrays)}.")
+            raise LayoutError(f"the channel's message has {len(self._arrays)} arrays, not {len(arrays)}.")
         return [part for wire, array in zip(self._arrays, arrays, strict=True) for part in wire.split(array)]
 
     def join(self, parts: Iterable[jax.Array]) -> list[jax.Array]:
-        """The arrays whose parts have arrived in this process."""
+        """Joins the arrays whose parts have arrived in this process."""
         rest = iter(parts)
         return [array.join([next(rest) for _ in array.parts]) for array in self._arrays]
 
@@ -136,7 +136,7 @@ def local_devices(mesh: Mesh) -> list[jax.Device]:
 
 
 def _local_bytes(part: jax.ShapeDtypeStruct) -> int:
-    """What an array takes on all devices of this process together."""
+    """The bytes of an array on all devices of this process together."""
     shard = math.prod(part.sharding.shard_shape(part.shape))
     return shard * part.dtype.itemsize * len(part.sharding.addressable_devices)
 

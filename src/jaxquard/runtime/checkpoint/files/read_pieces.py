@@ -1,0 +1,159 @@
+"""Reads boxes of leaves from the pieces of a checkpoint.
+
+This runs where the arrays are wanted: in a worker of an actor, or in the controller. Only pieces that overlap what is
+wanted are read, and each once. What is wanted is gone through leaf by leaf, so that just a few leaves at a time are in
+host memory as pieces.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxquard.errors import CheckpointError, JaxquardError
+from jaxquard.runtime.checkpoint.files.disk import one_line
+from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Piece, data_type, read_id
+from jaxquard.runtime.checkpoint.files.orbax_files import read_arrays, require_orbax
+from jaxquard.runtime.checkpoint.files.regions import Region
+
+_BATCH_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A folder, and the id of the checkpoint that was found in it. It can be pickled."""
+
+    path: Path
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadJob:
+    """A value to be made from boxes of one leaf.
+
+    Attributes:
+        regions: the boxes, in dims of the leaf's data.
+        make: makes it, given a function that returns a box; called once all are in memory.
+    """
+
+    leaf: LeafRecord
+    regions: tuple[Region, ...]
+    make: Callable[[Callable[[Region], np.ndarray]], Any]
+
+
+def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
+    """Reads what each job needs, and returns what it makes.
+
+    Raises:
+        CheckpointError: if the checkpoint is not there any more, or cannot be read.
+    """
+    require_orbax()
+    made: dict[int, Any] = {}
+    try:
+        for batch in _batches(jobs):
+            loaded = _load(checkpoint.path, [piece for number in batch for piece in _needed(jobs[number])])
+            for number in batch:
+                made[number] = jobs[number].make(_reader(jobs[number].leaf, loaded))
+    except Exception as error:
+        _check_same(checkpoint)
+        if isinstance(error, JaxquardError):
+            raise
+        raise CheckpointError(
+            f"{os.fspath(checkpoint.path)} cannot be read on {socket.gethostname()}: {one_line(error)}."
+        ) from error
+    # A checkpoint that is replaced never comes back, so what was read before this is all of one.
+    _check_same(checkpoint)
+    return [made[number] for number in range(len(jobs))]
+
+
+def read_region(checkpoint: Checkpoint, leaf: LeafRecord, region: Region) -> np.ndarray:
+    """Reads one box of one leaf; of random keys, of their data."""
+    return read_jobs(checkpoint, [ReadJob(leaf=leaf, regions=(region,), make=lambda read: read(region))])[0]
+
+
+def _batches(jobs: Sequence[ReadJob]) -> Iterator[list[int]]:
+    """Yields the jobs whose pieces are in memory together: all of a leaf, and of several if they are small."""
+    by_leaf: dict[str, list[int]] = {}
+    for number, job in enumerate(jobs):
+        by_leaf.setdefault(job.leaf.path, []).append(number)
+    batch: list[int] = []
+    size_bytes = 0
+    for numbers in by_leaf.values():
+        pieces = {piece for number in numbers for piece in _needed(jobs[number])}
+        leaf_bytes = sum(piece.region.size for piece in pieces) * data_type(jobs[numbers[0]].leaf).itemsize
+        if batch and size_bytes + leaf_bytes > _BATCH_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+        batch += numbers
+        size_bytes += leaf_bytes
+    if batch:
+        yield batch
+
+
+def _needed(job: ReadJob) -> list[Piece]:
+    return [
+        piece for piece in job.leaf.pieces if any(piece.region.overlap(region) is not None for region in job.regions)
+    ]
+
+
+def _load(path: Path, pieces: Sequence[Piece]) -> dict[tuple[str, str], np.ndarray]:
+    keys: dict[str, dict[str, None]] = {}
+    for piece in pieces:
+        keys.setdefault(piece.folder, {})[piece.key] = None
+    return {
+        (folder, key): array
+        for folder, wanted in keys.items()
+        for key, array in read_arrays(path / folder, wanted).items()
+    }
+
+
+def _reader(leaf: LeafRecord, loaded: dict[tuple[str, str], np.ndarray]) -> Callable[[Region], np.ndarray]:
+    boxes: dict[Region, np.ndarray] = {}
+
+    def read(region: Region) -> np.ndarray:
+        if region not in boxes:
+            boxes[region] = _assemble(leaf, region, loaded)
+        return boxes[region]
+
+    return read
+
+
+def _assemble(leaf: LeafRecord, region: Region, loaded: dict[tuple[str, str], np.ndarray]) -> np.ndarray:
+    dtype = data_type(leaf).dtype
+    shared = [(piece, piece.region.overlap(region)) for piece in leaf.pieces]
+    whole = next((piece for piece, box in shared if piece.region == region and box is not None), None)
+    if whole is not None:
+        return _values(loaded[whole.folder, whole.key], whole, dtype)
+    result = np.empty(region.shape, dtype)
+    num_filled = 0
+    for piece, box in shared:
+        if box is not None:
+            values = _values(loaded[piece.folder, piece.key], piece, dtype)
+            result[box.slices_in(region)] = values[box.slices_in(piece.region)]
+            num_filled += box.size
+    if num_filled != prod(region.shape):
+        raise CheckpointError(f"the checkpoint lacks a part of {leaf.path}. Restore another checkpoint.")
+    return result
+
+
+def _values(stored: np.ndarray, piece: Piece, dtype: np.dtype) -> np.ndarray:
+    values = stored if stored.dtype == dtype else stored.view(dtype)
+    return values.reshape(piece.region.shape)
+
+
+def _check_same(checkpoint: Checkpoint) -> None:
+    found = read_id(checkpoint.path)
+    if found == checkpoint.id:
+        return
+    what = (
+        f"is not there any more, or not seen from {socket.gethostname()}. Keep it until the first step has taken the "
+        "restored state, on a file system that all hosts share"
+        if found is None
+        else "was replaced by a newer one after jq.restore. Restore again"
+    )
+    raise CheckpointError(f"checkpoint {os.fspath(checkpoint.path)} {what}.")

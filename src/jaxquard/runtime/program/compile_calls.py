@@ -1,0 +1,156 @@
+"""Compiles the calls of a program, each once per mesh, in parallel.
+
+Actors on the same devices share an executable. CPU clients cannot; but actors whose meshes look alike, with
+the same device ids on other clients, get the first one's executable serialised and loaded again, which took
+28 to 36 ms where compiling took 170 to 330 (12 layers, backward). What cannot be serialised, such as a call
+with a Python callback, is compiled again.
+
+JAX warns about a donated argument that no output can reuse. Here that is no mistake, as a task donates
+whatever it is the last to use. So only arguments with an output of the same type are donated to XLA;
+the engine drops the others.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxquard import _jax_compat
+from jaxquard.ir.array_type import ArrayType
+from jaxquard.ir.program import Call, Program, Run
+from jaxquard.runtime.engine import Progress
+from jaxquard.runtime.transfer import sharding_on
+
+Executable = Callable[..., list[jax.Array]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A mesh that calls run on, and whether they return a witness as one more output (see `actor.InFlight`)."""
+
+    mesh: Mesh
+    has_witness: bool
+
+    def adds_witness(self, call: Call) -> bool:
+        """Returns True if a call returns a witness; one without outputs always does."""
+        return self.has_witness or not call.outputs
+
+
+def compile_calls(
+    program: Program, sites: tuple[Site, ...], *, on_progress: Progress | None = None
+) -> Mapping[tuple[int, Site], Executable]:
+    """Compiles every call for every site where an actor runs it.
+
+    Args:
+        sites: one for each actor; equal ones share their executables.
+        on_progress: called in this thread with (done, total, name of the call) as executables get ready.
+    """
+    needed = {
+        (instruction.call, site): None
+        for actor, site in zip(program.actors, sites, strict=True)
+        for instruction in actor.instructions
+        if isinstance(instruction, Run)
+    }
+    groups: dict[tuple[Any, ...], list[Site]] = {}
+    for call, site in needed:
+        groups.setdefault((call, *_likeness(site)), []).append(site)
+    enable_x64 = bool(_jax_compat.is_x64_enabled())
+    executables: dict[tuple[int, Site], Executable] = {}
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+    try:
+        futures = {
+            pool.submit(_compile_group, program.calls[key[0]], group, enable_x64): (key[0], group)
+            for key, group in groups.items()
+        }
+        for future in as_completed(futures):
+            call, group = futures[future]
+            executables |= {(call, site): found for site, found in zip(group, future.result(), strict=True)}
+            if on_progress is not None:
+                on_progress(len(executables), len(needed), program.calls[call].name)
+    finally:
+        # After an error or Ctrl-C, what has not started is not waited for.
+        pool.shutdown(cancel_futures=True)
+    return executables
+
+
+def usable_donations(call: Call) -> tuple[int, ...]:
+    """The donated arguments whose buffers an output of the same type can reuse."""
+    free = Counter(_layout(type_) for type_ in call.outputs)
+    usable = []
+    for position in call.donated:
+        layout = _layout(call.inputs[position])
+        if free[layout] > 0:
+            free[layout] -= 1
+            usable.append(position)
+    return tuple(usable)
+
+
+def _likeness(site: Site) -> tuple[Any, ...]:
+    """Returns a key that is equal for sites between which an executable can be moved."""
+    devices = tuple(site.mesh.devices.flat)
+    movable = devices[0].platform == "cpu"
+    return (
+        site.has_witness,
+        site.mesh.axis_names,
+        site.mesh.devices.shape,
+        tuple(device.id if movable else device for device in devices),
+    )
+
+
+def _compile_group(call: Call, group: list[Site], enable_x64: bool) -> list[Executable]:
+    function = make_function(call, adds_witness=group[0].adds_witness(call))
+    first = _compile(call, function, group[0], enable_x64)
+    executables = [first]
+    for site in group[1:]:
+        moved = _jax_compat.load_elsewhere(first, tuple(site.mesh.devices.flat))
+        executables.append(moved or _compile(call, function, site, enable_x64))
+    return executables
+
+
+def make_function(call: Call, *, adds_witness: bool) -> Executable:
+    """Makes the function to compile for a call."""
+    run = jax.extend.core.jaxpr_as_fun(call.code)
+
+    def function(*args: jax.Array) -> list[jax.Array]:
+        outputs = list(run(*args))
+        return [*outputs, jnp.zeros((), np.int32)] if adds_witness else outputs
+
+    function.__name__ = function.__qualname__ = call.name
+    return function
+
+
+def call_types(call: Call) -> list[jax.ShapeDtypeStruct]:
+    """Returns the types of a call's arguments."""
+    return [jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype)) for type_ in call.inputs]
+
+
+def _compile(call: Call, function: Executable, site: Site, enable_x64: bool) -> Executable:
+    mesh = site.mesh
+    witness = [NamedSharding(mesh, PartitionSpec())] if site.adds_witness(call) else []
+    jitted = jax.jit(
+        function,
+        in_shardings=tuple(sharding_on(mesh, type_) for type_ in call.inputs),
+        out_shardings=[sharding_on(mesh, type_) for type_ in call.outputs] + witness,
+        donate_argnums=usable_donations(call),
+    )
+    with _jax_compat.lowering_context(mesh.abstract_mesh, enable_x64=enable_x64):
+        try:
+            return jitted.lower(*call_types(call)).compile()
+        except Exception as error:
+            error.add_note(f"while compiling the task {call.name} for a mesh {dict(mesh.shape)}")
+            raise
+
+
+def _layout(type_: ArrayType) -> tuple[Any, ...]:
+    spec = type_.spec
+    while spec and not spec[-1]:
+        spec = spec[:-1]
+    return (type_.dtype, type_.shape, spec)

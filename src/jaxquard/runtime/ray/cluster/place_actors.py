@@ -1,0 +1,189 @@
+"""Finds hosts for the processes of the actors, and reserves them with a placement group.
+
+A bundle of the group is one process: a CPU and its devices, which a bundle keeps on one host. We choose the hosts, so
+that the outcome can be foreseen and a refusal can say what is missing: neighbours in the pipeline go next to each
+other, and the processes of one actor on one host where one can hold them all.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxquard.errors import MeshError
+from jaxquard.runtime.ray.cluster.hosts import Host, HostResources, list_hosts
+from jaxquard.runtime.ray.cluster.import_ray import import_ray
+
+_PLATFORMS = ("cpu", "gpu", "tpu")
+_SETTLE_S = 3.0
+"""The time that resources of a closed mesh may take to show as free."""
+_MAX_HOSTS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorPlacement:
+    """The hosts of the actors' processes, reserved until `close`.
+
+    Attributes:
+        platform: "cpu", "gpu" or "tpu".
+        hosts: for each actor the host of each of its processes.
+        devices_per_process: how many devices each process has.
+        group: Ray's placement group, with one bundle per process, those of the first actor first.
+    """
+
+    platform: str
+    hosts: tuple[tuple[Host, ...], ...]
+    devices_per_process: int
+    group: Any
+
+    def actor_options(self, actor: int, process: int = 0) -> dict[str, Any]:
+        """Returns the options of a Ray actor that put it in its place."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        resources = bundle(self.platform, self.devices_per_process)
+        return {
+            "num_cpus": resources.pop("CPU"),
+            "num_gpus": resources.pop("GPU", 0),
+            "resources": resources,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=self.group, placement_group_bundle_index=actor * len(self.hosts[0]) + process
+            ),
+        }
+
+    def close(self) -> None:
+        """Releases the hosts; processes that run there are killed."""
+        ray = import_ray()
+        if ray.is_initialized():
+            ray.util.remove_placement_group(self.group)
+
+
+def place_actors(
+    num_actors: int,
+    processes_per_actor: int = 1,
+    devices_per_process: int = 1,
+    *,
+    platform: str | None = None,
+    timeout_s: float = 30.0,
+) -> ActorPlacement:
+    """Reserves a place for every process of every actor.
+
+    Args:
+        num_actors: how many actors.
+        processes_per_actor: how many processes each has.
+        devices_per_process: how many devices each of those has, all on one host.
+        platform: "cpu", "gpu" or "tpu"; by default GPUs if the cluster has any, else TPUs, else CPUs.
+        timeout_s: how long to wait for places that look free.
+
+    Raises:
+        MeshError: if the cluster has too little; the message says what is missing, and what is free where.
+    """
+    if platform is not None and platform not in _PLATFORMS:
+        raise MeshError(f"platform={platform!r} is not known. Use one of: {', '.join(map(repr, _PLATFORMS))}.")
+    platform = platform or _default_platform(list_hosts())
+    need = bundle(platform, devices_per_process)
+    chosen = _choose_when_free(num_actors, processes_per_actor, need)
+    ray = import_ray()
+    group = ray.util.placement_group(
+        [need] * len(chosen), bundle_label_selector=[{"ray.io/node-id": host.node_id} for host in chosen]
+    )
+    try:
+        ready = group.wait(timeout_s)
+    except BaseException:
+        ray.util.remove_placement_group(group)
+        raise
+    if not ready:
+        ray.util.remove_placement_group(group)
+        raise MeshError(
+            f"Ray did not reserve {len(chosen)} × {_text(need)} on {_names(chosen)} within {timeout_s:g} s, "
+            "though they looked free. Is another program starting there? Try again."
+        )
+    by_actor = [chosen[first : first + processes_per_actor] for first in range(0, len(chosen), processes_per_actor)]
+    return ActorPlacement(
+        platform=platform, hosts=tuple(map(tuple, by_actor)), devices_per_process=devices_per_process, group=group
+    )
+
+
+def bundle(platform: str, num_devices: int) -> dict[str, float]:
+    """Returns the resources that one process takes of a host, by Ray's names."""
+    return {"CPU": 1} if platform == "cpu" else {"CPU": 1, platform.upper(): num_devices}
+
+
+def choose_hosts(num_actors: int, processes_per_actor: int, capacities: Sequence[int]) -> list[int] | None:
+    """Chooses a host for every process, actor by actor; returns positions, or None if there is no room for all.
+
+    Whole actors first, as many as each host can hold. Then the rest fill the gaps, in order.
+
+    Args:
+        num_actors: how many actors.
+        processes_per_actor: how many processes each has.
+        capacities: how many processes each host can hold.
+    """
+    if sum(capacities) < num_actors * processes_per_actor:
+        return None
+    whole = [host for host, room in enumerate(capacities) for _ in range(room // processes_per_actor)][:num_actors]
+    left = [room - whole.count(host) * processes_per_actor for host, room in enumerate(capacities)]
+    gaps = [host for host, room in enumerate(left) for _ in range(room)]
+    num_split = (num_actors - len(whole)) * processes_per_actor
+    return [host for host in whole for _ in range(processes_per_actor)] + gaps[:num_split]
+
+
+def _default_platform(hosts: Sequence[HostResources]) -> str:
+    for platform in ("gpu", "tpu"):
+        if any(host.total.get(platform.upper(), 0) for host in hosts):
+            return platform
+    return "cpu"
+
+
+def _choose_when_free(num_actors: int, processes_per_actor: int, need: dict[str, float]) -> list[Host]:
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        hosts = list_hosts()
+        free = choose_hosts(num_actors, processes_per_actor, [_capacity(host.free, need) for host in hosts])
+        if free is not None:
+            return [hosts[position].host for position in free]
+        ever = choose_hosts(num_actors, processes_per_actor, [_capacity(host.total, need) for host in hosts])
+        if ever is None or time.monotonic() > deadline:
+            raise MeshError(_missing(num_actors, processes_per_actor, need, hosts))
+        time.sleep(0.1)
+
+
+def _capacity(resources: dict[str, float], need: dict[str, float]) -> int:
+    return min(int(resources.get(name, 0) // amount) for name, amount in need.items())
+
+
+def _missing(num_actors: int, processes_per_actor: int, need: dict[str, float], hosts: Sequence[HostResources]) -> str:
+    who = "1 actor" if num_actors == 1 else f"{num_actors} actors"
+    who += "" if processes_per_actor == 1 else f" of {processes_per_actor} processes"
+    room = sum(_capacity(host.free, need) for host in hosts)
+    return (
+        f"{who} need{'s' if num_actors == 1 else ''} {num_actors * processes_per_actor} × {_text(need)}, each on one "
+        f"host, but the Ray cluster has room for {room}; free: {_free_text(need, hosts)}. {_cure(need, hosts)}"
+    )
+
+
+def _cure(need: dict[str, float], hosts: Sequence[HostResources]) -> str:
+    for name, amount in need.items():
+        most = max((host.total.get(name, 0) for host in hosts), default=0)
+        if most == 0:
+            return f'No host has a {name}: use platform="cpu", or start Ray where there are some.'
+        if most < amount:
+            return f"No host has {amount:g} {name}: use a smaller spmd_mesh, or more processes_per_actor."
+    return "Use fewer actors or a smaller spmd_mesh, or add hosts with `ray start --address=HOST:PORT`."
+
+
+def _free_text(need: dict[str, float], hosts: Sequence[HostResources]) -> str:
+    shown = [
+        f"{host.host} "
+        + ", ".join(f"{host.free.get(name, 0):g} of {host.total.get(name, 0):g} {name}" for name in need)
+        for host in hosts[:_MAX_HOSTS_SHOWN]
+    ]
+    more = len(hosts) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more hosts" if more else "")
+
+
+def _text(need: dict[str, float]) -> str:
+    return "(" + ", ".join(f"{amount:g} {name}" for name, amount in need.items()) + ")"
+
+
+def _names(hosts: Sequence[Host]) -> str:
+    return ", ".join(dict.fromkeys(map(str, hosts)))

@@ -1,0 +1,96 @@
+import jax
+import numpy as np
+import pytest
+
+from jaxquard import _jax_compat
+from jaxquard.runtime.program.compile_calls import Site, compile_calls, usable_donations
+from jaxquard.runtime.transfer import place, sharding_on
+from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
+from tests.runtime.mlp_pipeline import MlpPipeline
+
+vector = array_type(4)
+
+
+def sites_of(meshes, has_witness=False):
+    return tuple(Site(mesh=mesh, has_witness=has_witness) for mesh in meshes)
+
+
+def make_program(num_actors, function, type_=vector, specs=None):
+    builder = ProgramBuilder(num_actors)
+    call = builder.call(function, type_, name="f", specs=specs)
+    for number, actor in enumerate(builder.actors):
+        actor.output(actor.run(f"f.{number}", call, actor.input(type_, 0))[0], number)
+    return builder.build()
+
+
+def run(executables, call, site, value):
+    array = place(value, sharding_on(site.mesh, vector))
+    return executables[call, site](array)
+
+
+def test_each_call_is_traced_and_compiled_once(monkeypatch):
+    compiled = []
+    original = jax.stages.Lowered.compile
+    monkeypatch.setattr(
+        jax.stages.Lowered, "compile", lambda self, *args: compiled.append(self) or original(self, *args)
+    )
+    sites = sites_of(make_meshes(4))
+    executables = compile_calls(make_program(4, lambda x: x + 1), sites)
+    assert len(executables) == 4
+    assert len(compiled) == 1
+    for site in sites:
+        (found,) = run(executables, 0, site, np.ones(4, np.float32))
+        np.testing.assert_array_equal(found, np.full(4, 2.0))
+        assert found.devices() == set(site.mesh.devices.flat)
+
+
+def test_actors_on_the_same_devices_share():
+    sites = sites_of(make_meshes(1) * 3)
+    assert len(compile_calls(make_program(3, lambda x: x + 1), sites)) == 1
+
+
+def test_what_cannot_be_moved_is_compiled_again():
+    def call_back(x):
+        return jax.pure_callback(lambda x: x + 1, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    sites = sites_of(make_meshes(2))
+    executables = compile_calls(make_program(2, call_back), sites)
+    for site in sites:
+        np.testing.assert_array_equal(run(executables, 0, site, np.ones(4, np.float32))[0], np.full(4, 2.0))
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_moved_executables_give_what_compiled_ones_give(num_devices, monkeypatch):
+    program = MlpPipeline(num_stages=2, axis="data").program()
+    sites = sites_of(make_meshes(2, num_devices))
+    moved = compile_calls(program, sites)
+    monkeypatch.setattr(_jax_compat, "load_elsewhere", lambda *args: None)
+    compiled = compile_calls(program, sites)
+    forward = program.calls[0]
+    args = [place(np.full(type_.shape, 0.1, np.float32), sharding_on(sites[1].mesh, type_)) for type_ in forward.inputs]
+    (one,), (other,) = moved[0, sites[1]](*args), compiled[0, sites[1]](*args)
+    np.testing.assert_array_equal(one, other)
+    assert one.sharding == other.sharding
+
+
+def test_a_witness_is_one_more_output():
+    (site,) = sites_of(make_meshes(1, 2), has_witness=True)
+    executables = compile_calls(make_program(1, lambda x: x + 1), (site,))
+    _, witness = run(executables, 0, site, np.ones(4, np.float32))
+    assert (witness.shape, int(witness)) == ((), 0)
+
+
+def test_errors_of_the_compiler_name_the_call():
+    program = make_program(1, lambda x: x + 1, type_=array_type(3, spec=[["data"]]), specs=[()])
+    with pytest.raises(ValueError, match="evenly divide") as caught:
+        compile_calls(program, sites_of(make_meshes(1, 2)))
+    assert "while compiling the task f for a mesh {'data': 2}" in caught.value.__notes__
+
+
+def test_only_donations_with_an_output_are_usable():
+    builder = ProgramBuilder(1)
+    two = array_type(2)
+    call = builder.call(
+        lambda a, b, c, d: (a + 1, c + 1), vector, vector, two, array_type(), name="f", donated=(0, 1, 2, 3)
+    )
+    assert usable_donations(builder.calls[call]) == (0, 2)

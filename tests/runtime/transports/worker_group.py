@@ -1,0 +1,147 @@
+"""Processes that play actors for the tests of transports: started once, then given jobs.
+
+A job is a function of a module, called in every process with its `WorkerProcess` and the same arguments; all run at
+once, and the results come back in order. Four processes with four devices each serve as four actors or as
+two actors of two processes.
+"""
+
+import faulthandler
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxquard.runtime.transports.open_transport import TRANSPORTS
+from jaxquard.runtime.transports.protocol import Transport
+from tests.free_port import free_port
+
+NUM_PROCESSES, NUM_DEVICES, LIMIT_S = 4, 4, 100
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerProcess:
+    """One of the processes, as the jobs see it; they may keep things in `store`."""
+
+    number: int
+    transport_name: str
+    processes_per_actor: int = 1
+    transport: Transport = None  # type: ignore[assignment]
+    store: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def actor(self) -> int:
+        return self.number // self.processes_per_actor
+
+    def mesh(self, shape: tuple[int, ...]) -> Mesh:
+        """This actor's mesh, with axes x, y, over the first devices of each of its processes."""
+        own = jax.process_index()
+        first = own - self.number % self.processes_per_actor
+        each = prod(shape) // self.processes_per_actor
+        devices = [
+            device
+            for process in range(first, first + self.processes_per_actor)
+            for device in [device for device in jax.devices() if device.process_index == process][:each]
+        ]
+        return Mesh(np.array(devices).reshape(shape), ("x", "y")[: len(shape)])
+
+
+class WorkerGroup:
+    """The processes of one transport."""
+
+    def __init__(self, transport: str, *, num_processes: int = NUM_PROCESSES, is_distributed: bool = True) -> None:
+        self.transport = transport
+        context = multiprocessing.get_context("spawn")
+        ports = [free_port() for _ in range(num_processes)] if is_distributed else [None] * num_processes
+        self.processes, self.pipes = [], []
+        for number in range(num_processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(number, num_processes, transport, ports, theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.pipes.append(ours)
+        self._open = None
+
+    def run(self, job: Callable[..., Any], *args: Any) -> list[Any]:
+        for number in range(len(self.pipes)):
+            self.start(number, job, *args)
+        replies = [self.read(number) for number in range(len(self.pipes))]
+        failed = [f"process {number}:\n{text}" for number, (_, text) in enumerate(replies) if text]
+        assert not failed, "\n".join(failed)
+        return [value for value, _ in replies]
+
+    def open(self, *, processes_per_actor: int = 1, window_messages: int = 4, window_bytes: int = 2**28) -> None:
+        """Connects anew, unless it is connected in this way already."""
+        wanted = (processes_per_actor, window_messages, window_bytes)
+        if self._open != wanted:
+            addresses = self.run(open_transport, *wanted)
+            self.run(connect, addresses)
+            self._open = wanted
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
+            process.join()
+            pipe.close()
+
+    def start(self, number: int, job: Callable[..., Any], *args: Any) -> None:
+        self.pipes[number].send((job, args))
+
+    def read(self, number: int) -> tuple[Any, str]:
+        if not self.pipes[number].poll(LIMIT_S):
+            return None, f"gave no answer within {LIMIT_S} s"
+        try:
+            return self.pipes[number].recv()
+        except EOFError:
+            return None, "has ended"
+
+
+def open_transport(worker: WorkerProcess, processes_per_actor: int, window_messages: int, window_bytes: int) -> str:
+    if worker.transport is not None:
+        worker.transport.close()
+    worker.processes_per_actor = processes_per_actor
+    worker.transport = TRANSPORTS[worker.transport_name](
+        jax.local_devices(), actor=worker.actor, window_messages=window_messages, window_bytes=window_bytes
+    )
+    return worker.transport.address
+
+
+def connect(worker: WorkerProcess, addresses: list[str]) -> None:
+    count = worker.processes_per_actor
+    worker.transport.connect(
+        {actor: tuple(addresses[actor * count : (actor + 1) * count]) for actor in range(len(addresses) // count)}
+    )
+
+
+def _serve(number: int, count: int, transport: str, ports: list[int | None], pipe: Any) -> None:
+    faulthandler.enable()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
+    if ports[0] is not None:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        # Collectives between actors need all processes in one; otherwise only those of one actor are.
+        size = count if transport == "collective" else 2
+        first = number - number % size
+        jax.distributed.initialize(f"127.0.0.1:{ports[first]}", num_processes=size, process_id=number - first)
+    worker = WorkerProcess(number=number, transport_name=transport)
+    while True:
+        try:
+            job, args = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        faulthandler.dump_traceback_later(LIMIT_S - 10, exit=True)
+        try:
+            pipe.send((job(worker, *args), ""))
+        except BaseException:
+            pipe.send((None, traceback.format_exc()))
+        faulthandler.cancel_dump_traceback_later()
