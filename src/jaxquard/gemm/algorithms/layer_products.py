@@ -60,6 +60,7 @@ def sized_products(
 
 
 def _product(stationary: Stationary, role: ProductRole, rows: Axes, columns: Axes) -> Product:
+    """Returns the product whose stationary operand is the layer's, on exchanged axes where Table 1 mirrors it."""
     in_table = TABLE_1[stationary][role]
     dataflow = (Dataflow.LS, Dataflow.RS, Dataflow.OS)[_OPERANDS[role].index(stationary)]
     product = Product(dataflow=dataflow, rows=rows, columns=columns, layout=_LAYOUTS[role])
@@ -67,6 +68,7 @@ def _product(stationary: Stationary, role: ProductRole, rows: Axes, columns: Axe
 
 
 def _size(product: Product, sizes: tuple[int, int, int], item_bytes: int) -> SizedProduct:
+    """Joins a product with its sizes, mirrored where its rows are not the mesh's."""
     m, k, n = sizes
     sized = SizedProduct(product=product, m=m, k=k, n=n, item_bytes=item_bytes)
     return sized if product.rows == _ROWS else sized.mirrored()
