@@ -33,7 +33,7 @@ def headline_numbers(
     cluster: str | Cluster = "tpu-v4",
     *,
     chips: Sequence[int] = (16, 32, 64, 128, 256),
-    algorithms: Sequence[str] = ALGORITHMS,
+    algorithms: Sequence[str] = tuple(ALGORITHMS),
 ) -> tuple[Headline, ...]:
     """One block of each model, batch half the chips (section 5.1.1), whatever memory it needs.
 

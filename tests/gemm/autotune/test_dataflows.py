@@ -116,7 +116,7 @@ WIDTHS = st.lists(st.sampled_from([64, 128, 256, 512]), min_size=2, max_size=6)
     widths=WIDTHS,
     ends=st.sets(st.integers(0, 4)),
     num_rows=st.sampled_from([64, 256, 1024]),
-    algorithm=st.sampled_from(ALGORITHMS),
+    algorithm=st.sampled_from(list(ALGORITHMS)),
 )
 def test_each_layer_takes_what_the_one_before_gives(widths, ends, num_rows, algorithm):
     """And each part up to a residual sum gives it as it took it; for any widths."""

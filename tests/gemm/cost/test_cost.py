@@ -16,7 +16,7 @@ from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
 from jaxquard.gemm.autotune.slices import price_slices
 from jaxquard.gemm.cost.cost import price_product, steps_time_s
 from jaxquard.gemm.cost.products import kept_bytes
-from jaxquard.gemm.cost.steps import wang_steps
+from jaxquard.gemm.cost.steps import STEPS, wang_steps
 from jaxquard.gemm.problem import DEFAULT_OPTIONS, TABLE_1, AlgorithmOptions, Dataflow, FcLayer, Stationary
 from tests.gemm.collectives import expected_traffic
 from tests.gemm.meshes import MESHES
@@ -354,6 +354,10 @@ def test_kept_memory():
     assert math.isclose(weights, 175e9, rel_tol=0.01)
     assert math.isclose(105 * 12 * 20480**2, 530e9, rel_tol=0.01)
     assert megatron_nlg().num_blocks == 105
+
+
+def test_every_algorithm_is_priced():
+    assert list(STEPS) == list(ALGORITHMS)
 
 
 def test_unknown_algorithm():
