@@ -1,11 +1,32 @@
-# Everything sets itself up: on a machine with python3.11, pip and make, `make demo` is enough.
+# Everything sets itself up: on a Linux machine with Python 3.11, 3.12 or 3.13, pip and make, `make demo` is enough.
 
-PYTHON ?= python3.11
-JOBS ?= 2
+# The oldest JAX that works is the one of the pins and of CI; `make test JAX=newest` tests the newest, in its own environment.
+JAX ?= oldest
+ifeq ($(JAX),oldest)
 VENV := .venv
+PYTHONS := 3.11 3.12 3.13
+DEV_PINS := requirements/dev.txt
+TPU_PINS := requirements/tpu.txt
+else ifeq ($(JAX),newest)
+VENV := .venv-newest
+PYTHONS := 3.12 3.13
+DEV_PINS := requirements/newest.txt
+TPU_PINS := requirements/newest-tpu.txt
+else
+$(error JAX is '$(JAX)', but should be oldest or newest)
+endif
+# The first that runs: pyenv leaves names of Pythons that it does not start.
+PYTHON ?= $(shell for version in $(PYTHONS); do \
+	if python$$version -c '' 2> /dev/null; then echo python$$version; break; fi; done)
+NEED_PYTHON = test -n '$(PYTHON)' || \
+	{ echo 'make needs one of Python $(PYTHONS), and found none that runs. Name one: make PYTHON=PATH' >&2; exit 1; }
+JOBS ?= 2
 BIN := $(VENV)/bin
-# The TPU's compiler, apart from the environment: where JAX finds it, it looks for a TPU at every start.
-TPU := $(CURDIR)/build/tpu
+# The TPU's compiler, apart from the environment: where JAX finds it, it looks for a TPU at every start. Its wheels are for
+# x86-64 only; `make test ARCH=aarch64` does what it does on other machines.
+ARCH ?= $(shell uname -m)
+TPU := $(CURDIR)/build/tpu$(if $(filter newest,$(JAX)),-newest)
+TPU_READY := $(if $(filter x86_64,$(ARCH)),$(TPU)/.done)
 # Neighbours in a file share what they compile, so workers take runs of tests.
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # A mesh on Ray is many processes, and one serves many tests: no workers.
@@ -16,6 +37,10 @@ SLOW := $(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10
 # make it.
 EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),--xla_cpu_use_fusion_emitters=false)
 QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
+NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this machine is $(ARCH); its tests are left out'
+# Each example compiles, so make test has few of them.
+GENERATED := tests/pipeline/test_generated_programs.py
+RAY_TESTS = $(shell grep -rl 'mark\.ray' tests --include='test_*.py')
 TPU_TESTS := tests/gemm/overlap/test_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -29,7 +54,7 @@ MAKEFLAGS += --no-print-directory
 # lets the first of two commands joined by && fail.
 timed = @printf '== %s\n' '$(1)'; start=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - start))
 
-.PHONY: help demo test test-slow lint imports typecheck unit format golden bench docs pins clean
+.PHONY: help demo test test-quick test-slow lint imports typecheck unit unit-jax unit-apart apart format golden bench docs pins check-pins clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -38,14 +63,23 @@ demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, besid
 	@$(BIN)/jaxquard demo
 
 test: $(VENV)/.dev  ## All that CI checks
-	@$(MAKE) -j2 lint imports typecheck $(TPU)/.done
+	@$(MAKE) -j2 lint imports typecheck $(TPU_READY)
 	@$(MAKE) unit
 
-test-slow: $(VENV)/.dev $(TPU)/.done  ## The tests marked slow, with many more generated examples
+test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of pure logic and one of each paper
+	@$(MAKE) lint imports
+	$(call timed,quick tests,$(QUICK) $(PYTEST) --quick -m 'not slow and not ray')
+
+test-slow: $(VENV)/.dev $(TPU_READY)  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests of sharding,$(QUICK) $(SLOW) tests/intraop)
 	$(call timed,slow tests,$(SLOW) --ignore=tests/intraop)
-	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10)
+	$(call timed,many generated programs,$(QUICK) $(PYTEST) --hypothesis-profile=many $(GENERATED))
+	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10 $(RAY_TESTS))
+ifeq ($(ARCH),x86_64)
 	$(call timed,slow tests with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m slow $(TPU_TESTS))
+else
+	$(NO_TPU)
+endif
 
 lint: $(VENV)/.dev  ## Check format and style
 	$(call timed,ruff,$(BIN)/ruff check --quiet .; $(BIN)/ruff format --quiet --diff .)
@@ -56,11 +90,24 @@ imports: $(VENV)/.dev  ## Check that imports point one way
 typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
-# Tests on Ray look at the clock, so nothing runs beside them.
-unit: $(VENV)/.dev $(TPU)/.done  ## The tests alone
-	$(call timed,pytest,$(QUICK) $(PYTEST) -m 'not slow and not ray' --durations=10)
-	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10)
+# Tests on Ray wait more than they compute: those of JAX alone run beside them, at a lower priority, since tests on Ray look
+# at the clock.
+unit: $(VENV)/.dev $(TPU_READY)  ## The tests alone
+	@$(MAKE) -j2 unit-jax unit-apart
+
+unit-jax: $(VENV)/.dev
+	$(call timed,pytest,$(QUICK) nice -n 5 $(PYTEST) -m 'not slow and not ray' --durations=10)
+
+unit-apart: $(VENV)/.dev $(TPU_READY)
+	@mkdir -p build; status=0; $(MAKE) apart > build/apart.log 2>&1 || status=$$?; cat build/apart.log; exit $$status
+
+apart:
+	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10 $(RAY_TESTS))
+ifeq ($(ARCH),x86_64)
 	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
+else
+	$(NO_TPU)
+endif
 
 format: $(VENV)/.dev  ## Rewrite the code in its one format
 	@$(BIN)/ruff check --quiet --fix . || true
@@ -69,7 +116,7 @@ format: $(VENV)/.dev  ## Rewrite the code in its one format
 golden: $(VENV)/.dev  ## Rewrite the golden texts; read the difference before committing
 	$(call timed,golden texts,$(PYTEST) -m 'not slow and not ray' --update-golden)
 
-bench: $(VENV)/.dev  ## Print the ratios of benchmarks/, or of some: make bench BENCH="tiny_mlp"
+bench: $(VENV)/.dev  ## Print the ratios of benchmarks/, or of some: make bench BENCH="one_device planning_cost"
 	@$(BIN)/python -m benchmarks.run $(BENCH)
 
 docs: $(VENV)/.docs  ## Build docs/_build/html, running its pages
@@ -77,37 +124,52 @@ docs: $(VENV)/.docs  ## Build docs/_build/html, running its pages
 	@echo 'Read docs/_build/html/index.html'
 
 pins: export LC_ALL := C
-pins:  ## Choose the newest versions anew and write requirements/*.txt
-	@echo '== choosing versions'
+pins:  ## Choose the newest versions anew and write requirements/*.txt; also with JAX=newest
+	@$(NEED_PYTHON)
+	@echo '== choosing versions for $(DEV_PINS)'
 	@$(PYTHON) -m venv --clear build/pins
-	@build/pins/bin/pip install -qq -r requirements/dev.in
+	@sed -E $(if $(filter newest,$(JAX)),'s/^(jax|jaxlib)==.*/\1/') requirements/dev.in > build/dev.in
+	@build/pins/bin/pip install -qq -r build/dev.in
 	@build/pins/bin/pip freeze | sort > build/dev
+	@sed -i '2,$$d' $(DEV_PINS)
+	@cat build/dev >> $(DEV_PINS)
+ifeq ($(JAX),oldest)
 	@build/pins/bin/pip install -qq -c build/dev -r requirements/docs.in
 	@build/pins/bin/pip freeze | sort > build/docs
-	@sed -i '2,$$d' requirements/dev.txt requirements/docs.txt
-	@cat build/dev >> requirements/dev.txt
+	@sed -i '2,$$d' requirements/docs.txt
 	@comm -13 build/dev build/docs >> requirements/docs.txt
+endif
+	@$(MAKE) check-pins
+
+# glibc 2.28 is that of Debian 10; pip takes each tag by itself.
+TAGS := manylinux_2_17 manylinux2014 manylinux_2_26 manylinux_2_27 manylinux_2_28
+check-pins:  ## Check that there are wheels of the pinned versions for each Python, on x86-64 and on aarch64
+	@$(NEED_PYTHON)
+	@for version in $(PYTHONS); do for arch in x86_64 aarch64; do \
+		echo "== $(DEV_PINS) for Python $$version on $$arch"; \
+		$(PYTHON) -m pip install -qq --dry-run --no-deps --only-binary :all: --target build/none --python-version $$version \
+			$$(printf -- "--platform %s_$$arch " $(TAGS)) -r $(DEV_PINS); done; done
 
 clean:  ## Remove the environment and all that was made
-	@rm -rf $(VENV) build dist docs/_build docs/jupyter_execute
+	@rm -rf .venv .venv-newest build dist docs/_build docs/jupyter_execute
 	@rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp is out of date when the pins change; the environment then follows them.
-$(VENV)/.dev: requirements/dev.txt pyproject.toml
-	@command -v $(PYTHON) > /dev/null || { echo 'make needs $(PYTHON); or name another: make PYTHON=python3.12'; exit 1; }
-	@echo '== setting up $(VENV) (about a minute, once)'
+$(VENV)/.dev: $(DEV_PINS) pyproject.toml
+	@$(NEED_PYTHON)
+	@echo '== setting up $(VENV) with $(PYTHON) (about a minute, once)'
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --no-compile -r requirements/dev.txt
+	@$(PIP) install --no-compile -r $(DEV_PINS)
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev requirements/docs.txt
 	@echo '== adding what the docs need to $(VENV)'
-	@$(PIP) install -c requirements/dev.txt -r requirements/docs.txt
+	@$(PIP) install -c $(DEV_PINS) -r requirements/docs.txt
 	@touch $@
 
-$(TPU)/.done: $(VENV)/.dev requirements/tpu.txt
-	@echo '== adding the TPU compiler in build/tpu (half a minute, once)'
-	@$(PIP) install --no-deps --upgrade --target $(TPU) -r requirements/tpu.txt
+$(TPU)/.done: $(VENV)/.dev $(TPU_PINS)
+	@echo '== adding the TPU compiler in build (half a minute, once)'
+	@$(PIP) install --no-deps --upgrade --target $(TPU) -r $(TPU_PINS)
 	@touch $@

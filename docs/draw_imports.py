@@ -37,15 +37,15 @@ def find_imports(container: str) -> set[tuple[str, str]]:
     found = set()
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).with_suffix("").parts
-        for module in _imported(path):
+        for module in imported_names(path):
             if len(parts) > 1 and module.startswith(f"{container}."):
                 found.add((parts[0], module.removeprefix(f"{container}.").split(".")[0]))
     names = set(import_order(container))
     return {(first, second) for first, second in found if first != second and {first, second} <= names}
 
 
-def _imported(path: Path) -> set[str]:
-    """The modules that a file imports, by their full names."""
+def imported_names(path: Path) -> set[str]:
+    """The full names that a file imports, wherever in the file."""
     package = path.relative_to(SOURCE).parent.parts
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,11 +1,13 @@
 """What every test shares: 8 virtual CPU devices, Hypothesis profiles, golden texts."""
 
 import faulthandler
+import gc
 import os
 import re
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 import jax
@@ -24,7 +26,7 @@ if "JAX_PLATFORMS" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `pytest --hypothesis-profile=long` looks further; examples compile, so there is no deadline.
+# `pytest --hypothesis-profile=many` and `=long` look further; examples compile, so there is no deadline.
 settings.register_profile(
     "ci",
     max_examples=20,
@@ -33,11 +35,13 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("many", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests of pure logic, and what is marked quick")
     parser.addoption("--update-golden", action="store_true", help="rewrite the texts in golden/ folders")
 
 
@@ -57,6 +61,46 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
         check_golden(text, path, update=request.config.getoption("--update-golden"))
 
     return compare
+
+
+# Pure logic, and what traces without compiling much; `make test-quick` runs these, and what is marked `quick` itself.
+_QUICK = """
+    test_ benchmarks/ cluster/ gemm/cost/ gemm/overlap/ hlo/ intraop/search/ intraop/segments/
+    intraop/shardings/ ir/program/ ir/test_ pipeline/passes/test_assign_stages pipeline/passes/test_check_schedules
+    pipeline/passes/test_commute_sums pipeline/passes/test_hoist_invariants pipeline/passes/test_inline_calls
+    pipeline/passes/test_own_results pipeline/specs/ pipeline/tasks/test_form_tasks pipeline/tasks/test_insert_frees
+    pipeline/test_marks pipeline/test_pass_ report/ schedules/ simulate/
+""".split()
+
+
+def _is_quick(path: Path) -> bool:
+    return path.relative_to(Path(__file__).parent).as_posix().startswith(tuple(_QUICK))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, leaves files alone that have no quick test: to import them all takes a quarter of a minute."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if not config.getoption("--quick") or not is_test or _is_quick(collection_path):
+        return None
+    return True if "pytest.mark.quick" not in collection_path.read_text() else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is quick; with `--quick` nothing else runs."""
+    for item in items:
+        if _is_quick(item.path):
+            item.add_marker("quick")
+    if config.getoption("--quick"):
+        others = [item for item in items if not item.get_closest_marker("quick")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.get_closest_marker("quick")]
+
+
+def pytest_collection_finish() -> None:
+    """Collects garbage less often: traces leave many objects that live, and looking at them is a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
 
 
 _STDERR = pytest.StashKey[TextIO]()

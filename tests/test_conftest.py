@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import hypothesis
 import jax
 import pytest
 
+from tests import conftest
 from tests.golden import check_golden
 
 
@@ -25,3 +28,9 @@ def test_golden_texts_are_compared_and_updated(tmp_path):
     check_golden("first\n", path, update=False)
     with pytest.raises(AssertionError, match=r"differs from .*text\.txt"):
         check_golden("second", path, update=False)
+
+
+def test_quick_tests_are_named_by_files_that_exist():
+    folder = Path(__file__).parent
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("test_*.py")]
+    assert not [start for start in conftest._QUICK if not any(name.startswith(start) for name in found)]

@@ -39,9 +39,7 @@ def test_every_subpackage_is_in_the_table_and_in_the_figure_of_the_design():
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     table = (DOCS / "design.md").read_text().split("## The subpackages")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == folders
-    # A folder of `cli` is a command.
-    files = [path for path in SOURCE.glob("*/*/__init__.py") if path.parts[-3] != "cli"]
-    inner = {path.parent.relative_to(SOURCE).as_posix() for path in files}
+    inner = {path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.glob("*/*/__init__.py")}
     assert set(re.findall(r"^\| `(\w+/\w+)` \|", table, re.MULTILINE)) == inner
     drawn = set(re.findall(r">(\w+)</text>", (STATIC / "layers.svg").read_text()))
     assert folders | {"errors", "_jax_compat"} <= drawn

@@ -20,7 +20,9 @@ LINE = re.compile(rf"(?:`|^    )(?:\.venv/bin/)?jaxquard ((?:{'|'.join(COMMANDS)
 def command_lines() -> list[tuple[str, list[str]]]:
     found = []
     for page in PAGES:
-        text = re.sub(r"(`[^`\n]*)\n([^`\n]*`)", r"\1 \2", page.read_text())
+        # In tables `|` is escaped; a mark of code may go on in the next line.
+        text = page.read_text().replace(r"\|", "|")
+        text = re.sub(r"(`[^`\n]*)\n([^`\n]*`)", r"\1 \2", text)
         for line in LINE.findall(text):
             alternatives = [word.split("|") for word in line.split()]
             found += [(page.name, list(words)) for words in itertools.product(*alternatives)]

@@ -99,7 +99,7 @@ def test_every_name_in_the_docs_exists(page):
 
 def test_a_wrong_name_is_found():
     for name in (
-        "jaxquard.pipeline.commute_sums.commute",
+        "jaxquard.pipeline.passes.commute_sums.commute",
         "jaxquard.pipelines.commute_sums",
         "jaxquard.errors.Nothing",
     ):

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import io
 import pickle
 import pydoc
@@ -98,6 +99,22 @@ class TestNames:
             value = getattr(module, name)
             if callable(value) and getattr(value, "__module__", "").startswith("jaxquard"):
                 assert pickle.loads(pickle.dumps(value)) is value
+
+
+class TestDocstrings:
+    @pytest.mark.parametrize("package", PACKAGES)
+    def test_open_with_a_verb_or_a_noun(self, package):
+        module = importlib.import_module(package)
+        documented = {name: getattr(module, name) for name in module.__all__ if name != "__version__"}
+        for owner, value in [*documented.items()]:
+            if inspect.isclass(value):
+                members = {name: member for name, member in vars(value).items() if not name.startswith("_")}
+                documented |= {f"{owner}.{name}": member for name, member in members.items()}
+        ours = (name for name, value in documented.items() if callable(value) or isinstance(value, property))
+        opening = {name: (inspect.getdoc(documented[name]) or "").split(" ")[0] for name in ours}
+        assert not {
+            name for name, word in opening.items() if word in {"How", "Of", "What", "Where", "Whether", "Which"}
+        }
 
 
 class TestDistribution:

@@ -15,7 +15,7 @@ class InfeasibleError(JaxquardError):
 
 
 class MarkError(JaxquardError, ValueError):
-    """A `pipeline_yield`, `task` or `pipeline_scan` stands where stages cannot be cut."""
+    """A `pipeline_yield`, `task` or `pipeline_scan` stands where no stage can end."""
 
 
 class ScheduleError(JaxquardError, ValueError):
@@ -27,7 +27,7 @@ class LoopError(JaxquardError, ValueError):
 
 
 class ProgramError(JaxquardError, ValueError):
-    """A program breaks a rule of the instruction list (see `ir.check_program`)."""
+    """A program breaks a rule of the instruction list (see `ir.program.check`)."""
 
 
 class MeshError(JaxquardError, ValueError):
@@ -57,7 +57,7 @@ class ClusterError(JaxquardError, ValueError):
 class RemoteArrayError(JaxquardError, ValueError):
     """A `RemoteArray` was used where only an array of this process can be.
 
-    No TypeError: JAX catches those that its arguments raise and answers with a message of its own.
+    No TypeError: JAX catches those that its arguments raise and answers with its own message.
     """
 
 

@@ -1,5 +1,6 @@
 """Exit codes, and the one line that goes with each."""
 
+import importlib
 import inspect
 import os
 import re
@@ -111,7 +112,7 @@ def test_ctrl_c_in_a_command_that_says_nothing_of_it(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxquard.cluster.cluster_file", interrupt)
+    monkeypatch.setattr(importlib.import_module("jaxquard.cli.cluster.show"), "find_cluster", interrupt)
     result = run("gemm", "tune", "--model", "gpt3")
     assert (result.exit_code, result.stdout, result.stderr) == (INTERRUPTED, "", "interrupted\n")
 

@@ -1,9 +1,13 @@
 """Ctrl-C ends a command wherever it comes."""
 
+import signal
 import subprocess
 import sys
 
+import pytest
+
 from jaxquard.cli.main import main
+from tests.cli.run_cli import environment
 
 LOSE = """
 import gc, signal, time
@@ -27,7 +31,7 @@ print(len(lost))
 
 
 def run(script):
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     return found.returncode, found.stdout.split(), found.stderr
 
 
@@ -41,9 +45,36 @@ def test_a_command_is_kept_from_losing_it(monkeypatch):
     found = []
     monkeypatch.setattr("jaxquard.cli.main.app", lambda: found.append(sys.unraisablehook))
     monkeypatch.setattr(sys, "unraisablehook", print)
-    main()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        main()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert found[0] is not print
     assert found[0].__module__ == "jaxquard.cli.interrupt"
+
+
+SWALLOW = """
+import signal, sys
+from jaxquard.cli.interrupt import end_early_interrupts
+
+end_early_interrupts()
+if "jax" in sys.argv:
+    import jax
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    raise ImportError("as numpy does")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "shown"), [((), 130, "interrupted"), (("jax",), 1, "ImportError: as numpy does")]
+)
+def test_before_jax_is_there_it_ends_at_once(words, code, shown):
+    command = [sys.executable, "-c", SWALLOW, *words]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    assert (found.returncode, found.stderr.splitlines()[-1]) == (code, shown)
 
 
 def test_other_exceptions_are_reported_as_before():

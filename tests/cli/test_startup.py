@@ -54,8 +54,18 @@ def test_no_jax(words, code):
     assert len(ours) <= 60
 
 
-def test_completion_knows_commands_and_options():
-    for line, expected in {"jaxquard sch": "schedule", "jaxquard shard search --mem": "--memory-limit"}.items():
+def test_completion_knows_commands_options_and_names():
+    lines = {
+        "jaxquard sch": "schedule",
+        "jaxquard shard search --mem": "--memory-limit",
+        "jaxquard schedule zero-bubble-v": "zero-bubble-v",
+        "jaxquard gemm tune --algorithm mesh": "meshslice",
+        "jaxquard gemm tune --model meg": "megatron-nlg",
+        "jaxquard reproduce c": "cfp",
+        "jaxquard demo --runtime in": "in-process",
+        "jaxquard list mod": "models",
+    }
+    for line, expected in lines.items():
         words = line.split()
         count = str(len(words) - 1)
         imported, shown = modules(_JAXQUARD_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=count)

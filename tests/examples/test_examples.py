@@ -89,6 +89,7 @@ def test_custom_schedule():
     assert "refused: deadlock: 0B0 (actor 0) waits for 1B0 (actor 1)" in text
 
 
+@pytest.mark.slow
 def test_stacked_layers():
     text = run("stacked_layers.py")
     losses = numbers(text, r"loss (\d+\.\d+)")

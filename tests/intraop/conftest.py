@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture
 def quick_compilation():
-    """The machine code is not optimised: what is tested is how a program is cut, which comes before."""
+    """The machine code is not optimised: what is tested is how a program is sharded, which comes before."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -99,7 +99,7 @@ POLICIES = (
 
 
 def fit_width(value: Any, width: int) -> Any:
-    """The value cut or filled up to a width."""
+    """The value truncated or padded to a width."""
     if value.shape[-1] >= width:
         return value[..., :width]
     return jnp.concatenate([value, value[..., : width - value.shape[-1]]], axis=-1)

@@ -53,7 +53,7 @@ class _Actor:
 
 
 class Interpreter:
-    """One run of a program on flat arguments; `arg_parts` says how each is cut along its first dim."""
+    """One run of a program on flat arguments; `arg_parts` says how each is split along its first dim."""
 
     def __init__(self, program: Program, args: Sequence[Any], arg_parts: Sequence[tuple[int, ...]] = ()) -> None:
         self.program = program

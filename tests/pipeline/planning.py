@@ -15,9 +15,9 @@ from jaxquard.ir import operations
 from jaxquard.ir.jaxpr_tools import sub_jaxprs, with_constants_as_inputs
 from jaxquard.ir.program import Program, Run, Send
 from jaxquard.ir.step import Step
-from jaxquard.pipeline import place_equations
 from jaxquard.pipeline.loop import accumulate_grads
 from jaxquard.pipeline.plan_step import PlannedStep, Request, plan_step
+from jaxquard.pipeline.tasks import place_equations
 from jaxquard.schedules import Schedule
 from tests.pipeline.interpreter import interpret
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxquard.pipeline.inline_calls import inline_calls
 from jaxquard.pipeline.loop import loop_p
+from jaxquard.pipeline.passes.inline_calls import inline_calls
 from tests.pipeline import generate, generate_scans
 from tests.pipeline.oracle import accumulate, assert_close, run_oracle
 from tests.pipeline.planning import (
@@ -27,9 +27,9 @@ from tests.pipeline.planning import (
 CAST_TOLERANCE = 5e-2
 
 examples = settings.default.max_examples
-MANY = settings(max_examples=2 * examples // 5)
-SOME = settings(max_examples=3 * examples // 10)
-FEW = settings(max_examples=examples // 5)
+MANY = settings(max_examples=examples // 4)
+SOME = settings(max_examples=examples // 5)
+FEW = settings(max_examples=3 * examples // 20)
 
 
 def check_step(step, schedule, state, batch, *, donates=True, is_large=False, relative=1e-5):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import jaxquard as jq
-from jaxquard.pipeline.marks import MarkPhase, mark_p
+from jaxquard.pipeline.marks import MarkRole, mark_p
 from tests.pipeline.planning import trace
 
 
-def mark_phases(fn, *args):
-    """The phases of the marks in a traced function, in order."""
+def mark_roles(fn, *args):
+    """The roles of the marks in a traced function, in order."""
     step, _ = trace(fn, *args)
-    return [equation.params["phase"] for equation in step.jaxpr.eqns if equation.primitive is mark_p]
+    return [equation.params["role"] for equation in step.jaxpr.eqns if equation.primitive is mark_p]
 
 
 def test_a_mark_is_the_identity():
@@ -56,7 +56,7 @@ def test_gradients_pass_through_and_leave_a_twin():
 
     x = jnp.array([0.3, 0.4])
     np.testing.assert_allclose(jax.grad(loss)(x), [0.0, np.cos(0.4)], rtol=1e-6)
-    assert mark_phases(jax.grad(loss), x) == [MarkPhase.FORWARD, MarkPhase.BACKWARD]
+    assert mark_roles(jax.grad(loss), x) == [MarkRole.PRIMAL, MarkRole.COTANGENT]
 
 
 def test_forward_mode_and_second_derivatives():
@@ -79,7 +79,7 @@ def test_a_mark_of_a_frozen_value_has_no_twin():
     def loss(x):
         return jnp.sum(jq.pipeline_yield(jax.lax.stop_gradient(x)) * x)
 
-    assert mark_phases(jax.grad(loss), jnp.ones(2)) == [MarkPhase.FORWARD]
+    assert mark_roles(jax.grad(loss), jnp.ones(2)) == [MarkRole.PRIMAL]
 
 
 def test_task_is_a_stage_with_the_name_of_its_function():

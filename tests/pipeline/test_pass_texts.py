@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxquard as jq
-from jaxquard.pipeline.loop import Operation
+from jaxquard.pipeline.loop import ReduceOp
 from jaxquard.pipeline.step_text import write_step
 from tests.pipeline.planning import trace
 
@@ -74,7 +74,7 @@ def test_reductions(word):
         "  d:float32[2] = sin c",
         f"  {REDUCTIONS[word]}",
     ]
-    assert set(REDUCTIONS) == {operation.value for operation in Operation}
+    assert set(REDUCTIONS) == {op.value for op in ReduceOp}
 
 
 def test_one_microbatch_and_closed_over_values():

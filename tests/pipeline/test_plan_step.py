@@ -10,6 +10,7 @@ import pytest
 import jaxquard as jq
 from jaxquard.models import gpt
 from jaxquard.pipeline.plan_step import PASSES, Request, plan_step
+from tests.machine_pace import machine_pace
 from tests.pipeline.mlp_step import MlpStep, adamw
 from tests.pipeline.planning import plan, trace, with_schedule
 
@@ -62,5 +63,5 @@ def test_planning_eight_actors_forty_eight_stages_sixty_four_microbatches():
     traced, _ = trace(step, *args)
     start_s = time.process_time()
     planned = plan_step(traced, request=request)
-    assert time.process_time() - start_s < 10
+    assert time.process_time() - start_s < 10 * machine_pace()
     assert len(planned.program.calls) < 20, "48 layers are compiled as a few calls"

@@ -29,8 +29,8 @@ def test_gives_what_scan_gives(num_layers, num_stages):
         (hidden, _), outputs = scan(body, START, layers)
         return jnp.sum(hidden) + jnp.sum(outputs["mean"] ** 2), outputs
 
-    cut = lambda *args: jq.pipeline_scan(*args, num_stages=num_stages)  # noqa: E731
-    (found, outputs), grads = jax.value_and_grad(loss, has_aux=True)(layers, cut)
+    staged = lambda *args: jq.pipeline_scan(*args, num_stages=num_stages)  # noqa: E731
+    (found, outputs), grads = jax.value_and_grad(loss, has_aux=True)(layers, staged)
     (expected, expected_outputs), expected_grads = jax.value_and_grad(loss, has_aux=True)(layers, lax.scan)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(outputs["mean"], expected_outputs["mean"], rtol=1e-5)
@@ -69,4 +69,4 @@ def test_too_many_stages(num_stages):
     with pytest.raises(MarkError) as caught:
         jq.pipeline_scan(body, START, make_layers(3), num_stages=num_stages)
     assert str(caught.value).startswith("pipeline_scan at test_stacks.py:")
-    assert str(caught.value).endswith(f"cannot cut 3 layers into {num_stages} stages. Use between 1 and 3.")
+    assert str(caught.value).endswith(f"cannot split 3 layers into {num_stages} stages. Use between 1 and 3.")

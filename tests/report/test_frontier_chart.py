@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxquard.intraop.plan.plan_record import Rival
+from jaxquard.intraop.plan.plan_record import BaselinePrice
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.step.fingerprint import StepFingerprint
 from jaxquard.report.frontier_chart import NamedPoint, frontier_chart
@@ -77,9 +77,9 @@ def test_a_plan_with_its_alternatives():
         sum_s=0.012,
         size_bytes=8 * 2**20,
         num_programs=0,
-        rivals=(
-            Rival(name="zero 1", time_s=0.030, size_bytes=2**20),
-            Rival(name="failing", time_s=float("inf"), size_bytes=0),
+        baselines=(
+            BaselinePrice(name="zero 1", time_s=0.030, size_bytes=2**20),
+            BaselinePrice(name="failing", time_s=float("inf"), size_bytes=0),
         ),
         frontier=FRONTIER,
     )

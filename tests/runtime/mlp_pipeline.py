@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxquard.ir.program import Program
-from jaxquard.schedules.one_f_one_b import OneFOneB
+from jaxquard.schedules import OneFOneB
 from tests.runtime.build_program import ListBuilder, ProgramBuilder, array_type
 
 

@@ -36,7 +36,7 @@ def wide_mesh():
 
 @pytest.fixture(scope="module")
 def named_mesh(wide_mesh):
-    """What `NamedSharding`s are made of."""
+    """The mesh of `NamedSharding`s."""
     return wide_mesh.meshes[0]
 
 
@@ -66,7 +66,7 @@ def make_batch(num_microbatches=3, width=4):
 
 
 def expected_sgd(weights, batch, rate=0.1):
-    """What `sgd_step` gives, by the oracle."""
+    """The result of `sgd_step`, by the oracle."""
 
     def step(accumulate, weights, batch):
         grads, losses = accumulate(lambda x: jax.value_and_grad(loss_fn)(weights, x)[::-1])(batch)
@@ -92,6 +92,7 @@ def donating_sgd(mesh):
 # Numbers, and state from step to step.
 
 
+@pytest.mark.quick
 def test_three_steps_of_training(mesh):
     model = MlpStep(2, is_tied=True, has_dropout=True, optimizer=adamw())
     state, batch = model.arguments(3)
@@ -501,7 +502,7 @@ def test_constraints_mean_the_mesh_of_the_actor(wide_mesh, named_mesh):
         ),
         (
             {"in_shardings": (None, PartitionSpec("data"))},
-            f"in_shardings[1] is {PartitionSpec('data')}: a dim of size 3 cannot be cut into 2 equal parts "
+            f"in_shardings[1] is {PartitionSpec('data')}: a dim of size 3 cannot be sharded into 2 equal parts "
             "(shape (3, 2, 4)).",
         ),
         (

@@ -122,7 +122,7 @@ def test_arrays_of_the_default_client_are_placed():
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_memory_lives_as_long_as_any_view(num_devices):
-    """Sources deleted, dropped or donated right after a hand-over, under steady reallocation."""
+    """Sources deleted, dropped or donated right after a transfer, under steady reallocation."""
     source, target = make_meshes(2, num_devices)
     type_ = array_type(256, 256, spec=[["data"]])
     ours, theirs = sharding_on(source, type_), sharding_on(target, type_)

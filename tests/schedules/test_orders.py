@@ -69,8 +69,8 @@ def test_interleaved():
 
 
 def test_interleaved_drops_the_microbatches_too_many():
-    whole, cut = lines(Interleaved(4, 2), 4), lines(Interleaved(4, 2), 3)
-    assert cut == [",".join(task for task in line.split(",") if not task.endswith("3")) for line in whole]
+    whole, fewer = lines(Interleaved(4, 2), 4), lines(Interleaved(4, 2), 3)
+    assert fewer == [",".join(task for task in line.split(",") if not task.endswith("3")) for line in whole]
 
 
 def test_looped_bfs():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jaxquard.errors import ScheduleError
 from jaxquard.ir.timeline import Track
 from jaxquard.schedules import GPipe, OneFOneB, TaskTimes, ZeroBubbleH2, play_rows
+from tests.machine_pace import machine_pace
 from tests.schedules import oracle
 from tests.schedules.strategies import MANY, microbatch_counts, schedules
 
@@ -102,5 +103,5 @@ def test_a_large_schedule_plays_quickly():
     rows = OneFOneB(64).rows(512)
     started = time.process_time()
     played = play_rows(rows, TaskTimes(transfer_s=0.1))
-    assert time.process_time() - started < 10.0
+    assert time.process_time() - started < 10 * machine_pace()
     assert played.peak_activations == tuple(range(64, 0, -1))

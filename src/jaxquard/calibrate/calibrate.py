@@ -65,8 +65,8 @@ def calibrate(
     """Measures collectives over the devices and products on the first of them, and fits a cluster to both.
 
     Args:
-        base: the cluster that gives what is not measured; left out, the preset of the devices' kind.
-        devices: left out, those of JAX's default backend. They are taken as one ring, whose bandwidth stands for
+        base: the cluster for what is not measured; by default the preset of the devices' kind.
+        devices: by default those of JAX's default backend. They are taken as one ring, whose bandwidth stands for
             the rows and the columns of a mesh.
         is_quick: fewer and smaller samples.
         effort: the samples to take, in place of the default.

@@ -2,9 +2,12 @@
 
 import _thread
 import contextlib
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import typer
@@ -23,6 +26,22 @@ def ends_with(kept: str) -> Iterator[None]:
     except KeyboardInterrupt:
         print_message(f"interrupted. {kept}")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def end_early_interrupts() -> None:
+    """Ends the process at once on a Ctrl-C that comes before JAX is imported.
+
+    Nothing is running then that has to end well, and modules in C turn an interrupt into an ImportError of many lines.
+    """
+    signal.signal(signal.SIGINT, _on_interrupt)
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    if hasattr(sys.modules.get("jax"), "jit"):
+        signal.default_int_handler(number, frame)
+    # Whatever imports may be under way in the middle of an import.
+    os.write(sys.stderr.fileno(), b"interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def keep_interrupts() -> None:

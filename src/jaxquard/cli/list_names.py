@@ -7,12 +7,19 @@ import typer
 
 from jaxquard.cli.console import make_console, print_json
 from jaxquard.cli.gemm.names import ALGORITHMS
-from jaxquard.cli.options import JsonOption, choose_name
+from jaxquard.cli.options import JsonOption, choose_name, complete
+
+
+def _complete(incomplete: str) -> list[str]:
+    return complete(*_KINDS)(incomplete)
 
 
 def list_names(
     kind: Annotated[
-        str | None, typer.Argument(metavar="models|clusters|schedules|algorithms", help="Left out: all of them.")
+        str | None,
+        typer.Argument(
+            metavar="models|clusters|schedules|algorithms", autocompletion=_complete, help="Left out: all of them."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from jaxquard import __version__
 from jaxquard.cli.command import Command, Group
 from jaxquard.cli.exit_codes import INTERRUPTED, print_message, run_command
-from jaxquard.cli.interrupt import keep_interrupts
+from jaxquard.cli.interrupt import end_early_interrupts, keep_interrupts
 
 # Where each subcommand is. None of them waits for what the others import.
 _SUBCOMMANDS = {
@@ -105,5 +105,6 @@ for _name in _SUBCOMMANDS:
 
 def main() -> None:
     """Entry point of the installed command."""
+    end_early_interrupts()
     keep_interrupts()
     app()

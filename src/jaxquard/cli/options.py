@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
@@ -26,6 +26,11 @@ _UNITS = {
 def match_name(text: str, names: Iterable[str]) -> str:
     """Returns the name that is meant: case does not count, and `_` and `-` are the same. Unknown text comes back."""
     return next((name for name in names if _plain(name) == _plain(text)), text)
+
+
+def complete(*names: str) -> Callable[[str], list[str]]:
+    """Returns what typer asks for completions: the names that begin with what is there."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 def choose_name(text: str, names: Iterable[str], *, kind: str, hint: str = "") -> str:

@@ -7,7 +7,7 @@ import typer
 
 from jaxquard.cli.console import can_color, check_writable, count, make_console, print_json, print_line, write_file
 from jaxquard.cli.exit_codes import UsageError
-from jaxquard.cli.options import JsonOption, choose_name
+from jaxquard.cli.options import JsonOption, choose_name, complete
 from jaxquard.schedules import (
     SCHEDULES,
     Custom,
@@ -29,6 +29,7 @@ def schedule(
         str,
         typer.Argument(
             metavar="NAME|FILE.csv",
+            autocompletion=complete(*SCHEDULES),
             help=f"One of {', '.join(SCHEDULES)}; or a CSV with a line of tasks (0F0,0F1,0B0,...) for each "
             "actor, as PyTorch saves its schedules.",
         ),

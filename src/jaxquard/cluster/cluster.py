@@ -54,7 +54,7 @@ class Collective(enum.Enum):
 class Topology(enum.Enum):
     """The interconnect of a cluster.
 
-    On a torus the rows and the columns of a mesh have links of their own. On a switch a mesh is virtual, and
+    On a torus the rows and the columns of a mesh have separate links. On a switch a mesh is virtual, and
     a chip sends along both directions through its one port (section 6).
 
     Example:

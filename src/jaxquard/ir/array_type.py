@@ -1,7 +1,7 @@
 """Shape, dtype and sharding of a value, as plain data with a text form.
 
 `float32[16,64]` is whole on every device of the actor's mesh; `float32[16,64]{data,-}` has its
-first dim cut over the mesh axis `data`, and `{data+model,-}` over two axes. The dtype is JAX's
+first dim sharded over the mesh axis `data`, and `{data+model,-}` over two axes. The dtype is JAX's
 own name, also for extended ones (`key<fry>[]`).
 """
 
@@ -13,10 +13,10 @@ type_text = re.compile(r"([\w<>.]+)\[([\d,]*)\](?:\{([^}]*)\})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayType:
-    """What a slot holds.
+    """The type of a value in a slot.
 
     Attributes:
-        spec: for each leading dim, the mesh axes that cut it; dims beyond its end are whole.
+        spec: for each leading dim, the mesh axes over which it is sharded; dims beyond its end are whole.
     """
 
     dtype: str

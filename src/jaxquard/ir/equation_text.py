@@ -3,7 +3,7 @@
     c:float32[2,8] = dot_general[dimension_numbers=(([1], [0]), ([], []))] a b
 
 Variables are named in the order in which they are first written: `a`, `b`, ..., `z`, `ba`, `bb`. Of the
-parameters, those that say nothing more (a default, or what the result's type tells) are left out, and a
+parameters, those that say nothing more (a default, or what the result's type shows) are left out, and a
 jaxpr among them is only counted: the text is for people, and does not parse back.
 """
 
@@ -20,8 +20,8 @@ from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LONGEST_PARAM = 60
-# Told by the result's type, or nothing that a reader of a step would look for.
-_UNTOLD = frozenset(
+# Shown by the result's type, or nothing that a reader of a step would look for.
+_HIDDEN_PARAMS = frozenset(
     "new_dtype preferred_element_type weak_type shape new_sizes out_sharding context_mesh ctx_mesh layout "
     "unconstrained_dims num_consts symbolic_zeros jvp_jaxpr_fun fwd_jaxpr_thunk bwd out_trees prevent_cse "
     "differentiated policy inline donated_invars keep_unused in_shardings out_shardings in_layouts "
@@ -30,14 +30,14 @@ _UNTOLD = frozenset(
 
 
 class Names:
-    """Names of variables, given in the order of asking."""
+    """Names of variables, given in the order of first use."""
 
     def __init__(self) -> None:
         self._names: dict[Var, str] = {}
         self._count = 0
 
-    def call(self, var: Var, name: str) -> None:
-        """Gives a variable a name that stands for something else already."""
+    def alias(self, var: Var, name: str) -> None:
+        """Gives a variable a name that another one has already."""
         self._names[var] = name
 
     def __getitem__(self, atom: Any) -> str:
@@ -58,14 +58,14 @@ def write_type(aval: Any) -> str:
 
 
 def write_equation(equation: Equation, names: Names) -> str:
-    """One line."""
+    """Returns an equation as one line."""
     inputs = "".join(f" {names[atom]}" for atom in equation.invars)
     operation = f"{equation.primitive.name}{_write_params(equation)}{inputs}"
     return f"{write_definitions(equation.outvars, names)} = {operation}"
 
 
 def write_definitions(variables: Sequence[Var], names: Names) -> str:
-    """What stands before the equals sign."""
+    """Returns the left side of an equation: `c:float32[2,8]`."""
     return ", ".join(f"{names[var]}:{write_type(var.aval)}" for var in variables)
 
 
@@ -82,17 +82,17 @@ def _write_literal(atom: Any) -> str:
 
 
 def _write_params(equation: Equation) -> str:
-    told = [
+    shown = [
         f"{name}={_write_param(value)}"
         for name, value in equation.params.items()
-        if name not in _UNTOLD
+        if name not in _HIDDEN_PARAMS
         and not _says_nothing(value, in_constraint=equation.primitive.name == "sharding_constraint")
     ]
-    return f"[{' '.join(told)}]" if told else ""
+    return f"[{' '.join(shown)}]" if shown else ""
 
 
 def _says_nothing(value: Any, *, in_constraint: bool = False) -> bool:
-    """Nothing but None and False; shardings that cut nothing, unless they are what the equation is about."""
+    """Returns True for None and False, and for a sharding that replicates, unless the equation is a constraint."""
     if isinstance(value, jax.sharding.NamedSharding):
         return not in_constraint and all(axes is None for axes in value.spec)
     if isinstance(value, tuple | list | frozenset | dict):

@@ -1,6 +1,6 @@
 """Small tools over jaxprs, on public names of `jax.extend.core` only.
 
-The passes hold a jaxpr without constants of its own: what a function closed over is an input
+The passes hold a jaxpr without constants of its own: an array that a function closed over is an input
 like any other, and its value travels beside (`ir.step.Step.constants`). A jaxpr here is therefore
 three sequences: inputs, equations, outputs.
 """
@@ -67,7 +67,7 @@ def close(jaxpr: Jaxpr, constants: Sequence[Any] = ()) -> core.ClosedJaxpr:
 
 
 def with_constants_as_inputs(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
-    """Makes what a jaxpr closed over its last inputs, and returns their values."""
+    """Turns the arrays that a jaxpr closed over into its last inputs, and returns their values."""
     jaxpr = closed.jaxpr
     opened = make_jaxpr([*jaxpr.invars, *jaxpr.constvars], jaxpr.eqns, jaxpr.outvars)
     return opened, tuple(closed.consts)
@@ -80,7 +80,7 @@ def new_var(like: Any) -> Var:
 
 
 def is_var(atom: Any) -> bool:
-    """Whether an atom is a variable, not a literal."""
+    """Returns True for a variable, False for a literal."""
     return not isinstance(atom, Literal)
 
 

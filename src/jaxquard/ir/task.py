@@ -14,7 +14,7 @@ _TASK = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
 class Phase(enum.Enum):
-    """What a task computes of its stage."""
+    """The part of its stage that a task computes."""
 
     FORWARD = "F"
     BACKWARD = "B"

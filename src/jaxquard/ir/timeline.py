@@ -1,4 +1,4 @@
-"""When each task and transfer ran, measured or simulated."""
+"""Timelines: the spans of tasks and transfers, measured or simulated."""
 
 import enum
 from dataclasses import dataclass

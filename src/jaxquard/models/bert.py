@@ -1,7 +1,7 @@
 """A BERT in plain JAX: post-norm layers, attention in both directions, masked tokens guessed.
 
 Queries, keys and values have a product each, three contractions that share an input. The head is
-the released one: a transform layer, then the token embedding with a bias of its own.
+the released one: a transform layer, then the token embedding with its own bias.
 
 Departures from Devlin et al. 2019: no next-sentence loss (and so no pooler), no padding, no
 dropout of attention weights, and the head runs on every position, as in Alpa's benchmark, where

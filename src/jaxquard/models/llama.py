@@ -1,4 +1,4 @@
-"""A LLAMA-2 in plain JAX: RMS norms, rotary positions, SwiGLU, no biases, a head of its own.
+"""A LLAMA-2 in plain JAX: RMS norms, rotary positions, SwiGLU, no biases, a separate head.
 
 Queries, keys and values have a product each, and so have the gate and the up projection. With
 fewer key heads than query heads (70B), each key and value head is repeated for its group of

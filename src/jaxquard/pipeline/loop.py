@@ -24,8 +24,8 @@ from jaxquard.ir.task import Phase
 from jaxquard.schedules import Schedule
 
 
-class Operation(enum.Enum):
-    """How an output of the body is put together over the microbatches."""
+class ReduceOp(enum.Enum):
+    """The operation that reduces an output of the body over the microbatches."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -36,32 +36,32 @@ class Operation(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """An operation and the dtype in which it is kept."""
+    """A reduction over the microbatches, and the dtype of its accumulator."""
 
-    operation: Operation
+    op: ReduceOp
     dtype: Any
 
     def __str__(self) -> str:
-        return self.operation.value
+        return self.op.value
 
     def empty(self, total: Any) -> Any:
         """The accumulator before the first microbatch, given its type."""
-        if self.operation is Operation.MAX:
-            return jnp.full(total.shape, _least(total.dtype), total.dtype)
+        if self.op is ReduceOp.MAX:
+            return jnp.full(total.shape, _smallest(total.dtype), total.dtype)
         return lax.full(total.shape, 0, total.dtype)
 
     def add(self, total: Any, value: Any, index: Any, num_microbatches: int) -> Any:
         """The accumulator after microbatch `index`; the order of microbatches does not matter."""
-        if self.operation is Operation.STACK:
+        if self.op is ReduceOp.STACK:
             return lax.dynamic_update_index_in_dim(total, value, index, 0)
-        if self.operation is Operation.LAST:
+        if self.op is ReduceOp.LAST:
             return jnp.where(index == num_microbatches - 1, value, total)
         value = lax.convert_element_type(value, self.dtype)
-        return jnp.maximum(total, value) if self.operation is Operation.MAX else total + value
+        return jnp.maximum(total, value) if self.op is ReduceOp.MAX else total + value
 
     def finish(self, total: Any, num_microbatches: int) -> Any:
         """The result of the loop."""
-        if self.operation is Operation.MEAN:
+        if self.op is ReduceOp.MEAN:
             return total / jnp.asarray(num_microbatches, total.dtype)
         return total
 
@@ -79,11 +79,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """What a loop equation says beside its body.
+    """The parameters of a loop equation beside its body.
 
     Attributes:
-        num_constants: how many of the inputs are the same in every iteration; the others are
-            batch leaves, cut along their first dim.
+        num_constants: number of inputs that are the same in every iteration; the others are
+            batch leaves, sliced along their first dim.
         places: once stages are assigned, for each equation of the body the task it belongs to;
             None for one that is recomputed by every task that uses it.
         result_places: likewise, the task that accumulates each output of the body.
@@ -218,29 +218,29 @@ def _reductions(out_types: Any, reduce: Any, sum_dtype: Any, source: str) -> tup
 
 
 def _reduction(word: Any, out_type: Any, sum_dtype: Any, source: str) -> Reduction:
-    known = [operation.value for operation in Operation]
+    known = [op.value for op in ReduceOp]
     if word not in known:
         raise LoopError(f"accumulate_grads at {source}: reduce={word!r} is not one of {', '.join(map(repr, known))}.")
-    operation = Operation(word)
+    op = ReduceOp(word)
     dtype = out_type.dtype
     if dtype == jax.dtypes.float0:
         raise LoopError(
             f"accumulate_grads at {source}: an output is the gradient of an integer array, which has no values "
             "(float0). Differentiate only with respect to floating arrays."
         )
-    if operation is Operation.MAX and jnp.issubdtype(dtype, jnp.complexfloating):
+    if op is ReduceOp.MAX and jnp.issubdtype(dtype, jnp.complexfloating):
         raise LoopError(f"accumulate_grads at {source}: complex numbers have no order; {word!r} needs real ones.")
-    if operation in (Operation.SUM, Operation.MEAN):
+    if op in (ReduceOp.SUM, ReduceOp.MEAN):
         if jnp.issubdtype(dtype, jnp.floating) and sum_dtype is not None:
             dtype = jnp.dtype(sum_dtype)
-        if operation is Operation.MEAN and not jnp.issubdtype(dtype, jnp.inexact):
+        if op is ReduceOp.MEAN and not jnp.issubdtype(dtype, jnp.inexact):
             dtype = jnp.dtype(jnp.float32)
-    if jnp.issubdtype(dtype, jax.dtypes.prng_key) and operation not in (Operation.STACK, Operation.LAST):
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key) and op not in (ReduceOp.STACK, ReduceOp.LAST):
         raise LoopError(f"accumulate_grads at {source}: PRNG keys can be stacked, but not reduced by {word!r}.")
-    return Reduction(operation=operation, dtype=dtype)
+    return Reduction(op=op, dtype=dtype)
 
 
-def _least(dtype: Any) -> Any:
+def _smallest(dtype: Any) -> Any:
     if dtype == jnp.bool_:
         return False
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -282,7 +282,7 @@ def _types(*avals: Any, body: core.ClosedJaxpr, loop: Loop) -> list[Any]:
 
 
 def _result_type(reduction: Reduction, aval: Any, loop: Loop) -> Any:
-    if reduction.operation is Operation.STACK:
+    if reduction.op is ReduceOp.STACK:
         return aval.update(shape=(loop.num_microbatches, *aval.shape), weak_type=False)
     return aval.update(dtype=reduction.dtype, weak_type=False)
 

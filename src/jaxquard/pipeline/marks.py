@@ -2,7 +2,7 @@
 
 Both are the identity. A mark is one equation in the traced step, and differentiation gives it a
 twin: the transpose of the mark at the end of stage k is the mark at the end of the backward of
-stage k+1, since the cotangents that pass through it are what that backward hands on. The two
+stage k+1, since the cotangents that pass through it are the results of that backward. The two
 share a `Mark`, which also holds the name and the user's line.
 """
 
@@ -20,12 +20,12 @@ from jax.interpreters import ad, batching, mlir
 from jaxquard.ir.source import user_line
 
 
-class MarkPhase(enum.Enum):
-    """Which pass over the model a mark equation belongs to."""
+class MarkRole(enum.Enum):
+    """The values that a mark equation passes on, in JAX's words for differentiation."""
 
-    FORWARD = "forward"
+    PRIMAL = "primal"
     TANGENT = "tangent"
-    BACKWARD = "backward"
+    COTANGENT = "cotangent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +33,7 @@ class Mark:
     """One `pipeline_yield` or `task` in the user's code; two marks are equal only if identical.
 
     Attributes:
-        ends_task: whether it ends a `task`; the last such mark starts no stage of its own.
+        ends_task: True for the end of a `task`; the last such mark starts no stage of its own.
     """
 
     name: str | None
@@ -106,38 +106,38 @@ def task(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
 def _bind_mark(values: tuple[Any, ...], mark: Mark) -> tuple[Any, ...]:
     leaves, tree = jax.tree.flatten(values)
     arrays = [jnp.asarray(leaf) for leaf in leaves]
-    return jax.tree.unflatten(tree, mark_p.bind(*arrays, mark=mark, phase=MarkPhase.FORWARD))
+    return jax.tree.unflatten(tree, mark_p.bind(*arrays, mark=mark, role=MarkRole.PRIMAL))
 
 
 @mark_p.def_impl
-def _run(*values: Any, mark: Mark, phase: MarkPhase) -> list[Any]:
-    del mark, phase
+def _run(*values: Any, mark: Mark, role: MarkRole) -> list[Any]:
+    del mark, role
     return list(values)
 
 
 @mark_p.def_abstract_eval
-def _types(*avals: Any, mark: Mark, phase: MarkPhase) -> list[Any]:
-    del mark, phase
+def _types(*avals: Any, mark: Mark, role: MarkRole) -> list[Any]:
+    del mark, role
     return list(avals)
 
 
-def _jvp(primals: Any, tangents: Any, *, mark: Mark, phase: MarkPhase) -> tuple[list[Any], list[Any]]:
-    values = mark_p.bind(*primals, mark=mark, phase=phase)
+def _jvp(primals: Any, tangents: Any, *, mark: Mark, role: MarkRole) -> tuple[list[Any], list[Any]]:
+    values = mark_p.bind(*primals, mark=mark, role=role)
     live = [position for position, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
     results = list(tangents)
     if live:
-        moved = mark_p.bind(*(tangents[position] for position in live), mark=mark, phase=MarkPhase.TANGENT)
+        moved = mark_p.bind(*(tangents[position] for position in live), mark=mark, role=MarkRole.TANGENT)
         for position, tangent in zip(live, moved, strict=True):
             results[position] = tangent
     return values, results
 
 
-def _transpose(cotangents: Any, *values: Any, mark: Mark, phase: MarkPhase) -> list[Any]:
-    del phase
+def _transpose(cotangents: Any, *values: Any, mark: Mark, role: MarkRole) -> list[Any]:
+    del role
     live = [position for position, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
     results: list[Any] = [None] * len(values)
     if live:
-        moved = mark_p.bind(*(cotangents[position] for position in live), mark=mark, phase=MarkPhase.BACKWARD)
+        moved = mark_p.bind(*(cotangents[position] for position in live), mark=mark, role=MarkRole.COTANGENT)
         for position, cotangent in zip(live, moved, strict=True):
             results[position] = cotangent
     return results

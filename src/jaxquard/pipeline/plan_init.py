@@ -1,4 +1,4 @@
-"""A program that builds state: one task per actor, with just the leaves that it shall hold."""
+"""Plans the program that builds the state: one task per actor, with just the leaves that it shall hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.jaxpr_tools import close, fingerprint, make_jaxpr, prune, variables
 from jaxquard.ir.program import ActorProgram, Call, Constant, Input, Output, Program, Run
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.infer_specs import Spec
-from jaxquard.pipeline.inline_calls import inline_calls
-from jaxquard.pipeline.own_results import own_results
-from jaxquard.pipeline.split_stacks import split_stacks
+from jaxquard.pipeline.passes.inline_calls import inline_calls
+from jaxquard.pipeline.passes.own_results import own_results
+from jaxquard.pipeline.passes.split_stacks import split_stacks
+from jaxquard.pipeline.specs.infer_specs import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A result that shall be computed.
+    """A result to compute.
 
     Attributes:
         sizes: sizes of its parts along the first dim; empty for a whole array.
         actors: for each part, the actors that shall hold it.
-        spec: how it is cut over an actor's mesh.
+        spec: its sharding over an actor's mesh.
     """
 
     result: int
@@ -30,7 +30,7 @@ class Wanted:
 
 
 def plan_init(step: Step, *, wanted: Sequence[Wanted], num_actors: int) -> Program:
-    """The program; its results are numbered as `wanted` is."""
+    """Returns the program; its results are numbered as `wanted` is."""
     outputs = [step.jaxpr.outvars[request.result] for request in wanted]
     chosen = prune(make_jaxpr(step.jaxpr.invars, step.jaxpr.eqns, outputs))
     step = Step(

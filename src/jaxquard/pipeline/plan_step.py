@@ -1,50 +1,55 @@
-"""The way of a step through the passes: from a jaxpr to a checked program."""
+"""Plans a step: runs the passes from a traced jaxpr to a checked program.
+
+`PASSES` is the order of the passes. `plan_step` applies them one by one, checks what each of them made, times it, and
+on request writes its text.
+"""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from jax.sharding import AbstractMesh
 
-from jaxquard.ir.check_program import check_program
 from jaxquard.ir.equation_text import Names
 from jaxquard.ir.program import Program
+from jaxquard.ir.program.check import check_program
+from jaxquard.ir.program.order import order_program
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.assign_stages import assign_stages
-from jaxquard.pipeline.build_program import build_program
-from jaxquard.pipeline.check_schedules import check_schedules
-from jaxquard.pipeline.commute_sums import commute_sums
-from jaxquard.pipeline.form_tasks import form_tasks
-from jaxquard.pipeline.gather_shards import gather_shards
-from jaxquard.pipeline.hoist_invariants import hoist_invariants
-from jaxquard.pipeline.infer_specs import Spec
-from jaxquard.pipeline.inline_calls import inline_calls
-from jaxquard.pipeline.insert_frees import insert_frees
-from jaxquard.pipeline.jobs_text import write_jobs
-from jaxquard.pipeline.keep_sums_local import keep_sums_local
-from jaxquard.pipeline.open_checkpoints import open_checkpoints
-from jaxquard.pipeline.own_mesh import own_mesh
-from jaxquard.pipeline.own_results import own_results
-from jaxquard.pipeline.partner_specs import partner_specs
-from jaxquard.pipeline.place_equations import place_equations
-from jaxquard.pipeline.placement_text import write_placement
-from jaxquard.pipeline.split_stacks import split_stacks
+from jaxquard.pipeline.check_step import check_placement, check_step, check_tasks
+from jaxquard.pipeline.passes.assign_stages import assign_stages
+from jaxquard.pipeline.passes.check_schedules import check_schedules
+from jaxquard.pipeline.passes.commute_sums import commute_sums
+from jaxquard.pipeline.passes.gather_shards import gather_shards
+from jaxquard.pipeline.passes.hoist_invariants import hoist_invariants
+from jaxquard.pipeline.passes.inline_calls import inline_calls
+from jaxquard.pipeline.passes.keep_sums_local import keep_sums_local
+from jaxquard.pipeline.passes.open_checkpoints import open_checkpoints
+from jaxquard.pipeline.passes.own_mesh import own_mesh
+from jaxquard.pipeline.passes.own_results import own_results
+from jaxquard.pipeline.passes.split_stacks import split_stacks
+from jaxquard.pipeline.specs.argument_specs import ArgumentSpecs, argument_specs
+from jaxquard.pipeline.specs.infer_specs import Spec
 from jaxquard.pipeline.step_text import write_step
-from jaxquard.pipeline.task_code import Value
-from jaxquard.pipeline.value_specs import value_specs
+from jaxquard.pipeline.tasks.build_program import build_program
+from jaxquard.pipeline.tasks.form_tasks import form_tasks
+from jaxquard.pipeline.tasks.insert_frees import insert_frees
+from jaxquard.pipeline.tasks.place_equations import StepPlacement, place_equations
+from jaxquard.pipeline.tasks.placement_text import write_placement
+from jaxquard.pipeline.tasks.task_code import TaskRows, Value
+from jaxquard.pipeline.tasks.tasks_text import write_tasks
+from jaxquard.pipeline.tasks.value_specs import value_specs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of a plan, beside the step.
+    """The input of a plan beside the step.
 
     Attributes:
-        num_actors: how many actors there are.
+        num_actors: the number of actors.
         donated_args: flat arguments whose buffers the step may take.
         result_of_arg: for each flat argument, the flat result that replaces it in the next step.
-        arg_specs: for each flat argument, how it is cut over an actor's mesh; None leaves it to us.
-        result_specs: for each flat result, how it shall be; None leaves it to us.
+        arg_specs: for each flat argument, its sharding over an actor's mesh; None leaves it to us.
+        result_specs: for each flat result, its sharding; None leaves it to us.
         mesh: the axes of an actor's mesh.
     """
 
@@ -58,16 +63,21 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """What one pass made, and how long it took."""
+    """The output of one pass as text, and the time that the pass took.
+
+    Attributes:
+        check_s: seconds that checking its output took, beside `time_s`.
+    """
 
     name: str
     text: str
     time_s: float
+    check_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """A program and where its arguments and results are cut.
+    """A program, and the parts in which its arguments and results come.
 
     Attributes:
         records: of the traced step, then one per pass; their texts are empty unless asked for.
@@ -81,7 +91,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What the passes have made so far; each fills in or replaces one field.
+    """The outputs of the passes so far; each pass fills in or replaces one field.
 
     Attributes:
         names: a value keeps its name through the texts of all passes.
@@ -89,27 +99,102 @@ class _Plan:
 
     request: Request
     step: Step
-    placement: Any = None
-    jobs: Any = ()
-    program: Any = None
+    placement: StepPlacement | None = None
+    tasks: TaskRows | None = None
+    program: Program | None = None
     names: Names = field(default_factory=Names)
 
     @property
-    def input_specs(self) -> list[Spec]:
-        return _part_specs(self.step, self.request)[0]
+    def result_of_input(self) -> list[int | None]:
+        return _result_of_input(self.step, self.request.result_of_arg)
+
+    @property
+    def specs(self) -> ArgumentSpecs:
+        return argument_specs(
+            self.step,
+            arg_specs=self.request.arg_specs,
+            result_specs=self.request.result_specs,
+            result_of_input=self.result_of_input,
+        )
+
+    @property
+    def value_specs(self) -> dict[Value, Spec]:
+        sizes = dict(self.request.mesh.shape) if self.request.mesh is not None else {}
+        specs = self.specs
+        return value_specs(self.step, input_specs=specs.inputs, result_specs=specs.results, axis_sizes=sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One pass: the field of the plan that it makes, how, and how to write what it made."""
+    """One pass over the plan: applies it, checks its output, writes the output as text."""
 
-    field: str
-    make: Callable[[_Plan], Any]
-    write: Callable[[_Plan], str] = lambda plan: str(plan.program)
+    apply: Callable[[_Plan], _Plan]
+    check: Callable[[_Plan], None]
+    write: Callable[[_Plan], str]
 
 
-def _on_step(make: Callable[[_Plan], Step]) -> Pass:
-    return Pass(field="step", make=make, write=lambda plan: write_step(plan.step, names=plan.names))
+def _on_step(rewrite: Callable[[_Plan], Step]) -> Pass:
+    def apply(plan: _Plan) -> _Plan:
+        step = rewrite(plan)
+        return plan if step is plan.step else replace(plan, step=step)
+
+    return Pass(
+        apply=apply,
+        check=lambda plan: check_step(plan.step),
+        write=lambda plan: write_step(plan.step, names=plan.names),
+    )
+
+
+def _place(plan: _Plan) -> _Plan:
+    return replace(plan, placement=place_equations(plan.step, result_of_input=plan.result_of_input))
+
+
+def _check_placed(plan: _Plan) -> None:
+    assert plan.placement is not None
+    check_placement(plan.placement, step=plan.step, num_actors=plan.request.num_actors)
+
+
+def _write_placed(plan: _Plan) -> str:
+    assert plan.placement is not None
+    return write_placement(plan.placement, step=plan.step, names=plan.names)
+
+
+def _form(plan: _Plan) -> _Plan:
+    assert plan.placement is not None
+    tasks = form_tasks(plan.step, placement=plan.placement, num_actors=plan.request.num_actors)
+    return replace(plan, tasks=tasks)
+
+
+def _check_formed(plan: _Plan) -> None:
+    assert plan.tasks is not None
+    check_tasks(plan.tasks, num_actors=plan.request.num_actors)
+
+
+def _write_formed(plan: _Plan) -> str:
+    assert plan.tasks is not None
+    return write_tasks(plan.tasks, names=plan.names)
+
+
+def _build(plan: _Plan) -> _Plan:
+    assert plan.placement is not None
+    assert plan.tasks is not None
+    program = build_program(plan.step, placement=plan.placement, tasks=plan.tasks, specs=plan.value_specs)
+    return replace(plan, program=program)
+
+
+def _free(plan: _Plan) -> _Plan:
+    assert plan.program is not None
+    return replace(plan, program=insert_frees(plan.program, donated_args=plan.request.donated_args))
+
+
+def _check_order(plan: _Plan) -> None:
+    assert plan.program is not None
+    order_program(plan.program)
+
+
+def _check_program(plan: _Plan) -> None:
+    assert plan.program is not None
+    check_program(plan.program)
 
 
 # All passes, in order.
@@ -132,52 +217,40 @@ PASSES: dict[str, Pass] = {
     "assign_stages": _on_step(lambda plan: assign_stages(plan.step)),
     # gradients are summed on each actor, and added up after the loop
     "commute_sums": _on_step(lambda plan: commute_sums(plan.step)),
-    # state that is cut over a data axis is gathered once, before the loop
+    # state that is sharded over a data axis is gathered once, before the loop
     "gather_shards": _on_step(
-        lambda plan: gather_shards(plan.step, input_specs=plan.input_specs, mesh=plan.request.mesh)
+        lambda plan: gather_shards(plan.step, input_specs=plan.specs.inputs, mesh=plan.request.mesh)
     ),
     # gradients are reduced over a data axis once, after the loop
     "keep_sums_local": _on_step(
-        lambda plan: keep_sums_local(plan.step, input_specs=plan.input_specs, mesh=plan.request.mesh)
+        lambda plan: keep_sums_local(plan.step, input_specs=plan.specs.inputs, mesh=plan.request.mesh)
     ),
-    # what stands outside the loops gets its actors
-    "place_equations": Pass(
-        field="placement",
-        make=lambda plan: place_equations(
-            plan.step, result_of_input=_result_of_input(plan.step, plan.request.result_of_arg)
-        ),
-        write=lambda plan: write_placement(plan.placement, step=plan.step, names=plan.names),
-    ),
+    # equations outside the loops get their actors
+    "place_equations": Pass(apply=_place, check=_check_placed, write=_write_placed),
     # places become tasks: pieces of code with inputs and outputs
-    "form_tasks": Pass(
-        field="jobs",
-        make=lambda plan: form_tasks(plan.step, placement=plan.placement, num_actors=plan.request.num_actors),
-        write=lambda plan: write_jobs(plan.jobs, names=plan.names),
-    ),
+    "form_tasks": Pass(apply=_form, check=_check_formed, write=_write_formed),
     # the schedule is unrolled, and transfers are inserted
-    "build_program": Pass(
-        field="program",
-        make=lambda plan: build_program(plan.step, placement=plan.placement, jobs=plan.jobs, specs=_value_specs(plan)),
-    ),
+    "build_program": Pass(apply=_build, check=_check_order, write=lambda plan: str(plan.program)),
     # every slot is freed or donated after its last use
-    "insert_frees": Pass(
-        field="program",
-        make=lambda plan: insert_frees(plan.program, donated_args=plan.request.donated_args),
-    ),
+    "insert_frees": Pass(apply=_free, check=_check_program, write=lambda plan: str(plan.program)),
 }
 
 
 def plan_step(step: Step, *, request: Request, keep_text: bool = False) -> PlannedStep:
-    """Runs the passes, checks the program that they make, and returns it."""
+    """Runs the passes, checks the output of each, and returns the program."""
     plan = _Plan(request=request, step=step)
     traced = write_step(step, names=plan.names) if keep_text else ""
     records = [PassRecord(name="trace", text=traced, time_s=0.0)]
     for name, pass_ in PASSES.items():
         start_s = time.perf_counter()
-        plan = replace(plan, **{pass_.field: pass_.make(plan)})
-        spent_s = time.perf_counter() - start_s
-        records.append(PassRecord(name=name, text=pass_.write(plan) if keep_text else "", time_s=spent_s))
-    check_program(plan.program)
+        before, plan = plan, pass_.apply(plan)
+        applied_s = time.perf_counter()
+        if plan is not before:
+            _check(name, plan)
+        checked_s = time.perf_counter()
+        text = pass_.write(plan) if keep_text else ""
+        records.append(PassRecord(name=name, text=text, time_s=applied_s - start_s, check_s=checked_s - applied_s))
+    assert plan.program is not None
     return PlannedStep(
         program=plan.program,
         arg_parts=plan.step.arg_parts,
@@ -186,34 +259,16 @@ def plan_step(step: Step, *, request: Request, keep_text: bool = False) -> Plann
     )
 
 
-def _value_specs(plan: _Plan) -> dict[Value, Spec]:
-    inputs, results = _part_specs(plan.step, plan.request)
-    sizes = dict(plan.request.mesh.shape) if plan.request.mesh is not None else {}
-    return value_specs(plan.step, input_specs=inputs, result_specs=results, axis_sizes=sizes)
-
-
-def _part_specs(step: Step, request: Request) -> tuple[list[Spec], list[Spec | None]]:
-    """The specs of the jaxpr's inputs and outputs: a part is cut as the whole would be."""
-    asked: list[Spec | None] = [
-        spec
-        for parts, spec in zip(step.arg_parts, request.arg_specs or [()] * len(step.arg_parts), strict=True)
-        for _ in range(max(1, len(parts)))
-    ]
-    constants = [()] * (len(step.jaxpr.invars) - len(asked))
-    inputs = partner_specs(step, input_specs=[*asked, *constants])
-    results = [
-        spec
-        for parts, spec in zip(step.result_parts, request.result_specs or [None] * len(step.result_parts), strict=True)
-        for _ in range(max(1, len(parts)))
-    ]
-    for position, result in enumerate(_result_of_input(step, request.result_of_arg)):
-        if result is not None and results[result] is None:
-            results[result] = inputs[position]
-    return inputs, results
+def _check(name: str, plan: _Plan) -> None:
+    try:
+        PASSES[name].check(plan)
+    except AssertionError as error:
+        error.add_note(f"found by the check after the pass {name}: this is a mistake of jaxquard, not of the step")
+        raise
 
 
 def _result_of_input(step: Step, result_of_arg: Sequence[int | None]) -> list[int | None]:
-    """Argument and result pairs, as pairs of the jaxpr's inputs and outputs, part by part."""
+    """Returns argument and result pairs as pairs of the jaxpr's inputs and outputs, part by part."""
     first_output, count = [], 0
     for parts in step.result_parts:
         first_output.append(count)

@@ -1,8 +1,8 @@
-"""`pipeline_scan`: a scan over layers, cut into stages.
+"""`pipeline_scan`: a scan over layers, split into stages.
 
-The stacked leaves go through `split_stack`, one equation that cuts them along their first dim; its
+The stacked leaves go through `split_stack`, one equation that splits them along their first dim; its
 transpose, `join_stack`, puts the gradients together again. The pass `split_stacks` later carries
-that cut through the whole step, so that no actor ever holds another's part.
+that split through the whole step, so that no actor ever holds another's part.
 """
 
 from collections.abc import Callable
@@ -78,14 +78,14 @@ def _part_sizes(leaves: list[Any], num_stages: int) -> tuple[int, ...]:
     (length,) = lengths
     if not 1 <= num_stages <= length:
         raise MarkError(
-            f"pipeline_scan at {user_line()} cannot cut {length} layers into {num_stages} stages. "
+            f"pipeline_scan at {user_line()} cannot split {length} layers into {num_stages} stages. "
             f"Use between 1 and {length}."
         )
     return tuple(length // num_stages + (stage < length % num_stages) for stage in range(num_stages))
 
 
 def offsets(sizes: tuple[int, ...]) -> list[int]:
-    """Where each part begins."""
+    """Returns the offset of each part."""
     return [sum(sizes[:part]) for part in range(len(sizes))]
 
 

@@ -12,9 +12,8 @@
     output  result 0 = i
 
 A loop's constants keep the names that they have outside. Once stages are assigned, each line of a body
-begins with the place of the equation; `any` is cut or
-recomputed by every task that needs it. The last lines of a
-body say where each of its outputs goes. Written for people; it does not parse back.
+begins with the place of the equation; every task that needs a line with `any` slices or recomputes it.
+The last lines of a body say where each of its outputs goes. Written for people; it does not parse back.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +22,14 @@ from typing import Any
 from jaxquard.ir.equation_text import Names, write_definitions, write_equation, write_type
 from jaxquard.ir.jaxpr_tools import Equation
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.loop import Loop, Operation, loop_p
+from jaxquard.pipeline.loop import Loop, ReduceOp, loop_p
 
 _REDUCTIONS = {
-    Operation.SUM: "{total} += {term}",
-    Operation.MEAN: "{total} += {term} / {count}",
-    Operation.MAX: "{total} = max {total} {term}",
-    Operation.STACK: "{total}[microbatch] = {term}",
-    Operation.LAST: "{total} = {term}, of the last microbatch",
+    ReduceOp.SUM: "{total} += {term}",
+    ReduceOp.MEAN: "{total} += {term} / {count}",
+    ReduceOp.MAX: "{total} = max {total} {term}",
+    ReduceOp.STACK: "{total}[microbatch] = {term}",
+    ReduceOp.LAST: "{total} = {term}, of the last microbatch",
 }
 
 
@@ -63,7 +62,7 @@ def write_outputs(step: Step, names: Names) -> Iterator[str]:
 
 
 def write_loop_head(equation: Equation, names: Names) -> str:
-    """What a loop makes, and how."""
+    """Returns the first line of a loop: its results, its schedule, its microbatches."""
     loop: Loop = equation.params["loop"]
     count = loop.num_microbatches
     made = write_definitions(equation.outvars, names)
@@ -74,7 +73,7 @@ def write_body(equation: Equation, names: Names) -> Iterator[str]:
     """The body of a loop, its batch leaves first and its reductions last."""
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     for inner, outer in zip(body.invars[: loop.num_constants], equation.invars, strict=False):
-        names.call(inner, names[outer])
+        names.alias(inner, names[outer])
     is_placed = loop.places is not None
     width = max((len(str(place)) for place in (*(loop.places or ()), *loop.result_places)), default=0)
 
@@ -92,7 +91,7 @@ def write_body(equation: Equation, names: Names) -> Iterator[str]:
 def _write_terms(equation: Equation, names: Names) -> Iterator[str]:
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     for atom, target in zip(body.outvars, loop.targets or range(len(body.outvars)), strict=True):
-        form = _REDUCTIONS[loop.reductions[target].operation]
+        form = _REDUCTIONS[loop.reductions[target].op]
         yield form.format(total=names[equation.outvars[target]], term=names[atom], count=loop.num_microbatches)
 
 

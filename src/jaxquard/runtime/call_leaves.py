@@ -13,7 +13,7 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from jaxquard.errors import ShardingError
-from jaxquard.pipeline.infer_specs import Spec, spec_of
+from jaxquard.pipeline.specs.infer_specs import Spec, spec_of
 
 # Stands for "nothing asked for" in a tree, where None would be a node without leaves.
 _UNSET = object()

@@ -2,7 +2,7 @@
 
 Actors report here; readers wait here. Waiting is on Python events, so Ctrl-C gets through. A step is finished
 when every actor has reported: its tasks have really ended, or it gave up. Only then is the error made, from
-the failed task that comes first in the program's order (`ir.program_order`), since a task that fails because
+the failed task that comes first in the program's order (`ir.program.order`), since a task that fails because
 another one failed always comes after it.
 """
 

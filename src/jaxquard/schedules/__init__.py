@@ -11,13 +11,16 @@ from jaxquard._lazy_exports import export_lazily
 if TYPE_CHECKING:
     from jaxquard.schedules.check import check_rows as check_rows
     from jaxquard.schedules.custom import Custom as Custom
-    from jaxquard.schedules.dual_pipe_v import DualPipeV as DualPipeV
-    from jaxquard.schedules.eager_one_f_one_b import EagerOneFOneB as EagerOneFOneB
-    from jaxquard.schedules.gpipe import GPipe as GPipe
-    from jaxquard.schedules.interleaved import Interleaved as Interleaved
-    from jaxquard.schedules.looped_bfs import LoopedBFS as LoopedBFS
-    from jaxquard.schedules.one_f_one_b import OneFOneB as OneFOneB
-    from jaxquard.schedules.pattern import PatternSchedule as PatternSchedule
+    from jaxquard.schedules.patterns.gpipe import GPipe as GPipe
+    from jaxquard.schedules.patterns.looped import Interleaved as Interleaved
+    from jaxquard.schedules.patterns.looped import LoopedBFS as LoopedBFS
+    from jaxquard.schedules.patterns.one_f_one_b import EagerOneFOneB as EagerOneFOneB
+    from jaxquard.schedules.patterns.one_f_one_b import OneFOneB as OneFOneB
+    from jaxquard.schedules.patterns.pattern import PatternSchedule as PatternSchedule
+    from jaxquard.schedules.patterns.v_shaped import DualPipeV as DualPipeV
+    from jaxquard.schedules.patterns.v_shaped import ZeroBubbleV as ZeroBubbleV
+    from jaxquard.schedules.patterns.zero_bubble import ZeroBubbleH1 as ZeroBubbleH1
+    from jaxquard.schedules.patterns.zero_bubble import ZeroBubbleH2 as ZeroBubbleH2
     from jaxquard.schedules.play import Playback as Playback
     from jaxquard.schedules.play import TaskTimes as TaskTimes
     from jaxquard.schedules.play import play_rows as play_rows
@@ -29,29 +32,22 @@ if TYPE_CHECKING:
     from jaxquard.schedules.run_order import run_order as run_order
     from jaxquard.schedules.schedule import Rows as Rows
     from jaxquard.schedules.schedule import Schedule as Schedule
-    from jaxquard.schedules.zero_bubble_h1 import ZeroBubbleH1 as ZeroBubbleH1
-    from jaxquard.schedules.zero_bubble_h2 import ZeroBubbleH2 as ZeroBubbleH2
-    from jaxquard.schedules.zero_bubble_v import ZeroBubbleV as ZeroBubbleV
 else:
     __all__ = export_lazily(
         __name__,
         {
             "check": ["check_rows"],
             "custom": ["Custom"],
-            "dual_pipe_v": ["DualPipeV"],
-            "eager_one_f_one_b": ["EagerOneFOneB"],
-            "gpipe": ["GPipe"],
-            "interleaved": ["Interleaved"],
-            "looped_bfs": ["LoopedBFS"],
-            "one_f_one_b": ["OneFOneB"],
-            "pattern": ["PatternSchedule"],
+            "patterns.gpipe": ["GPipe"],
+            "patterns.looped": ["Interleaved", "LoopedBFS"],
+            "patterns.one_f_one_b": ["EagerOneFOneB", "OneFOneB"],
+            "patterns.pattern": ["PatternSchedule"],
+            "patterns.v_shaped": ["DualPipeV", "ZeroBubbleV"],
+            "patterns.zero_bubble": ["ZeroBubbleH1", "ZeroBubbleH2"],
             "play": ["Playback", "TaskTimes", "play_rows"],
             "registry": ["SCHEDULES", "find_schedule", "make_schedule"],
             "rows_csv": ["read_csv", "write_csv"],
             "run_order": ["run_order"],
             "schedule": ["Rows", "Schedule"],
-            "zero_bubble_h1": ["ZeroBubbleH1"],
-            "zero_bubble_h2": ["ZeroBubbleH2"],
-            "zero_bubble_v": ["ZeroBubbleV"],
         },
     )

@@ -1,4 +1,4 @@
-"""Whether rows of tasks can run: every rule of a schedule, and a message for each breach.
+"""Checks that rows of tasks can run: every rule of a schedule, and a message for each breach.
 
 The rules, in the order in which they are checked:
 
@@ -26,8 +26,8 @@ def check_rows(rows: Rows, *, num_stages: int, num_microbatches: int) -> None:
 
     Args:
         rows: a row of tasks for each actor.
-        num_stages: how many stages the rows must cover.
-        num_microbatches: how many microbatches each stage must run.
+        num_stages: number of stages that the rows must cover.
+        num_microbatches: number of microbatches that each stage must run.
 
     Raises:
         ScheduleError: with the first rule that is broken and the tasks that break it.

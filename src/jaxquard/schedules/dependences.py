@@ -1,4 +1,4 @@
-"""What a task makes and what it needs: the order that data imposes on any schedule.
+"""The value that a task makes and those that it needs: the order that data imposes on any schedule.
 
 For one microbatch, with stages from 0 up:
 
@@ -39,7 +39,7 @@ def needs_of(task: Task, *, num_stages: int) -> tuple[Value, ...]:
 
 
 def depends_on(task: Task, other: Task, *, num_stages: int) -> bool:
-    """Whether a task needs another one's value, directly or through further tasks."""
+    """Returns True if a task needs another one's value, directly or through further tasks."""
     if task.microbatch != other.microbatch or other.phase is Phase.WEIGHT_GRADIENT:
         return False
     if task.phase is Phase.WEIGHT_GRADIENT:
@@ -48,7 +48,7 @@ def depends_on(task: Task, other: Task, *, num_stages: int) -> bool:
 
 
 def _position(task: Task, num_stages: int) -> int:
-    """Where a task stands in its microbatch's way down the stages and back up."""
+    """Returns the position of a task in its microbatch's way down the stages and back up."""
     return task.stage if task.phase is Phase.FORWARD else 2 * num_stages - 1 - task.stage
 
 

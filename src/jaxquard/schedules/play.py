@@ -5,7 +5,7 @@ have arrived. A value costs `transfer_s` to reach another actor and nothing to s
 not hinder compute or each other. So a task's start follows from those before it, and one pass
 over a run order times all tasks.
 
-Two bubbles are told. One is of a step alone, from the first start to the last end. The other is
+Two bubbles are reported. One is of a step alone, from the first start to the last end. The other is
 of steps that follow each other without a barrier, as the zero-bubble papers count: there an actor
 begins its next step as soon as it is done with this one, so a step costs the longest time from
 an actor's own first start to its own last end (`period_s`). The two differ where the actors'
@@ -45,7 +45,7 @@ class TaskTimes:
                 raise ScheduleError(f"TaskTimes needs {name} to be 0 or more, but it is {value}. Give a time.")
 
     def time_s(self, phase: Phase) -> float:
-        """How long a task of the phase runs."""
+        """Returns the seconds that a task of the phase runs."""
         return {
             Phase.FORWARD: self.forward_s,
             Phase.BACKWARD: self.input_gradient_s + self.weight_gradient_s,

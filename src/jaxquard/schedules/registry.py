@@ -1,17 +1,12 @@
 """The schedules by name, for the command line and for plans."""
 
 from jaxquard.errors import ScheduleError
-from jaxquard.schedules.dual_pipe_v import DualPipeV
-from jaxquard.schedules.eager_one_f_one_b import EagerOneFOneB
-from jaxquard.schedules.gpipe import GPipe
-from jaxquard.schedules.interleaved import Interleaved
-from jaxquard.schedules.looped import Looped
-from jaxquard.schedules.looped_bfs import LoopedBFS
-from jaxquard.schedules.one_f_one_b import OneFOneB
+from jaxquard.schedules.patterns.gpipe import GPipe
+from jaxquard.schedules.patterns.looped import Interleaved, Looped, LoopedBFS
+from jaxquard.schedules.patterns.one_f_one_b import EagerOneFOneB, OneFOneB
+from jaxquard.schedules.patterns.v_shaped import DualPipeV, ZeroBubbleV
+from jaxquard.schedules.patterns.zero_bubble import ZeroBubbleH1, ZeroBubbleH2
 from jaxquard.schedules.schedule import Schedule
-from jaxquard.schedules.zero_bubble_h1 import ZeroBubbleH1
-from jaxquard.schedules.zero_bubble_h2 import ZeroBubbleH2
-from jaxquard.schedules.zero_bubble_v import ZeroBubbleV
 
 SCHEDULES: dict[str, type[Schedule]] = {
     schedule.name: schedule
@@ -49,7 +44,7 @@ def make_schedule(name: str, *, num_stages: int, num_actors: int | None = None) 
 
     Args:
         name: a key of `SCHEDULES`, such as `1f1b`.
-        num_stages: how many stages it orders.
+        num_stages: number of stages.
         num_actors: needed by the schedules that leave it free; for the others it may be left
             out, and is checked if given.
 

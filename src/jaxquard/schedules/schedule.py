@@ -1,4 +1,4 @@
-"""What every schedule is: a few numbers, and from them the order of each actor's tasks.
+"""The base of all schedules: a few numbers, and from them the order of each actor's tasks.
 
 A schedule knows nothing of JAX. It is a value: two with the same numbers are equal, and its
 `repr` is what the user wrote, `Interleaved(8, 4)`. `check_rows` says whether the order that it
@@ -20,7 +20,7 @@ class Schedule(abc.ABC):
     """An order of tasks for each actor.
 
     Attributes:
-        num_stages: how many stages it orders; the step must have as many.
+        num_stages: number of stages; the step must have as many.
         name: its name on the command line.
 
     Example:
@@ -41,12 +41,12 @@ class Schedule(abc.ABC):
 
     @property
     def num_actors(self) -> int:
-        """How many actors share the stages; one each unless the schedule says otherwise."""
+        """Number of actors that share the stages; one each unless the schedule says otherwise."""
         return self.num_stages
 
     @property
     def splits_backward(self) -> bool:
-        """Whether some backwards run as an input gradient (I) and, later, a weight gradient (W)."""
+        """True if some backwards run as an input gradient (I) and, later, a weight gradient (W)."""
         return False
 
     def actor_of(self, stage: int) -> int:

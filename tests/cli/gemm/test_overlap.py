@@ -75,3 +75,15 @@ def test_a_wrong_name_is_said_before_a_missing_compiler(monkeypatch):
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: no GeMM algorithm is called 'foo'. Use one of: meshslice, ")
     assert run().stderr.startswith("error: compiling for a TPU needs libtpu")
+
+
+def test_a_machine_without_a_compiler_is_answered_in_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    result = run()
+    assert result.exit_code != 0
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        "error: compiling for a TPU needs libtpu, which exists for x86-64 only, but this machine is aarch64. "
+        "Use an x86-64 machine; it needs no TPU."
+    ]

@@ -152,7 +152,9 @@ def test_another_file_is_not_written_over(asked, tmp_path):
 @pytest.mark.slow
 def test_a_quick_run_for_real(tmp_path):
     words = ("cfp", "--quick", "--out", tmp_path, "--cache", tmp_path / "prices")
+    start_s = time.monotonic()
     result = run(*words)
+    measured_s = time.monotonic() - start_s
     assert result.exit_code == 0, result.output
     found = read_results(tmp_path / "cfp-quick.json")
     assert {cell.spec.model for cell in found.cells} == {"gpt", "llama", "moe"}
@@ -162,5 +164,5 @@ def test_a_quick_run_for_real(tmp_path):
         assert f'<section id="figure-{number}">' in page
     start_s = time.monotonic()
     assert run(*words).exit_code == 0
-    assert time.monotonic() - start_s < 10
+    assert time.monotonic() - start_s < measured_s / 4, "nothing is measured again"
     assert read_results(tmp_path / "cfp-quick.json") == found != Results()

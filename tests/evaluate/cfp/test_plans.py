@@ -16,6 +16,7 @@ from jaxquard.intraop.plan.predict import predict_all
 from jaxquard.intraop.plan.search_plans import SUM_SLACK
 from jaxquard.intraop.plan.segment_prices import price_segments
 from jaxquard.intraop.shardings.baselines import baselines
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.volume import volume
 from jaxquard.pricing import PriceCache
 from tests.intraop.fake_pricer import FakePricer
@@ -43,12 +44,12 @@ def analysis():
 
 @pytest.fixture(scope="module")
 def prices(analysis):
-    return price_segments(analysis, pricer=FakePricer())
+    return price_segments(StepPrograms(analysis), pricer=FakePricer())
 
 
 def test_sums_as_the_search_predicts_them(analysis, prices):
     known = [plan for plan in baselines(analysis).values() if plan.name in ("data parallel", "megatron", "volume")]
-    predicted = predict_all(analysis, prices, known, pricer=FakePricer())
+    predicted = predict_all(prices, known, pricer=FakePricer())
     for plan, prediction in zip(known, predicted, strict=True):
         found = SumPricer(analysis, prices).price(plan.assignment)
         assert found.time_s == pytest.approx(prediction.sum_s)
@@ -85,7 +86,7 @@ def test_all_strategies_of_a_layer_the_fastest_first(analysis, prices):
 def test_every_kind_of_layer_takes_its_strategies():
     """In a mixture of experts: experts with attention, and dense layers at both ends with embedding or head."""
     moe = analyse(*zoo_types("moe-tiny"))
-    priced = price_segments(moe, pricer=FakePricer())
+    priced = price_segments(StepPrograms(moe), pricer=FakePricer())
     base = baselines(moe)["volume"].assignment
     found = layer_strategies(moe, priced, bases=[base], count=None, limit_bytes=None)
     counts = [len(kind.strategies) for kind in priced.kinds.values()]
@@ -153,6 +154,7 @@ def test_an_unknown_model():
         make_step(CellSpec(model="elmo", num_layers=1, model_dim=64, batch_size=8))
 
 
+@pytest.mark.slow
 def test_depth_adds_segments_and_no_programs():
     few, many = (measure_depth(spec) for spec in depth_specs(["gpt"], [2, 5]))
     assert few.num_programs == many.num_programs
@@ -194,4 +196,4 @@ def test_equation_7_counts_every_value_at_a_border():
     """Two values enter the experts' segment, taken by different blocks: 12 pairs of choices more than with one."""
     moe = analyse(*zoo_types("moe-tiny"))
     assert equation_7(moe, batch_axis=None) == 231
-    assert price_segments(moe, pricer=FakePricer()).num_programs <= 231
+    assert price_segments(StepPrograms(moe), pricer=FakePricer()).num_programs <= 231

@@ -11,6 +11,7 @@ from jaxquard.evaluate.cfp.run.run_plans import run_plans
 from jaxquard.evaluate.cfp.run.whole_steps import COARSE, Timing
 from jaxquard.intraop.plan.search_plans import search_plans
 from jaxquard.intraop.plan.segment_prices import price_segments
+from jaxquard.intraop.shardings.programs import StepPrograms
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.steps import analyse
 
@@ -49,8 +50,8 @@ class PretendedSteps:
 @pytest.fixture(scope="module")
 def ran():
     analysis = analyse(*make_step(CellSpec(model="gpt", num_layers=2, model_dim=64, batch_size=8)))
-    prices = price_segments(analysis, pricer=FakePricer())
-    found = search_plans(analysis, prices, pricer=FakePricer(), memory_limit_bytes=None, num_finalists=2)
+    prices = price_segments(StepPrograms(analysis), pricer=FakePricer())
+    found = search_plans(prices, pricer=FakePricer(), memory_limit_bytes=None, num_finalists=2)
     others = layer_strategies(analysis, prices, bases=[found.plans[0].assignment], count=20, limit_bytes=None)
     plans = [*found.plans, *others]
     steps = PretendedSteps([plan.name for plan in plans])

@@ -32,6 +32,7 @@ def waits(body, one, other):
     return other in body[one][1]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dataflow", ["ls", "rs"])
 def test_transfers_of_ls_and_rs_run_beside_products(dataflow):
     """A pitfall of the authors' code: there, only the output-stationary loop is pipelined."""
@@ -108,8 +109,9 @@ any_product = given(
 )
 
 
+@pytest.mark.quick
 @any_product
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_some_slices_and_blocks_that_divide(**case):
     check(**case)
 

@@ -26,6 +26,7 @@ from jaxquard.gemm.cost.products import kept_bytes
 from jaxquard.gemm.layers.matmul import matmul
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, FcLayer, GemmProblem, LayerPlan, Stationary
 from tests.gemm.sized_products import sized_product
+from tests.machine_pace import machine_pace
 
 _DIMS = st.sampled_from([64, 96, 128, 192, 256, 512])
 
@@ -102,8 +103,8 @@ def test_gpt3_on_256_chips():
 def test_4096_chips_are_quick():
     start = time.process_time()
     tuning = autotune(gpt3(batch=2048), num_chips=4096)
-    # Aim: 2 s. The bound leaves room for a slower machine.
-    assert time.process_time() - start < 6
+    # Aim: 2 s.
+    assert time.process_time() - start < 6 * machine_pace()
     assert tuning.plan.mesh_shape == (256, 16)
 
 
@@ -112,7 +113,7 @@ def test_all_algorithms_on_4096_chips_are_quick():
     tuned = autotune(gpt3(batch=2048), num_chips=4096)
     for algorithm in ALGORITHMS:
         autotune(gpt3(batch=2048), "tpu-v4", 4096, algorithm, math.inf, unroll_as=tuned)
-    assert time.process_time() - start < 6
+    assert time.process_time() - start < 6 * machine_pace()
 
 
 def test_unrolling_as_a_tuning_that_is_known():

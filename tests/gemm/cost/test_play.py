@@ -28,6 +28,7 @@ from jaxquard.ir.timeline import Track
 from tests.gemm.closed_forms import product_s
 from tests.gemm.cost.play_chips import play_every_chip
 from tests.gemm.sized_products import sized_product
+from tests.machine_pace import machine_pace
 
 _CLUSTERS = {name: load_cluster(name) for name in preset_names()}
 _SIZES = st.integers(1, 64).map(lambda size: 144 * size)
@@ -250,7 +251,7 @@ def test_4096_chips_are_quick(algorithm):
     plan = autotune(problem, num_chips=4096, algorithm=algorithm, memory_limit_bytes=float("inf")).plan
     start_s = time.process_time()
     time_s, utilisation = play_plan(problem, plan, "tpu-v4")
-    # Aim: 1 s. The bound leaves room for a slower machine.
-    assert time.process_time() - start_s < 5
+    # Aim: 1 s.
+    assert time.process_time() - start_s < 5 * machine_pace()
     assert time_s > 0
     assert (0.2 if algorithm == "meshslice" else 0.0) < utilisation < 0.6

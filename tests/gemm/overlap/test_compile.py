@@ -3,7 +3,7 @@
 import pytest
 
 from jaxquard.errors import GemmError
-from jaxquard.gemm.overlap.compile import TOPOLOGIES, topology_mesh
+from jaxquard.gemm.overlap.compile import TOPOLOGIES, missing_compiler, topology_mesh
 from jaxquard.gemm.overlap.count_hidden import Overlap
 from jaxquard.gemm.overlap.report import default_sizes, overlap_report
 from jaxquard.gemm.problem import AlgorithmOptions
@@ -13,12 +13,22 @@ ALL = {dataflow: Overlap(hideable=6, hidden=6) for dataflow in ("os", "ls", "rs"
 
 @pytest.fixture
 def libtpu():
-    pytest.importorskip("libtpu")
+    missing = missing_compiler()
+    if missing is not None:
+        pytest.skip(missing)
 
 
 def test_needs_libtpu(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(GemmError, match=r"needs libtpu.*pip install 'jaxquard\[tpu\]'"):
+        topology_mesh("v5e:4x8")
+
+
+def test_other_machines_have_no_libtpu(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(GemmError, match=r"libtpu, which exists for x86-64 only, but this machine is aarch64"):
         topology_mesh("v5e:4x8")
 
 

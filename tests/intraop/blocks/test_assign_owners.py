@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 
 from jaxquard.intraop.blocks.match_backward import match_backward
-from jaxquard.intraop.shardings.crossings import find_crossing
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.shardings.layouts import StepLayouts
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import variables
 from tests.intraop.patterns import PATTERNS
 from tests.intraop.scanned_zoo import scanned_types
@@ -34,23 +34,25 @@ def check_ownership(analysis):
 def check_crossings(analysis):
     """The segments' programs are the step: all equations, each once, and what one needs another gives."""
     graph = analysis.graph
-    crossings = [find_crossing(analysis, segment) for segment in analysis.segments]
-    positions = [position for crossing in crossings for position in crossing.positions]
+    interfaces = [StepLayouts(analysis).interface(segment) for segment in analysis.segments]
+    positions = [position for interface in interfaces for position in interface.positions]
     assert sorted(positions) == list(range(len(graph.equations)))
-    given = {var for crossing in crossings for var in crossing.outputs} | set(graph.step.jaxpr.invars)
-    for crossing in crossings:
-        made = {var for position in crossing.positions for var in graph.equations[position].outvars}
-        assert given.issuperset(crossing.inputs)
-        assert made.issuperset(crossing.outputs)
-        assert made.isdisjoint(crossing.inputs)
+    given = {var for interface in interfaces for var in interface.outputs} | set(graph.step.jaxpr.invars)
+    for interface in interfaces:
+        made = {var for position in interface.positions for var in graph.equations[position].outvars}
+        assert given.issuperset(interface.inputs)
+        assert made.issuperset(interface.outputs)
+        assert made.isdisjoint(interface.inputs)
     results = {var for var in variables(graph.step.jaxpr.outvars) if var in graph.definitions}
-    assert {var for crossing in crossings for var in crossing.outputs} >= results
+    assert {var for interface in interfaces for var in interface.outputs} >= results
 
 
 def arrays_between(analysis, segment, phase):
     """The arrays of a phase that a segment takes from others."""
     graph = analysis.graph
-    found = [var for var in find_crossing(analysis, segment).inputs if var in graph.definitions and var.aval.shape]
+    found = [
+        var for var in StepLayouts(analysis).interface(segment).inputs if var in graph.definitions and var.aval.shape
+    ]
     return [var.aval.shape for var in found if graph.phases[graph.definitions[var]] is phase]
 
 
@@ -73,7 +75,7 @@ class TestZoo:
         analysis = zoo(name, remat=remat)
         assert len(layers(analysis)) == 3
         for layer in layers(analysis):
-            assert arrays_between(analysis, layer, Phase.FORWARD) == [(8, 32, 64)]
+            assert arrays_between(analysis, layer, EquationPhase.FORWARD) == [(8, 32, 64)]
 
     @pytest.mark.parametrize(
         ("name", "remat"), [*((name, False) for name in DENSE), ("gpt-tiny", True), ("llama-tiny", True)]
@@ -81,13 +83,13 @@ class TestZoo:
     def test_one_gradient_enters_a_layer(self, name, remat):
         analysis = zoo(name, remat=remat)
         for layer in layers(analysis):
-            assert arrays_between(analysis, layer, Phase.BACKWARD) == [(8, 32, 64)]
+            assert arrays_between(analysis, layer, EquationPhase.BACKWARD) == [(8, 32, 64)]
 
     def test_no_weight_crosses_where_a_checkpoint_ends_before_a_norm(self):
         """BERT norms at the end of a layer, and a block ends before a norm: both have a part of the barrier."""
         analysis = zoo("bert-tiny", remat=True)
         for layer in layers(analysis):
-            crossing = arrays_between(analysis, layer, Phase.BACKWARD)
+            crossing = arrays_between(analysis, layer, EquationPhase.BACKWARD)
             assert set(crossing) <= {(8, 32, 64), (64,)}
             assert crossing.count((64,)) <= 1
 
@@ -96,15 +98,15 @@ class TestZoo:
         analysis = analyse(*zoo_types("moe-tiny", num_layers=4))
         assert [segment.kind for segment in analysis.segments] == [0, 1, 2, 1, 2, 3]
         for segment in analysis.segments[1:]:
-            assert arrays_between(analysis, segment, Phase.FORWARD) == [(8, 32, 64)]
+            assert arrays_between(analysis, segment, EquationPhase.FORWARD) == [(8, 32, 64)]
 
     @pytest.mark.parametrize("name", ZOO)
     def test_a_gradient_leaves_a_segment_for_the_value_that_enters_it(self, name):
         analysis = zoo(name, remat=False)
         for segment in analysis.segments[1:]:
-            crossing = find_crossing(analysis, segment)
-            assert crossing.entry is not None
-            assert crossing.entry in {found.value for found in crossing.leaving}
+            interface = StepLayouts(analysis).interface(segment)
+            assert interface.entry is not None
+            assert interface.entry in {found.value for found in interface.leaving}
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))

@@ -6,8 +6,8 @@ from functools import cache
 import jax.numpy as jnp
 import pytest
 
-from jaxquard.intraop.blocks.contraction import Kind
-from jaxquard.intraop.shardings.programs import write_step
+from jaxquard.intraop.blocks.contraction import PartitionKind
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.volume import volume
 from jaxquard.models.zoo import find_model
 from jaxquard.pricing.program.lower_program import lower_program
@@ -27,18 +27,18 @@ def products_of_activations(analysis):
 
 
 def expert_parallel(analysis):
-    """Experts cut by expert, and everything else by rows."""
+    """Experts sharded by expert, and everything else by rows."""
     return {block.number: (block.names[0],) for block in analysis.blocks}
 
 
 @cache
 def compiled_experts(num_layers):
     analysis = analyse(*zoo_types("moe-tiny", num_layers=num_layers))
-    return lower_program(write_step(analysis, expert_parallel(analysis)), mesh=mesh_of(**LINE)).compile()
+    return lower_program(StepPrograms(analysis).write_step(expert_parallel(analysis)), mesh=mesh_of(**LINE)).compile()
 
 
 class TestExperts:
-    # In two layers a border lies between the blocks, in one it does not.
+    # In two layers a boundary lies between the blocks, in one it does not.
     @pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_tokens_go_to_experts_and_back_from_all_to_all(self, num_layers):
         """Twice forward and twice backward; nothing is gathered."""
@@ -67,7 +67,7 @@ class TestExperts:
         found = volume(analysis, expert_parallel(analysis))
         one_way_bytes = 4 * math.prod(DISPATCHED) / 8 * 7 / 8
         # To the experts between the blocks, and back inside the second one and what follows it.
-        assert found.moves[2, 3] == 2 * one_way_bytes
+        assert found.reshards[2, 3] == 2 * one_way_bytes
         assert found.blocks[4] == 2 * one_way_bytes
 
     def test_dispatch_follows_the_attention_and_combine_the_experts(self):
@@ -95,16 +95,16 @@ class TestExperts:
 
 
 class TestOthers:
-    def test_attention_follows_a_fused_product_in_thirds_that_is_cut_by_rows(self):
+    def test_attention_follows_a_fused_product_in_thirds_that_is_sharded_by_rows(self):
         analysis = analyse(*PATTERNS["queries, keys, values in thirds"]())
         block = analysis.blocks[0]
         outs = [analysis.graph.equations[position].outvars[0] for position in products_of_activations(analysis)]
         assert [block.choice("rows").follower_dims[out] for out in outs] == [0, 0]
-        # A cut of the columns ends where the thirds are taken apart.
+        # A partition of the columns ends where the thirds are taken apart.
         assert not block.choice("columns").follower_dims
 
     def test_a_product_without_batch_dims_is_an_input_branch(self):
-        """No dim of it cuts both operands, so it follows none."""
+        """No dim of it shards both operands, so it follows none."""
 
         def loss(params, batch):
             hidden = jnp.tanh(batch @ params["w1"])
@@ -115,12 +115,12 @@ class TestOthers:
         assert [choice.follower_dims for choice in analysis.blocks[0].choices] == [{}] * 3
         check_step(step, args, analysis, [random_assignment(analysis, 1)], mesh=mesh_of(x=8))
 
-    def test_the_batch_dim_at_which_a_cut_arrives_is_taken(self):
-        """Of the batch dims a and b, the one along which the block is cut."""
+    def test_the_batch_dim_at_which_a_partition_arrives_is_taken(self):
+        """Of the batch dims a and b, the one along which the block is sharded."""
 
         def loss(params, batch):
             hidden = jnp.einsum("abd,de->abe", batch, params["w1"])
-            # A sum that ends the block under one of its cuts.
+            # A sum that ends the block under one of its partitions.
             hidden = hidden - hidden.mean(-1, keepdims=True)
             mixed = jnp.einsum("abe,abf->abef", hidden, jnp.tanh(hidden))
             return jnp.sum(jnp.einsum("abef,fg->abeg", mixed, params["w2"]) ** 2)
@@ -130,6 +130,6 @@ class TestOthers:
         (product,) = products_of_activations(analysis)
         (out,) = analysis.graph.equations[product].outvars
         rows = analysis.blocks[0].choice("rows")
-        assert rows.kind is Kind.ROWS
-        assert rows.follower_dims[out] == rows.cuts[0].out_dim == 1
+        assert rows.kind is PartitionKind.ROWS
+        assert rows.follower_dims[out] == rows.partitions[0].out_dim == 1
         check_step(step, args, analysis, [random_assignment(analysis, 0)], mesh=mesh_of(x=8))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import match_backward
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import evaluate, make_jaxpr
 from tests.intraop.patterns import PATTERNS
@@ -28,7 +28,7 @@ def backward_products(graph):
         position
         for position, equation in enumerate(graph.equations)
         if equation.primitive.name == "dot_general"
-        and graph.phases[position] is Phase.BACKWARD
+        and graph.phases[position] is EquationPhase.BACKWARD
         and graph.first(equation.outvars[0]) is equation.outvars[0]
     ]
 
@@ -137,7 +137,7 @@ def test_a_product_of_a_value_with_itself_has_two_gradients():
     check_dims(graph, matches)
 
 
-def test_weights_used_in_two_products_are_told_apart_by_their_data():
+def test_weights_used_in_two_products_are_distinguished_by_their_data():
     def loss(params, batch):
         return jnp.sum(jnp.tanh(jnp.tanh(batch @ params) @ params))
 

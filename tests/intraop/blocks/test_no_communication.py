@@ -1,8 +1,8 @@
 """Inside a block nothing is communicated (CFP, section 3.1).
 
-A block is compiled alone under each of its choices, its inputs and outputs cut as the choice says. In its program only
-the first contractions may be summed, where what they contract is cut; in that of its gradients also the gradients of
-inputs that every device has whole.
+A block is compiled alone under each of its choices, its inputs and outputs sharded as the choice says. In its program
+only the first contractions may be summed, where their contracted dim is sharded; in that of its gradients also the
+gradients of inputs that are replicated.
 """
 
 import math
@@ -15,10 +15,10 @@ import pytest
 from jax.extend import core
 from jax.sharding import PartitionSpec
 
-from jaxquard.intraop.blocks.contraction import Kind
+from jaxquard.intraop.blocks.contraction import PartitionKind
 from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.shardings.layouts import make_spec
-from jaxquard.intraop.shardings.programs import write_segments
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import close, is_var, make_jaxpr, new_var
 from jaxquard.pricing.program.lower_program import lower_program
@@ -82,7 +82,7 @@ def block_program(analysis, block, choice):
 
 
 def gradient_program(program):
-    """The gradients by all inputs that have one, given those of the outputs, cut as these are."""
+    """The gradients by all inputs that have one, given those of the outputs, sharded as these are."""
     closed = program.jaxpr
     floats = [place for place, aval in enumerate(closed.in_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
     smooth = [place for place, aval in enumerate(closed.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
@@ -110,14 +110,14 @@ def gradient_program(program):
 
 
 def sums_of_contractions(block, choice):
-    if choice.kind is not Kind.CONTRACTED:
+    if choice.kind is not PartitionKind.CONTRACTED:
         return Counter()
     return Counter(("all-reduce", math.prod(seed.equation.outvars[0].aval.shape)) for seed in block.seeds)
 
 
 def sums_of_gradients(program, choice):
-    """Of what is whole while the outputs are cut. A part of it is summed where the rest of it follows from that."""
-    if choice.kind is Kind.CONTRACTED:
+    """Of what is whole while the outputs are sharded. A part of it is summed where the rest of it follows from that."""
+    if choice.kind is PartitionKind.CONTRACTED:
         return Counter()
     return Counter(
         ("all-reduce", math.prod(aval.shape))
@@ -134,7 +134,7 @@ def check_blocks(analysis, blocks, *, with_gradients):
             allowed = sums_of_contractions(block, choice)
             found = collectives(lower_program(program, mesh=mesh).compile())
             assert not found - allowed, f"{program.name}: {found}"
-            if choice.kind is Kind.CONTRACTED:
+            if choice.kind is PartitionKind.CONTRACTED:
                 assert found, f"{program.name} needs a sum"
             if with_gradients:
                 found = collectives(lower_program(gradient_program(program), mesh=mesh).compile())
@@ -152,7 +152,7 @@ def in_segments_of_one_block(name):
 def in_the_step(analysis, segment, choice):
     """The collectives of a block's own equations of the step: forward, backward, gradient sums and update."""
     (block,) = segment.blocks
-    program = write_segments(analysis, [segment], {block: (choice,)})
+    program = StepPrograms(analysis).write_segments([segment], {block: (choice,)})
     return collectives(lower_program(program, mesh=mesh_of(**LINE)).compile()), program
 
 
@@ -162,7 +162,7 @@ class TestOwnBackward:
     @pytest.mark.parametrize(
         "name", ["gpt-tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert-tiny", "llama-tiny"))]
     )
-    def test_cut_by_rows_each_weight_is_summed_once_and_nothing_else(self, name):
+    def test_sharded_by_rows_each_weight_is_summed_once_and_nothing_else(self, name):
         """Whichever block's segment the sum stands in: that of BERT's positions is in the one after."""
         analysis, found, weights = in_segments_of_one_block(name), Counter(), Counter()
         for segment in analysis.segments:
@@ -174,7 +174,7 @@ class TestOwnBackward:
         assert found == weights
         assert weights.total() > 10
 
-    def test_cut_otherwise_the_gradient_of_the_input_or_the_product_is(self):
+    def test_sharded_otherwise_the_gradient_of_the_input_or_the_product_is(self):
         """In the layer's blocks; before the first, third and last product of a GPT stands a norm, which sums too."""
         analysis = in_segments_of_one_block("gpt-tiny")
         hidden, inner = 8 * 32 * 64, 8 * 32 * 256
@@ -216,8 +216,8 @@ def test_what_else_users_write_communicates_nothing_inside_blocks(name):
     check_blocks(analysis, analysis.blocks, with_gradients=True)
 
 
-def test_a_block_that_is_cut_otherwise_than_it_says_is_found_out():
-    """The check itself: a product whose result is wanted whole, from operands that are cut."""
+def test_a_block_that_is_sharded_otherwise_than_it_says_is_found_out():
+    """The check itself: a product whose result is wanted whole, from operands that are sharded."""
     analysis = analyse(*PATTERNS["mlp"]())
     block = analysis.blocks[0]
     choice = block.choice("columns")

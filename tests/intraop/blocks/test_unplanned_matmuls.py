@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.intraop.blocks.unplanned_matmuls import frozen_products, unseen_products
+from jaxquard.intraop.blocks.unplanned_matmuls import frozen_matmuls, unplanned_matmuls
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.segments.analysis_text import analysis_text
 from tests.intraop.fake_pricer import FakePricer
@@ -42,15 +42,15 @@ def in_a_while(params, batch):
 
 def notes(loss):
     found = search_sharding(sgd(loss), ARGS, mesh=mesh_of(x=8), pricer=FakePricer(), num_finalists=0)
-    return [note for note in found.notes if note.startswith("products not seen")]
+    return [note for note in found.notes if note.startswith("matrix products not planned")]
 
 
 def test_a_scan_over_time_a_branch_and_a_while_are_named_with_their_lines():
     for loss, name in ((over_time, "scan"), (in_a_branch, "cond"), (in_a_while, "while")):
         (note,) = notes(loss)
         line = next(count for count, text in enumerate(LINES, 1) if f"lax.{name}" in text)
-        assert f"not planned: inside `{name}` at test_unseen_products.py:{line}" in note
-        assert "They run as the compiler likes" in note
+        assert f"not planned: inside `{name}` at test_unplanned_matmuls.py:{line}" in note
+        assert "The compiler shards them" in note
 
 
 def lora(base, adapters, batch):
@@ -63,20 +63,20 @@ def lora(base, adapters, batch):
 
 def test_weights_that_are_not_trained_and_come_as_data_are_named():
     base, adapters = weights(w=(64, 32)), weights(a=(32, 8), b=(8, 64))
-    (note,) = frozen_products(analyse(lora, (base, adapters, inputs(16, 32))).graph)
+    (note,) = frozen_matmuls(analyse(lora, (base, adapters, inputs(16, 32))).graph)
     begin = "products with argument 0['w'] or argument 2 are not planned, 73% of the forward's: the step does not"
     assert note.startswith(begin)
     bound = partial(lora, base)
-    assert frozen_products(analyse(bound, (adapters, inputs(16, 32))).graph) == ()
+    assert frozen_matmuls(analyse(bound, (adapters, inputs(16, 32))).graph) == ()
     assert len(analyse(bound, (adapters, inputs(16, 32))).blocks) > 1
 
 
-def test_the_weight_is_told_where_the_other_side_is_computed():
+def test_the_weight_is_named_where_the_other_side_is_computed():
     def step(base, adapters, batch):
         return lora(base, adapters, jnp.tanh(base["u"] @ batch.T).T)
 
     base, adapters = weights(w=(64, 32), u=(32, 32)), weights(a=(32, 8), b=(8, 64))
-    (note,) = frozen_products(analyse(step, (base, adapters, inputs(16, 32))).graph)
+    (note,) = frozen_matmuls(analyse(step, (base, adapters, inputs(16, 32))).graph)
     assert note.startswith("products with argument 0['w'] and 1 other are not planned")
 
 
@@ -87,17 +87,17 @@ def test_a_weight_that_is_used_twice_and_a_product_with_itself_are_named_once():
         loss = lambda adapters: jnp.mean((batch @ adapters["a"]) ** 2) * gram * twice  # noqa: E731
         return jax.tree.map(lambda leaf, grad: leaf - grad, adapters, jax.grad(loss)(adapters))
 
-    (note,) = frozen_products(analyse(step, (weights(w=(32, 32)), weights(a=(32, 8)), inputs(64, 32))).graph)
+    (note,) = frozen_matmuls(analyse(step, (weights(w=(32, 32)), weights(a=(32, 8)), inputs(64, 32))).graph)
     assert note.startswith("products with argument 2 and 1 other are not planned")
 
 
 def test_queries_and_keys_are_no_such_weights():
     for name in ("queries, keys, values minor", "mlp", "cross attention"):
-        assert frozen_products(analyse(*PATTERNS[name]()).graph) == ()
+        assert frozen_matmuls(analyse(*PATTERNS[name]()).graph) == ()
 
 
 def test_the_analysis_says_so_too():
-    assert "\n\nnote: products not seen, so not planned: inside `scan`" in analysis_text(analyse(sgd(over_time), ARGS))
+    assert "\n\nnote: matrix products not planned: inside `scan`" in analysis_text(analyse(sgd(over_time), ARGS))
 
 
 def test_what_was_opened_and_branches_without_products_are_not():
@@ -106,7 +106,7 @@ def test_what_was_opened_and_branches_without_products_are_not():
 
     assert not notes(guarded)
     for step, args in (PATTERNS["mlp"](), *(OPENED[name]() for name in ("adam with clipping", "scan in scan"))):
-        assert not unseen_products(analyse(step, args).graph.equations)
+        assert not unplanned_matmuls(analyse(step, args).graph.equations)
 
 
 def test_many_places_are_counted():
@@ -122,4 +122,4 @@ def test_many_places_are_counted():
 
     (note,) = notes(many)
     assert note.count("`cond` at") == 4
-    assert ", 1 more. They run" in note
+    assert ", 1 more. The compiler" in note

@@ -2,22 +2,21 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.segments.strategies import segment_strategies
-from jaxquard.intraop.shardings import crossings, layouts
+from jaxquard.intraop.shardings import layouts
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.intraop.shardings.programs import write_segments
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing.program.fingerprint import Fingerprints
 from tests.intraop.fake_pricer import FakePricer
-from tests.intraop.steps import analyse, mesh_of, zoo_types
+from tests.intraop.steps import mesh_of, zoo_types
 
 
 class KeepingPricer(FakePricer):
@@ -36,17 +35,17 @@ class KeepingPricer(FakePricer):
 def counted(monkeypatch):
     """How often each segment was looked at, and laid out under each choice of its blocks."""
     found = Counter()
-    find, lay_out = crossings._find_crossing, layouts._lay_out
+    find, lay_out = layouts.find_interface, layouts._lay_out
 
-    def find_counted(analysis, segment):
-        found["crossing", segment] += 1
-        return find(analysis, segment)
+    def find_counted(graph, owners, boundary_values, segment):
+        found["interface", segment] += 1
+        return find(graph, owners, boundary_values, segment)
 
-    def lay_out_counted(analysis, assignment, *, segment, storage):
+    def lay_out_counted(analysis, assignment, segment, *, interface, storage):
         found["layouts", segment, tuple(assignment[block] for block in segment.blocks), storage] += 1
-        return lay_out(analysis, assignment, segment=segment, storage=storage)
+        return lay_out(analysis, assignment, segment, interface=interface, storage=storage)
 
-    monkeypatch.setattr(crossings, "_find_crossing", find_counted)
+    monkeypatch.setattr(layouts, "find_interface", find_counted)
     monkeypatch.setattr(layouts, "_lay_out", lay_out_counted)
     return found
 
@@ -76,25 +75,18 @@ def test_strategies_of_a_segment_share_its_jaxpr():
 @pytest.mark.parametrize("name", ["gpt-tiny", "moe-tiny"])
 def test_a_program_does_not_depend_on_those_written_before(name):
     step, args = zoo_types(name)
-    traced = trace_step(step, args)
-    used = analyse_step(traced, axes={"x": 2, "y": 4})
+    analysis = analyse_step(trace_step(step, args), axes={"x": 2, "y": 4})
+    used = StepPrograms(analysis)
     chooser = random.Random(0)
-    segment = used.segments[1]
+    segment = analysis.segments[1]
     keys = Fingerprints()
-    for strategy in chooser.sample(segment_strategies(segment, blocks=used.blocks, axes=used.axes), 4):
+    for strategy in chooser.sample(segment_strategies(segment, blocks=analysis.blocks, axes=analysis.axes), 4):
         assignment = dict(zip(segment.blocks, strategy, strict=True))
-        fresh = analyse_step(traced, axes={"x": 2, "y": 4})
+        fresh = StepPrograms(analysis)
         for storage in Storage:
-            again, first = (write_segments(one, [segment], assignment, storage=storage) for one in (used, fresh))
+            again, first = (one.write_segments([segment], assignment, storage=storage) for one in (used, fresh))
             assert keys.key(again) == keys.key(first) is not None
-    for plan in baselines(used).values():
-        fresh = analyse_step(traced, axes={"x": 2, "y": 4})
+    for plan in baselines(analysis).values():
+        fresh = StepPrograms(analysis)
         again, first = (write_whole_step(one, plan.assignment, storage=plan.storage) for one in (used, fresh))
         assert keys.key(again) == keys.key(first) is not None
-
-
-def test_another_analysis_derives_for_itself():
-    analysis = analyse(*zoo_types("gpt-tiny"))
-    crossings.find_crossing(analysis, analysis.segments[0])
-    assert analysis.memo
-    assert not replace(analysis, blocks=analysis.blocks).memo

@@ -26,7 +26,7 @@ def test_a_model_is_searched_saved_and_trained(tmp_path):
     step, (state, batch) = zoo_step("gpt-tiny", num_layers=1, dropout_rate=0.1)
     found = search(step, (state, batch), mesh_of(x=8))
     assert len(found.segments) > 1
-    assert not [note for note in found.notes if note.startswith("set aside")]
+    assert not [note for note in found.notes if note.startswith("failed")]
     found.save(tmp_path / "plan.json")
     plan = jq.load_sharding(tmp_path / "plan.json")
     assert plan.choices == found.choices

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxquard.intraop.blocks.unplanned_matmuls import unseen_products
+from jaxquard.intraop.blocks.unplanned_matmuls import unplanned_matmuls
 from tests.intraop.same_numbers import check_step
 from tests.intraop.steps import analyse, inputs, mesh_of, names_of, random_assignment, sgd, weights
 
@@ -62,7 +62,7 @@ def test_printing_in_a_checkpoint():
     owned = zip(analysis.owners, analysis.graph.equations, strict=True)
     printing = [owner for owner, equation in owned if equation.primitive.name == "debug_print"]
     assert printing
-    assert set(printing) == {0}, "it is told the rows of the first product"
+    assert set(printing) == {0}, "it prints the rows of the first product"
 
 
 def test_a_scanned_model_whose_flag_comes_back_as_a_number():
@@ -86,7 +86,7 @@ def test_a_product_with_a_number():
 @pytest.mark.parametrize("sizes", [(32, 100, 256, 256), (32, 100, 64, 64)])
 @pytest.mark.parametrize("batch_size", [64, 6])
 def test_a_product_that_does_not_divide_takes_no_others_into_its_block(sizes, batch_size):
-    """On 8 devices nothing but the rows, or the sum, of the first can be cut; the others have choices of their own."""
+    """On 8 devices the first can be sharded by its rows, or its sum, alone; the others have choices of their own."""
     params = weights(**{f"w{n}": shape for n, shape in enumerate(itertools.pairwise(sizes))})
 
     def loss(params, x):
@@ -99,7 +99,7 @@ def test_a_product_that_does_not_divide_takes_no_others_into_its_block(sizes, ba
     assert names_of(analysis) == [(*rows, "contracted"), (*rows, "columns"), (*rows, "columns", "contracted")]
 
 
-def test_products_of_one_input_that_do_not_divide_alike_keep_their_own_cuts():
+def test_products_of_one_input_that_do_not_divide_alike_keep_their_own_partitions():
     def loss(params, x):
         return jnp.mean((jax.nn.gelu(x @ params["up"]) @ params["down"] + x @ params["skip"]) ** 2)
 
@@ -111,7 +111,7 @@ def test_products_of_one_input_that_do_not_divide_alike_keep_their_own_cuts():
     ]
 
 
-def test_products_of_one_input_with_no_cut_in_common():
+def test_products_of_one_input_with_no_partition_in_common():
     def loss(params, x):
         first = jnp.einsum("bsd,de->bse", x, params["features"])
         second = jnp.einsum("bsd,st->btd", x, params["places"])
@@ -137,7 +137,7 @@ def test_products_by_ragged_groups_are_named():
         return jnp.mean(lax.ragged_dot(x @ params["w"], params["experts"], groups) ** 2)
 
     args = weights(w=(32, 64), experts=(4, 64, 64)), inputs(16, 32)
-    (note,) = unseen_products(analyse(sgd(loss), args).graph.equations)
+    (note,) = unplanned_matmuls(analyse(sgd(loss), args).graph.equations)
     assert "not planned: `ragged_dot_general` at test_odd_steps.py" in note
 
 

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.plan.place_leaves import LeafPlacer
+from jaxquard.intraop.plan.call_arguments import LeafPlacer
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.same_numbers import check_same
@@ -32,35 +32,35 @@ def plan():
 
 
 @pytest.fixture
-def newcomers(monkeypatch):
+def new_leaves(monkeypatch):
     """How many leaves were new, call by call."""
-    found, original = [], LeafPlacer.newcomers
+    found, original = [], LeafPlacer.new_leaves
 
     def count(self, leaves):
         places = original(self, leaves)
         found.append(len(places))
         return places
 
-    monkeypatch.setattr(LeafPlacer, "newcomers", count)
+    monkeypatch.setattr(LeafPlacer, "new_leaves", count)
     return found
 
 
-def test_in_a_loop_it_is_the_batch_alone(plan, newcomers):
+def test_in_a_loop_it_is_the_batch_alone(plan, new_leaves):
     step, state, wanted = plan.apply(train), plan.shard(make_state()), make_state()
     for number in range(5):
         batch = np.asarray(inputs(8, 16)) + number
         state, value = step(state, batch)
         wanted, expected = jax.jit(train)(wanted, batch)
         check_same((state, value), (wanted, expected))
-    assert newcomers == [4, 4, 1, 1, 1]
+    assert new_leaves == [4, 4, 1, 1, 1]
 
 
-def test_a_batch_that_lies_as_the_last_one_did_is_not_new(plan, newcomers):
+def test_a_batch_that_lies_as_the_last_one_did_is_not_new(plan, new_leaves):
     step, state = plan.apply(train), plan.shard(make_state())
     batch = jax.device_put(inputs(8, 16), NamedSharding(mesh_of(x=8), plan.specs["argument 1"]))
     for _ in range(4):
         state, _ = step(state, batch)
-    assert newcomers == [4, 3, 0, 0]
+    assert new_leaves == [4, 3, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_another_type_is_refused_in_any_call(plan):
     step(state, inputs(8, 16))
 
 
-def test_inside_of_another_program_nothing_is_remembered(plan, newcomers):
+def test_inside_of_another_program_nothing_is_remembered(plan, new_leaves):
     step, batch, wanted = plan.apply(train), inputs(8, 16), make_state()
     state = plan.shard(make_state())
 
@@ -108,9 +108,9 @@ def test_inside_of_another_program_nothing_is_remembered(plan, newcomers):
         wanted = jax.jit(train)(wanted, batch)[0]
     jax.eval_shape(lambda batch: step(state, batch), batch)
     check_same(twice(state), wanted)
-    newcomers.clear()
+    new_leaves.clear()
     check_same(step(step(state, batch)[0], batch)[0], wanted)
-    assert newcomers[0] == 4
+    assert new_leaves[0] == 4
 
 
 @pytest.mark.parametrize("donate", [True, False])

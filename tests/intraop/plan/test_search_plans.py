@@ -1,4 +1,4 @@
-"""Which plans are looked at more closely, and what a user is told whose step has none."""
+"""The plans that are priced again, and the error for a step that has none."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from jaxquard.intraop.plan.finalists import choose_finalists
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
 from jaxquard.intraop.search.chain import search_chain
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.pricing import Failure, FailureReason, Price
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.patterns import PATTERNS
@@ -48,10 +49,10 @@ def message(step, args, pricer, limit=None):
 
 
 class TestNothingRuns:
-    def test_each_reason_is_told_once(self):
+    def test_each_reason_is_given_once(self):
         said = message(*PATTERNS["mlp"](), FakePricer(fails=lambda name: name.startswith("segment 0")))
         assert said == (
-            "segment 0 of 1 needs a strategy with a finite time, but all of them were set aside. They failed with: out "
+            "segment 0 of 1 needs a strategy with a finite time, but all of them failed. They failed with: out "
             "of memory (it is said to be too large). Use more devices, or a smaller batch."
         )
 
@@ -66,7 +67,7 @@ class TestNothingRuns:
         assert said.endswith("They failed with: does not lower (no rule for segment 1).")
 
     def test_of_reshards(self):
-        """The embedding is cut by rows and the layers are not, so there is a reshard between them."""
+        """The embedding is sharded by rows and the layers are not, so there is a reshard between them."""
 
         def fails(name):
             has_rows = "rows" in name
@@ -74,10 +75,10 @@ class TestNothingRuns:
             return not runs.get(name[:10], False)
 
         said = message(*zoo_types("gpt-tiny", num_layers=2), FailingPricer(fails=fails))
-        assert "segment 1 of 4 cannot be entered: every reshard from segment 0 to it was set aside. They" in said
+        assert "segment 1 of 4 cannot be entered: every reshard from segment 0 to it failed. They" in said
         assert said.endswith("They failed with: does not lower (no rule for reshard f).")
 
-    def test_only_the_first_few_are_told(self):
+    def test_only_the_first_few_are_given(self):
         class Talkative(FakePricer):
             def _price(self, name):
                 return Failure(name=name, reason=FailureReason.NO_RUN, message=name)
@@ -112,8 +113,8 @@ class TestNothingFits:
             "num_finalists looks at more of them."
         )
 
-    def test_the_least_is_of_all_ways_to_keep_state(self):
-        """As used, 30 is the least, and a quarter of it with the state in parts."""
+    def test_the_minimum_is_of_all_ways_to_keep_state(self):
+        """As used, 30 is the minimum, and a quarter of it with the state in parts."""
         pricer = ScaledPricer(lambda name: 0.25 if "zero 3" in name else 1)
         said = message(*PATTERNS["mlp"](), pricer, 6)
         assert said == (
@@ -150,10 +151,10 @@ def test_a_search_that_gave_up_its_proof_says_so(monkeypatch):
 def test_finalists_vary_all_kinds_of_layers():
     """An MoE model has layers with experts and layers without."""
     analysis = analyse_model("moe-tiny")
-    prices = price_segments(analysis, pricer=FakePricer())
-    chain = make_chain(analysis, prices)
+    prices = price_segments(StepPrograms(analysis), pricer=FakePricer())
+    chain = make_chain(prices)
     best = search_chain(chain, memory_limit_bytes=None).best
-    found = choose_finalists(analysis, prices, chain, best, memory_limit_bytes=None, count=8)
+    found = choose_finalists(prices, chain, best, memory_limit_bytes=None, count=8)
     layers = {kind for kind, priced in prices.kinds.items() if len(priced.strategies) >= 27}
     varied = {
         segment.kind

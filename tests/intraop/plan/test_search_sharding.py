@@ -38,8 +38,9 @@ class TestAnswer:
         found = search(*zoo_types("moe-tiny"), mesh)
         assert [names for names in found.choices if names != ("columns",)] == [("batch 0",)] * 2
 
+    @pytest.mark.quick
     @pytest.mark.parametrize("limit", [90, 75, 60, 47, 30])
-    def test_a_memory_limit_is_kept_at_the_least_cost(self, mesh, limit):
+    def test_a_memory_limit_is_kept_at_the_minimum_cost(self, mesh, limit):
         """A step down in memory saves 10 bytes and costs a millisecond, in any block."""
         prices = FakePricer(
             times_ms={"rows": 1, "columns": 2, "contracted": 3, "scattered": 9},
@@ -62,13 +63,14 @@ class TestAnswer:
         step, args = zoo_types("llama-tiny")
         assert search(step, args, mesh) == search(step, args, mesh)
 
-    def test_rivals_are_priced_alike(self, mesh):
+    def test_baselines_are_priced_alike(self, mesh):
         found = search(*PATTERNS["mlp"](), mesh)
-        rivals = {rival.name: rival for rival in found.rivals}
-        assert rivals["data parallel"].time_s == pytest.approx(9e-3)
-        assert rivals["data parallel"].size_bytes == 90
-        assert all(rival.time_s >= found.time_s - 1e-12 for rival in found.rivals)
+        baselines = {baseline.name: baseline for baseline in found.baselines}
+        assert baselines["data parallel"].time_s == pytest.approx(9e-3)
+        assert baselines["data parallel"].size_bytes == 90
+        assert all(baseline.time_s >= found.time_s - 1e-12 for baseline in found.baselines)
 
+    @pytest.mark.slow
     def test_programs_are_those_of_unique_segments(self, mesh):
         whole, few, many = FakePricer(), FakePricer(), FakePricer()
         plans = [
@@ -95,7 +97,7 @@ class TestAnswer:
         assert of_96 == of_5
         assert of_96[0] == of_4[0] == 105
 
-    def test_two_axes_cut_rows_on_the_outer_one(self):
+    def test_two_axes_shard_rows_on_the_outer_one(self):
         found = search(*zoo_types("gpt-tiny"), mesh_of(data=2, model=4))
         assert set(found.choices) == {("rows", "columns")}
 
@@ -130,27 +132,27 @@ class TestAnswer:
         assert free.num_programs > held.num_programs
 
     def test_a_baseline_that_was_not_searched_among_may_be_chosen(self):
-        """Megatron cuts columns on the last axis, on which the search was told to cut rows."""
+        """Megatron shards columns on the last axis, on which the search always shards rows."""
         prices = FakePricer(times_ms=TIMES_MS | {"rows/columns": 0.1, "rows/contracted": 0.1})
         found = search(*PATTERNS["mlp"](), mesh_of(data=2, model=4), batch_axis="model", pricer=prices)
         assert found.choices == (("rows", "columns"), ("rows", "contracted"), ("rows", "columns"))
-        assert {rival.name: rival.time_s for rival in found.rivals}["megatron"] == found.time_s
+        assert {baseline.name: baseline.time_s for baseline in found.baselines}["megatron"] == found.time_s
 
-    def test_progress_is_told(self, mesh):
-        told = []
-        search(*PATTERNS["mlp"](), mesh, on_progress=told.append)
-        assert told
-        assert told[0].total == 27
+    def test_progress_is_reported(self, mesh):
+        reported = []
+        search(*PATTERNS["mlp"](), mesh, on_progress=reported.append)
+        assert reported
+        assert reported[0].total == 27
 
 
 class TestFailures:
-    def test_a_candidate_that_fails_is_set_aside_and_named(self, mesh):
+    def test_a_candidate_that_fails_is_rejected_and_named(self, mesh):
         prices = FakePricer(fails=lambda name: name == "segment 0: columns columns columns")
         found = search(*PATTERNS["mlp"](), mesh, pricer=prices)
         assert found.choices != (("columns",),) * 3
         assert found.time_s == pytest.approx(7e-3)
         assert found.notes == (
-            "set aside: segment 0: columns columns columns: out of memory (it is said to be too large)",
+            "failed: segment 0: columns columns columns: out of memory (it is said to be too large)",
         )
         assert "columns columns columns: out of memory" in str(found)
 
@@ -187,7 +189,7 @@ class TestBadInput:
 
     def test_no_finalists_leave_the_baselines(self, mesh):
         found = search(*PATTERNS["mlp"](), mesh, num_finalists=0)
-        assert found.time_s == min(rival.time_s for rival in found.rivals)
+        assert found.time_s == min(baseline.time_s for baseline in found.baselines)
 
     @pytest.mark.parametrize(("args", "kind"), [({"a": 1}, "dict"), (inputs(8, 8), "ndarray"), (None, "NoneType")])
     def test_arguments_that_are_no_tuple(self, mesh, args, kind):
@@ -297,7 +299,7 @@ class TestBadInput:
         found = search(sgd(loss), (weights(w1=(32, 64)), inputs(16, 32)), mesh)
         assert "operations without a rule, not partitioned: pure_callback" in str(found)
 
-    def test_a_step_that_returns_no_state_is_told_so(self, mesh):
+    def test_a_step_that_returns_no_state_gets_a_note(self, mesh):
         step = lambda params, batch: jnp.sum((batch @ params["w"]) ** 2)  # noqa: E731
         found = search(step, (weights(w=(16, 32)), inputs(8, 16)), mesh)
         assert "note: no argument is state: none comes back" in str(found)

@@ -49,7 +49,7 @@ class TestRoundTrip:
         step, args = PATTERNS["mlp"]()
         prices = FakePricer(fails=lambda name: "zero 3" in name)
         mesh = mesh_of(data=2, model=4)
-        found = search_sharding(step, args, mesh=mesh, pricer=prices, batch_axis=None)
+        found = search_sharding(step, args, mesh=mesh, pricer=prices, every_combination=True)
         found.save(str(tmp_path / "plan.json"))
         assert load_sharding(tmp_path / "plan.json") == found
         assert any(isinstance(entry, tuple) for spec in found.specs.values() for entry in spec)
@@ -72,7 +72,7 @@ class TestApply:
             placed, value = sharded(placed, batch)
             wanted, wanted_value = jax.jit(step)(wanted, batch)
             check_same((placed, value), (wanted, wanted_value))
-        # Columns everywhere, so all weights are cut along their last dim.
+        # Columns everywhere, so all weights are sharded along their last dim.
         assert placed["w1"].sharding.is_equivalent_to(
             NamedSharding(mesh_of(x=8), PartitionSpec(None, "x")), placed["w1"].ndim
         )
@@ -221,7 +221,7 @@ class TestRefused:
         content["segments"][0]["strategy"][0] = names
         saved.write_text(json.dumps(content))
         step, args = PATTERNS["mlp"]()
-        with pytest.raises(ShardingError, match=r"the plan cuts block 0 by .*rows, columns, contracted.*Search again"):
+        with pytest.raises(ShardingError, match=r"the plan shards block 0 by .*rows, columns, contracted.*Search"):
             load_sharding(saved).apply(step)(*args)
 
     def test_another_mesh(self, found):
@@ -289,7 +289,7 @@ class TestRefused:
             found.apply(sgd(loss, rate=0.2))(*args)
 
     def test_a_step_that_calls_back_with_another_operation(self, mesh):
-        """What is called back cannot be told from another function; the operations can."""
+        """A callback cannot be distinguished from another function; the operations can."""
 
         def step_of(operation):
             def loss(params, batch):
@@ -361,6 +361,41 @@ class TestRefused:
             found.shard(params, batch[:1])
 
 
+class TestOlderFiles:
+    """A plan of an earlier version, which called baselines rivals and the fingerprint the step."""
+
+    @pytest.fixture
+    def older(self):
+        return Path(__file__).parent / "saved" / "plan_with_rivals.json"
+
+    def test_it_loads_and_prints(self, older):
+        plan = load_sharding(older)
+        text = str(plan)
+        assert text.startswith("sharding over data=2 x model=4: 12.00 ms a step")
+        assert "megatron, sequence parallel  18.00 ms  1.50" in text
+        assert "zero 3                       no price  -" in text
+        assert "note: set aside: segment 0 and 1: rows/rows, rows/rows rows/rows, zero 3: out of memory" in text
+
+    def test_it_has_every_part(self, older):
+        content, plan = json.loads(older.read_text()), load_sharding(older)
+        assert [baseline.name for baseline in plan.baselines] == [rival["name"] for rival in content["rivals"]]
+        assert plan.fingerprint.key == content["step"]["key"]
+        assert plan.choices == (("columns", "columns"),) * 3
+        assert plan.specs["argument 0['w1']"] == PartitionSpec(None, ("data", "model"))
+
+    def test_saved_again_it_is_the_same_plan(self, older, tmp_path):
+        plan = load_sharding(older)
+        plan.save(str(tmp_path / "plan.json"))
+        assert load_sharding(tmp_path / "plan.json") == plan
+        assert "rivals" not in (tmp_path / "plan.json").read_text()
+
+    def test_but_not_with_baselines_under_both_names(self, older, tmp_path):
+        content = json.loads(older.read_text())
+        (tmp_path / "plan.json").write_text(json.dumps(content | {"baselines": content["rivals"]}))
+        with pytest.raises(ShardingError, match=r"is no whole plan: plan has the unknown key (rivals|baselines)"):
+            load_sharding(tmp_path / "plan.json")
+
+
 class TestFiles:
     def test_no_file(self, tmp_path):
         with pytest.raises(ShardingError, match=r"nowhere\.json cannot be read as a plan"):
@@ -386,7 +421,7 @@ class TestFiles:
         whole = json.loads(saved.read_text())
         for field in set(whole) - {"schema"}:
             saved.write_text(json.dumps({name: value for name, value in whole.items() if name != field}))
-            with pytest.raises(ShardingError, match=f"is no whole plan: KeyError.'{field}'.. Search again."):
+            with pytest.raises(ShardingError, match=f"is no whole plan: plan lacks the key {field}.*Search again."):
                 load_sharding(saved)
 
     @pytest.mark.parametrize(
@@ -400,15 +435,15 @@ class TestFiles:
     def test_a_plan_of_another_version_of_jax_that_traces_otherwise(self, saved):
         step, args = PATTERNS["mlp"]()
         whole = json.loads(saved.read_text())
-        assert whole["step"]["jax_version"] == jax.__version__
-        whole["step"] |= {"jax_version": "0.4.1", "key": "another"}
+        assert whole["fingerprint"]["jax_version"] == jax.__version__
+        whole["fingerprint"] |= {"jax_version": "0.4.1", "key": "another"}
         saved.write_text(json.dumps(whole))
         with pytest.raises(ShardingError, match=r"its operations are others; but it was traced with JAX 0\.4\.1, and"):
             load_sharding(saved).apply(step)(*args)
 
     @pytest.mark.parametrize(
-        "field", ["step", "axes", "segments", "specs", "time_s", "size_bytes", "num_programs", "sum_s", "storage",
-                  "rivals", "frontier"]
+        "field", ["fingerprint", "axes", "segments", "specs", "time_s", "size_bytes", "num_programs", "sum_s",
+                  "storage", "baselines", "frontier"]
     )  # fmt: skip
     @pytest.mark.parametrize("value", ["nonsense", [1]])
     def test_a_plan_with_nonsense_in_it(self, saved, field, value):

@@ -13,6 +13,8 @@ from jaxquard.errors import ShardingError
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.search.frontier import FrontierPoint, merge_points
 from jaxquard.intraop.search.priced_segment import PricedSegment
+from tests.machine_pace import machine_pace
+from tests.slow_but_for import slow_but_for
 
 
 def price_choices(chain, choices):
@@ -27,7 +29,7 @@ def price_choices(chain, choices):
 
 
 def search_exhaustively(chain, limit_bytes):
-    """Time and size of every point of the frontier, and the least size of any plan."""
+    """Time and size of every point of the frontier, and the minimum size of any plan."""
     plans = itertools.product(*(range(len(segment.times_s)) for segment in chain))
     prices = [price for price in (price_choices(chain, plan) for plan in plans) if price[0] < math.inf]
     fitting = sorted(price for price in prices if limit_bytes is None or price[1] <= limit_bytes)
@@ -83,9 +85,9 @@ def chains(draw):
 
 
 def check_against_everything(chain, limit_bytes):
-    expected, least_bytes = search_exhaustively(chain, limit_bytes)
+    expected, minimum_bytes = search_exhaustively(chain, limit_bytes)
     if not expected:
-        match = "set aside" if least_bytes is None else f"least memory need {least_bytes} bytes"
+        match = "failed" if minimum_bytes is None else f"minimum memory need {minimum_bytes} bytes"
         with pytest.raises(ShardingError, match=match):
             search_chain(chain, memory_limit_bytes=limit_bytes)
         return
@@ -104,17 +106,17 @@ def check_against_everything(chain, limit_bytes):
 @given(chain=chains(), data=st.data())
 def test_every_plan_tried(chain, data):
     sizes_bytes = [segment.sizes_bytes for segment in chain]
-    least_bytes, most_bytes = sum(map(min, sizes_bytes)), sum(map(max, sizes_bytes))
-    limit_bytes = data.draw(st.none() | st.integers(max(0, least_bytes - 1), most_bytes + 1), label="limit")
+    minimum_bytes, most_bytes = sum(map(min, sizes_bytes)), sum(map(max, sizes_bytes))
+    limit_bytes = data.draw(st.none() | st.integers(max(0, minimum_bytes - 1), most_bytes + 1), label="limit")
     check_against_everything(chain, limit_bytes)
 
 
 @given(seed=st.integers(0, 2**32), share=st.floats(0, 1), times=st.sampled_from(["random", "falling", "line"]))
 def test_every_plan_of_equal_layers_tried(seed, share, times):
     chain = random_chain(seed, num_layers=3, num_strategies=8, num_layouts=2, times=times)
-    _, least_bytes = search_exhaustively(chain, None)
+    _, minimum_bytes = search_exhaustively(chain, None)
     most_bytes = sum(max(segment.sizes_bytes) for segment in chain)
-    check_against_everything(chain, int(least_bytes + share * (most_bytes - least_bytes)))
+    check_against_everything(chain, int(minimum_bytes + share * (most_bytes - minimum_bytes)))
 
 
 def random_chain(seed, *, num_layers, num_strategies=81, num_layouts=3, times="random", is_equal=True):
@@ -151,16 +153,16 @@ def limit_at(chain, share):
 
 
 @pytest.mark.parametrize("is_equal", [True, False])
-@pytest.mark.parametrize("times", ["random", "falling"])
+@pytest.mark.parametrize("times", slow_but_for(["random", "falling"], ["falling"]))
 def test_96_layers(times, is_equal):
     chain = random_chain(0, num_layers=96, times=times, is_equal=is_equal)
     started_s = time.process_time()
     found = search_chain(chain, memory_limit_bytes=None)
-    assert time.process_time() - started_s < 10
+    assert time.process_time() - started_s < 10 * machine_pace()
     limit_bytes = limit_at(chain, 0.3)
     started_s = time.process_time()
     limited = search_chain(chain, memory_limit_bytes=limit_bytes)
-    assert time.process_time() - started_s < 30
+    assert time.process_time() - started_s < 30 * machine_pace()
     assert limited.best.size_bytes <= limit_bytes
     assert limited.gap_s == 0.0
     for frontier in (found, limited):
@@ -177,7 +179,7 @@ def test_best_of_96_layers_alone_is_quick():
     chain = random_chain(1, num_layers=96)
     started_s = time.process_time()
     found = search_chain(chain, memory_limit_bytes=None, max_points=1)
-    assert time.process_time() - started_s < 10
+    assert time.process_time() - started_s < 10 * machine_pace()
     assert found.best.time_s == search_chain(chain, memory_limit_bytes=None).best.time_s
 
 
@@ -228,20 +230,22 @@ def test_nothing_fits():
     with pytest.raises(ShardingError) as caught:
         search_chain(chain, memory_limit_bytes=2**29)
     assert str(caught.value) == (
-        "memory_limit_bytes=536870912 (0.50 GiB) is too little: of all strategies of all segments, those of least "
+        "memory_limit_bytes=536870912 (0.50 GiB) is too little: of all strategies of all segments, those of minimum "
         "memory need 1073741824 bytes (1.00 GiB). Raise the limit to at least that, use more devices, or a smaller "
         "batch."
     )
     assert search_chain(chain, memory_limit_bytes=2**30).best.choices == (1,)
 
 
-def test_all_candidates_set_aside():
+def test_all_candidates_failed():
     first = PricedSegment(times_s=(1.0,), sizes_bytes=(1,), entries=(0,), exits=(0,))
     failed = PricedSegment(times_s=(math.inf,), sizes_bytes=(1,), entries=(0,), exits=(0,), reshards_s=np.zeros((1, 1)))
-    with pytest.raises(ShardingError, match="segment 1 of 2 needs a strategy with a finite time, but all of them were"):
+    with pytest.raises(ShardingError, match=r"segment 1 of 2 needs a strategy with a finite time, but all .* failed"):
         search_chain([first, failed], memory_limit_bytes=None)
     apart = PricedSegment(
         times_s=(1.0,), sizes_bytes=(1,), entries=(0,), exits=(0,), reshards_s=np.full((1, 1), math.inf)
     )
-    with pytest.raises(ShardingError, match="segment 1 of 2 cannot be entered: every reshard from segment 0 to it was"):
+    with pytest.raises(
+        ShardingError, match="segment 1 of 2 cannot be entered: every reshard from segment 0 to it failed"
+    ):
         search_chain([first, apart], memory_limit_bytes=None)

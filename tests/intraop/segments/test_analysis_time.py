@@ -13,6 +13,7 @@ from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.step.traced_step import trace_step
 from tests.intraop.scanned_zoo import scanned_types
 from tests.intraop.steps import LINE, zoo_types
+from tests.machine_pace import machine_pace
 
 PART_OF_TRACING = 0.4
 
@@ -31,7 +32,7 @@ def traced_anew(num_layers):
 
 
 def analysis_s(step):
-    """The least of two runs: process time counts what JAX does beside as well."""
+    """The minimum of two runs: process time counts what JAX does beside as well."""
     times_s = []
     for _ in range(2):
         start_s = time.process_time()
@@ -61,8 +62,8 @@ def test_analysis_of_24_layers_is_quick():
 def test_scanned_layers_are_opened_and_analysed_as_quickly():
     start_s = time.process_time()
     scanned = trace_step(*scanned_types("gpt-tiny", changes={"num_layers": 96}, optimizer="adam"))
-    # A second, and room for a slower machine.
-    assert time.process_time() - start_s < 3
+    # Aim: 1 s.
+    assert time.process_time() - start_s < 3 * machine_pace()
     listed = traced(96)
     # In turns: beside other tests, the same work may take half as long again.
     times_s = [(analysis_s(scanned), analysis_s(listed)) for _ in range(2)]

@@ -51,7 +51,7 @@ class TestCover:
         found = cover_text("e" + "abcd" * num_layers + "h")
         assert found == ["e", *["abcd"] * num_layers, "h"]
 
-    def test_one_layer_is_cut_where_the_bound_wants_it(self):
+    def test_one_layer_is_split_where_the_bound_wants_it(self):
         assert len(cover_text("eabcdh")) == 2
 
     @pytest.mark.parametrize("count", [2, 3, 8])
@@ -63,7 +63,7 @@ class TestCover:
     def test_a_pair_that_is_small_enough_is_one_kind(self):
         assert cover_text("am" * 5) == ["am"] * 5
 
-    def test_of_rotations_the_one_that_least_crosses_is_taken(self):
+    def test_of_rotations_the_one_that_fewest_values_cross_is_taken(self):
         """Both cover four."""
         assert cover_text("xababa", crossing=[0, 1, 2, 1, 2, 1]) == ["x", "ab", "ab", "a"]
         assert cover_text("xababa", crossing=[0, 2, 1, 2, 1, 2]) == ["xa", "ba", "ba"]

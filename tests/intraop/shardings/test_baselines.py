@@ -27,7 +27,7 @@ def test_every_block_has_a_choice_that_it_knows(model: str):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_data_parallel_cuts_rows(model: str):
+def test_data_parallel_shards_rows(model: str):
     found = baselines(analyse_model(model))
     for name, storage in (("data parallel", "as used"), ("zero 1", "zero 1"), ("zero 3", "zero 3")):
         assert set(names(found, name)) == {"rows"}
@@ -48,11 +48,11 @@ def test_sequence_parallel_scatters_the_sums(model: str, head: int):
 
 
 def test_volume_takes_experts_apart_as_alpa_does():
-    """Section 5.7: the data is cut everywhere but in the experts, which lie on different devices."""
+    """Section 5.7: the data is sharded everywhere but in the experts, which lie on different devices."""
     assert names(baselines(analyse_model("moe-tiny")), "volume") == ["rows"] * 3 + ["batch 0"] * 2 + ["rows"] * 5
 
 
-def test_on_two_axes_the_outer_one_cuts_rows():
+def test_on_two_axes_the_outer_one_shards_rows():
     analysis = analyse_model("gpt-tiny", axes=(("data", 2), ("model", 4)))
     found = baselines(analysis)
     assert set(found["data parallel"].assignment.values()) == {("rows", "rows")}
@@ -62,7 +62,7 @@ def test_on_two_axes_the_outer_one_cuts_rows():
     assert names(found, "megatron, sequence parallel").count("scattered") == 5
 
 
-def test_rows_that_two_axes_cannot_share_are_cut_by_one():
+def test_rows_that_two_axes_cannot_share_are_sharded_by_one():
     analysis = analyse_model("gpt-tiny", batch_size=4, axes=(("data", 2), ("model", 4)))
     for names_of_block in baselines(analysis)["data parallel"].assignment.values():
         assert "rows" in names_of_block

@@ -1,22 +1,22 @@
-"""How values between blocks are cut: branches, and blocks that want the same value in different ways (figure 5)."""
+"""How values between blocks are sharded: branches, and blocks that want the same value in different ways (figure 5)."""
 
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.intraop.shardings.layouts import lay_out
+from jaxquard.intraop.shardings.layouts import StepLayouts
 from tests.intraop.steps import analyse, inputs, sgd, weights
 
 ROWS, COLUMNS, CONTRACTED = ("rows",), ("columns",), ("contracted",)
 
 
 def specs(loss, args, choices):
-    """How what a sine or a tanh computes is cut, by its name."""
+    """How what a sine or a tanh computes is sharded, by its name."""
     analysis = analyse(sgd(loss), args)
     assert len(analysis.blocks) == len(choices)
     found = {}
     for segment in analysis.segments:
-        layouts = lay_out(analysis, dict(enumerate(choices)), segment=segment)
+        layouts = StepLayouts(analysis).lay_out(dict(enumerate(choices)), segment=segment)
         for equation in analysis.graph.equations:
             if equation.primitive.name in ("sin", "tanh") and equation.outvars[0] in layouts.dims["x"]:
                 found.setdefault(equation.primitive.name, layouts.spec(equation.outvars[0]))
@@ -26,7 +26,7 @@ def specs(loss, args, choices):
 @pytest.mark.parametrize(
     ("choice", "wanted"), [(ROWS, P("x")), (COLUMNS, P()), (CONTRACTED, P(None, "x"))], ids=["rows", "columns", "sum"]
 )
-def test_an_input_branch_is_cut_as_the_block_needs_it(choice, wanted):
+def test_an_input_branch_is_sharded_as_the_block_needs_it(choice, wanted):
     """Figure 5a: what is computed on the way from an input stands in no block, and follows the one that takes it."""
 
     def loss(params, batch):
@@ -38,7 +38,7 @@ def test_an_input_branch_is_cut_as_the_block_needs_it(choice, wanted):
 @pytest.mark.parametrize(
     ("choice", "wanted"), [(ROWS, P("x")), (COLUMNS, P(None, "x")), (CONTRACTED, P())], ids=["rows", "columns", "sum"]
 )
-def test_a_value_of_a_block_is_cut_as_its_block_is(choice, wanted):
+def test_a_value_of_a_block_is_sharded_as_its_block_is(choice, wanted):
     """Figure 5b: whatever the next block wants; the compiler reshards for it."""
 
     def loss(params, batch):

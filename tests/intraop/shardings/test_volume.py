@@ -9,7 +9,7 @@ from jax.sharding import AxisType
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
 from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.shardings.baselines import baselines
-from jaxquard.intraop.shardings.programs import write_step
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.volume import (
     all_gather_bytes,
     all_reduce_bytes,
@@ -24,6 +24,7 @@ from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.compiled_bytes import compiled_bytes
 from tests.intraop.steps import analyse, mesh_of, zoo_types
 from tests.intraop.zoo_analyses import analyse_model
+from tests.machine_pace import machine_pace
 
 MODELS = ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
 BATCH, FIRST, HIDDEN, LAST = 16, 32, 64, 24
@@ -55,7 +56,7 @@ UP, DOWN, MIDDLE, OUT = (4 * size for size in (FIRST * HIDDEN, HIDDEN * LAST, BA
         (("columns", "contracted"), 14 / 8 * OUT),
         # The middle is gathered forward, its gradient is summed backward.
         (("columns", "columns"), 7 / 8 * MIDDLE + 14 / 8 * MIDDLE),
-        # The first sum, then a free cut; the gradient of the middle is gathered.
+        # The first sum, then a free split; the gradient of the middle is gathered.
         (("contracted", "rows"), 14 / 8 * MIDDLE + 7 / 8 * MIDDLE + 14 / 8 * DOWN),
         # An all-to-all there and one back, the second sum, and the gradient of the first weight.
         (("rows", "contracted"), 14 / 8 * UP + 2 * 7 / 64 * MIDDLE + 14 / 8 * OUT),
@@ -102,7 +103,7 @@ def test_megatron_sums_the_hidden_state_four_times_a_layer(name: str):
     config, analysis = find_model(name).config, analyse_model(name)
     found = volume(analysis, baselines(analysis)["megatron"].assignment)
     hidden_bytes = 4 * 8 * config.sequence_length * config.model_dim
-    assert not any(found.moves.values())
+    assert not any(found.reshards.values())
     assert sum(found.blocks[block] for block in (1, 2, 3, 4)) == 4 * 14 / 8 * hidden_bytes
 
 
@@ -112,8 +113,8 @@ def test_no_assignment_of_one_layer_moves_less(name: str):
     candidates = [block_choices(block, analysis.axes, batch_axis=None) for block in analysis.blocks]
     problem = volume_problem(analysis, candidates)
     chosen = solve_volume(analysis)
-    least = min(map(problem.total, itertools.product(*map(range, map(len, candidates)))))
-    assert volume(analysis, chosen).size_bytes == pytest.approx(least, rel=1e-12)
+    minimum = min(map(problem.total, itertools.product(*map(range, map(len, candidates)))))
+    assert volume(analysis, chosen).size_bytes == pytest.approx(minimum, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -129,13 +130,13 @@ def test_ninety_six_layers_in_two_seconds():
     assert len(analysis.blocks) == 386
     start = time.process_time()
     solve_volume(analysis)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 2 * machine_pace()
 
 
 def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:
     axis_types = (AxisType.Auto,) * len(analysis.axes)
     mesh = jax.make_mesh(tuple(analysis.axes.values()), tuple(analysis.axes), axis_types=axis_types)
-    return compiled_bytes(lower_program(write_step(analysis, assignment), mesh=mesh).compile().as_text())
+    return compiled_bytes(lower_program(StepPrograms(analysis).write_step(assignment), mesh=mesh).compile().as_text())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:
     [
         # But for the loss, one number, all is counted.
         ("data parallel", 1e-4),
-        # The softmax over a cut vocabulary is not counted: three sums of one number per token.
+        # The softmax over a sharded vocabulary is not counted: three sums of one number per token.
         ("megatron", 0.01),
         pytest.param("volume", 1e-4, marks=pytest.mark.slow),
     ],
@@ -166,7 +167,7 @@ def test_state_in_parts_moves_as_its_name_says(remat):
     moved = {}
     for name in ("data parallel", "zero 1", "zero 3"):
         plan = baselines(analysis)[name]
-        program = write_step(analysis, plan.assignment, storage=plan.storage)
+        program = StepPrograms(analysis).write_step(plan.assignment, storage=plan.storage)
         moved[name] = compiled_bytes(lower_program(program, mesh=mesh_of(x=8)).compile().as_text())
     gather = moved["data parallel"] / 2
     step = analysis.graph.step
@@ -174,8 +175,8 @@ def test_state_in_parts_moves_as_its_name_says(remat):
     again = sum(size for name, size in sizes.items() if "kernel" in name) / sum(sizes.values())
     assert moved["zero 1"] / gather == pytest.approx(3, rel=0.01)
     # Not all weights of a layer are needed to compute it again up to its last product.
-    least, most = (3 + 0.5 * again, 3 + again) if remat else (3, 3)
-    assert 0.99 * least < moved["zero 3"] / gather < 1.01 * most
+    fewest, most = (3 + 0.5 * again, 3 + again) if remat else (3, 3)
+    assert 0.99 * fewest < moved["zero 3"] / gather < 1.01 * most
 
 
 @pytest.mark.slow

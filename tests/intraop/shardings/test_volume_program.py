@@ -39,8 +39,8 @@ def test_the_total_is_that_of_the_best_of_all_assignments(problem: ChoiceProblem
 @given(problems(largest=4))
 def test_of_equal_assignments_one_with_the_earliest_choices_is_taken(problem: ChoiceProblem):
     totals = {chosen: problem.total(chosen) for chosen in all_assignments(problem)}
-    least = min(totals.values())
-    assert sum(solve_choices(problem)) == min(sum(chosen) for chosen, total in totals.items() if total == least)
+    minimum = min(totals.values())
+    assert sum(solve_choices(problem)) == min(sum(chosen) for chosen, total in totals.items() if total == minimum)
 
 
 def test_the_same_problem_has_the_same_answer_again():

@@ -15,9 +15,9 @@ from tests.intraop.steps import analyse, mesh_of
 
 @pytest.mark.slow
 def test_a_step_with_collectives_in_and_beside_a_branch_ends():
-    """In a process of its own, which XLA would end; before that it waits 40 s, and it takes 6."""
+    """In a process of its own: XLA ends one whose collectives wait for each other for 40 s."""
     root = Path(__file__).parents[3]
-    subprocess.run([sys.executable, "-m", "tests.intraop.branching_step"], cwd=root, timeout=35, check=True)
+    subprocess.run([sys.executable, "-m", "tests.intraop.branching_step"], cwd=root, timeout=240, check=True)
 
 
 @pytest.mark.usefixtures("quick_compilation")

@@ -267,7 +267,7 @@ def test_many_alike_arguments():
     assert pairs(step, *[PARAMS] * 40, BATCH) == (*reversed(range(40)), None)
 
 
-def test_a_choice_that_nothing_tells_is_said():
+def test_an_unclear_choice_gets_a_note():
     def step(one, other, batch):
         return jax.tree.map(lambda a, b: a @ b, one, other), jnp.sum(batch["x"])
 
@@ -275,7 +275,7 @@ def test_a_choice_that_nothing_tells_is_said():
     assert traced.result_of_input == (0, None, None)
     (note,) = traced.notes
     assert note.startswith(
-        "arguments 0 and 1 have the same form, and nothing tells which of them the step returns anew"
+        "arguments 0 and 1 have the same form, and nothing shows which of them the step returns anew"
     )
 
 

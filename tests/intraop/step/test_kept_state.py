@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.patterns import PATTERNS
@@ -23,7 +24,9 @@ def specs_of(name, choice, storage, axes=None):
     """The program, and the sharding of every argument."""
     step, args = PATTERNS[name]()
     analysis = analyse(step, args, axes)
-    program = write_whole_step(analysis, {block.number: choice for block in analysis.blocks}, storage=storage)
+    program = write_whole_step(
+        StepPrograms(analysis), {block.number: choice for block in analysis.blocks}, storage=storage
+    )
     return program, dict(zip(analysis.graph.step.arg_names, program.in_specs, strict=False))
 
 
@@ -51,7 +54,7 @@ class TestMeansOfWeights:
 
 class TestPartsOnTwoAxes:
     @pytest.mark.parametrize("storage", [Storage.ZERO_1, Storage.ZERO_3])
-    def test_the_axis_in_use_cuts_first_in_the_update_too(self, storage):
+    def test_the_axis_in_use_shards_first_in_the_update_too(self, storage):
         program = specs_of("mean of weights", ("rows", "columns"), storage, AXES)[0]
         found = {entry for spec in (*program.in_specs, *(spec for *_, spec in program.constraints)) for entry in spec}
         assert ("model", "data") in found

@@ -198,7 +198,7 @@ class TestPatterns:
     def test_and_are_done_layer_by_layer_throughout(self, name):
         assert not joins_in(trace_step(*OPENED[name]()))
 
-    def test_two_scans_are_cut_each_into_its_own_layers(self):
+    def test_two_scans_are_split_each_into_its_own_layers(self):
         traced = trace_step(*encoder_and_decoder())
         found = [name for name in traced.input_names if "up" in name]
         assert found == [
@@ -206,7 +206,7 @@ class TestPatterns:
             *(f"argument 0['encoder']['up'][{layer}]" for layer in range(3)),
         ]
 
-    def test_a_stack_of_stacks_is_cut_twice(self):
+    def test_a_stack_of_stacks_is_split_twice(self):
         traced = trace_step(*OPENED["scan in scan"]())
         found = [part.index for part in traced.inputs if traced.arg_names[part.leaf] == "argument 0['up']"]
         assert found == [(group, layer) for group in range(2) for layer in range(3)]

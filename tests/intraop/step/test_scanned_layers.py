@@ -1,4 +1,4 @@
-"""A model with its layers in a `lax.scan` is cut as the one with its layers written one by one."""
+"""A model with its layers in a `lax.scan` is sharded as the one with its layers written one by one."""
 
 import itertools
 
@@ -12,8 +12,8 @@ from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.plan.sharded_step import CompiledStep
 from jaxquard.intraop.segments.analysis_text import analysis_text
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.intraop.shardings.programs import write_segments
-from jaxquard.intraop.step.parts import Part, stacked_specs
+from jaxquard.intraop.shardings.programs import StepPrograms
+from jaxquard.intraop.step.parts import LeafPart, stacked_specs
 from jaxquard.pricing.program.fingerprint import Fingerprints
 from tests.intraop.blocks.test_find_blocks import shape_of
 from tests.intraop.fake_pricer import FakePricer
@@ -22,6 +22,7 @@ from tests.intraop.scanned_patterns import OPENED, microbatches, plain
 from tests.intraop.scanned_zoo import scanned_step, scanned_types
 from tests.intraop.step.test_open_scans import LOW_TOLERANCE
 from tests.intraop.steps import ZOO, analyse, inputs, mesh_of, random_assignment, sgd, weights, zoo_types
+from tests.slow_but_for import slow_but_for
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -36,7 +37,7 @@ def program_keys(analysis):
     """Of every segment, with the first choice for all blocks."""
     assignment = {block.number: (block.choices[0].name,) for block in analysis.blocks}
     prints = Fingerprints()
-    return [prints.key(write_segments(analysis, [segment], assignment)) for segment in analysis.segments]
+    return [prints.key(StepPrograms(analysis).write_segments([segment], assignment)) for segment in analysis.segments]
 
 
 def rows(analysis):
@@ -44,8 +45,10 @@ def rows(analysis):
 
 
 class TestAnalysis:
-    @pytest.mark.parametrize("remat", [False, True])
-    @pytest.mark.parametrize("name", ZOO)
+    @pytest.mark.parametrize(
+        ("name", "remat"),
+        slow_but_for(itertools.product(ZOO, [False, True]), [("gpt-tiny", False), ("moe-tiny", True)]),
+    )
     def test_blocks_kinds_and_choices_are_those_of_the_unrolled_model(self, name, remat):
         unrolled, scanned = both(name, remat=remat)
         assert shape_of(scanned) == shape_of(unrolled)
@@ -75,7 +78,7 @@ class TestAnalysis:
         _, scanned = both("gpt-tiny", optimizer="adam")
         assignment = rows(scanned)
         for segment in scanned.segments[1:5]:
-            program = write_segments(scanned, [segment], assignment)
+            program = StepPrograms(scanned).write_segments([segment], assignment)
             state = [program.jaxpr.in_avals[place].shape for place in program.donated]
             # Weights and means of the two products of an MLP, without the dim of the layers.
             assert state.count((64, 256)) == state.count((256, 64)) == 3
@@ -167,7 +170,7 @@ class TestPlan:
         step, args = plain()
         return search_sharding(step, args, mesh=mesh_of(x=8), pricer=FakePricer())
 
-    def test_a_stacked_leaf_is_named_once_and_not_cut_along_its_layers(self, found):
+    def test_a_stacked_leaf_is_named_once_and_not_sharded_along_its_layers(self, found):
         assert sorted(name for name in found.specs if name.startswith("argument 0")) == [
             "argument 0['bias']",
             "argument 0['down']",
@@ -187,12 +190,12 @@ class TestPlan:
         assert after["up"].sharding.is_equivalent_to(wanted, 3)
 
     def test_a_leaf_is_kept_as_most_of_its_layers_want_it(self):
-        parts = [Part(leaf=0), *(Part(leaf=1, index=(layer,)) for layer in range(3))]
+        parts = [LeafPart(leaf=0), *(LeafPart(leaf=1, index=(layer,)) for layer in range(3))]
         specs = [PartitionSpec("x"), PartitionSpec("x"), PartitionSpec(None, "x"), PartitionSpec(None, "x", None)]
         assert stacked_specs(parts, specs) == [PartitionSpec("x"), PartitionSpec(None, None, "x")]
 
     def test_parts_of_a_leaf_may_be_of_different_depth(self):
-        parts = [Part(leaf=0, index=index) for index in ((0, 0), (0, 1), (1,), (2,), (3,))]
+        parts = [LeafPart(leaf=0, index=index) for index in ((0, 0), (0, 1), (1,), (2,), (3,))]
         deep, flat = PartitionSpec(None, "x"), PartitionSpec(None, None, "x")
         assert stacked_specs(parts, [deep, deep, flat, flat, flat]) == [PartitionSpec(None, None, None, "x")]
         rows = PartitionSpec(None, "x")

@@ -8,7 +8,7 @@ the pieces of the output are those of the whole.
 import jax
 import numpy as np
 
-from jaxquard.ir.dependence import can_cut, dependences
+from jaxquard.ir.dependence import can_partition, dependences
 from jaxquard.ir.jaxpr_tools import evaluate, is_var, make_jaxpr
 
 
@@ -96,7 +96,7 @@ def check_links(equation, *, seed=0):
                 changed = dict(inputs)
                 for place in subject.positions:
                     for link in row[place]:
-                        if link.out_dim == out_dim and can_cut(link, num_parts):
+                        if link.out_dim == out_dim and can_partition(link, num_parts):
                             changed[place] = keep_run(inputs[place], others[place], link.in_dim, num_parts, q)
                 after = subject.outputs(changed)[output]
                 assert same(take_run(before[output], out_dim, num_parts, q), take_run(after, out_dim, num_parts, q)), (

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from jaxquard.ir.dependence import can_cut
+from jaxquard.ir.dependence import can_partition
 from tests.ir.dependence.oracle import Subject, divisors, plain, take_run
 
 
@@ -65,10 +65,10 @@ def check_pieces(equation, *, seed=0):
         for out_dim, size in enumerate(equation.outvars[output].aval.shape):
             links = [_link_of(subject.found, output, place, out_dim) for place in range(len(row))]
             for num_parts in divisors(size):
-                if not any(link and can_cut(link, num_parts) for link in links):
+                if not any(link and can_partition(link, num_parts) for link in links):
                     continue
                 num_tried += 1
-                cut = [link if link and can_cut(link, num_parts) else None for link in links]
+                cut = [link if link and can_partition(link, num_parts) else None for link in links]
                 for q in range(num_parts):
                     piece = _run_piece(equation, inputs, cut, out_dim, num_parts, q)[output]
                     expected = plain(take_run(wholes[output], out_dim, num_parts, q))

@@ -2,20 +2,20 @@ import jax
 import pytest
 from jax import lax
 
-from jaxquard.ir.dependence import Link, can_cut, compose, dependences
+from jaxquard.ir.dependence import DimLink, can_partition, compose, dependences
 from jaxquard.ir.dependence.link import identity, merge, whole
 from tests.ir.dependence.tracing import equations, f32, links_of_call
 
 
 def link(out_dim, in_dim, num_chunks):
-    return Link(out_dim=out_dim, in_dim=in_dim, num_chunks=num_chunks)
+    return DimLink(out_dim=out_dim, in_dim=in_dim, num_chunks=num_chunks)
 
 
 @pytest.mark.parametrize(
     ("num_parts", "expected"), [(1, True), (2, True), (3, True), (4, False), (6, True), (12, False)]
 )
 def test_a_dim_is_cut_into_what_divides_its_chunks(num_parts, expected):
-    assert can_cut(link(0, 0, 6), num_parts) is expected
+    assert can_partition(link(0, 0, 6), num_parts) is expected
 
 
 def test_links_that_follow_each_other_keep_to_the_common_divisor():

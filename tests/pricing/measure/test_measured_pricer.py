@@ -404,7 +404,6 @@ def test_a_comparison_tells_of_every_round():
     assert [p.done for p in seen[-2:]] == [1, 2]
 
 
-@pytest.mark.ray
 def test_another_process_finds_the_prices(tmp_path):
     code = (
         "import jax, sys; jax.config.update('jax_num_cpu_devices', 8); jax.config.update('jax_platforms', 'cpu')\n"

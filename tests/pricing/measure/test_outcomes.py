@@ -73,7 +73,6 @@ def test_compilers_tell_their_work(kind):
     assert all(0.05 <= time_s < 60 for time_s in told)
 
 
-@pytest.mark.ray
 def test_processes_tell_their_work_without_their_start():
     told = []
     compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120, on_compiled=told.append)
@@ -87,7 +86,6 @@ def test_processes_tell_their_work_without_their_start():
     assert 0.001 < told[0] < waited_s - 0.2
 
 
-@pytest.mark.ray
 def test_the_work_of_processes_is_counted():
     with quick_pricer(num_compilers=2, slow_factor=1e9) as pricer:
         start_s = time.perf_counter()

@@ -8,7 +8,6 @@ import jax
 import jax.experimental.xla_metadata
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -121,7 +120,6 @@ def test_a_callback_has_no_cheap_key():
     assert key(make(fn, TYPES[0])) is None
 
 
-@pytest.mark.ray
 def test_keys_are_the_same_in_another_process():
     code = (
         "import jax; jax.config.update('jax_num_cpu_devices', 8); jax.config.update('jax_platforms', 'cpu')\n"

@@ -112,7 +112,7 @@ def test_a_remote_array_that_does_not_tell_where_it_was():
     cell = ResultCell(actor=0, buffer=jnp.ones(2))
     array = RemoteArray(parts=(RemotePart(type=ArrayType(dtype="float32", shape=(2,)), copies=(cell,)),))
     assert message(store_to_read, Leaf(path="['w']", value=array)) == (
-        "like['w'] does not tell which mesh it is on. Pass mesh=."
+        "like['w'] does not say which mesh it is on. Pass mesh=."
     )
 
 

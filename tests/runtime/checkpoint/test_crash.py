@@ -12,6 +12,7 @@ from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from tests.runtime.checkpoint.subprocesses import PROLOGUE, environment
+from tests.slow_but_for import slow_but_for
 
 LIKE = {"x": np.zeros(3)}
 
@@ -38,7 +39,8 @@ m.sync = die_after
 }
 
 
-@pytest.mark.parametrize("point", CRASHES)
+# Two instants of a commit, which has a test of its own below, are left to `make test-slow`.
+@pytest.mark.parametrize("point", slow_but_for(CRASHES, list(CRASHES)[:3]))
 def test_a_crash(tmp_path, point):
     path = tmp_path / "a"
     script = f"""
@@ -48,7 +50,7 @@ def die(*args): os._exit(7)
 save({str(path)!r}, {{"x": np.full(3, 2.0)}}).wait()
 """
     done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + script], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROLOGUE + script], env=environment(), capture_output=True, text=True, timeout=240
     )
     assert (done.returncode, done.stderr) == (7, "")
     expected = 2.0 if point == "before the old one is deleted" else 1.0

@@ -111,7 +111,7 @@ def test_copies_are_written_once(tmp_path):
     assert [(piece["starts"], piece["shape"]) for piece in leaf["pieces"]] == [([0, 0], [2, 4]), ([2, 0], [2, 4])]
 
 
-# Any layout into any other. A leaf is cut into parts on different actors, each sharded over the actor's mesh.
+# Any layout into any other. A leaf is split into parts on different actors, each sharded over the actor's mesh.
 
 
 @functools.cache
@@ -121,9 +121,9 @@ def actor_mesh(actor):
 
 @st.composite
 def layouts(draw, shape):
-    """The sizes of the parts, the actors that have each, and the spec, in which only divisible dims are cut."""
-    cuts = draw(st.lists(st.integers(0, shape[0]), max_size=3)) if shape else []
-    bounds = sorted({0, shape[0], *cuts}) if shape else [0, 1]
+    """The sizes of the parts, the actors that have each, and the spec, in which only divisible dims are sharded."""
+    splits = draw(st.lists(st.integers(0, shape[0]), max_size=3)) if shape else []
+    bounds = sorted({0, shape[0], *splits}) if shape else [0, 1]
     sizes = tuple(np.diff(bounds).tolist()) or (0,)
     actors = tuple(draw(st.sampled_from([(0,), (1,), (0, 1), (1, 0)])) for _ in sizes)
     spec, axes = [], {"x", "y"}

@@ -40,7 +40,7 @@ def array(values, *spec):
     return jax.make_array_from_callback(values.shape, NamedSharding(mesh, PartitionSpec(*spec)), lambda i: values[i])
 
 keys = jax.random.wrap_key_data(array(np.arange(8, dtype=np.uint32).reshape(4, 2), "x"))
-arrays = {"cut": array(values, "x", "y"), "copied": array(values, None, "y"), "keys": keys}
+arrays = {"sharded": array(values, "x", "y"), "copied": array(values, None, "y"), "keys": keys}
 for number in range(1 + index):  # One writes more often than the other.
     writing = write_pieces(folder, f"actor0.{index}.{number}", arrays)
     writing.wait()
@@ -55,8 +55,8 @@ jobs = [
     rows_job(RowsWanted(leaf=leaf, start=0, type=type_), NamedSharding(mesh, PartitionSpec("y")))
     for leaf, type_ in zip(manifest.leaves, types)
 ]
-cut, copied, keys = read_jobs(Checkpoint(path=folder, id=manifest.id), jobs)
-for found in (cut, copied):
+sharded, copied, keys = read_jobs(Checkpoint(path=folder, id=manifest.id), jobs)
+for found in (sharded, copied):
     for shard in found.addressable_shards:
         np.testing.assert_array_equal(shard.data, values[shard.index])
 for shard in jax.random.key_data(keys).addressable_shards:
@@ -77,7 +77,7 @@ def test_two_processes(tmp_path):
     ]
     try:
         tables = [_read_when_there(tmp_path / f"table{index}", workers) for index in range(2)]
-        shapes = {"cut": ("float32", (4, 8)), "copied": ("float32", (4, 8)), "keys": ("key<fry>", (4,))}
+        shapes = {"sharded": ("float32", (4, 8)), "copied": ("float32", (4, 8)), "keys": ("key<fry>", (4,))}
         leaves = tuple(
             LeafRecord(path=name, dtype=dtype, shape=shape, pieces=tables[0][name] + tables[1][name])
             for name, (dtype, shape) in shapes.items()

@@ -1,4 +1,4 @@
-"""How a process with an engine ends: no thread is left, nothing hangs, Ctrl-C gets through."""
+"""The end of a process with an engine: no thread is left, nothing hangs, Ctrl-C gets through."""
 
 import os
 import signal

@@ -100,7 +100,7 @@ def test_steps_that_are_not_measured_have_no_timeline():
 
 
 def test_watchers_note_the_end_where_the_actor_runs_ahead():
-    """What other platforms do, with dispatches that come before the results."""
+    """Does as other platforms do, with dispatches that come before the results."""
     builder = ProgramBuilder(2)
     type_ = array_type(4)
     call = builder.call(lambda x: x + 1, type_, name="f")

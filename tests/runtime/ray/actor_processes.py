@@ -71,8 +71,8 @@ class ActorProcesses:
                     self.call(actor, "compile", number, call, code)
         ends = {}
         for found in self.call_all("link", [(number,)] * len(self._pipes)):
-            for link, layout in found.items():
-                compare_layouts(ends.setdefault(link, layout), layout)
+            for channel, layout in found.items():
+                compare_layouts(ends.setdefault(channel, layout), layout)
         self.call_all("start_program", [(number,)] * len(self._pipes))
         return number
 

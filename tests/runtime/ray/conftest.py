@@ -1,4 +1,4 @@
-"""What tests on Ray share: meshes, and one cluster of three "hosts", for those that need several."""
+"""Fixtures that tests on Ray share: meshes, and one cluster of three "hosts", for those that need several."""
 
 from pathlib import Path
 

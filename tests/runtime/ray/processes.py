@@ -12,7 +12,7 @@ from jaxquard.runtime.ray.cluster.import_ray import import_ray
 
 
 def activity(mesh: Any, actor: int, rank: int = 0) -> str:
-    """What a process is doing."""
+    """Returns what a process is doing."""
     return Path(mesh.engine.group.workers[actor][rank].info.activity_path).read_bytes().rstrip(b"\0").decode()
 
 
@@ -50,5 +50,5 @@ def wait_until(condition: Callable[[], Any], limit_s: float = 60) -> None:
         time.sleep(0.01)
 
 
-def wait_for_note(mesh: Any, actor: int, text: str, limit_s: float = 60) -> None:
+def wait_for_activity(mesh: Any, actor: int, text: str, limit_s: float = 60) -> None:
     wait_until(lambda: text in activity(mesh, actor), limit_s)

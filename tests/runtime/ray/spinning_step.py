@@ -1,4 +1,4 @@
-"""A training step whose first stage computes for as long as it is told, so that a test can catch it in the act."""
+"""A training step whose first stage computes for as long as an argument says, so that a test can catch it at work."""
 
 import functools
 

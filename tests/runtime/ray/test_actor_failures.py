@@ -24,7 +24,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 SLOW = pytest.mark.slow
 
-# Silence that tests of frozen actors notice (`watch_closely`); on a busy machine a healthy one may be as silent.
+# The heartbeat timeout for frozen actors (`watch_closely`); on a busy machine a healthy one may miss it too.
 LIMIT_S = 4.0
 CALM_S = 60.0
 # What it may take on top, on a machine that is busy: to kill a process, read its log, wake a thread.
@@ -405,7 +405,7 @@ def test_a_task_that_fails_when_another_actor_is_through(mesh, step, tmp_path):
 
 
 def test_two_tasks_fail_and_the_next_step_does_not(mesh, tmp_path):
-    """Its first failure ends an epoch; the second, told when the next step is under way, must not end the next one."""
+    """Its first failure ends an epoch; the second, seen when the next step is under way, must not end the next one."""
     forward = mesh.distributed(forward_only)
     batch = np.ones((3, 2, 8), np.float32)
     expected = np.asarray(forward(batch))

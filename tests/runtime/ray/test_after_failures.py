@@ -1,4 +1,4 @@
-"""What is left after something failed, was interrupted or was closed: nobody hangs, and the right thing is told."""
+"""The state after a failure, an interruption or a close: nobody hangs, and the right error is raised."""
 
 import time
 

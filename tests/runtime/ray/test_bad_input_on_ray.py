@@ -1,4 +1,4 @@
-"""What a user can get wrong with actors that are processes: one clear line each, and nothing half done."""
+"""Mistakes of users with actors that are processes: one clear line each, and nothing half done."""
 
 import time
 
@@ -80,7 +80,7 @@ def test_nobody_at_the_address(address):
     start_s = time.monotonic()
     text = message(jq.RemoteMesh, (2,), runtime="ray", address=address)
     assert text.startswith(f"No Ray cluster could be reached at {address}: connection refused. Is it running there")
-    assert time.monotonic() - start_s < 10
+    assert time.monotonic() - start_s < 60
     assert not ray.is_initialized()
 
 

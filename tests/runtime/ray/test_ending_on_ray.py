@@ -24,13 +24,13 @@ jax.config.update("jax_platforms", "cpu")
 import numpy as np
 import jaxquard as jq
 from tests.runtime.ray import spinning_step
-from tests.runtime.ray.processes import activity, wait_for_note
+from tests.runtime.ray.processes import activity, wait_for_activity
 
 def say(*words):
     print(*words, flush=True)
 
 def say_when(actor, text):
-    threading.Thread(target=lambda: (wait_for_note(mesh, actor, text), say("now")), daemon=True).start()
+    threading.Thread(target=lambda: (wait_for_activity(mesh, actor, text), say("now")), daemon=True).start()
 
 mesh = jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=30)
 step = mesh.distributed(spinning_step.train_step, donate_argnums=0)

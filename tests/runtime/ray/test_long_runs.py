@@ -26,7 +26,7 @@ def mesh(shared_meshes):
 
 
 def memory_bytes(pid):
-    """What a process holds in memory alone."""
+    """The memory that a process does not share."""
     pages = Path(f"/proc/{pid}/statm").read_text().split()
     return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
 
@@ -70,7 +70,7 @@ def test_dropped_handles_are_freed(mesh):
     full = num_cells(mesh)
     for _ in range(20):
         jax.block_until_ready(step(weights, batch))
-    assert max(np.subtract(num_cells(mesh), full)) <= 8, "a step or two may be not told yet"
+    assert max(np.subtract(num_cells(mesh), full)) <= 8, "a step or two may not be reported yet"
     del held
     gc.collect()
     wait_until(lambda: max(np.subtract(num_cells(mesh), full)) <= -5)

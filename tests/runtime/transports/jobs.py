@@ -1,4 +1,4 @@
-"""What the processes of a `WorkerGroup` do: values that both ends can compute, and patterns of messages."""
+"""The jobs of the processes of a `WorkerGroup`: values that both ends can compute, and patterns of messages."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""What a watchdog is told."""
+"""The report that a watchdog gets."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_message_is_sent_when_it_is_computed(progress):
     parts[0].is_computed = parts[2].is_computed = True
     (mark,) = progress.report().sent
     assert (mark.peer, mark.program_id, mark.step, mark.number) == (1, 5, 7, 0)
-    assert mark.age_s < 5
+    assert mark.age_s < 60
     parts[1].is_donated = True
     assert progress.report().sent[0].number == 2
 

@@ -7,7 +7,7 @@ import typer
 
 from jaxquard.cli.console import check_writable, count, print_json, write_file
 from jaxquard.cli.exit_codes import FAILED, UsageError
-from jaxquard.cli.options import MOST_DEVICES, CpuOption, JsonOption, choose_name, match_name
+from jaxquard.cli.options import MOST_DEVICES, CpuOption, JsonOption, choose_name, complete, match_name
 
 if TYPE_CHECKING:
     from jaxquard.cli.demo.training import Devices
@@ -50,6 +50,7 @@ def demo(
         str,
         typer.Option(
             metavar="|".join(_RUNTIMES),
+            autocompletion=complete(*_RUNTIMES),
             help="in-process: the actors are threads. ray: they are processes, here or on a cluster.",
         ),
     ] = "in-process",

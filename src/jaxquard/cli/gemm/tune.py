@@ -9,7 +9,7 @@ import typer
 from jaxquard.cli.console import check_writable, print_json, print_text, write_file
 from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.gemm.names import ALGORITHMS, MODELS
-from jaxquard.cli.options import JsonOption, MemoryLimitOption, choose_name, is_count, parse_size
+from jaxquard.cli.options import JsonOption, MemoryLimitOption, choose_name, complete, is_count, parse_size
 
 if TYPE_CHECKING:
     from jaxquard.gemm.autotune.table import Tuning, TuningRow
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def tune(
-    model: Annotated[str | None, typer.Option(metavar="NAME", help=f"One of {', '.join(MODELS)}.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", autocompletion=complete(*MODELS), help=f"One of {', '.join(MODELS)}.")
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(metavar="INxOUT,...", help="Custom layers: input and output features of each, in order."),
@@ -34,7 +36,9 @@ def tune(
     ] = None,
     cluster: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="See jaxquard list clusters.")] = "tpu-v4",
     chips: Annotated[int, typer.Option(metavar="N", min=1, help="Number of chips.")] = 256,
-    algorithm: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(ALGORITHMS)}.")] = "meshslice",
+    algorithm: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=complete(*ALGORITHMS), help=f"One of {', '.join(ALGORITHMS)}.")
+    ] = "meshslice",
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Activations of a block are computed again, not kept.")
     ] = False,

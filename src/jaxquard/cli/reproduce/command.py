@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from jaxquard.cli.exit_codes import UsageError, print_message
-from jaxquard.cli.options import JsonOption, choose_name
+from jaxquard.cli.options import JsonOption, choose_name, complete
 
 PAPERS = ("meshslice", "cfp")
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help=f"One of {', '.join(PAPERS)}.")],
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", autocompletion=complete(*PAPERS), help=f"One of {', '.join(PAPERS)}.")
+    ],
     out: Annotated[
         Path,
         typer.Option(

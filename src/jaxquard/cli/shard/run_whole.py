@@ -11,7 +11,8 @@ from rich.table import Table
 from jaxquard.cli.console import print_line
 from jaxquard.cli.shard.find_step import NamedStep
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
-from jaxquard.intraop.shardings.baselines import Baseline, baselines
+from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price
@@ -53,14 +54,13 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
         ShardingError: if the plan is not for this step.
     """
     analysis = plan.analyse(trace_step(step.train_step, step.args))
-    chosen = Baseline(name=PLAN, assignment=plan.assignment, storage=plan.storage)
-    plans: Sequence[Baseline] = [chosen, *baselines(analysis).values()]
-    programs = [
-        replace(write_whole_step(analysis, one.assignment, storage=one.storage), name=one.name) for one in plans
-    ]
+    chosen = CandidatePlan(name=PLAN, assignment=plan.assignment, storage=plan.storage)
+    plans: Sequence[CandidatePlan] = [chosen, *baselines(analysis).values()]
+    written = StepPrograms(analysis)
+    programs = [replace(write_whole_step(written, one.assignment, storage=one.storage), name=one.name) for one in plans]
     with MeasuredPricer(mesh, cache=None) as pricer:
         results = pricer.compare(programs, on_progress=on_progress)
-    predicted_s = {PLAN: plan.time_s, **{rival.name: rival.time_s for rival in plan.rivals}}
+    predicted_s = {PLAN: plan.time_s, **{baseline.name: baseline.time_s for baseline in plan.baselines}}
     return [_run(one.name, predicted_s.get(one.name), result) for one, result in zip(plans, results, strict=True)]
 
 

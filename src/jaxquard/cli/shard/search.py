@@ -46,7 +46,7 @@ def search(
     from jaxquard.cli.devices import prepare_devices, start_mesh
     from jaxquard.cli.shard.find_step import find_step
     from jaxquard.cli.shard.run_search import run_search
-    from jaxquard.intraop.plan.plan_file import plan_content
+    from jaxquard.intraop.plan.plan_record import plan_content
     from jaxquard.report.plan_chart import plan_chart
 
     prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)

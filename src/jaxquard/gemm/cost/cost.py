@@ -57,7 +57,7 @@ class GemmCost:
 
     @property
     def communication_s(self) -> float:
-        """The seconds of all transfers, hidden or not."""
+        """Time of all transfers, overlapped or not."""
         return self.launch_s + self.transfer_s + self.sync_s
 
     @property

@@ -7,6 +7,7 @@ run collectives beside products (design decision 10).
 import importlib.util
 import math
 import os
+import platform
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -109,12 +110,24 @@ def compile_product(
     return text
 
 
+def missing_compiler() -> str | None:
+    """Returns why nothing can be compiled for a TPU here, or None where it can."""
+    if importlib.util.find_spec("libtpu") is not None:
+        return None
+    machine = platform.machine()
+    if machine != "x86_64":
+        return (
+            f"compiling for a TPU needs libtpu, which exists for x86-64 only, but this machine is {machine}. "
+            "Use an x86-64 machine; it needs no TPU."
+        )
+    return f"compiling for a TPU needs libtpu, which is not installed. No TPU is needed. {install_hint('tpu')}"
+
+
 def _chips(topology: str) -> list[Any]:
     """Returns one device a chip: v4 shows both cores of each."""
-    if importlib.util.find_spec("libtpu") is None:
-        raise InfeasibleGemmError(
-            f"compiling for a TPU needs libtpu, which is not installed. No TPU is needed. {install_hint('tpu')}"
-        )
+    missing = missing_compiler()
+    if missing is not None:
+        raise InfeasibleGemmError(missing)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:

@@ -1,15 +1,15 @@
-"""Gives every equation of a step to one block: forward, backward and update.
+"""Assigns every equation of a step to one block: forward, backward and update.
 
 forward    in a block          its block
-           following a block   that block
-           input branches      the first block that uses them (CFP, section 3.3)
-           others              the last block that they use values of (a loss, what only the backward needs)
-backward   a contraction       the block of the contraction that it makes a gradient for
-           computed again      the block that computed it first
-           others              the block of the forward values that they use, or else that of their inputs;
-                               what only updates state, the block of that state
+following a block   that block
+input branches      the first block that uses them (CFP, section 3.3)
+others              the last block that they use values of (a loss, what only the backward needs)
+backward   a contraction       the block of the contraction that it computes a gradient of
+recomputed          the block that computed it first
+others              the block of the forward values that they use, or else that of their inputs;
+what only updates state, the block of that state
 update                         the block of the state; also where no gradient comes in (a frozen layer's, a mean of
-                               old weights), which makes it forward
+old weights), which makes it forward
 """
 
 from collections import Counter
@@ -18,47 +18,47 @@ from collections.abc import Iterable, Sequence
 from jaxquard.intraop.blocks.block import Block
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches
-from jaxquard.intraop.step.phases import COPIES, Phase
+from jaxquard.intraop.step.phases import COPIES, EquationPhase
 from jaxquard.ir.jaxpr_tools import Var, variables
 
 
-def own_equations(graph: StepGraph, blocks: Sequence[Block], matches: Matches) -> list[int]:
-    """For each equation, the number of its block."""
+def assign_owners(graph: StepGraph, blocks: Sequence[Block], matches: Matches) -> list[int]:
+    """Returns for each equation the number of its block."""
     owners: list[int | None] = [None] * len(graph.equations)
     for block in blocks:
         for position in (*block.equations, *block.followers):
             owners[position] = block.number
-    _own_forward(graph, owners)
-    anchored = _own_backward(graph, owners, matches)
-    states = _own_states(graph, owners)
-    _own_update(graph, owners, states)
+    _assign_forward(graph, owners)
+    anchored = _assign_backward(graph, owners, matches)
+    states = _state_owners(graph, owners)
+    _assign_update(graph, owners, states)
     _pull_gradients(graph, owners, anchored)
     return [0 if owner is None else owner for owner in owners]
 
 
-def _own_forward(graph: StepGraph, owners: list[int | None]) -> None:
-    """Input branches go to their first user; what only the backward uses, or is a result, to where it comes from."""
+def _assign_forward(graph: StepGraph, owners: list[int | None]) -> None:
+    """Gives input branches to their first user; what only the backward uses, or is a result, to its inputs' block."""
     for position in reversed(range(len(owners))):
-        if owners[position] is None and graph.phases[position] is Phase.FORWARD:
-            takers = [
+        if owners[position] is None and graph.phases[position] is EquationPhase.FORWARD:
+            consumers = [
                 owners[user]
                 for var in graph.equations[position].outvars
                 for user in graph.users.get(var, ())
-                if graph.phases[user] is Phase.FORWARD
+                if graph.phases[user] is EquationPhase.FORWARD
             ]
-            owners[position] = min((taker for taker in takers if taker is not None), default=None)
+            owners[position] = min((consumer for consumer in consumers if consumer is not None), default=None)
     for position, equation in enumerate(graph.equations):
-        if owners[position] is None and graph.phases[position] is Phase.FORWARD:
+        if owners[position] is None and graph.phases[position] is EquationPhase.FORWARD:
             sources = [graph.definitions.get(var) for var in variables(equation.invars)]
             known = [_first_use(graph, owners, source) for source in sources if source is not None]
             owners[position] = max((owner for owner in known if owner is not None), default=None)
 
 
-def _own_backward(graph: StepGraph, owners: list[int | None], matches: Matches) -> set[int]:
-    """Returns the equations whose block follows from a forward one."""
+def _assign_backward(graph: StepGraph, owners: list[int | None], matches: Matches) -> set[int]:
+    """Assigns the backward, and returns the equations whose block follows from a forward one."""
     anchored: set[int] = set()
     for position, equation in enumerate(graph.equations):
-        if graph.phases[position] is not Phase.BACKWARD:
+        if graph.phases[position] is not EquationPhase.BACKWARD:
             continue
         partner = matches.partners.get(position)
         if partner is not None:
@@ -78,7 +78,7 @@ def _own_backward(graph: StepGraph, owners: list[int | None], matches: Matches) 
             made = graph.definitions.get(graph.first(var))
             if source is not None:
                 forward.append(_first_use(graph, owners, source))
-            elif made is not None and graph.phases[made] is Phase.BACKWARD:
+            elif made is not None and graph.phases[made] is EquationPhase.BACKWARD:
                 backward.append(owners[made])
         forward, backward = ([owner for owner in found if owner is not None] for found in (forward, backward))
         if forward:
@@ -87,51 +87,51 @@ def _own_backward(graph: StepGraph, owners: list[int | None], matches: Matches) 
         elif backward:
             owners[position] = min(backward)
     for position in reversed(range(len(owners))):
-        if owners[position] is None and graph.phases[position] is Phase.BACKWARD:
-            takers = Counter(_owners_of_users(graph, owners, position))
+        if owners[position] is None and graph.phases[position] is EquationPhase.BACKWARD:
+            consumers = Counter(_owners_of_users(graph, owners, position))
             # Most of them: a checkpoint's barrier has all weights of a layer, and what the next layer computes again.
-            owners[position] = max(takers, key=lambda owner: (takers[owner], owner), default=None)
+            owners[position] = max(consumers, key=lambda owner: (consumers[owner], owner), default=None)
     return anchored
 
 
 def _forward_source(graph: StepGraph, var: Var) -> int | None:
-    """The forward equation that makes a value, or made it first; None where several did (layers with equal masks)."""
+    """Returns the forward equation that computes a value, or did first; None if several do (equal masks)."""
     source = graph.definitions.get(var)
-    if source is None or graph.phases[source] is not Phase.FORWARD:
+    if source is None or graph.phases[source] is not EquationPhase.FORWARD:
         first = graph.first(var)
         source = None if first in graph.repeated else graph.definitions.get(first)
-    return source if source is not None and graph.phases[source] is Phase.FORWARD else None
+    return source if source is not None and graph.phases[source] is EquationPhase.FORWARD else None
 
 
 def _first_use(graph: StepGraph, owners: list[int | None], source: int) -> int | None:
-    """The block that uses a forward value first: the gradient of that use is what uses it in the backward."""
-    takers = [
+    """Returns the block that uses a forward value first: the gradient of that use is what uses it in the backward."""
+    consumers = [
         owners[user]
         for var in graph.equations[source].outvars
         for user in graph.users.get(var, ())
-        if graph.phases[user] is Phase.FORWARD
+        if graph.phases[user] is EquationPhase.FORWARD
     ]
-    return min((taker for taker in takers if taker is not None), default=owners[source])
+    return min((consumer for consumer in consumers if consumer is not None), default=owners[source])
 
 
-def _own_states(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
-    """For each input that the forward uses, its first block; for others, that of the backward."""
+def _state_owners(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
+    """Returns the first block of each input that the forward uses; for others, that of the backward."""
     states: dict[Var, int] = {}
     for var in graph.step.jaxpr.invars:
         # The barrier of a checkpoint around all layers has all their weights, and is in one block.
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
-            takers = [owners[user] for user in graph.users.get(var, ()) if graph.phases[user] is phase]
-            known = [taker for taker in takers if taker is not None]
+        for phase in (EquationPhase.FORWARD, EquationPhase.BACKWARD):
+            consumers = [owners[user] for user in graph.users.get(var, ()) if graph.phases[user] is phase]
+            known = [consumer for consumer in consumers if consumer is not None]
             if known:
                 states[var] = min(known)
                 break
     return states
 
 
-def _own_update(graph: StepGraph, owners: list[int | None], states: dict[Var, int]) -> None:
+def _assign_update(graph: StepGraph, owners: list[int | None], states: dict[Var, int]) -> None:
     for position, equation in enumerate(graph.equations):
-        is_left = owners[position] is None and graph.phases[position] is Phase.FORWARD
-        if graph.phases[position] is not Phase.UPDATE and not is_left:
+        is_left = owners[position] is None and graph.phases[position] is EquationPhase.FORWARD
+        if graph.phases[position] is not EquationPhase.UPDATE and not is_left:
             continue
         arrays: list[int] = []
         scalars: list[int] = []
@@ -149,16 +149,18 @@ def _own_update(graph: StepGraph, owners: list[int | None], states: dict[Var, in
 
 
 def _pull_gradients(graph: StepGraph, owners: list[int | None], anchored: set[int]) -> None:
-    """What follows from no forward value and only feeds the update of one block goes there: a bias's gradient, say."""
+    """Moves what follows from no forward value, and only feeds the update of one block, there: a bias's gradient."""
     only_updates: set[int] = set()
     for position in reversed(range(len(owners))):
-        if graph.phases[position] is not Phase.BACKWARD or position in anchored:
+        if graph.phases[position] is not EquationPhase.BACKWARD or position in anchored:
             continue
-        takers = {user for var in graph.equations[position].outvars for user in graph.users.get(var, ())}
-        if not takers or any(graph.phases[user] is not Phase.UPDATE and user not in only_updates for user in takers):
+        consumers = {user for var in graph.equations[position].outvars for user in graph.users.get(var, ())}
+        if not consumers or any(
+            graph.phases[user] is not EquationPhase.UPDATE and user not in only_updates for user in consumers
+        ):
             continue
         only_updates.add(position)
-        wanted = {owners[user] for user in takers}
+        wanted = {owners[user] for user in consumers}
         if len(wanted) == 1:
             owners[position] = wanted.pop()
 

@@ -1,10 +1,11 @@
-"""Tensor contractions, and the dims along which each can be cut (CFP, section 3.3).
+"""Tensor contractions, and the dims along which each can be sharded (CFP, section 3.3).
 
-A product of a matrix of rows with one of columns can be cut three ways (figure 2a): its rows, its columns, or what
-it sums over; a batched one also along its batch dims. Several dims can stand for the rows (batch and sequence); a cut
-takes one of them. Looking embeddings up is a product with one-hot rows, and is treated so.
+A matrix product has three dims: M, the ROWS; N, the COLUMNS; and K, the CONTRACTED dim, which it sums over. It can be
+sharded along each of them (figure 2a), and a batched one also along its BATCH dims. Several array dims can stand for
+the rows (batch and sequence); a partition takes one of them. Looking up embeddings is a product with one-hot rows, and
+is treated so.
 
-    dot_general     rows: free dims of the side that data flows through; columns: of the other
+    dot_general     rows: free dims of the operand that data flows through; columns: those of the other
     convolution     rows: the batch; columns: output features; contracted: input features
     gather          rows: dims of the indices; columns: dims of the table that are taken whole; contracted: the one
                     that is looked up
@@ -18,8 +19,8 @@ from math import prod
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 
-class Kind(enum.Enum):
-    """What a cut of a contraction cuts."""
+class PartitionKind(enum.Enum):
+    """The dim of a contraction that a partition shards: M, N, K or a batch dim."""
 
     ROWS = "rows"
     COLUMNS = "columns"
@@ -28,17 +29,17 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """One way to cut a contraction.
+class Partition:
+    """One way to shard a contraction over a mesh axis.
 
     Attributes:
         number: which batch dim, counted from 0; 0 for the other kinds.
-        out_dim: the dim of the result that is cut; None if the result is a sum over the parts.
-        in_dims: for each input, the dim that is cut; None for one that every device needs whole.
+        out_dim: the dim of the result that is sharded; None if the result is a sum over devices.
+        in_dims: for each input, the dim that is sharded; None for one that is replicated.
         size: of the dim.
     """
 
-    kind: Kind
+    kind: PartitionKind
     number: int = 0
     out_dim: int | None
     in_dims: tuple[int | None, ...]
@@ -46,8 +47,8 @@ class Cut:
 
     @property
     def name(self) -> str:
-        """`rows`, or `batch 1`."""
-        return f"{self.kind.value} {self.number}" if self.kind is Kind.BATCH else self.kind.value
+        """The kind as text: `rows`, or `batch 1`."""
+        return f"{self.kind.value} {self.number}" if self.kind is PartitionKind.BATCH else self.kind.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Contraction:
 
     Attributes:
         position: of the equation in the step.
-        groups: for each kind of cut, and each batch dim, the dims that can stand for it, in order.
+        groups: for each kind, and each batch dim, the partitions along the array dims that can stand for it, in order.
         data: the position of the input that data flows through.
         has_state: whether the other input comes from the state alone: a weight or a table.
         weight: its multiplications; for a look-up the elements of its table.
@@ -64,7 +65,7 @@ class Contraction:
 
     position: int
     equation: Equation = field(repr=False)
-    groups: tuple[tuple[Cut, ...], ...]
+    groups: tuple[tuple[Partition, ...], ...]
     data: int
     has_state: bool
     weight: int
@@ -75,7 +76,7 @@ class Contraction:
 
 
 def find_contraction(equation: Equation, position: int, *, data_vars: Collection[Var]) -> Contraction | None:
-    """The contraction that an equation is, or None.
+    """Returns the contraction that an equation is, or None.
 
     Args:
         data_vars: the variables that depend on the data, not only on the state.
@@ -98,19 +99,23 @@ def _dot_general(equation: Equation, position: int, data_vars: Collection[Var]) 
         tuple((num_batch + place, (dim, None)) for place, dim in enumerate(free[0])),
         tuple((num_batch + num_left + place, (None, dim)) for place, dim in enumerate(free[1])),
     )
-    groups: list[tuple[Cut, ...]] = [
-        (Cut(kind=Kind.BATCH, number=number, out_dim=number, in_dims=(left, right), size=shapes[0][left]),)
+    groups: list[tuple[Partition, ...]] = [
+        (
+            Partition(
+                kind=PartitionKind.BATCH, number=number, out_dim=number, in_dims=(left, right), size=shapes[0][left]
+            ),
+        )
         for number, (left, right) in enumerate(zip(*batch, strict=True))
     ]
-    for kind, side in ((Kind.ROWS, data), (Kind.COLUMNS, 1 - data)):
-        cuts = [
-            Cut(kind=kind, out_dim=out_dim, in_dims=in_dims, size=shapes[side][in_dims[side]])
+    for kind, side in ((PartitionKind.ROWS, data), (PartitionKind.COLUMNS, 1 - data)):
+        partitions = [
+            Partition(kind=kind, out_dim=out_dim, in_dims=in_dims, size=shapes[side][in_dims[side]])
             for out_dim, in_dims in sides[side]
         ]
-        groups.append(tuple(cuts))
+        groups.append(tuple(partitions))
     groups.append(
         tuple(
-            Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=pair, size=shapes[0][pair[0]])
+            Partition(kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=pair, size=shapes[0][pair[0]])
             for pair in zip(*contracted, strict=True)
         )
     )
@@ -126,17 +131,19 @@ def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) 
     numbers = params["dimension_numbers"]
     (lhs, rhs, out) = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     shapes = [atom.aval.shape for atom in equation.invars]
-    rows = Cut(kind=Kind.ROWS, out_dim=out[0], in_dims=(lhs[0], None), size=shapes[0][lhs[0]])
-    columns = Cut(kind=Kind.COLUMNS, out_dim=out[1], in_dims=(None, rhs[0]), size=shapes[1][rhs[0]])
-    contracted = Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=(lhs[1], rhs[1]), size=shapes[0][lhs[1]])
+    rows = Partition(kind=PartitionKind.ROWS, out_dim=out[0], in_dims=(lhs[0], None), size=shapes[0][lhs[0]])
+    columns = Partition(kind=PartitionKind.COLUMNS, out_dim=out[1], in_dims=(None, rhs[0]), size=shapes[1][rhs[0]])
+    contracted = Partition(
+        kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=(lhs[1], rhs[1]), size=shapes[0][lhs[1]]
+    )
     window = prod(shapes[1]) // shapes[1][rhs[0]]
     weight = prod(equation.outvars[0].aval.shape) * window
-    groups: list[tuple[Cut, ...]] = [(rows,), (columns,), (contracted,)]
+    groups: list[tuple[Partition, ...]] = [(rows,), (columns,), (contracted,)]
     return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
 
 
 def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:
-    """Only a table of state, looked up along one dim by data."""
+    """Accepts only a table of state, looked up along one dim by data."""
     table, indices = equation.invars
     numbers = equation.params["dimension_numbers"]
     looked_up = numbers.collapsed_slice_dims
@@ -154,11 +161,15 @@ def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Co
         if equation.params["slice_sizes"][dim] == shape[dim]
     ]
     rows = [
-        Cut(kind=Kind.ROWS, out_dim=out, in_dims=(None, place), size=out_shape[out])
+        Partition(kind=PartitionKind.ROWS, out_dim=out, in_dims=(None, place), size=out_shape[out])
         for place, out in enumerate(row_dims)
     ]
-    columns = [Cut(kind=Kind.COLUMNS, out_dim=out, in_dims=(dim, None), size=shape[dim]) for out, dim in whole]
-    contracted = Cut(kind=Kind.CONTRACTED, out_dim=None, in_dims=(looked_up[0], None), size=shape[looked_up[0]])
+    columns = [
+        Partition(kind=PartitionKind.COLUMNS, out_dim=out, in_dims=(dim, None), size=shape[dim]) for out, dim in whole
+    ]
+    contracted = Partition(
+        kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=(looked_up[0], None), size=shape[looked_up[0]]
+    )
     groups = [tuple(rows), tuple(columns), (contracted,)]
     return _contraction(equation, position, groups, data=1, weight=prod(shape), data_vars=data_vars)
 
@@ -166,7 +177,7 @@ def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Co
 def _contraction(
     equation: Equation,
     position: int,
-    groups: list[tuple[Cut, ...]],
+    groups: list[tuple[Partition, ...]],
     *,
     data: int,
     weight: int,

@@ -1,17 +1,16 @@
 """Groups the forward of a step into parallel blocks (CFP, algorithm 1 and section 3.3).
 
-Contractions are taken in the order of the program. One that an earlier block took is passed over; the others begin
-blocks, if they are worth it (`worth_a_block`). What is not is an input branch of the next one, or, if it multiplies two
-activations, follows the one before (`follow_blocks`).
+Contractions are taken in the order of the program. One that an earlier block has is skipped; the others begin blocks,
+if they are large enough (`worth_a_block`). One that is not is an input branch of the next block, or, if it multiplies
+two activations, follows the block before (`follow_blocks`).
 
-Contractions that share the input that data flows through, and whose results meet inside the block (Q, K and V apart;
-gate and up), begin one block together. Where several dims can stand for the rows or the columns, the cut takes the one
-with which the block grows largest.
+Contractions that share the input that data flows through, and whose results meet inside the block (separate Q, K and V;
+gate and up), begin one block together. Where several dims can stand for the rows or the columns, the partition takes
+the one with which the block grows largest.
 
-Which contractions begin blocks: those of data with state that do not count next to nothing (a router).
-
-The measure is the largest that recurs with other weights: a product of the layers. The head of a language model may be
-a hundred times as large as the smallest of these, and is there once; two models in one step, as for distillation, have
+Large enough are contractions of data with state that do not count next to nothing (a router). The measure is the
+largest contraction that recurs with other weights: a product of the layers. The head of a language model may be a
+hundred times as large as the smallest of these, and is there once; two models in one step, as for distillation, have
 two of them.
 """
 
@@ -20,7 +19,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.blocks.block import Block, Choice
-from jaxquard.intraop.blocks.contraction import Contraction, Cut, Kind
+from jaxquard.intraop.blocks.contraction import Contraction, Partition, PartitionKind
 from jaxquard.intraop.blocks.follow_blocks import follow_blocks
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
@@ -28,15 +27,15 @@ from jaxquard.ir.jaxpr_tools import Var, is_var, variables
 from jaxquard.ir.source import source_line
 
 # A contraction with fewer multiplications than this part of the measure begins no block.
-_LEAST_SHARE = 32
+_MINIMUM_SHARE = 32
 # Products of layers have at least this part of the largest of all. Less is no measure, however often it recurs.
-_LEAST_MEASURE = 512
+_MINIMUM_MEASURE = 512
 # They differ by less than this, from one to the next larger: what is so much larger are heads.
 _FAR_LARGER = 8
 
 
 def worth_a_block(graph: StepGraph) -> dict[int, None]:
-    """The positions of contractions that may begin blocks, in order."""
+    """Returns the positions of contractions that may begin blocks, in order."""
     contractions = graph.contractions
     has_state = any(found.has_state and not found.is_lookup for found in contractions.values())
     candidates = {position: found for position, found in contractions.items() if found.has_state or not has_state}
@@ -45,23 +44,23 @@ def worth_a_block(graph: StepGraph) -> dict[int, None]:
         True: max((found.weight for found in candidates.values() if found.is_lookup), default=0),
     }
     return dict.fromkeys(
-        position for position, found in candidates.items() if found.weight * _LEAST_SHARE >= measures[found.is_lookup]
+        position for position, found in candidates.items() if found.weight * _MINIMUM_SHARE >= measures[found.is_lookup]
     )
 
 
 def _measure(graph: StepGraph, contractions: list[Contraction]) -> int:
-    """The multiplications of the largest product of a layer, or of the largest of all if that says nothing."""
+    """Returns the multiplications of the largest product of a layer; of the largest of all if no layer recurs."""
     counts = Counter(weight for weight, _ in {(found.weight, _state(graph, found)) for found in contractions})
     largest = max(counts, default=0)
     recurring = sorted((weight for weight, count in counts.items() if count > 1), reverse=True)
-    in_layers = [weight for weight in recurring if weight * _LEAST_MEASURE >= largest]
+    in_layers = [weight for weight in recurring if weight * _MINIMUM_MEASURE >= largest]
     while len(in_layers) > 1 and in_layers[0] > _FAR_LARGER * in_layers[1]:
         del in_layers[0]
     return in_layers[0] if in_layers else largest
 
 
 def _state(graph: StepGraph, contraction: Contraction) -> Var | int:
-    """The state that a contraction multiplies by, before it was cast or turned."""
+    """Returns the state that a contraction multiplies by, before casts and transposes."""
     atom = contraction.equation.invars[1 - contraction.data]
     if not is_var(atom):
         return contraction.position
@@ -73,31 +72,31 @@ def _state(graph: StepGraph, contraction: Contraction) -> Var | int:
     return graph.first(atom)
 
 
-# How many equations a block may have while dims are compared: a cut along the batch goes through the whole model.
+# A block may have so many equations while dims are compared: a partition along the batch carries through the model.
 _LOOK_AHEAD = 256
 
 
-def find_blocks(graph: StepGraph, *, num_parts: int) -> tuple[Block, ...]:
-    """The blocks of a step, in the order of the program.
+def find_blocks(graph: StepGraph, *, num_shards: int) -> tuple[Block, ...]:
+    """Returns the blocks of a step, in the order of the program.
 
     Args:
-        num_parts: the size of the mesh axis over which blocks are cut.
+        num_shards: the size of the mesh axis over which blocks are sharded.
 
     Raises:
-        InfeasibleShardingError: if a contraction has no dim that so many devices can share.
+        InfeasibleShardingError: if a contraction has no dim that so many devices divide.
     """
-    finder = _Finder(graph, num_parts)
-    return follow_blocks(graph, tuple(finder.find()), num_parts=num_parts)
+    finder = _Finder(graph, num_shards)
+    return follow_blocks(graph, tuple(finder.find()), num_shards=num_shards)
 
 
 class _Finder:
-    def __init__(self, graph: StepGraph, num_parts: int):
+    def __init__(self, graph: StepGraph, num_shards: int):
         self.graph = graph
-        self.num_parts = num_parts
+        self.num_shards = num_shards
         self.grouped_bits = 0
         self.grouped: set[int] = set()
         self.by_input: dict[object, list[Contraction]] = {}
-        self.best_cuts: dict[Hashable, int] = {}
+        self.best_partitions: dict[Hashable, int] = {}
         self.seeds = worth_a_block(graph)
         self.others = 0
         for position, contraction in graph.contractions.items():
@@ -125,18 +124,18 @@ class _Finder:
     def _block(self, number: int, seed: Contraction) -> Block:
         seeds = [seed, *self._siblings(seed)]
         if len(seeds) > 1:
-            together = self._cuts(seeds)
+            together = self._partitions(seeds)
             met = self._grow(seeds, together, undivided=self._undivided(seeds)).component(0) if together else 1
             seeds = [sibling for place, sibling in enumerate(seeds) if met >> place & 1]
-        cuts = self._cuts(seeds)
-        if not cuts:
-            raise InfeasibleShardingError(_nothing_divides(self.graph, seeds[0], self.num_parts))
-        growth = self._grow(seeds, cuts, undivided=self._undivided(seeds))
+        partitions = self._partitions(seeds)
+        if not partitions:
+            raise InfeasibleShardingError(_nothing_divides(self.graph, seeds[0], self.num_shards))
+        growth = self._grow(seeds, partitions, undivided=self._undivided(seeds))
         trim_block(self.graph, growth, keep={seed.position for seed in seeds})
-        return _make_block(self.graph, number, seeds, cuts, growth)
+        return _make_block(self.graph, number, seeds, partitions, growth)
 
     def _siblings(self, seed: Contraction) -> list[Contraction]:
-        """Later contractions of the same input, cut in the same ways, that wait for no other."""
+        """Returns later contractions of the same input, with the same partitions, that wait for no other."""
         ready = self.grouped_bits | self.others
         return [
             other
@@ -147,53 +146,53 @@ class _Finder:
             and not self.graph.ancestors[other.position] & ~(ready | self.graph.bit(other.position))
         ]
 
-    def _cuts(self, seeds: Sequence[Contraction]) -> list[tuple[Cut, ...]]:
-        """The ways to cut contractions together, one for each kind that divides."""
+    def _partitions(self, seeds: Sequence[Contraction]) -> list[tuple[Partition, ...]]:
+        """Returns the ways to shard contractions together, one for each kind that divides."""
         found = []
         for groups in zip(*(seed.groups for seed in seeds), strict=True):
-            fitting = [[cut for cut in group if cut.size % self.num_parts == 0] for group in groups]
+            fitting = [[one for one in group if one.size % self.num_shards == 0] for group in groups]
             if all(fitting):
                 found.append(self._best(seeds, fitting))
         return found
 
-    def _undivided(self, seeds: Sequence[Contraction]) -> list[tuple[Cut, ...]]:
-        """The ways to cut contractions for which this mesh is too large: they still tell where the block ends."""
+    def _undivided(self, seeds: Sequence[Contraction]) -> list[tuple[Partition, ...]]:
+        """Returns the ways to shard contractions for which this mesh is too large: they still end the block."""
         return [
             tuple(group[0] for group in groups)
             for groups in zip(*(seed.groups for seed in seeds), strict=True)
-            if any(all(cut.size % self.num_parts for cut in group) for group in groups)
+            if any(all(one.size % self.num_shards for one in group) for group in groups)
             and all(group[0].size > 1 for group in groups)
         ]
 
-    def _best(self, seeds: Sequence[Contraction], fitting: list[list[Cut]]) -> tuple[Cut, ...]:
-        """The dims, one per contraction, with which the block grows largest; the first ones if it is the same.
+    def _best(self, seeds: Sequence[Contraction], fitting: list[list[Partition]]) -> tuple[Partition, ...]:
+        """Returns the partitions, one per contraction, with which the block grows largest; of equals the first.
 
-        Contractions of the same form from the same line of code are asked once: layers are alike.
+        Contractions of the same form from the same line of code are compared once: layers are alike.
         """
         longest = max(map(len, fitting))
         candidates = [tuple(group[min(place, len(group) - 1)] for group in fitting) for place in range(longest)]
-        if len(candidates) == 1 or candidates[0][0].kind is Kind.CONTRACTED:
+        if len(candidates) == 1 or candidates[0][0].kind is PartitionKind.CONTRACTED:
             return candidates[0]
         key = tuple(_form(seed) for seed in seeds), tuple(candidates)
-        if key not in self.best_cuts:
-            sizes = [len(self._grow(seeds, [cuts], limit=_LOOK_AHEAD).positions) for cuts in candidates]
-            self.best_cuts[key] = sizes.index(max(sizes))
-        return candidates[self.best_cuts[key]]
+        if key not in self.best_partitions:
+            sizes = [len(self._grow(seeds, [one], limit=_LOOK_AHEAD).positions) for one in candidates]
+            self.best_partitions[key] = sizes.index(max(sizes))
+        return candidates[self.best_partitions[key]]
 
     def _grow(
         self,
         seeds: Sequence[Contraction],
-        cuts: Sequence[Sequence[Cut]],
+        choices: Sequence[Sequence[Partition]],
         *,
-        undivided: Sequence[Sequence[Cut]] = (),
+        undivided: Sequence[Sequence[Partition]] = (),
         limit: int | None = None,
     ) -> Growth:
         return grow_block(
             self.graph,
             seeds,
-            cuts,
+            choices,
             undivided=undivided,
-            num_parts=self.num_parts,
+            num_shards=self.num_shards,
             grouped=self.grouped_bits | self.others,
             is_grouped=self.grouped.__contains__,
             limit=limit,
@@ -211,18 +210,22 @@ def _kinds(contraction: Contraction) -> list[str]:
 
 
 def _make_block(
-    graph: StepGraph, number: int, seeds: Sequence[Contraction], cuts: Sequence[tuple[Cut, ...]], growth: Growth
+    graph: StepGraph,
+    number: int,
+    seeds: Sequence[Contraction],
+    partitions: Sequence[tuple[Partition, ...]],
+    growth: Growth,
 ) -> Block:
     choices = [
         Choice(
-            name=cuts_of[0].name,
-            cuts=cuts_of,
+            name=of_choice[0].name,
+            partitions=of_choice,
             num_chunks=chunks,
             dims=dims,
-            needs=find_needs(graph, growth.positions, seeds, cuts_of, dims),
+            needs=find_needs(graph, growth.positions, seeds, of_choice, dims),
         )
-        # What the growth has beyond the cuts are those that do not divide.
-        for cuts_of, chunks, dims in zip(cuts, growth.num_chunks, growth.dims, strict=False)
+        # The growth has more than these: the partitions that do not divide.
+        for of_choice, chunks, dims in zip(partitions, growth.num_chunks, growth.dims, strict=False)
     ]
     return Block(
         number=number,
@@ -235,22 +238,25 @@ def _make_block(
 
 
 def _scattered(seeds: Sequence[Contraction], choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Cut what is contracted, and leave the sum cut by rows: sequence parallelism, if there are both."""
+    """Returns the choice to shard the contracted dim and leave the sum sharded by rows: sequence parallelism."""
     found = {choice.kind: choice for choice in choices}
-    rows, contracted = found.get(Kind.ROWS), found.get(Kind.CONTRACTED)
+    rows, contracted = found.get(PartitionKind.ROWS), found.get(PartitionKind.CONTRACTED)
     if rows is None or contracted is None:
         return ()
     first = {seed.position for seed in seeds}
     needs = {key: (contracted if key[0] in first else rows).needs[key] for key in rows.needs}
-    return (Choice(name="scattered", cuts=contracted.cuts, num_chunks=rows.num_chunks, dims=rows.dims, needs=needs),)
+    choice = Choice(
+        name="scattered", partitions=contracted.partitions, num_chunks=rows.num_chunks, dims=rows.dims, needs=needs
+    )
+    return (choice,)
 
 
-def _nothing_divides(graph: StepGraph, seed: Contraction, num_parts: int) -> str:
+def _nothing_divides(graph: StepGraph, seed: Contraction, num_shards: int) -> str:
     sizes = ", ".join(
-        f"{kind} {' x '.join(str(cut.size) for cut in group)}"
+        f"{kind} {' x '.join(str(one.size) for one in group)}"
         for kind, group in ((group[0].name, group) for group in seed.groups)
     )
     return (
-        f"the contraction at {source_line(seed.equation)} has no dim that {num_parts} devices can share evenly: "
+        f"the contraction at {source_line(seed.equation)} has no dim that {num_shards} devices can share evenly: "
         f"{sizes}. Use a mesh axis whose size divides one of them, or pad the dim."
     )

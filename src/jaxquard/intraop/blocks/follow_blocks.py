@@ -1,42 +1,42 @@
 """Products of two activations that no block could take follow the last block that they depend on.
 
-    h = ...                             of a block that is cut along b
+    h = ...                             of a block that is sharded along b
     m = gate h                          in no block, as a sum over d stands before it
-    x = einsum bsec,bsd->ebcd m h       follows: cut along b too, computed where the tokens are
-    y = einsum ebcd,edm->ebcm x w       begins a block that may be cut along e: x goes from all to all before it
+    x = einsum bsec,bsd->ebcd m h       follows: sharded along b too, computed where the tokens are
+    y = einsum ebcd,edm->ebcm x w       begins a block that may be sharded along e: an all-to-all of x before it
 
-Such a product is no input branch of the block after it (CFP, section 3.3): laid out backward from there, every device
-would need all of `h`. It is cut along a batch dim of its own, which needs parts of both operands: the one at which the
-block's cut arrives, or else the first one (`einsum bsec,ebcd->bsd` of experts that are cut along e: a sum over devices
-otherwise). Where no cut arrives, as the block leaves its results whole or the cut has ended on the way, later blocks
-decide as they do for input branches. What comes after the product is taken along as a block would.
+Such a product is no input branch of the block after it (CFP, section 3.3): with a layout propagated back from there,
+every device would need all of `h`. It is sharded along a batch dim of its own, which needs shards of both operands: the
+one at which the block's partition arrives, or else the first one (`einsum bsec,ebcd->bsd` of experts that are sharded
+along e: a sum over devices otherwise). Where no partition arrives, as the block leaves its results replicated or the
+partition has ended before, later blocks decide as they do for input branches. What comes after the product joins as it
+would join a block.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxquard.intraop.blocks.block import Block, Choice
-from jaxquard.intraop.blocks.contraction import Contraction, Cut, Kind
+from jaxquard.intraop.blocks.block import Block, Choice, ShardedDims
+from jaxquard.intraop.blocks.contraction import Contraction, Partition, PartitionKind
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
-from jaxquard.ir.jaxpr_tools import Var, is_var
+from jaxquard.ir.dependence import can_partition
+from jaxquard.ir.jaxpr_tools import is_var
 
-Dims = Mapping[Var, int | None]
 
-
-def follow_blocks(graph: StepGraph, blocks: Sequence[Block], *, num_parts: int) -> tuple[Block, ...]:
-    """The blocks with what follows them."""
-    follower = _Follower(graph, blocks, num_parts)
+def follow_blocks(graph: StepGraph, blocks: Sequence[Block], *, num_shards: int) -> tuple[Block, ...]:
+    """Returns the blocks with what follows them."""
+    follower = _Follower(graph, blocks, num_shards)
     for contraction in graph.contractions.values():
         follower.visit(contraction)
     return tuple(follower.blocks)
 
 
 class _Follower:
-    def __init__(self, graph: StepGraph, blocks: Sequence[Block], num_parts: int):
+    def __init__(self, graph: StepGraph, blocks: Sequence[Block], num_shards: int):
         self.graph = graph
         self.blocks = list(blocks)
-        self.num_parts = num_parts
+        self.num_shards = num_shards
         self.taken = {position for block in blocks for position in block.equations}
         self.bits = [sum(graph.bit(position) for position in block.contractions) for block in blocks]
         self.in_blocks = sum(self.bits)
@@ -47,17 +47,17 @@ class _Follower:
             return
         ancestors = self.graph.ancestors[product.position]
         number = max(number for number, bits in enumerate(self.bits) if bits & ancestors)
-        cuts = [
-            cut
+        partitions = [
+            one
             for group in product.groups
-            for cut in group
-            if cut.out_dim is not None and cut.size % self.num_parts == 0
+            for one in group
+            if one.out_dim is not None and one.size % self.num_shards == 0
         ]
-        if cuts:
+        if partitions:
             block = self.blocks[number]
-            growth = self._grow(product, cuts, number)
+            growth = self._grow(product, partitions, number)
             choices, more = (
-                tuple(self._follow(product, cuts, growth, choice) for choice in of_block)
+                tuple(self._follow(product, partitions, growth, choice) for choice in of_block)
                 for of_block in (block.choices, block.more_choices)
             )
             followers = (*block.followers, *growth.positions)
@@ -69,28 +69,28 @@ class _Follower:
         depends = [source is not None and self.graph.ancestors[source] & self.in_blocks for source in sources]
         return not product.is_lookup and len(depends) == 2 and all(depends)
 
-    def _grow(self, product: Contraction, cuts: Sequence[Cut], number: int) -> Growth:
+    def _grow(self, product: Contraction, partitions: Sequence[Partition], number: int) -> Growth:
         later = sum(self.bits[number + 1 :])
         growth = grow_block(
             self.graph,
             [product],
-            [[cut] for cut in cuts],
-            num_parts=self.num_parts,
+            [[one] for one in partitions],
+            num_shards=self.num_shards,
             grouped=~later,
             is_grouped=lambda position: position in self.taken or position in self.graph.contractions,
         )
         trim_block(self.graph, growth, keep={product.position})
         return growth
 
-    def _follow(self, product: Contraction, cuts: Sequence[Cut], growth: Growth, choice: Choice) -> Choice:
-        """The choice with the layout of what follows, if its cut arrives."""
+    def _follow(self, product: Contraction, partitions: Sequence[Partition], growth: Growth, choice: Choice) -> Choice:
+        """Returns the choice with the layout of what follows, if its partition arrives."""
         known = {**choice.dims, **choice.follower_dims}
-        arriving = _Arrival(self.graph, known, self.taken, self.num_parts).dims(product)
-        number = _batch_cut(cuts, arriving)
+        arriving = _Arrival(self.graph, known, self.taken, self.num_shards).dims(product)
+        number = _batch_partition(partitions, arriving)
         if number is None:
             return choice
         dims = growth.dims[number]
-        needs = find_needs(self.graph, growth.positions, [product], [cuts[number]], dims)
+        needs = find_needs(self.graph, growth.positions, [product], [partitions[number]], dims)
         return replace(
             choice,
             follower_dims={**choice.follower_dims, **dims},
@@ -98,23 +98,25 @@ class _Follower:
         )
 
 
-def _batch_cut(cuts: Sequence[Cut], arriving: Sequence[int | None]) -> int | None:
-    """Which cut a product takes, given the dims along which its operands arrive; None if none does."""
+def _batch_partition(partitions: Sequence[Partition], arriving: Sequence[int | None]) -> int | None:
+    """Returns which partition a product takes, given the dims along which its operands are sharded; None for none."""
     if all(dim is None for dim in arriving):
         return None
-    batch = [number for number, cut in enumerate(cuts) if cut.kind is Kind.BATCH]
-    meeting = [number for number in batch if any(a == b for a, b in zip(cuts[number].in_dims, arriving, strict=True))]
+    batch = [number for number, one in enumerate(partitions) if one.kind is PartitionKind.BATCH]
+    meeting = [
+        number for number in batch if any(a == b for a, b in zip(partitions[number].in_dims, arriving, strict=True))
+    ]
     return next(iter(meeting or batch), None)
 
 
 class _Arrival:
-    """Carries the cut of a block to the operands of a product, through what stands in no block."""
+    """Carries the partition of a block to the operands of a product, through what stands in no block."""
 
-    def __init__(self, graph: StepGraph, known: Dims, taken: set[int], num_parts: int):
+    def __init__(self, graph: StepGraph, known: ShardedDims, taken: set[int], num_shards: int):
         self.graph = graph
         self.known = dict(known)
         self.taken = taken
-        self.num_parts = num_parts
+        self.num_shards = num_shards
 
     def dims(self, product: Contraction) -> list[int | None]:
         between = self._between(product)
@@ -125,7 +127,7 @@ class _Arrival:
         return [self.known.get(atom) if is_var(atom) else None for atom in product.equation.invars]
 
     def _between(self, product: Contraction) -> list[int]:
-        """What stands between the block and a product, in order."""
+        """Returns the equations between the block and a product, in order."""
         found: set[int] = set()
         waiting = [product.position]
         while waiting:
@@ -137,13 +139,13 @@ class _Arrival:
         return sorted(found)
 
     def _carry(self, position: int, output: int) -> int | None:
-        """The dim of an output to which the cuts of inputs lead; None if there is none, or they do not agree."""
+        """Returns the dim of an output to which the sharded dims of inputs lead; None if none does, or they differ."""
         equation = self.graph.equations[position]
         links = self.graph.links(position)
         found: set[int] = set()
         for atom, of_input in zip(equation.invars, links.links[output], strict=True):
             dim = self.known.get(atom) if is_var(atom) else None
             if dim is not None:
-                fitting = (link for link in of_input if link.in_dim == dim and link.num_chunks % self.num_parts == 0)
+                fitting = (link for link in of_input if link.in_dim == dim and can_partition(link, self.num_shards))
                 found.update(link.out_dim for link in fitting)
         return found.pop() if len(found) == 1 else None

@@ -1,11 +1,11 @@
-"""What the analysis asks of a flat step again and again: who uses a value, what goes into it, how dims are linked."""
+"""Indices of a flat step that the analysis needs again and again: users of values, ancestors, links of dims."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from jaxquard.intraop.blocks.contraction import Contraction, find_contraction
-from jaxquard.intraop.step.phases import Phase, depend_on, find_phases, same_values
+from jaxquard.intraop.step.phases import EquationPhase, depend_on, find_phases, same_values
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.dependence import Dependences, Memo, dependences
 from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, users, variables
@@ -13,7 +13,7 @@ from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, user
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraph:
-    """A flat step with its indices, each made when first asked for."""
+    """A flat step with its indices, each computed on first use."""
 
     step: TracedStep
     _links: dict[int, Dependences] = field(default_factory=dict, repr=False)
@@ -24,33 +24,33 @@ class StepGraph:
         return self.step.jaxpr.eqns
 
     @cached_property
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[EquationPhase]:
         return find_phases(self.equations)
 
     @cached_property
     def definitions(self) -> dict[Var, int]:
-        """For each variable, the position of the equation that makes it."""
+        """The position of the equation that computes each variable."""
         return definitions(self.equations)
 
     @cached_property
     def users(self) -> dict[Var, list[int]]:
-        """For each variable, the positions of the equations that use it."""
+        """The positions of the equations that use each variable."""
         return users(self.equations)
 
     @cached_property
     def first_values(self) -> dict[Var, Var]:
-        """For each variable that equals one before it, that one."""
+        """The first variable that each later variable equals."""
         return same_values(self.equations)
 
     @cached_property
     def repeated(self) -> set[Var]:
         """First variables whose value the forward computes more than once."""
-        forward = Phase.FORWARD
+        forward = EquationPhase.FORWARD
         return {first for var, first in self.first_values.items() if self.phases[self.definitions[var]] is forward}
 
     @cached_property
     def data_vars(self) -> set[Var]:
-        """What depends on the data: on arguments that are not state."""
+        """The variables that depend on the data: on arguments that are not state."""
         pairs = zip(self.step.jaxpr.invars, self.step.result_of_input, strict=True)
         num_args = self.step.num_args
         data = {var for place, (var, result) in enumerate(pairs) if result is None and place < num_args}
@@ -61,7 +61,7 @@ class StepGraph:
         """The contractions of the forward, by position."""
         found = {}
         for position, (equation, phase) in enumerate(zip(self.equations, self.phases, strict=True)):
-            if phase is Phase.FORWARD:
+            if phase is EquationPhase.FORWARD:
                 contraction = find_contraction(equation, position, data_vars=self.data_vars)
                 if contraction is not None:
                     found[position] = contraction
@@ -69,7 +69,7 @@ class StepGraph:
 
     @cached_property
     def ancestors(self) -> list[int]:
-        """For each equation, the forward contractions that it depends on, itself included, as bits."""
+        """The forward contractions that each equation depends on, itself included, as bits."""
         bits = {position: 1 << number for number, position in enumerate(self.contractions)}
         of_var: dict[Var, int] = {}
         found = []
@@ -82,7 +82,7 @@ class StepGraph:
         return found
 
     def bit(self, position: int) -> int:
-        """The bit of a contraction in `ancestors`."""
+        """Returns the bit of a contraction in `ancestors`."""
         return self._bits[position]
 
     @cached_property
@@ -90,14 +90,14 @@ class StepGraph:
         return {position: 1 << number for number, position in enumerate(self.contractions)}
 
     def links(self, position: int) -> Dependences:
-        """How the dims of an equation's outputs follow from those of its inputs."""
+        """Returns the links between the dims of an equation's outputs and inputs."""
         found = self._links.get(position)
         if found is None:
             found = self._links[position] = dependences(self.equations[position], self._memo)
         return found
 
     def unknown_primitives(self) -> tuple[str, ...]:
-        """Those without a rule, of equations that were looked at, and of the first of each primitive that was not."""
+        """Returns the primitives without a rule, of equations that were looked at and the first of every other one."""
         looked_at = {self.equations[position].primitive.name for position in self._links}
         for position, equation in enumerate(self.equations):
             if equation.primitive.name not in looked_at or sub_jaxprs(equation):
@@ -106,7 +106,7 @@ class StepGraph:
         return tuple(sorted({name for found in self._links.values() for name in found.unknown_primitives}))
 
     def first(self, var: Var) -> Var:
-        """The first variable with the same value."""
+        """Returns the first variable with the same value."""
         return self.first_values.get(var, var)
 
     @cached_property

@@ -1,15 +1,16 @@
 """Grows a block from its first contractions through their users (CFP, algorithm 1).
 
-An equation joins if every way to cut the contractions goes on through it: the dims that are cut in its inputs are all
-linked to one dim of its output, in enough chunks (equation (2)), and none of its other inputs comes out of the block
-by a way that ended (the mean that a norm subtracts). Users are visited in the order of the program, so
-that an equation is looked at when all its inputs in the block are known, and all of them are visited, where the
-printed algorithm returns after the first. An equation that waits for a contraction of a later block does not join.
+An equation joins if every partition of the contractions carries through it: the sharded dims of its inputs are all
+linked to one dim of its output, in enough chunks (equation (2), `can_partition`), and none of its other inputs comes
+out of the block through an equation that did not join (the mean that a norm subtracts). Users are visited in the order
+of the program, so that an equation is looked at when all its inputs in the block are known, and all of them are
+visited, where the printed algorithm returns after the first. An equation that waits for a contraction of a later block
+does not join.
 
-Takes from the end of a block what the next block can as well do for itself.
+`trim_block` then takes from the end of a block what the next block can as well compute for itself:
 
-b = add a c      in the block, and used after it
-d = mul b b      in the block, and used only after it: leaves, so that one value crosses instead of two
+    b = add a c      in the block, and used after it
+    d = mul b b      in the block, and used only after it: leaves, so that one value crosses instead of two
 """
 
 import heapq
@@ -17,11 +18,11 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from jaxquard.intraop.blocks.block import Needs
-from jaxquard.intraop.blocks.contraction import Contraction, Cut
+from jaxquard.intraop.blocks.block import Needs, ShardedDims
+from jaxquard.intraop.blocks.contraction import Contraction, Partition
 from jaxquard.intraop.blocks.graph import StepGraph
-from jaxquard.intraop.step.phases import Phase
-from jaxquard.ir.dependence import Dependences
+from jaxquard.intraop.step.phases import EquationPhase
+from jaxquard.ir.dependence import Dependences, can_partition
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
 
 
@@ -31,8 +32,8 @@ class Growth:
 
     Attributes:
         positions: of its equations.
-        dims: per choice, the dim that is cut of each value in the block; then for cuts that do not divide.
-        num_chunks: per choice, into how many parts it can be cut.
+        dims: per choice, the dim that is sharded of each value in the block; then for partitions that do not divide.
+        num_chunks: per choice, the number of equal parts into which it can be split.
         reached_by: for each value, which of the first contractions it depends on, as bits.
         together: sets of first contractions that meet.
     """
@@ -44,7 +45,7 @@ class Growth:
     together: list[int] = field(default_factory=list)
 
     def component(self, seed: int) -> int:
-        """The first contractions that meet this one in the block, as bits."""
+        """Returns the first contractions that meet this one in the block, as bits."""
         found = 1 << seed
         while True:
             wider = found
@@ -59,30 +60,30 @@ class Growth:
 def grow_block(
     graph: StepGraph,
     seeds: Sequence[Contraction],
-    choices: Sequence[Sequence[Cut]],
+    choices: Sequence[Sequence[Partition]],
     *,
-    undivided: Sequence[Sequence[Cut]] = (),
-    num_parts: int,
+    undivided: Sequence[Sequence[Partition]] = (),
+    num_shards: int,
     grouped: int,
     is_grouped: Callable[[int], bool],
     limit: int | None = None,
 ) -> Growth:
-    """The largest block from these contractions.
+    """Returns the largest block from these contractions.
 
     Args:
-        choices: per choice, the cut of each of the contractions.
-        undivided: cuts into which the parts do not go. They are no choices, but the block ends where they do, as
-            what is left of a product may go through all that follows.
-        num_parts: into how many parts each cut must go.
+        choices: per choice, the partition of each of the contractions.
+        undivided: partitions whose dim `num_shards` does not divide. They are no choices, but the block ends where they
+            end, as the partitions that are left may carry through all that follows.
+        num_shards: the number of devices that each partition must divide into.
         grouped: the contractions that stand in earlier blocks, as bits.
-        is_grouped: whether an equation stands in an earlier block.
+        is_grouped: returns true for an equation that stands in an earlier block.
         limit: at so many equations it stops growing.
     """
     every = [*choices, *undivided]
-    parts = [num_parts] * len(choices) + [1] * len(undivided)
+    num_shards_of = [num_shards] * len(choices) + [1] * len(undivided)
     growth = Growth(
         dims=[{} for _ in every],
-        num_chunks=[math.gcd(*(cut.size for cut in cuts)) for cuts in every],
+        num_chunks=[math.gcd(*(one.size for one in partitions)) for partitions in every],
     )
     own = 0
     waiting: list[int] = []
@@ -100,16 +101,16 @@ def grow_block(
         queued.add(seed.position)
         (out,) = seed.equation.outvars
         growth.reached_by[out] = 1 << number
-        for dims, cuts in zip(growth.dims, every, strict=True):
-            dims[out] = cuts[number].out_dim
+        for dims, partitions in zip(growth.dims, every, strict=True):
+            dims[out] = partitions[number].out_dim
         push_users(out)
     while waiting and (limit is None or len(growth.positions) < limit):
         position = heapq.heappop(waiting)
-        if graph.phases[position] is not Phase.FORWARD or is_grouped(position):
+        if graph.phases[position] is not EquationPhase.FORWARD or is_grouped(position):
             continue
         bit = graph.bit(position) if position in graph.contractions else 0
         waits = graph.ancestors[position] & ~(grouped | own | bit)
-        if waits or _comes_back(graph, growth, position, own) or not _join(graph, growth, position, parts):
+        if waits or _comes_back(graph, growth, position, own) or not _join(graph, growth, position, num_shards_of):
             continue
         own |= bit
         for var in graph.equations[position].outvars:
@@ -119,11 +120,15 @@ def grow_block(
 
 
 def find_needs(
-    graph: StepGraph, positions: Sequence[int], seeds: Sequence[Contraction], cuts: Sequence[Cut], dims: dict
+    graph: StepGraph,
+    positions: Sequence[int],
+    seeds: Sequence[Contraction],
+    partitions: Sequence[Partition],
+    dims: ShardedDims,
 ) -> Needs:
-    """How the equations of a block want what comes from outside (section 3.3: input branches)."""
+    """Returns the dims along which a block wants what comes from outside (section 3.3: input branches)."""
     needs: dict[tuple[int, int], int | None] = {}
-    in_dims = {seed.position: cut.in_dims for seed, cut in zip(seeds, cuts, strict=True)}
+    in_dims = {seed.position: one.in_dims for seed, one in zip(seeds, partitions, strict=True)}
     for position in positions:
         equation = graph.equations[position]
         for place, atom in enumerate(equation.invars):
@@ -143,7 +148,7 @@ def find_needs(
 
 
 def _comes_back(graph: StepGraph, growth: Growth, position: int, own: int) -> bool:
-    """Whether an input depends on the block, but does not stand in it."""
+    """Returns true if an input depends on the block, but does not stand in it."""
     for var in variables(graph.equations[position].invars):
         source = graph.definitions.get(var)
         if source is not None and var not in growth.reached_by and graph.ancestors[source] & own:
@@ -151,11 +156,11 @@ def _comes_back(graph: StepGraph, growth: Growth, position: int, own: int) -> bo
     return False
 
 
-def _join(graph: StepGraph, growth: Growth, position: int, num_parts: Sequence[int]) -> bool:
-    """Takes an equation into the block if all choices go through it, each in so many parts."""
+def _join(graph: StepGraph, growth: Growth, position: int, num_shards: Sequence[int]) -> bool:
+    """Takes an equation into the block if all choices carry through it, each over so many devices."""
     equation = graph.equations[position]
     links = graph.links(position)
-    found = [_carry(equation, links, *of_choice) for of_choice in zip(growth.dims, num_parts, strict=True)]
+    found = [_carry(equation, links, *of_choice) for of_choice in zip(growth.dims, num_shards, strict=True)]
     if any(outputs is None for outputs in found):
         return False
     for choice, outputs in enumerate(found):
@@ -174,9 +179,9 @@ def _join(graph: StepGraph, growth: Growth, position: int, num_parts: Sequence[i
 
 
 def _carry(
-    equation: Equation, links: Dependences, dims: dict[Var, int | None], num_parts: int
+    equation: Equation, links: Dependences, dims: dict[Var, int | None], num_shards: int
 ) -> list[tuple[int | None, int]] | None:
-    """For each output the dim that is cut and its chunks (0: any number); None if a cut ends here."""
+    """Returns for each output the sharded dim and its chunks (0: any number); None if the partition ends here."""
     outputs = []
     for of_output, reads in zip(links.links, links.reads, strict=True):
         wanted: set[int] = set()
@@ -185,7 +190,7 @@ def _carry(
             dim = dims.get(atom) if is_var(atom) else None
             if dim is None or not is_read:
                 continue
-            link = next((link for link in of_input if link.in_dim == dim and link.num_chunks % num_parts == 0), None)
+            link = next((link for link in of_input if link.in_dim == dim and can_partition(link, num_shards)), None)
             if link is None:
                 return None
             wanted.add(link.out_dim)
@@ -200,15 +205,17 @@ def trim_block(graph: StepGraph, growth: Growth, *, keep: Collection[int]) -> No
     """Removes equations whose results are not used in the block, and whose inputs are all used after it as well."""
     inside = set(growth.positions)
 
-    def is_used_after(var) -> bool:
-        return any(user not in inside and graph.phases[user] is Phase.FORWARD for user in graph.users.get(var, ()))
+    def is_used_after(var: Var) -> bool:
+        return any(
+            user not in inside and graph.phases[user] is EquationPhase.FORWARD for user in graph.users.get(var, ())
+        )
 
     for position in reversed(growth.positions):
         equation = graph.equations[position]
         if position in keep or position in graph.contractions:
             continue
         users = {user for var in equation.outvars for user in graph.users.get(var, ())}
-        forward = [user for user in users if graph.phases[user] is Phase.FORWARD]
+        forward = [user for user in users if graph.phases[user] is EquationPhase.FORWARD]
         own = [var for var in variables(equation.invars) if var in growth.reached_by]
         if own and not inside.intersection(forward) and all(map(is_used_after, own)):
             inside.remove(position)

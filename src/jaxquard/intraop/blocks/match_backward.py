@@ -4,16 +4,16 @@
     backward   e = dot_general[contract the free dims of a] a d      e is the gradient of b, d that of c
                f = dot_general[contract the free dims of b] d b      f is the gradient of a, d that of c
 
-A gradient is cut as the value that it belongs to, so that a block's backward stays with its forward (CFP, section
-3.2). Operands are compared by value: a checkpoint's backward computes them again, and JAX transposes and casts them
-on the way. What is not found is left to the compiler.
+A gradient has the layout of the value that it belongs to, so that a block's backward stays with its forward (CFP,
+section 3.2). Operands are compared by value: a checkpoint's backward recomputes them, and JAX transposes and casts them
+on the way. A gradient that is not found is left to the compiler.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxquard.intraop.blocks.graph import StepGraph
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 
@@ -34,10 +34,10 @@ class Cotangent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """What was found.
+    """The gradients that backward contractions compute.
 
     Attributes:
-        cotangents: of variables.
+        cotangents: by variable.
         partners: for a backward contraction, the forward one; by positions.
     """
 
@@ -46,7 +46,7 @@ class Matches:
 
 
 def match_backward(graph: StepGraph) -> Matches:
-    """The gradients that backward contractions make."""
+    """Finds the gradients that backward contractions compute."""
     operands: dict[Var, list[tuple[int, int, tuple[int, ...]]]] = {}
     for position, contraction in graph.contractions.items():
         if contraction.equation.primitive.name == "dot_general":
@@ -63,7 +63,7 @@ def match_backward(graph: StepGraph) -> Matches:
 
 
 def _is_backward_product(graph: StepGraph, position: int, equation: Equation) -> bool:
-    is_product = equation.primitive.name == "dot_general" and graph.phases[position] is Phase.BACKWARD
+    is_product = equation.primitive.name == "dot_general" and graph.phases[position] is EquationPhase.BACKWARD
     return is_product and graph.first(equation.outvars[0]) is equation.outvars[0]
 
 
@@ -100,7 +100,7 @@ def _match(
 def _gradients(
     forward: Equation, place: int, backward: Equation, side: int, same: dict[int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The dims of the gradients of the other input and of the result; None if this is not such a product.
+    """Returns the dims of the gradients of the other input and of the result; None if this is no such product.
 
     Args:
         place: which input of `forward` the products share.
@@ -146,7 +146,7 @@ def _gradients(
 
 
 def _fits(gradient: Var, value: Var, dims: Sequence[int]) -> bool:
-    """Whether a gradient has the value's size along every dim."""
+    """Returns true if a gradient has the value's size along every dim."""
     return sorted(dims) == list(range(len(value.aval.shape))) and all(
         size == value.aval.shape[dim] for size, dim in zip(gradient.aval.shape, dims, strict=True)
     )
@@ -164,7 +164,7 @@ def _free(equation: Equation, place: int) -> list[int]:
 
 
 def _result_dims(equation: Equation) -> dict[tuple[int, int], int]:
-    """From (input, dim) to the dim of the result."""
+    """Maps (input, dim) to the dim of the result."""
     _, batch = _numbers(equation)
     found: dict[tuple[int, int], int] = {}
     for number, pair in enumerate(zip(*batch, strict=True)):
@@ -174,7 +174,7 @@ def _result_dims(equation: Equation) -> dict[tuple[int, int], int]:
 
 
 def _strip(graph: StepGraph, var: Var) -> tuple[Var, tuple[int, ...]]:
-    """What a variable is a cast or a transpose of, and for each of its dims the dim of that."""
+    """Returns the variable behind casts and transposes, and for each dim the dim of that variable."""
     dims = tuple(range(len(var.aval.shape)))
     while True:
         var = graph.first(var)

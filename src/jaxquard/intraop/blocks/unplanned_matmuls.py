@@ -1,7 +1,7 @@
-"""Products that are not planned, for a note.
+"""Notes on matrix products that are not planned.
 
-They stand in a loop or a branch, where the analysis does not look; or are of ragged groups; or with weights that count
-as data.
+They stand in a loop or a branch, which the analysis does not open; or have ragged groups; or multiply by weights that
+count as data.
 """
 
 from collections.abc import Iterable
@@ -12,23 +12,23 @@ from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, sub_jaxprs
 from jaxquard.ir.operations import MATMULS
 from jaxquard.ir.source import source_line
 
-# What changes the form of a weight, and not what it is.
+# Primitives that change the form of a weight, and not its values.
 _FORMS = frozenset({"convert_element_type", "copy", "reshape", "transpose", "squeeze", "stop_gradient", "slice"})
 # Products with weights that are not trained are worth a note from this part of the forward's multiplications on.
-_LEAST_SHARE = 0.25
+_MINIMUM_SHARE = 0.25
 # A note names so many places.
 _MOST_PLACES = 4
 
 
 def step_notes(graph: StepGraph) -> tuple[str, ...]:
-    """All that is to be said of a step before any plan."""
+    """Returns all notes on a step that hold for every plan."""
     unknown = graph.unknown_primitives()
     no_rules = (f"operations without a rule, not partitioned: {', '.join(unknown)}",) if unknown else ()
-    return (*no_rules, *unseen_products(graph.equations), *frozen_products(graph), *graph.step.notes)
+    return (*no_rules, *unplanned_matmuls(graph.equations), *frozen_matmuls(graph), *graph.step.notes)
 
 
-def unseen_products(equations: Iterable[Equation]) -> tuple[str, ...]:
-    """A note that names the operators of a flat step with products inside; none if there are none."""
+def unplanned_matmuls(equations: Iterable[Equation]) -> tuple[str, ...]:
+    """Returns a note that names the operators of a flat step with products inside; none if there are none."""
     places = dict.fromkeys(
         f"{where}`{equation.primitive.name}` at {source_line(equation)}"
         for equation in equations
@@ -40,13 +40,13 @@ def unseen_products(equations: Iterable[Equation]) -> tuple[str, ...]:
     if len(places) > len(named):
         named.append(f"{len(places) - len(named)} more")
     return (
-        f"products not seen, so not planned: {', '.join(named)}. They run as the compiler likes; of loops and "
+        f"matrix products not planned: {', '.join(named)}. The compiler shards them; of loops and "
         "branches, only a `lax.scan` over stacked weights is opened.",
     )
 
 
-def frozen_products(graph: StepGraph) -> tuple[str, ...]:
-    """A note on weights that are not trained and come as an argument, if their products are many of the forward's.
+def frozen_matmuls(graph: StepGraph) -> tuple[str, ...]:
+    """Returns a note on weights that are not trained and come as an argument, if their products are many.
 
     Beside products with state, those of data with data begin no blocks: queries with keys, and these.
     """
@@ -56,9 +56,9 @@ def frozen_products(graph: StepGraph) -> tuple[str, ...]:
     names = dict(zip(graph.step.jaxpr.invars, graph.step.input_names, strict=True))
     frozen = {found.position: leaves for found in products if (leaves := _frozen_leaves(graph, found))}
     share = sum(graph.contractions[position].weight for position in frozen) / sum(found.weight for found in products)
-    if share < _LEAST_SHARE:
+    if share < _MINIMUM_SHARE:
         return ()
-    # One that is told is named; where both are arguments, either may be the weight.
+    # Where both operands are arguments, either may be the weight, so both are named.
     named = min(frozen.values(), key=len)
     name = " or ".join(names[leaf] for leaf in named)
     more = len({leaves[0] for leaves in frozen.values()}.difference(named))
@@ -71,7 +71,7 @@ def frozen_products(graph: StepGraph) -> tuple[str, ...]:
 
 
 def _frozen_leaves(graph: StepGraph, product: Contraction) -> tuple[Var, ...]:
-    """The arguments that are no state, perhaps cast or turned, in a product of data with data."""
+    """Returns the arguments that are no state, perhaps cast or transposed, in a product of data with data."""
     atoms = product.equation.invars
     if product.has_state or not all(is_var(atom) and atom in graph.data_vars for atom in atoms):
         return ()
@@ -80,7 +80,7 @@ def _frozen_leaves(graph: StepGraph, product: Contraction) -> tuple[Var, ...]:
 
 
 def _source(graph: StepGraph, atom: Var) -> Var | None:
-    """The argument that a value is but for its form; None if it is computed."""
+    """Returns the argument that a value is but for its form; None if it is computed."""
     while (position := graph.definitions.get(atom)) is not None:
         equation = graph.equations[position]
         if equation.primitive.name not in _FORMS:
@@ -90,15 +90,15 @@ def _source(graph: StepGraph, atom: Var) -> Var | None:
 
 
 def _where(equation: Equation) -> str | None:
-    """Before the name of an equation with products that are not planned; None for others."""
+    """Returns what a note says before the name of an equation with unplanned products; None for others."""
     if equation.primitive.name == "ragged_dot_general":
         return ""
-    return "inside " if _inner_products(equation) else None
+    return "inside " if _has_inner_matmuls(equation) else None
 
 
-def _inner_products(equation: Equation) -> bool:
+def _has_inner_matmuls(equation: Equation) -> bool:
     return any(
-        inner.primitive.name in MATMULS or _inner_products(inner)
+        inner.primitive.name in MATMULS or _has_inner_matmuls(inner)
         for jaxpr in sub_jaxprs(equation)
         for inner in jaxpr.eqns
     )

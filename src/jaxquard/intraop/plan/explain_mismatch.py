@@ -1,6 +1,6 @@
-"""What to tell a user whose step has no plan: what failed, or how much memory would do.
+"""The error for a step without a plan: which programs failed, or how much memory would do.
 
-The names of finalists are our own, so a plan of the search is told by how it keeps its state.
+The names of finalists are internal, so the message describes a plan of the search by its storage of state.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -9,15 +9,15 @@ from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.segment_prices import StepPrices
 from jaxquard.intraop.search.frontier import Frontier
-from jaxquard.intraop.shardings.baselines import Baseline
+from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.pricing import Failure, FailureReason, OnProgress, Price, Pricer, ShardedProgram
 
 _MOST_REASONS = 3
 
 
-class Witness:
-    """A pricer that remembers what another one sets aside."""
+class RecordingPricer:
+    """Wraps a pricer and records the programs that fail."""
 
     def __init__(self, pricer: Pricer) -> None:
         self._pricer = pricer
@@ -52,31 +52,31 @@ class Witness:
         return found
 
 
-def explain_misfit(
+def explain_mismatch(
     frontier: Frontier | ShardingError,
     prices: StepPrices,
-    predicted: Sequence[tuple[Baseline, Prediction]],
+    predicted: Sequence[tuple[CandidatePlan, Prediction]],
     *,
     num_finalists: int,
     memory_limit_bytes: int | None,
     is_limit_given: bool,
     failures: Sequence[Failure],
 ) -> ShardingError:
-    """The error for a step of which no plan fits.
+    """Returns the error for a step of which no plan fits.
 
     Args:
         frontier: of a search without a limit; or why there is none.
-        predicted: all plans that were looked at, finalists of the search first, with the smallest of the frontier.
-        num_finalists: how many of them are.
+        predicted: all candidate plans, finalists of the search first, with the smallest of the frontier.
+        num_finalists: the number of finalists.
         is_limit_given: whether the limit is the user's, or else all that the devices have.
-        failures: what was set aside when the plans were priced.
+        failures: of programs that got no price when the plans were priced.
     """
     ran = [(place, plan, found) for place, (plan, found) in enumerate(predicted) if found.time_s != float("inf")]
     needs = [(found.size_bytes, _name(plan, is_finalist=place < num_finalists)) for place, plan, found in ran]
     if needs:
         assert memory_limit_bytes is not None, "without a limit, what runs fits"
         fits_as_sum = isinstance(frontier, Frontier) and frontier.smallest.size_bytes <= memory_limit_bytes
-        why = _why_not_together(len(prices.borders) + 1) if fits_as_sum else ""
+        why = _why_not_together(len(prices.boundaries) + 1) if fits_as_sum else ""
         return _too_little(memory_limit_bytes, *min(needs), why=why, is_limit_given=is_limit_given)
     if isinstance(frontier, ShardingError):
         dead_ends = _dead_ends(prices)
@@ -99,19 +99,19 @@ def _why_not_together(num_segments: int) -> str:
     )
 
 
-def _too_little(limit_bytes: int, least_bytes: int, how: str, *, why: str, is_limit_given: bool) -> ShardingError:
+def _too_little(limit_bytes: int, minimum_bytes: int, how: str, *, why: str, is_limit_given: bool) -> ShardingError:
     limit = f"memory_limit_bytes={limit_bytes} ({_mib(limit_bytes)})"
     if not is_limit_given:
         limit = f"the {_mib(limit_bytes)} that each device has"
     advice = "Raise the limit to at least that, use more devices, or a smaller batch."
     return InfeasibleShardingError(
         f"{limit} {'is' if is_limit_given else 'are'} too little: the plans that were looked at need "
-        f"{least_bytes} bytes ({_mib(least_bytes)}) or more; the smallest is {how}. "
+        f"{minimum_bytes} bytes ({_mib(minimum_bytes)}) or more; the smallest is {how}. "
         f"{advice if is_limit_given else 'Use more devices, or a smaller batch.'}{why}"
     )
 
 
-def _name(plan: Baseline, *, is_finalist: bool) -> str:
+def _name(plan: CandidatePlan, *, is_finalist: bool) -> str:
     if not is_finalist:
         return f"the baseline {plan.name!r}"
     kept = "" if plan.storage is Storage.AS_USED else f" with {plan.storage.value}'s storage"
@@ -119,7 +119,7 @@ def _name(plan: Baseline, *, is_finalist: bool) -> str:
 
 
 def _dead_ends(prices: StepPrices) -> list[Failure]:
-    """What failed of the segments that have no strategy left; else of the reshards."""
+    """Returns the failures of segments that have no strategy left; else those of reshards."""
     found: list[Failure] = []
     for kind in prices.kinds.values():
         failed = [price for price in kind.prices if isinstance(price, Failure)]
@@ -128,14 +128,14 @@ def _dead_ends(prices: StepPrices) -> list[Failure]:
 
 
 def _reasons(failures: Iterable[Failure]) -> str:
-    """The first few, each once, as a sentence after another; nothing if there are none."""
+    """Returns the first few failures, each once, as a sentence after another; "" if there are none."""
     reasons = list(dict.fromkeys(f"{failure.reason.value} ({failure.message})" for failure in failures))
     more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
     return f" They failed with: {'; '.join(reasons[:_MOST_REASONS])}{more}." if reasons else ""
 
 
 def _advice(failures: Iterable[Failure]) -> str:
-    """What helps against too little memory, if that is among the reasons."""
+    """Returns the advice against too little memory, if that is among the reasons."""
     is_memory = any(failure.reason is FailureReason.OUT_OF_MEMORY for failure in failures)
     return " Use more devices, or a smaller batch." if is_memory else ""
 

@@ -1,43 +1,42 @@
-"""Chooses a plan out of the prices of segments: search, finalists, baselines, prediction (CFP, section 4.4)."""
+"""Chooses a plan by the prices of segments: search, finalists, baselines, prediction (CFP, section 4.4)."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.plan.explain_mismatch import Witness, explain_misfit
-from jaxquard.intraop.plan.finalists import assignment_of, choose_finalists, compare_rivals
+from jaxquard.intraop.plan.explain_mismatch import RecordingPricer, explain_mismatch
+from jaxquard.intraop.plan.finalists import assignment_of, choose_finalists, remeasure_finalists
 from jaxquard.intraop.plan.predict import Prediction, predict_all, with_segments
 from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.search.frontier import Frontier, FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
-from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.shardings.baselines import Baseline, baselines
+from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.pricing import Failure, OnProgress, Pricer
 
-# How far the sum of equation (9) may be above what a plan takes as one program: 5 to 47 % in our evaluation.
+# The sum of equation (9) may exceed the memory of a plan as one program by this factor: 1.05 to 1.47 in our evaluation.
 SUM_SLACK = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSearch:
-    """All plans that were looked at.
+    """All candidate plans, and the chosen one.
 
     Attributes:
         finalists: of the search, its own answer first; none if nothing fits.
-        baselines: what people use without a search.
+        baselines: known recipes.
         predictions: of the finalists, then of the baselines.
         chosen: the place of the fastest of them that fits.
-        points: the frontier.
+        points: the Pareto frontier.
         composed_s: seconds that the search itself took, without prices.
         gap_s: by how much another plan might be faster, by equation (8); 0 unless the proof was given up.
-        failures: what was set aside when plans were priced.
+        failures: of programs that got no price when plans were priced.
     """
 
-    finalists: tuple[Baseline, ...] = field(repr=False)
-    baselines: tuple[Baseline, ...] = field(repr=False)
+    finalists: tuple[CandidatePlan, ...] = field(repr=False)
+    baselines: tuple[CandidatePlan, ...] = field(repr=False)
     predictions: tuple[Prediction, ...] = field(repr=False)
     chosen: int
     points: tuple[FrontierPoint, ...] = field(repr=False)
@@ -46,23 +45,22 @@ class PlanSearch:
     failures: tuple[Failure, ...] = ()
 
     @property
-    def plans(self) -> tuple[Baseline, ...]:
-        """In the order of the predictions."""
+    def plans(self) -> tuple[CandidatePlan, ...]:
+        """The candidates, in the order of the predictions."""
         return (*self.finalists, *self.baselines)
 
     @property
     def size_bytes(self) -> int:
-        """Of the chosen one, on each device."""
+        """The memory of the chosen plan on each device."""
         return self.predictions[self.chosen].size_bytes
 
     @property
-    def rivals(self) -> tuple[Prediction, ...]:
-        """Of the baselines."""
+    def baseline_predictions(self) -> tuple[Prediction, ...]:
+        """The predictions of the baselines."""
         return self.predictions[len(self.finalists) :]
 
 
 def search_plans(
-    analysis: Analysis,
     prices: StepPrices,
     *,
     pricer: Pricer,
@@ -80,99 +78,97 @@ def search_plans(
         ShardingError: if no plan runs, or none fits in memory; it says why, or what would fit.
     """
     start_s = time.perf_counter()
-    chain = make_chain(analysis, prices)
+    chain = make_chain(prices)
     free = _search(chain, None)
     frontier = free if memory_limit_bytes is None else _search(chain, memory_limit_bytes)
-    finalists = _finalists(analysis, prices, chain, free, memory_limit_bytes, count=num_finalists)
+    finalists = _finalists(prices, chain, free, memory_limit_bytes, count=num_finalists)
     composed_s = time.perf_counter() - start_s
-    others = tuple(baselines(analysis).values())
+    others = tuple(baselines(prices.analysis).values())
     plans = [*finalists, *others]
-    witness = Witness(pricer)
-    predicted = predict_all(analysis, prices, plans, pricer=witness, on_progress=on_progress)
-    compared = compare_rivals(
-        analysis,
+    recording = RecordingPricer(pricer)
+    predicted = predict_all(prices, plans, pricer=recording, on_progress=on_progress)
+    compared = remeasure_finalists(
+        prices,
         plans,
         predicted,
         num_finalists=len(finalists),
         memory_limit_bytes=memory_limit_bytes,
-        pricer=witness,
+        pricer=recording,
         on_progress=on_progress,
     )
     predicted = compared.predictions
-    chosen = _fastest(predicted, memory_limit_bytes, among=compared.rivals)
+    chosen = _fastest(predicted, memory_limit_bytes, among=compared.remeasured)
     if chosen is None:
         chosen = _fastest(predicted, memory_limit_bytes, among=range(len(plans)))
     if chosen is None and isinstance(free, Frontier):
-        smallest = _smallest(analysis, prices, free)
-        sizes = predict_all(analysis, prices, smallest, pricer=witness, on_progress=on_progress)
+        smallest = _smallest(prices, free)
+        sizes = predict_all(prices, smallest, pricer=recording, on_progress=on_progress)
         place = len(finalists)
         finalists, plans = [*finalists, *smallest], [*finalists, *smallest, *others]
         predicted = (*predicted[:place], *sizes, *predicted[place:])
         chosen = _fastest(predicted, memory_limit_bytes, among=range(len(plans)))
     if chosen is None:
-        raise explain_misfit(
+        raise explain_mismatch(
             free,
             prices,
             list(zip(plans, predicted, strict=True)),
             num_finalists=len(finalists),
             memory_limit_bytes=memory_limit_bytes,
             is_limit_given=is_limit_given,
-            failures=witness.failures,
+            failures=recording.failures,
         )
-    told = list(predicted)
-    told[chosen] = with_segments(analysis, prices, plans[chosen], told[chosen], pricer=witness)
+    predictions = list(predicted)
+    predictions[chosen] = with_segments(prices, plans[chosen], predictions[chosen], pricer=recording)
     return PlanSearch(
         finalists=tuple(finalists),
         baselines=others,
-        predictions=tuple(told),
+        predictions=tuple(predictions),
         chosen=chosen,
         points=frontier.points if isinstance(frontier, Frontier) else (),
         composed_s=composed_s,
         gap_s=frontier.gap_s if isinstance(frontier, Frontier) else 0.0,
-        failures=tuple(witness.failures),
+        failures=tuple(recording.failures),
     )
 
 
 def _finalists(
-    analysis: Analysis,
     prices: StepPrices,
     chain: Sequence[PricedSegment],
     free: Frontier | ShardingError,
     memory_limit_bytes: int | None,
     *,
     count: int,
-) -> list[Baseline]:
-    """Plans for a closer look.
+) -> list[CandidatePlan]:
+    """Returns the plans that are priced again.
 
-    With a limit, half of them keep it by equation (9), and the others may after all. Then the fastest of all that keep
-    their state in parts (ZeRO): that saves memory, and the work of updating the same weights on every device.
+    With a limit, half of them keep it by equation (9), and the others may after all. Then come the fastest of all with
+    ZeRO's storage: it saves memory, and the work of updating the same weights on every device.
     """
     limits = [None] if memory_limit_bytes is None else [memory_limit_bytes, int(SUM_SLACK * memory_limit_bytes)]
-    found: dict[tuple[tuple[str, ...], ...], Baseline] = {}
+    found: dict[Hashable, CandidatePlan] = {}
     for limit in limits:
         frontier = free if limit is None else _search(chain, limit)
         if isinstance(frontier, Frontier):
             share = -(-count // len(limits))
             best = frontier.best
-            for plan in choose_finalists(analysis, prices, chain, best, memory_limit_bytes=limit, count=share):
-                key = tuple(tuple(plan.assignment[block.number]) for block in analysis.blocks)
-                found.setdefault(key, plan)
+            for plan in choose_finalists(prices, chain, best, memory_limit_bytes=limit, count=share):
+                found.setdefault(plan.key, plan)
     plans = list(found.values())
     if isinstance(free, Frontier):
         count = -(-count // 4)
-        fast = choose_finalists(analysis, prices, chain, free.best, memory_limit_bytes=None, count=count)
+        fast = choose_finalists(prices, chain, free.best, memory_limit_bytes=None, count=count)
         plans += [replace(plan, storage=storage) for plan in fast for storage in (Storage.ZERO_1, Storage.ZERO_3)]
     return [replace(plan, name=f"finalist {number}") for number, plan in enumerate(plans)]
 
 
-def _smallest(analysis: Analysis, prices: StepPrices, free: Frontier) -> list[Baseline]:
-    """The plans of least memory by equation (9), for when no other fits."""
-    plan = Baseline(name="smallest", assignment=assignment_of(analysis, prices, free.smallest))
+def _smallest(prices: StepPrices, free: Frontier) -> list[CandidatePlan]:
+    """Returns the plans of minimum memory by equation (9), for when no other fits."""
+    plan = CandidatePlan(name="smallest", assignment=assignment_of(prices, free.smallest))
     return [plan, replace(plan, name="smallest, zero 3", storage=Storage.ZERO_3)]
 
 
 def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> Frontier | ShardingError:
-    """The frontier; or why there is none: a baseline that keeps its state otherwise may still fit."""
+    """Returns the frontier; or why there is none: a baseline with another storage may still fit."""
     try:
         return search_chain(chain, memory_limit_bytes=memory_limit_bytes)
     except ShardingError as error:
@@ -180,7 +176,7 @@ def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> F
 
 
 def _fastest(predicted: Sequence[Prediction], memory_limit_bytes: int | None, *, among: Sequence[int]) -> int | None:
-    """The fastest of some plans that fits, finalists of the search and baselines alike; None if none does."""
+    """Returns the fastest of some plans that fits, finalists and baselines alike; None if none does."""
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
     fitting = [place for place in among if predicted[place].size_bytes <= limit]
     running = [place for place in fitting if predicted[place].time_s != float("inf")]

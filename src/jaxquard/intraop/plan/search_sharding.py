@@ -1,4 +1,11 @@
-"""Finds how to shard a step over a mesh: blocks, segments, prices, search (CFP, figure 3)."""
+"""Finds the fastest sharding of a step over a mesh (CFP, figure 3).
+
+step    trace_step        a traced step
+analyse_step      its blocks and segments
+price_segments    the prices of all strategies of the segments
+search_plans      the candidate plans, and the fastest that fits
+ShardingPlan      the answer, to be applied, saved and printed
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +19,14 @@ from jax.sharding import Mesh
 from jaxquard._jax_compat import without_mesh
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.blocks.unplanned_matmuls import step_notes
-from jaxquard.intraop.plan.plan_record import PlannedSegment, Rival
+from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
-from jaxquard.intraop.shardings.baselines import Baseline
+from jaxquard.intraop.shardings.baselines import CandidatePlan
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
@@ -90,22 +98,20 @@ def search_sharding(
         try:
             used = pricer or own
             assert used is not None
-            prices = price_segments(analysis, pricer=used, batch_axis=held, on_progress=on_progress)
-            search = partial(
-                search_plans, analysis, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress
-            )
+            prices = price_segments(StepPrograms(analysis), pricer=used, batch_axis=held, on_progress=on_progress)
+            search = partial(search_plans, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress)
             found = search(memory_limit_bytes=memory_limit_bytes)
             is_measured = isinstance(used, MeasuredPricer)
-            if memory_limit_bytes is None and is_measured and found.size_bytes > (room := _room(mesh)):
-                found = search(memory_limit_bytes=int(room), is_limit_given=False)
+            if memory_limit_bytes is None and is_measured and found.size_bytes > (capacity := _capacity(mesh)):
+                found = search(memory_limit_bytes=int(capacity), is_limit_given=False)
         finally:
             if own is not None:
                 own.close()
-        return _make_plan(analysis, prices, found, mesh)
+        return _make_plan(prices, found, mesh)
 
 
-def _room(mesh: Mesh) -> float:
-    """What a step may take where the user sets no limit."""
+def _capacity(mesh: Mesh) -> float:
+    """Returns the memory limit of each device where the user sets none."""
     capacity = capacity_bytes(mesh)
     return math.inf if capacity is None else capacity
 
@@ -171,7 +177,7 @@ def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
 
 
 def _check_axes(axes: dict[str, int], batch_axis: str | None, every_combination: bool) -> str | None:
-    """The axis over which every block shards its batch; None if blocks are free on every axis."""
+    """Returns the axis over which every block shards its batch; None if blocks are free on every axis."""
     if not 1 <= len(axes) <= 2:
         raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
     if batch_axis is not None and batch_axis not in axes:
@@ -189,22 +195,23 @@ def _check_axes(axes: dict[str, int], batch_axis: str | None, every_combination:
     return batch_axis or next(iter(axes))
 
 
-def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:
+def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:
+    analysis = prices.analysis
     plan, prediction = found.plans[found.chosen], found.predictions[found.chosen]
-    step = analysis.graph.step
-    program = write_whole_step(analysis, plan.assignment, storage=plan.storage)
+    program = write_whole_step(prices.programs, plan.assignment, storage=plan.storage)
     return ShardingPlan(
-        fingerprint=fingerprint_step(step),
+        fingerprint=fingerprint_step(analysis.step),
         axes=dict(analysis.axes),
         segments=tuple(_planned_segments(analysis, plan, prediction)),
         storage=plan.storage,
-        specs=dict(zip(step.arg_names, program.in_specs, strict=False)),
+        specs=dict(zip(analysis.step.arg_names, program.in_specs, strict=False)),
         time_s=prediction.time_s,
         sum_s=prediction.sum_s,
         size_bytes=prediction.size_bytes,
         num_programs=prices.num_programs,
-        rivals=tuple(
-            Rival(name=rival.name, time_s=rival.time_s, size_bytes=rival.size_bytes) for rival in found.rivals
+        baselines=tuple(
+            BaselinePrice(name=one.name, time_s=one.time_s, size_bytes=one.size_bytes)
+            for one in found.baseline_predictions
         ),
         frontier=tuple((point.time_s, point.size_bytes) for point in found.points),
         notes=_notes(analysis, [*prices.failures, *found.failures], gap_s=found.gap_s),
@@ -213,8 +220,8 @@ def _make_plan(analysis: Analysis, prices: StepPrices, found: PlanSearch, mesh: 
     )
 
 
-def _planned_segments(analysis: Analysis, plan: Baseline, prediction: Prediction) -> Iterator[PlannedSegment]:
-    """The rows of the plan's table."""
+def _planned_segments(analysis: Analysis, plan: CandidatePlan, prediction: Prediction) -> Iterator[PlannedSegment]:
+    """Yields the rows of the plan's table."""
     for segment, (time_s, reshard_s, size_bytes) in zip(analysis.segments, prediction.segments, strict=True):
         yield PlannedSegment(
             kind=segment.kind,
@@ -227,7 +234,7 @@ def _planned_segments(analysis: Analysis, plan: Baseline, prediction: Prediction
 
 
 def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> tuple[str, ...]:
-    notes = list(dict.fromkeys(f"set aside: {failure}" for failure in failures))
+    notes = list(dict.fromkeys(f"failed: {failure}" for failure in failures))
     if gap_s > 0:
         notes.append(
             f"the search did not prove its answer: by its prices, a plan that is {gap_s * 1e3:.3g} ms faster may fit"

@@ -1,8 +1,8 @@
-"""Prices every strategy of every kind of segment, and the resharding between segments (CFP, section 4.2).
+"""Prices every strategy of every kind of segment, and the resharding between segments (CFP, sections 4.2 and 4.3).
 
-Segments of one kind are priced once. What crosses a border between segments is resharded in one program, forward and
-backward together. How it is left and how it is wanted depends on few blocks on each side, so there is a program for
-each pair of layouts, and only where they differ. Equation (7) counts the programs.
+Segments of one kind are priced once. All values that cross a segment boundary are resharded in one program, forward and
+backward together. Their layouts depend on few blocks on each side, so there is one program for each pair of layouts,
+and only where they differ. Equation (7) counts the programs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.segments.strategies import Strategy, segment_strategies
-from jaxquard.intraop.shardings.boundaries import Bank, Border, Specs, find_borders
-from jaxquard.intraop.shardings.layouts import Assignment
-from jaxquard.intraop.shardings.programs import write_segments
+from jaxquard.intraop.shardings.boundaries import Boundary, BoundarySide, Specs, find_boundaries
+from jaxquard.intraop.shardings.layouts import Assignment, StepLayouts
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram, reshard_program
 
-# What one program reshards: types as text, from how they are cut to how they are wanted.
-Moves = tuple[tuple[str, PartitionSpec, PartitionSpec], ...]
+# The values that one program reshards: the type as text, the sharding before, and the one after.
+ReshardKey = tuple[tuple[str, PartitionSpec, PartitionSpec], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class KindPrices:
 
     Attributes:
         segment: the one that was priced.
-        prices: per strategy; a failure for one that was set aside.
+        prices: per strategy; a failure for one without a price.
     """
 
     segment: Segment
@@ -40,45 +40,52 @@ class KindPrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BorderLayouts:
-    """A border, with how each strategy of the segments on both sides has what crosses it."""
+class BoundaryLayouts:
+    """A segment boundary, with the shardings on both sides, one for each strategy of the segment there."""
 
-    border: Border
+    boundary: Boundary
     left: tuple[Specs, ...] = field(repr=False)
     right: tuple[Specs, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrices:
-    """The prices of a step.
+    """The prices of a step's segments.
 
     Attributes:
+        programs: writes the programs of the step.
         kinds: by kind of segment.
-        borders: between segments, in order; the same object where they are alike.
+        boundaries: between segments, in order; the same object where they are alike.
         reshards: by what is resharded.
         num_programs: as equation (7) counts them, with the pairs of layouts that are the same.
     """
 
+    programs: StepPrograms = field(repr=False, compare=False)
     kinds: Mapping[int, KindPrices]
-    borders: tuple[BorderLayouts, ...] = field(repr=False)
-    reshards: Mapping[Moves, Price | Failure] = field(repr=False)
+    boundaries: tuple[BoundaryLayouts, ...] = field(repr=False)
+    reshards: Mapping[ReshardKey, Price | Failure] = field(repr=False)
     num_programs: int
 
     @property
+    def analysis(self) -> Analysis:
+        return self.programs.analysis
+
+    @property
     def failures(self) -> list[Failure]:
-        """What was set aside."""
+        """The failures of the programs that have no price."""
         found = [price for kind in self.kinds.values() for price in kind.prices]
         found += self.reshards.values()
         return [price for price in found if isinstance(price, Failure)]
 
 
 def price_segments(
-    analysis: Analysis, *, pricer: Pricer, batch_axis: str | None = None, on_progress: OnProgress | None = None
+    programs: StepPrograms, *, pricer: Pricer, batch_axis: str | None = None, on_progress: OnProgress | None = None
 ) -> StepPrices:
-    """Prices what a search needs."""
+    """Prices all strategies of all kinds of segments, and all reshards between them."""
+    analysis = programs.analysis
     strategies: dict[int, list[Strategy]] = {}
     first: dict[int, Segment] = {}
-    programs: list[ShardedProgram] = []
+    to_price: list[ShardedProgram] = []
     groups: list[object] = []
     for segment in analysis.segments:
         if segment.kind not in first:
@@ -88,32 +95,33 @@ def price_segments(
             )
             for strategy in strategies[segment.kind]:
                 assignment = dict(zip(segment.blocks, strategy, strict=True))
-                programs.append(write_segments(analysis, [segment], assignment))
+                to_price.append(programs.write_segments([segment], assignment))
                 groups.append(segment.kind)
-    borders = _lay_out_borders(analysis, strategies)
-    reshards = _reshards(borders)
-    num_programs = len(programs) + sum(
-        len(set(border.left)) * len(set(border.right)) for border in dict.fromkeys(borders)
+    boundaries = _lay_out_boundaries(programs.layouts, strategies)
+    reshards = _reshards(boundaries)
+    num_programs = len(to_price) + sum(
+        len(set(boundary.left)) * len(set(boundary.right)) for boundary in dict.fromkeys(boundaries)
     )
-    programs += [program for program, _ in reshards.values()]
+    to_price += [program for program, _ in reshards.values()]
     groups += [("reshard", number) for _, number in reshards.values()]
-    prices = pricer.price_all(programs, groups=groups, on_progress=on_progress)
+    prices = pricer.price_all(to_price, groups=groups, on_progress=on_progress)
     start = len(prices) - len(reshards)
     return StepPrices(
+        programs=programs,
         kinds=_of_kinds(first, strategies, prices),
-        borders=tuple(borders),
+        boundaries=tuple(boundaries),
         reshards=dict(zip(reshards, prices[start:], strict=True)),
         num_programs=num_programs,
     )
 
 
-def make_chain(analysis: Analysis, prices: StepPrices) -> list[PricedSegment]:
-    """What the search looks at; segments in the same place of a repetition are one object."""
+def make_chain(prices: StepPrices) -> list[PricedSegment]:
+    """Returns the input of the search; segments in the same place of a repetition are one object."""
     made: dict[object, PricedSegment] = {}
     chain = []
-    for place, segment in enumerate(analysis.segments):
-        before = prices.borders[place - 1] if place else None
-        after = prices.borders[place] if place < len(prices.borders) else None
+    for place, segment in enumerate(prices.analysis.segments):
+        before = prices.boundaries[place - 1] if place else None
+        after = prices.boundaries[place] if place < len(prices.boundaries) else None
         key = (segment.kind, before, after)
         if key not in made:
             made[key] = _priced_segment(prices, *key)
@@ -121,58 +129,59 @@ def make_chain(analysis: Analysis, prices: StepPrices) -> list[PricedSegment]:
     return chain
 
 
-def reshard_times_s(analysis: Analysis, prices: StepPrices, assignment: Assignment) -> list[float]:
-    """What an assignment takes to reshard before every segment, by these prices; nothing for what was not priced."""
+def reshard_times_s(prices: StepPrices, assignment: Assignment) -> list[float]:
+    """Returns the time of resharding before every segment under an assignment; 0 for reshards without a price."""
     found = [0.0]
-    for number, layouts in enumerate(prices.borders):
-        border = layouts.border
+    for number, layouts in enumerate(prices.boundaries):
+        boundary = layouts.boundary
         specs = []
-        for bank, segment in zip((border.left, border.right), analysis.segments[number : number + 2], strict=True):
-            specs.append(bank.specs(analysis, [assignment[block] for block in segment.blocks]))
-        found.append(_time_s(prices, border, *specs))
+        neighbours = prices.analysis.segments[number : number + 2]
+        for side, segment in zip((boundary.left, boundary.right), neighbours, strict=True):
+            specs.append(side.specs(prices.programs.layouts, [assignment[block] for block in segment.blocks]))
+        found.append(_time_s(prices, boundary, *specs))
     return found
 
 
-def _time_s(prices: StepPrices, border: Border, left: Specs, right: Specs) -> float:
-    moves = _key(border.moves(left, right))
-    price = prices.reshards.get(moves)
+def _time_s(prices: StepPrices, boundary: Boundary, left: Specs, right: Specs) -> float:
+    reshards = _key(boundary.reshards(left, right))
+    price = prices.reshards.get(reshards)
     return price.time_s if isinstance(price, Price) else 0.0 if price is None else float("inf")
 
 
-def _key(moves: Sequence[tuple[Any, PartitionSpec, PartitionSpec]]) -> Moves:
-    return tuple((aval.str_short(), source, target) for aval, source, target in moves)
+def _key(reshards: Sequence[tuple[Any, PartitionSpec, PartitionSpec]]) -> ReshardKey:
+    return tuple((aval.str_short(), source, target) for aval, source, target in reshards)
 
 
-def _lay_out_borders(analysis: Analysis, strategies: Mapping[int, Sequence[Strategy]]) -> list[BorderLayouts]:
-    """The borders of a step, each once for all that are alike."""
+def _lay_out_boundaries(layouts: StepLayouts, strategies: Mapping[int, Sequence[Strategy]]) -> list[BoundaryLayouts]:
+    """Returns the segment boundaries of a step, the same object for those that are alike."""
     known: dict[tuple[int, object], tuple[Specs, ...]] = {}
-    made: dict[Border, BorderLayouts] = {}
+    made: dict[Boundary, BoundaryLayouts] = {}
 
-    def specs(bank: Bank) -> tuple[Specs, ...]:
-        key = bank.segment.number, bank.roles
+    def specs(side: BoundarySide) -> tuple[Specs, ...]:
+        key = side.segment.number, side.roles
         if key not in known:
-            known[key] = tuple(bank.specs(analysis, names) for names in strategies[bank.segment.kind])
+            known[key] = tuple(side.specs(layouts, names) for names in strategies[side.segment.kind])
         return known[key]
 
     found = []
-    for border in find_borders(analysis):
-        if border not in made:
-            made[border] = BorderLayouts(border=border, left=specs(border.left), right=specs(border.right))
-        found.append(made[border])
+    for boundary in find_boundaries(layouts):
+        if boundary not in made:
+            made[boundary] = BoundaryLayouts(boundary=boundary, left=specs(boundary.left), right=specs(boundary.right))
+        found.append(made[boundary])
     return found
 
 
-def _reshards(borders: Sequence[BorderLayouts]) -> dict[Moves, tuple[ShardedProgram, int]]:
-    """The resharding programs, each with the number of a border that needs it."""
-    found: dict[Moves, tuple[ShardedProgram, int]] = {}
-    for number, layouts in enumerate(dict.fromkeys(borders)):
+def _reshards(boundaries: Sequence[BoundaryLayouts]) -> dict[ReshardKey, tuple[ShardedProgram, int]]:
+    """Returns the resharding programs, each with the number of a boundary that needs it."""
+    found: dict[ReshardKey, tuple[ShardedProgram, int]] = {}
+    for number, layouts in enumerate(dict.fromkeys(boundaries)):
         for left in dict.fromkeys(layouts.left):
             for right in dict.fromkeys(layouts.right):
-                moves = layouts.border.moves(left, right)
-                key = _key(moves)
-                if moves and key not in found:
+                reshards = layouts.boundary.reshards(left, right)
+                key = _key(reshards)
+                if reshards and key not in found:
                     name = ", ".join(f"{name} from {source} to {target}" for name, source, target in key)
-                    avals, sources, targets = zip(*moves, strict=True)
+                    avals, sources, targets = zip(*reshards, strict=True)
                     found[key] = reshard_program(f"reshard {name}", avals, sources, targets), number
     return found
 
@@ -189,7 +198,7 @@ def _of_kinds(
 
 
 def _priced_segment(
-    prices: StepPrices, kind: int, before: BorderLayouts | None, after: BorderLayouts | None
+    prices: StepPrices, kind: int, before: BoundaryLayouts | None, after: BoundaryLayouts | None
 ) -> PricedSegment:
     found = prices.kinds[kind].prices
     entries = (0,) * len(found) if before is None else _numbers(before.right)
@@ -197,7 +206,7 @@ def _priced_segment(
     reshards = None
     if before is not None:
         left, right = dict.fromkeys(before.left), dict.fromkeys(before.right)
-        reshards = np.array([[_time_s(prices, before.border, a, b) for b in right] for a in left])
+        reshards = np.array([[_time_s(prices, before.boundary, a, b) for b in right] for a in left])
     return PricedSegment(
         times_s=tuple(price.time_s if isinstance(price, Price) else float("inf") for price in found),
         sizes_bytes=tuple(price.peak_bytes if isinstance(price, Price) else 0 for price in found),
@@ -208,6 +217,6 @@ def _priced_segment(
 
 
 def _numbers(specs: Sequence[Specs]) -> tuple[int, ...]:
-    """For each, its number among those that differ."""
+    """Numbers the shardings, equal ones alike."""
     unique = list(dict.fromkeys(specs))
     return tuple(unique.index(of_strategy) for of_strategy in specs)

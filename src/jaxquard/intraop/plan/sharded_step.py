@@ -9,10 +9,10 @@ from jax.sharding import Mesh, NamedSharding
 
 from jaxquard._jax_compat import without_mesh
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.plan.call_arguments import with_own_buffers, without_repeats
-from jaxquard.intraop.plan.place_leaves import LeafPlacer
+from jaxquard.intraop.plan.call_arguments import LeafPlacer, with_own_buffers, without_repeats
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.pricing.program.compiler_options import jit_on_mesh
@@ -22,10 +22,10 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 class ShardedStep:
-    """Calls the user's step on a mesh, its state and all that follows from it sharded as planned.
+    """The user's step on a mesh, with its state and all that follows from it sharded as planned.
 
-    It is made for arguments of the types that it was planned for, and takes the place of the step: same arguments,
-    same results. The state that is passed in is donated: go on with the one that comes back.
+    It is called as the step is: same arguments, same results. It is compiled for arguments of the planned types. It
+    donates the state that is passed in: go on with the one that comes back.
     """
 
     def __init__(self, step: Callable[..., Any], *, make: Callable[[Sequence[Any]], "CompiledStep"]):
@@ -47,7 +47,7 @@ class ShardedStep:
 
 
 def _in_order(step: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments by name as arguments by position, which is how a step is planned."""
+    """Returns arguments by name as arguments by position, which is how a step is planned."""
     bound = inspect.signature(step).bind(*args, **named)
     if bound.kwargs:
         name = next(iter(bound.kwargs))
@@ -74,12 +74,12 @@ class CompiledStep:
         """A step under a plan.
 
         Args:
-            donate: the state's buffers may be taken.
-            check: refuses arguments whose weakly typed leaves are others than planned, if that matters; asked once for
-                every set of such leaves.
+            donate: donates the state's buffers.
+            check: refuses arguments whose weakly typed leaves are others than planned, if that matters; called once
+                for every set of such leaves.
         """
-        self.step: TracedStep = analysis.graph.step
-        self.program: ShardedProgram = write_whole_step(analysis, assignment, storage=storage)
+        self.step: TracedStep = analysis.step
+        self.program: ShardedProgram = write_whole_step(StepPrograms(analysis), assignment, storage=storage)
         closed: Any = insert_constraints(self.program.jaxpr, self.program.constraints, mesh=mesh)
         shardings = [NamedSharding(mesh, spec) for spec in self.program.in_specs]
         num_leaves = len(shardings) - len(self.step.constants)
@@ -108,7 +108,7 @@ class CompiledStep:
         leaves, tree = jax.tree.flatten(args)
         if tree != self.step.in_tree:
             raise TypeError(f"the step was planned for arguments {self.step.in_tree}, but found {tree}.")
-        new = self._placer.newcomers(leaves)
+        new = self._placer.new_leaves(leaves)
         if new:
             self._look_at(args, leaves, new)
         own = without_repeats(leaves, others=self._constant_ids)
@@ -127,14 +127,14 @@ class CompiledStep:
             self._checked.add(weak)
 
     def _place(self, leaves: Sequence[Any], new: Sequence[int], constants: Sequence[Any]) -> list[Any]:
-        """All leaves, the new ones in their places, and what is donated in memory of its own."""
+        """Returns all leaves, the new ones in their places, and donated ones in buffers of their own."""
         placed = self._placer.place(leaves, new)
         if self._donated.isdisjoint(new):
             return placed
-        return with_own_buffers([*placed, *constants], places=self._placer.strangers(leaves))[: len(placed)]
+        return with_own_buffers([*placed, *constants], places=self._placer.foreign_leaves(leaves))[: len(placed)]
 
     def _placed_constants(self) -> list[Any]:
-        """What the step closes over, placed once; but inside another trace it is part of that."""
+        """Returns the arrays that the step closes over, placed once; inside another trace they are part of that."""
         if self._constants is not None:
             return self._constants
         placed = jax.device_put(list(self.step.constants), self._constant_shardings)

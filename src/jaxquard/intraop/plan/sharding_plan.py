@@ -1,12 +1,13 @@
-"""The answer of a search: a choice for every block of a step, with what it costs, as data that can be saved.
+"""The answer of a search: a choice for every block of a step, with its price, to be applied, saved and printed.
 
-A plan knows the step that it was made for by its fingerprint, and the mesh by the names and sizes of its axes. It is
-refused for any other, with what differs.
+A plan knows the step that it was made for by its fingerprint, and the mesh by the names and sizes of its axes. It
+refuses any other, and says which difference it found.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ from jax.sharding import Mesh, NamedSharding
 from jaxquard._jax_compat import without_mesh
 from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.call_arguments import as_planned, check_weak_types, copy_leaf
-from jaxquard.intraop.plan.plan_file import plan_content, read_plan
-from jaxquard.intraop.plan.plan_record import PlanRecord
-from jaxquard.intraop.plan.plan_text import plan_text
+from jaxquard.intraop.plan.plan_record import PlannedSegment, PlanRecord, plan_content, read_plan
 from jaxquard.intraop.plan.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step, check_choices
+from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import WEAK, differences, type_text
 from jaxquard.intraop.step.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
 from jaxquard.pricing.program.sharded_program import automatic_mesh
@@ -82,10 +82,10 @@ class ShardingPlan(PlanRecord):
         return ShardedStep(step, make=make)
 
     def analyse(self, traced: TracedStep) -> Analysis:
-        """Takes the step apart as the plan has it.
+        """Finds the blocks and segments of the step, as the plan has them.
 
         Raises:
-            ShardingError: if it is another step, or this version of jaxquard takes it apart in another way.
+            ShardingError: if it is another step, or this version of jaxquard finds other blocks.
         """
         different = differences(self.fingerprint, traced)
         if different:
@@ -145,7 +145,7 @@ class ShardingPlan(PlanRecord):
         return automatic_mesh(mesh)
 
     def __str__(self) -> str:
-        return plan_text(self)
+        return _plan_text(self)
 
 
 def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan:
@@ -178,7 +178,7 @@ def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan
 
 
 def make_mesh(axes: Mapping[str, int]) -> Mesh:
-    """A mesh of the first devices.
+    """Returns a mesh of the first devices.
 
     Raises:
         ShardingError: if there are too few.
@@ -195,3 +195,54 @@ def make_mesh(axes: Mapping[str, int]) -> Mesh:
         )
     types = (jax.sharding.AxisType.Auto,) * len(sizes)
     return jax.make_mesh(sizes, tuple(axes), axis_types=types, devices=devices[:wanted])
+
+
+def _plan_text(plan: PlanRecord) -> str:
+    """Returns a table of segments with their strategies, then one of the plan beside the baselines."""
+    mesh = " x ".join(f"{axis}={size}" for axis, size in plan.axes.items())
+    lines = [f"sharding over {mesh}: {_time(plan.time_s)} a step, {_size(plan.size_bytes)} a device (predicted)", ""]
+    if plan.storage is not Storage.AS_USED:
+        lines[0] += f", state kept as {plan.storage.value} does"
+    rows: list[tuple[str, ...]] = [("segment", "strategy of its blocks", "time", "reshard", "memory", "where")]
+    number = 0
+    for _, group in groupby(plan.segments, key=lambda segment: (segment.kind, segment.strategy, segment.reshard_s)):
+        same = list(group)
+        rows.append(_row(number, same))
+        number += len(same)
+    lines += _align(rows)
+    lines.append("")
+    compared: list[tuple[str, ...]] = [
+        ("plan", "time", "of ours", "memory"),
+        ("this one", _time(plan.time_s), "1.00", _size(plan.size_bytes)),
+    ]
+    for baseline in sorted(plan.baselines, key=lambda baseline: baseline.time_s):
+        has_price = baseline.time_s != float("inf")
+        ratio, size = (f"{baseline.time_s / plan.time_s:.2f}", _size(baseline.size_bytes)) if has_price else ("-", "-")
+        compared.append((baseline.name, _time(baseline.time_s), ratio, size))
+    lines += _align(compared)
+    lines += ["", f"{plan.num_programs} prices of parts, then of plans ({plan.provenance})"] if plan.provenance else []
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join(lines)
+
+
+def _row(number: int, same: list[PlannedSegment]) -> tuple[str, ...]:
+    first, count = same[0], len(same)
+    name = f"{number}" if count == 1 else f"{number}-{number + count - 1}"
+    strategy = ", ".join("/".join(names) for names in first.strategy)
+    times = "" if count == 1 else f" x {count}"
+    where = " ".join(dict.fromkeys(first.lines))
+    reshard = _time(first.reshard_s) if first.reshard_s else "-"
+    return name, strategy, _time(first.time_s) + times, reshard, _size(first.size_bytes) + times, where
+
+
+def _align(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _time(time_s: float) -> str:
+    return "no price" if time_s == float("inf") else f"{time_s * 1e3:.2f} ms"
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 2**20:.1f} MiB"

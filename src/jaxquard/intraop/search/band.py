@@ -1,8 +1,8 @@
-"""All plans of the frontier that lie in bands above the lines of relaxed searches.
+"""All plans of the Pareto frontier that lie in bands above the lines of relaxed searches.
 
-The chain is walked once. At each segment and exit layout the partial plans that no other beats are kept, less those
+The chain is walked once. At each segment and exit layout the partial plans that no other dominates are kept, less those
 that can no longer end within the memory limit, nor within any band: what is left to come is bounded from below by the
-relaxed searches. Whatever beats a plan in a band is in that band too, so the plans found are on the true frontier,
+relaxed searches. Whatever dominates a plan in a band is in that band too, so the plans found are on the true frontier,
 and all of those in the bands are found.
 
 Floats: a longer sum never turns two sums around (rounding is monotone), so dominance is exact for times added from
@@ -22,26 +22,26 @@ from jaxquard.intraop.search.relaxation import Relaxed
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Band:
-    """The plans whose time + price x bytes is at most `width_s` above the least."""
+    """The plans whose time + multiplier x bytes is at most `width_s` above the minimum."""
 
     relaxed: Relaxed
     width_s: float
 
     @property
     def reach_s(self) -> float:
-        """As `width_s`, with half of the rounding that `latest_s` allows: what lies less above is surely found."""
-        return self.width_s + (self.relaxed.least_s + self.width_s) * self.relaxed.rounding / 2
+        """The width with half of the rounding that `latest_s` allows: what lies less above is surely found."""
+        return self.width_s + (self.relaxed.minimum_s + self.width_s) * self.relaxed.rounding / 2
 
     def latest_s(self, place: int, exit_: int, sizes_bytes: Int[np.ndarray, " plans"]) -> Float[np.ndarray, " plans"]:
-        """When a partial plan of such a size must have reached the segment at `place` to end in the band."""
+        """Returns the time at which partial plans of these sizes must have passed `place` to end in the band."""
         relaxed = self.relaxed
-        end_s = (relaxed.least_s + self.width_s) * (1 + relaxed.rounding) - relaxed.rests_s[place][exit_]
-        return end_s - relaxed.price_s_per_byte * sizes_bytes
+        end_s = (relaxed.minimum_s + self.width_s) * (1 + relaxed.rounding) - relaxed.rests_s[place][exit_]
+        return end_s - relaxed.multiplier_s_per_byte * sizes_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Partials:
-    """Partial plans up to a segment: where each came from (in the step before) and what it chose."""
+    """Partial plans up to a segment, each with its parent in the step before and its choice."""
 
     times_s: Float[np.ndarray, " plans"]
     sizes_bytes: Int[np.ndarray, " plans"]
@@ -71,16 +71,16 @@ def search_band(
     max_partials: int,
     gives_up: bool = False,
 ) -> tuple[tuple[FrontierPoint, ...], bool]:
-    """The frontier within the limit and the bands, from the smallest to the fastest.
+    """Returns the frontier within the limit and the bands, from the smallest to the fastest.
 
     Args:
         bands: no band at all lets every plan through.
-        rests_bytes: `least_sizes(segments)`.
-        max_partials: how many partial plans are kept at a segment; where there are more, some are dropped.
+        rests_bytes: `minimum_sizes(segments)`.
+        max_partials: the number of partial plans kept at a segment; where there are more, some are dropped.
         gives_up: return no plans instead of dropping some.
 
     Returns:
-        Plans, and whether all partial plans were kept. If not, the plans are real, but others may beat them.
+        Plans, and whether all partial plans were kept. If not, the plans are real, but others may dominate them.
     """
     start = np.zeros(1, dtype=np.int64)
     steps = [_Partials(times_s=np.zeros(1), sizes_bytes=start, exits=start, parents=start, chosen=start)]
@@ -103,7 +103,7 @@ def search_band(
 
 
 def _reshard(partials: _Partials, segment: TrimmedSegment) -> dict[int, _Partials]:
-    """The partial plans at each entry layout of the segment, `parents` now being themselves."""
+    """Returns the partial plans at each entry layout of the segment, `parents` now being themselves."""
     arrivals = {}
     for entry in sorted({entry for entry, _ in segment.groups}):
         times_s = partials.times_s + segment.reshards_s[partials.exits, entry]
@@ -120,7 +120,7 @@ def _reshard(partials: _Partials, segment: TrimmedSegment) -> dict[int, _Partial
 
 
 def _run(arrivals: dict[int, _Partials], segment: TrimmedSegment, exit_: int) -> _Partials:
-    """Every arrival followed by every strategy that leads to the exit layout."""
+    """Extends every arrival by every strategy that leads to the exit layout."""
     ends = []
     for (entry, group_exit), group in segment.groups.items():
         if group_exit == exit_:

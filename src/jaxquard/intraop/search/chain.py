@@ -3,9 +3,9 @@
 Minimises equation (8), the times of the segments and of the reshards between neighbours, under (9), the sum of the
 sizes; each segment chooses for itself, equal ones too. The paper does not say how it searches. Here, in three steps:
 
-1. Relaxed searches give lines below the frontier of time against memory, and plans on it (`search_relax`).
-2. A band above the line that is highest at the limit is searched whole (`search_band`). It starts with no width, and is
-   widened until it holds everything that could beat the fastest plan found: that plan is then the best.
+1. Relaxed searches give lines below the frontier of time against memory, and plans on it (`relaxation`).
+2. A band above the line that is highest at the limit is searched whole (`band`). It starts with no width, and is
+   widened until it holds everything that could be faster than the fastest plan found: that plan is then the best.
 3. The rest of the frontier comes the same way, with bands along all of it, until no gap between neighbouring plans
    reaches out of them. Their number is limited, as a frontier can have millions of points; the best never is.
 
@@ -23,7 +23,7 @@ from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.search.band import Band, search_band
 from jaxquard.intraop.search.frontier import Frontier, FrontierPoint, merge_points, thin_points
 from jaxquard.intraop.search.priced_segment import PricedSegment, TrimmedSegment, trim_chain
-from jaxquard.intraop.search.relaxation import Relaxed, least_sizes, relax_between, relax_to_limit
+from jaxquard.intraop.search.relaxation import Relaxed, minimum_sizes, relax_between, relax_to_limit
 
 # Partial plans kept at a segment: for the proof of the best, and for each point of the frontier that is asked for.
 _MAX_PARTIALS = 200_000
@@ -39,23 +39,23 @@ _MAX_FAILURES = 3
 
 
 def search_chain(chain: Sequence[PricedSegment], *, memory_limit_bytes: int | None, max_points: int = 300) -> Frontier:
-    """The fastest plan within the limit, and the frontier of time against memory below the limit.
+    """Finds the fastest plan within the limit, and the Pareto frontier of time against memory below the limit.
 
     Args:
         memory_limit_bytes: on the sum of the sizes; None for no limit.
         max_points: on the frontier; 1 asks for the best alone, and is quicker.
 
     Raises:
-        InfeasibleShardingError: nothing fits; the message says the least memory that would.
+        InfeasibleShardingError: nothing fits; the message says the minimum memory that would.
     """
     assert max_points >= 1
     segments = trim_chain(chain)
-    rests_bytes = least_sizes(segments)
-    least_bytes = int(rests_bytes[0][0])
-    if memory_limit_bytes is not None and least_bytes > memory_limit_bytes:
+    rests_bytes = minimum_sizes(segments)
+    minimum_bytes = int(rests_bytes[0][0])
+    if memory_limit_bytes is not None and minimum_bytes > memory_limit_bytes:
         raise InfeasibleShardingError(
             f"memory_limit_bytes={memory_limit_bytes} ({_gib(memory_limit_bytes)}) is too little: of all strategies of "
-            f"all segments, those of least memory need {least_bytes} bytes ({_gib(least_bytes)}). Raise "
+            f"all segments, those of minimum memory need {minimum_bytes} bytes ({_gib(minimum_bytes)}). Raise "
             "the limit to at least that, use more devices, or a smaller batch."
         )
     largest_bytes = sum(int(segment.sizes_bytes.max()) for segment in segments)
@@ -87,12 +87,12 @@ class _ChainSearch:
         return search_band(self.segments, bands, rests_bytes=self.rests_bytes, **options)
 
     def _smallest(self) -> FrontierPoint:
-        """The fastest plan of least memory; with so low a limit, one partial plan is left per layout."""
+        """Returns the fastest plan of minimum memory; with so low a limit, one partial plan is left per layout."""
         (point,), _ = self._search((), limit_bytes=int(self.rests_bytes[0][0]))
         return point
 
     def _best(self, relaxed: Relaxed, fast: FrontierPoint) -> tuple[FrontierPoint, float]:
-        """The fastest plan within the limit, and what is not proven of it."""
+        """Returns the fastest plan within the limit, and by how much another might be faster."""
         best, width_s = fast, 0.0
         while True:
             band = Band(relaxed=relaxed, width_s=width_s)
@@ -106,7 +106,7 @@ class _ChainSearch:
     def _fill(
         self, lines: Sequence[Relaxed], points: tuple[FrontierPoint, ...], max_points: int
     ) -> tuple[tuple[FrontierPoint, ...], bool]:
-        """The frontier between the best and the smallest, and whether it is whole."""
+        """Returns the frontier between the best and the smallest, and whether it is whole."""
         points = merge_points((*points, *(line.point for line in lines if line.point.size_bytes <= self.limit_bytes)))
         done_s = widths_s = np.zeros(len(lines))
         num_failures = 0
@@ -127,16 +127,16 @@ class _ChainSearch:
 
 
 def _open_widths(lines: Sequence[Relaxed], points: Sequence[FrontierPoint]) -> np.ndarray:
-    """How wide each line's band must be so that no point can hide between two neighbours.
+    """Returns the width of each line's band at which no point can hide between two neighbours.
 
     A hidden point is faster than the slower of the two and smaller than the larger: that corner must be in a band,
     and it is left to the line that is nearest.
     """
     times_s = np.array([point.time_s for point in points[1:]])
     sizes_bytes = np.array([point.size_bytes for point in points[:-1]])
-    prices = np.array([line.price_s_per_byte for line in lines])
-    leasts_s = np.array([line.least_s for line in lines])
-    excess_s = times_s + np.outer(prices, sizes_bytes) - leasts_s[:, None]
+    multipliers = np.array([line.multiplier_s_per_byte for line in lines])
+    minima_s = np.array([line.minimum_s for line in lines])
+    excess_s = times_s + np.outer(multipliers, sizes_bytes) - minima_s[:, None]
     nearest = excess_s.argmin(axis=0)
     widths_s = np.zeros(len(lines))
     np.maximum.at(widths_s, nearest, excess_s.min(axis=0))

@@ -1,4 +1,4 @@
-"""The frontier of time against memory: plans of which none is both slower and larger than another."""
+"""The Pareto frontier of time against memory: plans that no other dominates, that is, beats in both."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The plans worth having, from the fastest to the smallest.
+    """The Pareto frontier, from the fastest plan to the smallest.
 
-    No plan at all is both faster and smaller than one of these, thinned or not (but for `best` if `gap_s` is not 0).
+    No plan at all dominates one of these, thinned or not (but for `best` if `gap_s` is not 0).
 
     Attributes:
         points: each slower than the one before, and smaller.
         is_thinned: whether the true frontier may have points between these.
-        gap_s: by how much a faster plan within the limit might beat `best`: 0.0, as `best` is proven, unless the
+        gap_s: by how much a plan within the limit might be faster than `best`: 0.0, as `best` is proven, unless the
             prices are so degenerate that the proof was given up.
     """
 
@@ -46,14 +46,14 @@ class Frontier:
 
     @property
     def smallest(self) -> FrontierPoint:
-        """The plan of least memory."""
+        """The plan of minimum memory."""
         return self.points[-1]
 
 
 def pareto_order(
     times_s: Float[np.ndarray, " points"], sizes_bytes: Int[np.ndarray, " points"]
 ) -> Int[np.ndarray, " kept"]:
-    """Indices of the points that no other beats, by rising size and falling time; of equal points the first stays."""
+    """Returns the points that no other dominates, by rising size and falling time; of equal points the first."""
     order = np.lexsort((times_s, sizes_bytes))
     sorted_s = times_s[order]
     is_kept = np.ones(len(order), dtype=bool)
@@ -62,7 +62,7 @@ def pareto_order(
 
 
 def merge_points(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """The points that no other beats, from the fastest to the smallest."""
+    """Returns the points that no other dominates, from the fastest to the smallest."""
     merged: list[FrontierPoint] = []
     for point in sorted(points):
         if not merged or point.size_bytes < merged[-1].size_bytes:
@@ -71,7 +71,7 @@ def merge_points(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
 
 
 def thin_points(points: tuple[FrontierPoint, ...], max_points: int) -> tuple[FrontierPoint, ...]:
-    """At most so many of the points, evenly spread, with both ends (the fastest alone for one)."""
+    """Returns at most so many of the points, evenly spread, with both ends (the fastest alone for one)."""
     if len(points) <= max_points:
         return points
     kept = np.linspace(0, len(points) - 1, max_points).round().astype(int)

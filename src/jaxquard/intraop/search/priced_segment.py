@@ -1,7 +1,7 @@
-"""What the search knows of a segment: the prices of its strategies, as numbers alone.
+"""The prices of a segment's strategies, as numbers alone: the input of the search.
 
-A strategy meets its neighbours only through its entry and exit layouts, so of two strategies with the same layouts the
-one that is no faster and no smaller can be left out of every plan: `trim_chain` does so, and drops what has no price.
+A strategy meets its neighbours only through its entry and exit layouts, so of two strategies with the same layouts a
+dominated one can be left out of every plan: `trim_chain` does so, and drops what has no price.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class PricedSegment:
     """A segment at its place in the chain, with the prices of its strategies.
 
     Attributes:
-        times_s: per strategy; infinite for one that was set aside.
+        times_s: per strategy; infinite for one without a price.
         sizes_bytes: memory that each strategy adds.
         entries: per strategy, which of the entry layouts it has.
         exits: which of the exit layouts.
@@ -44,7 +44,7 @@ class PricedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrimmedSegment:
-    """The strategies of a segment that some best plan may take.
+    """The strategies of a segment that no other dominates.
 
     Attributes:
         strategies: their indices in the `PricedSegment`.
@@ -65,7 +65,7 @@ class TrimmedSegment:
 
 
 def trim_chain(chain: Sequence[PricedSegment]) -> tuple[TrimmedSegment, ...]:
-    """The chain without what no best plan takes; a segment object that recurs is trimmed once.
+    """Returns the chain without dominated strategies; a segment object that recurs is trimmed once.
 
     Raises:
         ShardingError: no plan has finite prices throughout.
@@ -121,8 +121,7 @@ def _check_reachable(segments: Sequence[TrimmedSegment]) -> None:
     for place, segment in enumerate(segments):
         if not len(segment.strategies):
             raise ShardingError(
-                f"segment {place} of {len(segments)} needs a strategy with a finite time, but all of them were set "
-                "aside."
+                f"segment {place} of {len(segments)} needs a strategy with a finite time, but all of them failed."
             )
         into = np.isfinite(segment.starts_s[is_reached]).any(axis=0)
         is_reached = np.zeros(segment.num_exits, dtype=bool)
@@ -130,5 +129,5 @@ def _check_reachable(segments: Sequence[TrimmedSegment]) -> None:
         if not is_reached.any():
             raise ShardingError(
                 f"segment {place} of {len(segments)} cannot be entered: every reshard from segment {place - 1} to it "
-                "was set aside."
+                "failed."
             )

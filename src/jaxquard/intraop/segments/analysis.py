@@ -1,16 +1,15 @@
-"""What is known of a step before anything is priced: its blocks, its segments, and who owns which equation."""
+"""The analysis of a step, before anything is priced: its blocks, its segments, and the owner of each equation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.blocks.assign_owners import own_equations
+from jaxquard.intraop.blocks.assign_owners import assign_owners
 from jaxquard.intraop.blocks.block import Block
 from jaxquard.intraop.blocks.find_blocks import find_blocks
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches, match_backward
-from jaxquard.intraop.segments.boundary_values import Traveller, find_travellers
+from jaxquard.intraop.segments.boundary_values import BoundaryValue, find_boundary_values
 from jaxquard.intraop.segments.find_segments import Segment, find_segments, given_segments
 from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.step.traced_step import TracedStep
@@ -20,13 +19,12 @@ from jaxquard.ir.source import source_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """A step taken apart.
+    """The blocks and segments of a step.
 
     Attributes:
         axes: the mesh axes and their sizes, the outer one first.
         owners: for each equation, the number of its block.
-        travellers: what goes from segment to segment.
-        memo: what was derived of it before, such as the layouts of a segment, by what it was derived from.
+        boundary_values: activations and gradients that cross segment boundaries.
     """
 
     graph: StepGraph = field(repr=False)
@@ -35,12 +33,15 @@ class Analysis:
     segments: tuple[Segment, ...]
     matches: Matches = field(repr=False)
     owners: tuple[int, ...] = field(repr=False)
-    travellers: Mapping[Var, Traveller] = field(repr=False)
-    # Not for `replace` to hand on: what was derived holds for these blocks.
-    memo: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+    boundary_values: Mapping[Var, BoundaryValue] = field(repr=False)
+
+    @property
+    def step(self) -> TracedStep:
+        """The step itself."""
+        return self.graph.step
 
     def segment_of_block(self) -> dict[int, int]:
-        """For each block, its segment."""
+        """Returns the segment of each block."""
         return {block: segment.number for segment in self.segments for block in segment.blocks}
 
 
@@ -50,19 +51,20 @@ def analyse_step(
     """Finds the blocks and segments of a step.
 
     Args:
-        every_combination: whether blocks have their choices on every axis; else one of two cuts rows where it can.
-        lengths: the number of blocks in each segment, as in a plan; None to find segments.
+        every_combination: gives blocks all their choices on every axis; else the outer of two axes shards rows where it
+            can.
+        lengths: the number of blocks in each segment, as in a plan; None to find the segments.
 
     Raises:
         ShardingError: if there is no contraction, one has no dim that the largest axis divides, or there are not as
             many blocks as the segments have.
     """
     graph = StepGraph(step=step)
-    blocks = find_blocks(graph, num_parts=max(axes.values()))
+    blocks = find_blocks(graph, num_shards=max(axes.values()))
     if not blocks:
-        raise ShardingError(_nothing_to_cut(graph))
+        raise ShardingError(_nothing_to_shard(graph))
     matches = match_backward(graph)
-    owners = tuple(own_equations(graph, blocks, matches))
+    owners = tuple(assign_owners(graph, blocks, matches))
     if lengths is None:
         counts = _counts(blocks, axes, every_combination)
         segments = tuple(find_segments(graph, blocks, matches=matches, owners=owners, counts=counts))
@@ -79,15 +81,15 @@ def analyse_step(
         segments=segments,
         matches=matches,
         owners=owners,
-        travellers=find_travellers(graph, owners, segments, matches),
+        boundary_values=find_boundary_values(graph, owners, segments, matches),
     )
 
 
 def check_choices(analysis: Analysis, assignment: Mapping[int, Sequence[str]]) -> None:
-    """Looks whether every block has a choice of this name on every axis.
+    """Checks that every block has the choice that an assignment names, on every axis.
 
     Raises:
-        ShardingError: if one has not.
+        ShardingError: if a block lacks one.
     """
     for block in analysis.blocks:
         names = [choice.name for choice in (*block.choices, *block.more_choices)]
@@ -95,19 +97,19 @@ def check_choices(analysis: Analysis, assignment: Mapping[int, Sequence[str]]) -
         unknown = next((name for name in chosen if name not in names), None)
         if unknown is not None or len(chosen) != len(analysis.axes):
             raise ShardingError(
-                f"the plan cuts block {block.number} by {' and '.join(chosen) or 'nothing'}, and this version of "
+                f"the plan shards block {block.number} by {' and '.join(chosen) or 'nothing'}, and this version of "
                 f"jaxquard has {', '.join(names)} for it, one for each of {len(analysis.axes)} axes. Search again."
             )
 
 
 def _counts(blocks: Sequence[Block], axes: Mapping[str, int], every_combination: bool) -> list[int]:
-    """The strategies of each block."""
+    """Returns the number of strategies of each block."""
     outer = None if every_combination or len(axes) == 1 else next(iter(axes))
     return [max(1, len(block_choices(block, axes, batch_axis=outer))) for block in blocks]
 
 
-def _nothing_to_cut(graph: StepGraph) -> str:
-    beginning = "a step is cut along its matrix products, convolutions and look-ups in tables, but"
+def _nothing_to_shard(graph: StepGraph) -> str:
+    beginning = "a step is sharded along its matrix products, convolutions and look-ups in tables, but"
     loop = next((equation for equation in graph.equations if equation.primitive.name in ("scan", "while")), None)
     if loop is not None:
         return (

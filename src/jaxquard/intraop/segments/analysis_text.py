@@ -1,4 +1,4 @@
-"""An analysis as text: what `jaxquard shard show` prints.
+"""The text of an analysis, which `jaxquard shard show` prints.
 
     17 equations: 2 blocks in 1 segment of 1 kind, over x=8
 
@@ -8,8 +8,8 @@
         rows 8, columns 256, contracted 64
 
 A block is shown by the contractions that it begins with and by its choices, each with the size of the dim that it
-cuts, and where it differs, the number of parts that the block can be cut into. Where all blocks begin in one helper,
-the line that calls it stands before its own.
+shards, and where it differs, the number of parts that the block can be split into. Where all blocks begin in one
+function, the line that calls it stands before its own.
 """
 
 from itertools import islice
@@ -22,7 +22,7 @@ from jaxquard.ir.source import source_line, source_lines
 
 
 def analysis_text(analysis: Analysis) -> str:
-    """Segments with their blocks, in the order of the step."""
+    """Returns the segments with their blocks as text, in the order of the step."""
     owned = [analysis.owners.count(block.number) for block in analysis.blocks]
     num_kinds = len({segment.kind for segment in analysis.segments})
     axes = " x ".join(f"{axis}={size}" for axis, size in analysis.axes.items())
@@ -58,7 +58,7 @@ def _block_lines(block: Block, num_owned: int, depth: int) -> list[str]:
 
 
 def _place(seed: Contraction, depth: int) -> str:
-    """The innermost lines, the outer ones first."""
+    """Returns the innermost lines of a contraction, the outer ones first."""
     return " > ".join([*islice(source_lines(seed.equation), depth)][::-1]) or source_line(seed.equation)
 
 
@@ -68,7 +68,7 @@ def _seed_text(seed: Contraction) -> str:
 
 
 def _choice_text(choice: Choice) -> str:
-    sizes = "+".join(str(size) for size in dict.fromkeys(cut.size for cut in choice.cuts))
+    sizes = "+".join(str(size) for size in dict.fromkeys(one.size for one in choice.partitions))
     parts = "" if sizes == str(choice.num_chunks) else f" ({choice.num_chunks} parts)"
     return f"{choice.name} {sizes}{parts}"
 

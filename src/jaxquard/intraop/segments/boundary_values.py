@@ -1,75 +1,84 @@
-"""What travels between segments: activations, their gradients, and activations that a checkpoint computes again.
+"""Boundary values: activations and gradients that cross from one segment to another.
 
-    forward    an activation goes to later segments, next door or further (a skip, an encoder's memory)
-    backward   its gradient comes back, in as many parts as there are segments to add some
+    forward    an activation goes to later segments: the next one, or further (a skip, an encoder's memory)
+    backward   its gradient comes back, in as many terms as there are segments that contribute one;
+               a checkpoint computes activations again, and they cross too
 
-Each is resharded at every border that it crosses, as the segment behind it wants it (`copy_at_borders`). A gradient
-is cut as the value that it belongs to. Where several values of its shape come into question, it belongs to the one that
-goes through the contractions whose backward the gradient went through. Gradients of state, and what stems from state or
-from data alone (masks), do not count.
+A boundary value is resharded at every segment boundary that it crosses, to the layout that the segment behind the
+boundary wants. A gradient has the layout of the value that it is a gradient of. Where several values have its shape, it
+belongs to the one that goes through the contractions whose backward the gradient went through. Gradients of state, and
+values that depend on state or data alone (masks), are no boundary values.
+
+`SegmentInterface` lists all inputs and outputs of a segment, with its boundary values among them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.intraop.step.phases import COPIES, Phase
-from jaxquard.ir.jaxpr_tools import Var, variables
+from jaxquard.intraop.step.phases import COPIES, EquationPhase
+from jaxquard.ir.jaxpr_tools import Var, size_bytes, variables
 
-# A segment in one of its phases.
-Side = tuple[int, Phase]
+# The number of a segment, and one of its phases.
+SegmentPhase = tuple[int, EquationPhase]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traveller:
-    """A value on its way.
+class BoundaryValue:
+    """An activation or a gradient that crosses segment boundaries.
 
     Attributes:
-        maker: the segment that makes it.
-        uses: where it is used.
-        value: what it is a gradient of, or computed again; None for an activation, and for a gradient that belongs to
-            a value inside a segment (`match_backward`).
-        is_saved: whether the backward uses what the forward left; a checkpoint takes a value anew.
+        producer: the number of the segment that computes it.
+        uses: the other segments that use it, each with the phase of the use.
+        value: the forward value that it is a gradient of, or that it recomputes; None for an activation, and for a
+            gradient of a value inside a segment (`match_backward`).
+        is_saved: whether the backward uses the value that the forward saved; a checkpoint recomputes it.
     """
 
     var: Var
-    maker: int
-    uses: tuple[Side, ...]
+    producer: int
+    uses: tuple[SegmentPhase, ...]
     value: Var | None = None
     is_saved: bool = field(default=True, repr=False)
 
     def segments_to(self, segment: int) -> range:
-        """The segments on the way to one, itself included."""
-        return range(self.maker + 1, segment + 1) if segment > self.maker else range(self.maker - 1, segment - 1, -1)
+        """Returns the segments between the producer and another segment, with that one, in order."""
+        return (
+            range(self.producer + 1, segment + 1)
+            if segment > self.producer
+            else range(self.producer - 1, segment - 1, -1)
+        )
 
 
-def find_travellers(
+def find_boundary_values(
     graph: StepGraph, owners: Sequence[int], segments: Sequence[Segment], matches: Matches
-) -> dict[Var, Traveller]:
-    """All values that travel, in the order of the step."""
+) -> dict[Var, BoundaryValue]:
+    """Returns all boundary values, in the order of the step."""
     of_block = {block: segment.number for segment in segments for block in segment.blocks}
     places = _Places(graph, [of_block[owner] for owner in owners])
-    on_the_way = [traveller for traveller in _crossing(graph, places) if _is_activation(graph, traveller, matches)]
-    forward = [found for found in on_the_way if _phase(graph, found.var) is Phase.FORWARD]
+    crossing = [
+        boundary_value
+        for boundary_value in _crossing_values(graph, places)
+        if _is_activation(graph, boundary_value, matches)
+    ]
+    forward = [found for found in crossing if _phase(graph, found.var) is EquationPhase.FORWARD]
     finder = _ValueFinder(graph, matches, forward)
-    found: dict[Var, Traveller] = {}
-    for traveller in on_the_way:
-        var = traveller.var
-        value = None if _phase(graph, var) is Phase.FORWARD else finder.value_of(traveller)
-        if value is not None or var in matches.cotangents or _phase(graph, var) is Phase.FORWARD:
-            found[var] = Traveller(
-                var=var, maker=traveller.maker, uses=traveller.uses, value=value, is_saved=traveller.is_saved
-            )
+    found: dict[Var, BoundaryValue] = {}
+    for boundary_value in crossing:
+        var = boundary_value.var
+        value = None if _phase(graph, var) is EquationPhase.FORWARD else finder.value_of(boundary_value)
+        if value is not None or var in matches.cotangents or _phase(graph, var) is EquationPhase.FORWARD:
+            found[var] = replace(boundary_value, value=value)
     return found
 
 
 class _Places:
-    """The segments of values, where they are made and used.
+    """The segments that compute and use values.
 
-    What a barrier hands through to one segment alone is taken to be that segment's, whoever owns the barrier.
+    An output of a barrier that one segment alone uses counts as that segment's, whichever block owns the barrier.
     """
 
     def __init__(self, graph: StepGraph, places: Sequence[int]):
@@ -78,9 +87,9 @@ class _Places:
 
     def of_output(self, position: int, var: Var) -> int:
         if self.graph.equations[position].primitive.name in COPIES:
-            takers = {self.places[user] for user in self.graph.users.get(var, ())}
-            if len(takers) == 1:
-                return takers.pop()
+            consumers = {self.places[user] for user in self.graph.users.get(var, ())}
+            if len(consumers) == 1:
+                return consumers.pop()
         return self.places[position]
 
     def of_use(self, position: int, var: Var) -> int:
@@ -90,27 +99,27 @@ class _Places:
         return self.places[position]
 
 
-def _crossing(graph: StepGraph, places: _Places) -> Iterable[Traveller]:
-    """The arrays that segments hand to others, but for updates."""
+def _crossing_values(graph: StepGraph, places: _Places) -> Iterable[BoundaryValue]:
+    """Yields the arrays that one segment computes and others use, without those of the update."""
     for position, equation in enumerate(graph.equations):
-        for var in equation.outvars if graph.phases[position] is not Phase.UPDATE else ():
+        for var in equation.outvars if graph.phases[position] is not EquationPhase.UPDATE else ():
             here = places.of_output(position, var)
-            takers = [user for user in graph.users.get(var, ()) if graph.phases[user] is not Phase.UPDATE]
-            sides = {user: (places.of_use(user, var), graph.phases[user]) for user in takers if var.aval.shape}
+            consumers = [user for user in graph.users.get(var, ()) if graph.phases[user] is not EquationPhase.UPDATE]
+            sides = {user: (places.of_use(user, var), graph.phases[user]) for user in consumers if var.aval.shape}
             sides = {user: side for user, side in sides.items() if side[0] != here}
             if sides:
-                late = [user for user, (_, phase) in sides.items() if phase is Phase.BACKWARD]
-                yield Traveller(
+                late = [user for user, (_, phase) in sides.items() if phase is EquationPhase.BACKWARD]
+                yield BoundaryValue(
                     var=var,
-                    maker=here,
+                    producer=here,
                     uses=tuple(dict.fromkeys(sides.values())),
                     is_saved=not any(graph.equations[user].primitive.name in COPIES for user in late),
                 )
 
 
-def _is_activation(graph: StepGraph, traveller: Traveller, matches: Matches) -> bool:
-    """Whether a value is an activation, or of one, for all that is known."""
-    var = graph.first(traveller.var)
+def _is_activation(graph: StepGraph, boundary_value: BoundaryValue, matches: Matches) -> bool:
+    """Returns true for an activation, the gradient of one, and what may be either."""
+    var = graph.first(boundary_value.var)
     if var not in graph.data_vars or var not in graph.definitions:
         return False
     cotangent = matches.cotangents.get(var)
@@ -119,41 +128,41 @@ def _is_activation(graph: StepGraph, traveller: Traveller, matches: Matches) -> 
     return graph.ancestors[graph.definitions[var]] != 0
 
 
-def _phase(graph: StepGraph, var: Var) -> Phase:
+def _phase(graph: StepGraph, var: Var) -> EquationPhase:
     return graph.phases[graph.definitions[var]]
 
 
 class _ValueFinder:
-    """Finds the values that gradients belong to."""
+    """Finds the forward values that gradients belong to."""
 
-    def __init__(self, graph: StepGraph, matches: Matches, forward: Sequence[Traveller]):
+    def __init__(self, graph: StepGraph, matches: Matches, forward: Sequence[BoundaryValue]):
         self.graph = graph
         self.matches = matches
-        self.by_shape: dict[tuple[int, ...], list[Traveller]] = {}
+        self.by_shape: dict[tuple[int, ...], list[BoundaryValue]] = {}
         self.values: dict[Var, Var | None] = {}
-        for traveller in forward:
-            self.by_shape.setdefault(traveller.var.aval.shape, []).append(traveller)
+        for boundary_value in forward:
+            self.by_shape.setdefault(boundary_value.var.aval.shape, []).append(boundary_value)
 
-    def value_of(self, traveller: Traveller) -> Var | None:
-        first = self.graph.first(traveller.var)
-        if first is not traveller.var:
-            return first if _phase(self.graph, first) is Phase.FORWARD else self.values.get(first)
-        self.values[first] = self._nearest(traveller)
+    def value_of(self, boundary_value: BoundaryValue) -> Var | None:
+        first = self.graph.first(boundary_value.var)
+        if first is not boundary_value.var:
+            return first if _phase(self.graph, first) is EquationPhase.FORWARD else self.values.get(first)
+        self.values[first] = self._nearest(boundary_value)
         return self.values[first]
 
-    def _nearest(self, traveller: Traveller) -> Var | None:
-        nearest = max(segment for segment, _ in traveller.uses)
+    def _nearest(self, boundary_value: BoundaryValue) -> Var | None:
+        nearest = max(segment for segment, _ in boundary_value.uses)
         fitting = [
             other.var
-            for other in self.by_shape.get(traveller.var.aval.shape, ())
-            if other.maker <= nearest and max(segment for segment, _ in other.uses) >= traveller.maker
+            for other in self.by_shape.get(boundary_value.var.aval.shape, ())
+            if other.producer <= nearest and max(segment for segment, _ in other.uses) >= boundary_value.producer
         ]
         if len(fitting) < 2:
             return fitting[0] if fitting else None
-        return min(fitting, key=lambda value: self._difference(traveller.var, value))
+        return min(fitting, key=lambda value: self._difference(boundary_value.var, value))
 
     def _difference(self, gradient: Var, value: Var) -> int:
-        """How many contractions lie on the way of only one of the two, after the border and before it."""
+        """Counts the contractions that only one of the two passes through, after the boundary and before it."""
         before = self.graph.ancestors[self.graph.definitions[value]] & self._matched
         after = self._forward_masks.get(value, 0) & self._matched
         found = after ^ self._masks_before.get(gradient, 0), before ^ self._masks_after.get(gradient, 0)
@@ -165,27 +174,31 @@ class _ValueFinder:
 
     @cached_property
     def _forward_masks(self) -> dict[Var, int]:
-        """For each value, the contractions that depend on it."""
+        """The contractions that depend on each value."""
         contractions = self.graph.contractions
         bits = {position: self.graph.bit(position) for position in contractions}
-        return self._reach(reversed(range(len(self.graph.equations))), bits, Phase.FORWARD, is_up=True)
+        return self._reach(reversed(range(len(self.graph.equations))), bits, EquationPhase.FORWARD, is_up=True)
 
     @cached_property
     def _masks_before(self) -> dict[Var, int]:
-        """For each gradient, the forward contractions whose backward it depends on."""
-        return self._reach(range(len(self.graph.equations)), self._partner_bits, Phase.BACKWARD, is_up=False)
+        """The forward contractions whose backward each gradient depends on."""
+        return self._reach(range(len(self.graph.equations)), self._partner_bits, EquationPhase.BACKWARD, is_up=False)
 
     @cached_property
     def _masks_after(self) -> dict[Var, int]:
-        """For each gradient, the forward contractions whose backward depends on it."""
-        return self._reach(reversed(range(len(self.graph.equations))), self._partner_bits, Phase.BACKWARD, is_up=True)
+        """The forward contractions whose backward depends on each gradient."""
+        return self._reach(
+            reversed(range(len(self.graph.equations))), self._partner_bits, EquationPhase.BACKWARD, is_up=True
+        )
 
     @cached_property
     def _partner_bits(self) -> dict[int, int]:
         return {position: self.graph.bit(forward) for position, forward in self.matches.partners.items()}
 
-    def _reach(self, positions: Iterable[int], bits: Mapping[int, int], phase: Phase, *, is_up: bool) -> dict[Var, int]:
-        """Bits of equations of a phase, carried from outputs to inputs, or the other way."""
+    def _reach(
+        self, positions: Iterable[int], bits: Mapping[int, int], phase: EquationPhase, *, is_up: bool
+    ) -> dict[Var, int]:
+        """Propagates the bits of a phase's equations from outputs to inputs (`is_up`), or from inputs to outputs."""
         masks: dict[Var, int] = {}
         for position in positions:
             if self.graph.phases[position] is not phase:
@@ -199,3 +212,58 @@ class _ValueFinder:
             for var in targets:
                 masks[var] = masks.get(var, 0) | mask
         return masks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInterface:
+    """The inputs and outputs of a segment, or of neighbouring segments taken as one.
+
+    Attributes:
+        positions: of the segment's equations.
+        inputs: all values that the segment uses and does not compute.
+        outputs: all values that the segment computes and others use, or the step returns.
+        arriving: the boundary values among the inputs.
+        leaving: the boundary values among the outputs.
+        entry: the largest activation that comes in; None for a segment that only data enters.
+    """
+
+    positions: tuple[int, ...] = field(repr=False)
+    inputs: tuple[Var, ...]
+    outputs: tuple[Var, ...]
+    arriving: tuple[BoundaryValue, ...]
+    leaving: tuple[BoundaryValue, ...]
+    entry: Var | None
+
+
+def find_interface(
+    graph: StepGraph, owners: Sequence[int], boundary_values: Mapping[Var, BoundaryValue], segment: Segment
+) -> SegmentInterface:
+    """Returns the inputs and outputs of a segment, given the block that owns each equation."""
+    owned = set(segment.blocks)
+    positions = tuple(position for position, owner in enumerate(owners) if owner in owned)
+    inside = set(positions)
+    made = {var for position in positions for var in graph.equations[position].outvars}
+    used = dict.fromkeys(var for position in positions for var in variables(graph.equations[position].invars))
+    inputs = tuple(var for var in used if var not in made)
+    results = set(graph.outputs)
+    outputs = tuple(
+        var
+        for position in positions
+        for var in graph.equations[position].outvars
+        if var in results or any(user not in inside for user in graph.users.get(var, ()))
+    )
+    number = segment.number
+    arriving = tuple(found for found in boundary_values.values() if any(place == number for place, _ in found.uses))
+    leaving = tuple(found for found in boundary_values.values() if found.producer == number)
+    return SegmentInterface(
+        positions=positions,
+        inputs=inputs,
+        outputs=outputs,
+        arriving=arriving,
+        leaving=leaving,
+        entry=_largest(found.var for found in arriving if (number, EquationPhase.FORWARD) in found.uses),
+    )
+
+
+def _largest(values: Iterable[Var]) -> Var | None:
+    return max(values, key=lambda var: size_bytes(var.aval), default=None)

@@ -11,10 +11,10 @@ from jaxquard.ir.source import source_line
 
 
 def block_choices(block: Block, axes: Mapping[str, int], *, batch_axis: str | None) -> list[tuple[str, ...]]:
-    """The choices of a block on all axes together.
+    """Returns the choices of a block on all axes together.
 
     Args:
-        batch_axis: this axis always cuts rows, where the block has any that it divides.
+        batch_axis: this axis always shards rows, where the block has any that it divides.
     """
     per_axis = []
     for axis, size in axes.items():
@@ -27,7 +27,7 @@ def block_choices(block: Block, axes: Mapping[str, int], *, batch_axis: str | No
 
 
 def _fits(block: Block, names: tuple[str, ...], sizes: tuple[int, ...]) -> bool:
-    """Whether axes that cut the same dim divide it together."""
+    """Returns true if axes that shard the same dim divide it together."""
     for name in set(names):
         parts = math.prod(size for other, size in zip(names, sizes, strict=True) if other == name)
         if block.choice(name).num_chunks % parts:
@@ -42,24 +42,24 @@ Strategy = tuple[tuple[str, ...], ...]
 def segment_strategies(
     segment: Segment, *, blocks: Sequence[Block], axes: Mapping[str, int], batch_axis: str | None = None
 ) -> list[Strategy]:
-    """All strategies of a segment.
+    """Returns all strategies of a segment.
 
     Raises:
-        ShardingError: if a block cannot be cut over all axes.
+        ShardingError: if a block cannot be sharded over all axes.
     """
     per_block = []
     for number in segment.blocks:
         choices = block_choices(blocks[number], axes, batch_axis=batch_axis)
         if not choices:
-            raise ShardingError(_divides_nothing(blocks[number], axes))
+            raise ShardingError(_no_dim_divides(blocks[number], axes))
         per_block.append(choices)
     return list(itertools.product(*per_block))
 
 
-def _divides_nothing(block: Block, axes: Mapping[str, int]) -> str:
+def _no_dim_divides(block: Block, axes: Mapping[str, int]) -> str:
     mesh = " x ".join(map(str, axes.values()))
     sizes = ", ".join(f"{choice.name} into {choice.num_chunks}" for choice in block.choices)
     return (
-        f"the block at {source_line(block.seeds[0].equation)} has no dims that a mesh of {mesh} divides; it can be cut "
-        f"at most along its {sizes}. Use a mesh whose axes divide these, or pad the dims."
+        f"the block at {source_line(block.seeds[0].equation)} has no dims that a mesh of {mesh} divides; it can be "
+        f"sharded at most along its {sizes}. Use a mesh whose axes divide these, or pad the dims."
     )

@@ -1,10 +1,11 @@
-"""The borders between neighbouring segments: what crosses each, and how the segments on both sides have it.
+"""Segment boundaries: the values that cross each, and their layouts on both sides.
 
-A value is cut as its maker leaves it, as its user wants it, or, in a segment that it only passes through, along the
-same dim as the largest value that comes in, so that it is no reason to reshard where segments are cut alike. So what
-it costs to cross a border depends on the strategies on its two sides alone, however far values travel.
+A boundary value has the layout in which its producer leaves it, the layout in which its user wants it, or, in a segment
+that it only passes through, the dim along which the largest value that enters that segment is sharded: so it is no
+reason to reshard where segments are sharded alike. The cost of crossing a boundary therefore depends on the strategies
+of the two segments beside it alone, however far the values go.
 
-Borders between segments of the same kinds with the same to cross are one object.
+Boundaries between segments of the same kinds, with the same values to cross, are one object.
 """
 
 import enum
@@ -14,74 +15,73 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.segments.boundary_values import Traveller
+from jaxquard.intraop.segments.boundary_values import BoundaryValue, SegmentInterface
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.intraop.shardings.crossings import Crossing, find_crossing
-from jaxquard.intraop.shardings.layouts import Layouts, lay_out, make_spec
+from jaxquard.intraop.shardings.layouts import Layouts, StepLayouts, make_spec
 from jaxquard.ir.jaxpr_tools import Var
 
-# How values are cut on one side of a border, in order; None: as the compiler likes.
+# The shardings of the values that cross a boundary, on one side of it, in order; None: left to the compiler.
 Specs = tuple[PartitionSpec | None, ...]
 
 
-class Role(enum.Enum):
-    """What a segment has to do with a value that travels."""
+class BoundaryRole(enum.Enum):
+    """The part that a segment has in a boundary value: it computes, uses, or only passes it on."""
 
-    MAKES = "makes"
+    PRODUCES = "produces"
     USES = "uses"
     PASSES = "passes"
 
-    def spec(self, layouts: Layouts, crossing: Crossing, var: Var) -> PartitionSpec | None:
-        """How the segment has the value; None: as the compiler likes."""
-        if self is Role.MAKES:
+    def spec(self, layouts: Layouts, interface: SegmentInterface, var: Var) -> PartitionSpec | None:
+        """Returns the sharding of the value in the segment; None: left to the compiler."""
+        if self is BoundaryRole.PRODUCES:
             return layouts.spec(var)
-        return layouts.entry_spec(var) if self is Role.USES else _passing_spec(layouts, crossing.entry, var)
+        return layouts.entry_spec(var) if self is BoundaryRole.USES else _passing_spec(layouts, interface.entry, var)
 
 
-def role_of(traveller: Traveller, segment: int) -> Role:
-    """What a segment on the way of a value has to do with it."""
-    if traveller.maker == segment:
-        return Role.MAKES
-    return Role.USES if any(place == segment for place, _ in traveller.uses) else Role.PASSES
+def role_of(boundary_value: BoundaryValue, segment: int) -> BoundaryRole:
+    """Returns the role of a segment for a value that crosses one of its boundaries."""
+    if boundary_value.producer == segment:
+        return BoundaryRole.PRODUCES
+    is_used = any(place == segment for place, _ in boundary_value.uses)
+    return BoundaryRole.USES if is_used else BoundaryRole.PASSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bank:
-    """One side of a border.
+class BoundarySide:
+    """One side of a segment boundary.
 
     Attributes:
         segment: the first one of those that are alike.
-        roles: of that segment, for each value that crosses, with the value that stands in its place there.
+        roles: of that segment, for each value that crosses, with the value that stands for it there.
     """
 
     segment: Segment
-    crossing: Crossing = field(repr=False)
-    roles: tuple[tuple[Role, Var], ...]
+    interface: SegmentInterface = field(repr=False)
+    roles: tuple[tuple[BoundaryRole, Var], ...]
 
-    def specs(self, analysis: Analysis, names: Sequence[Sequence[str]]) -> Specs:
-        """How the values are cut, given the choices of the segment's blocks."""
+    def specs(self, layouts: StepLayouts, names: Sequence[Sequence[str]]) -> Specs:
+        """Returns the shardings of the values, given the choices of the segment's blocks."""
         assignment = dict(zip(self.segment.blocks, names, strict=True))
-        layouts = lay_out(analysis, assignment, segment=self.segment)
-        return tuple(role.spec(layouts, self.crossing, var) for role, var in self.roles)
+        of_segment = layouts.lay_out(assignment, segment=self.segment)
+        return tuple(role.spec(of_segment, self.interface, var) for role, var in self.roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Border:
-    """A border between two segments.
+class Boundary:
+    """The boundary between two neighbouring segments.
 
     Attributes:
-        avals: of what crosses.
-        forward: for each, whether it goes from left to right.
+        avals: the types of the values that cross.
+        forward: for each value, whether it goes from left to right.
     """
 
-    left: Bank
-    right: Bank
+    left: BoundarySide
+    right: BoundarySide
     avals: tuple[Any, ...]
     forward: tuple[bool, ...]
 
-    def moves(self, left: Specs, right: Specs) -> tuple[tuple[Any, PartitionSpec, PartitionSpec], ...]:
-        """What must be resharded: types, from how they are cut to how they are wanted."""
+    def reshards(self, left: Specs, right: Specs) -> tuple[tuple[Any, PartitionSpec, PartitionSpec], ...]:
+        """Returns the values whose sharding changes: the type, the sharding before, and the one after."""
         found = []
         for aval, is_forward, a, b in zip(self.avals, self.forward, left, right, strict=True):
             if a is not None and b is not None and a != b:
@@ -89,59 +89,59 @@ class Border:
         return tuple(found)
 
 
-def find_borders(analysis: Analysis) -> tuple[Border, ...]:
-    """The borders of a step, in order."""
-    segments = analysis.segments
-    crossing: list[list[tuple[Traveller, bool]]] = [[] for _ in segments[1:]]
-    for traveller in analysis.travellers.values():
-        ends = [segment for segment, _ in traveller.uses]
-        for border in range(traveller.maker, max(ends)):
-            crossing[border].append((traveller, True))
-        for border in range(min(ends), traveller.maker):
-            crossing[border].append((traveller, False))
-    alike = _Alike(analysis)
-    made: dict[object, Border] = {}
-    borders = []
+def find_boundaries(layouts: StepLayouts) -> tuple[Boundary, ...]:
+    """Returns the segment boundaries of a step, in order."""
+    segments = layouts.analysis.segments
+    crossing: list[list[tuple[BoundaryValue, bool]]] = [[] for _ in segments[1:]]
+    for boundary_value in layouts.analysis.boundary_values.values():
+        ends = [segment for segment, _ in boundary_value.uses]
+        for place in range(boundary_value.producer, max(ends)):
+            crossing[place].append((boundary_value, True))
+        for place in range(min(ends), boundary_value.producer):
+            crossing[place].append((boundary_value, False))
+    sides = _Sides(layouts)
+    made: dict[object, Boundary] = {}
+    boundaries = []
     for number, found in enumerate(crossing):
-        travellers = [traveller for traveller, _ in found]
-        left, right = (alike.bank(segments[number + side], travellers) for side in (0, 1))
-        avals = tuple(traveller.var.aval for traveller in travellers)
+        values = [boundary_value for boundary_value, _ in found]
+        left, right = (sides.side(segments[number + side], values) for side in (0, 1))
+        avals = tuple(boundary_value.var.aval for boundary_value in values)
         forward = tuple(is_forward for _, is_forward in found)
         key = left.segment.number, left.roles, right.segment.number, right.roles, forward, tuple(map(str, avals))
-        borders.append(made.setdefault(key, Border(left=left, right=right, avals=avals, forward=forward)))
-    return tuple(borders)
+        boundaries.append(made.setdefault(key, Boundary(left=left, right=right, avals=avals, forward=forward)))
+    return tuple(boundaries)
 
 
-class _Alike:
-    """Finds, for each segment, the first one of its kind with the same to hand over, and its values."""
+class _Sides:
+    """Finds, for each segment, the first one of its kind with the same boundary values, and the values there."""
 
-    def __init__(self, analysis: Analysis):
-        self.analysis = analysis
-        self.crossings = [find_crossing(analysis, segment) for segment in analysis.segments]
+    def __init__(self, layouts: StepLayouts):
+        self.segments = layouts.analysis.segments
+        self.interfaces = [layouts.interface(segment) for segment in self.segments]
         self.first: dict[object, int] = {}
         self.passing: dict[str, Var] = {}
 
-    def bank(self, segment: Segment, travellers: Sequence[Traveller]) -> Bank:
-        crossing = self.crossings[segment.number]
-        types = [[str(found.var.aval) for found in of] for of in (crossing.arriving, crossing.leaving)]
+    def side(self, segment: Segment, boundary_values: Sequence[BoundaryValue]) -> BoundarySide:
+        interface = self.interfaces[segment.number]
+        types = [[str(found.var.aval) for found in of] for of in (interface.arriving, interface.leaving)]
         number = self.first.setdefault((segment.kind, str(types)), segment.number)
-        first = self.crossings[number]
+        first = self.interfaces[number]
         stands_for = {
             found.var: other.var
-            for here, there in ((crossing.arriving, first.arriving), (crossing.leaving, first.leaving))
+            for here, there in ((interface.arriving, first.arriving), (interface.leaving, first.leaving))
             for found, other in zip(here, there, strict=True)
         }
         roles = []
-        for traveller in travellers:
-            role = role_of(traveller, segment.number)
-            # All that only pass are alike.
-            passing = self.passing.setdefault(str(traveller.var.aval), traveller.var)
-            roles.append((role, passing if role is Role.PASSES else stands_for[traveller.var]))
-        return Bank(segment=self.analysis.segments[number], crossing=first, roles=tuple(roles))
+        for boundary_value in boundary_values:
+            role = role_of(boundary_value, segment.number)
+            # All values of one type that only pass are alike.
+            passing = self.passing.setdefault(str(boundary_value.var.aval), boundary_value.var)
+            roles.append((role, passing if role is BoundaryRole.PASSES else stands_for[boundary_value.var]))
+        return BoundarySide(segment=self.segments[number], interface=first, roles=tuple(roles))
 
 
 def _passing_spec(layouts: Layouts, entry: Var | None, var: Var) -> PartitionSpec:
-    """The first dim is the same as the first; others are counted from the last one."""
+    """Returns the sharding of a value like that of the entry: first dims correspond, others count from the last."""
     rank = len(var.aval.shape)
     dims: dict[str, int | None] = {}
     for axis, of_axis in layouts.entries.items():

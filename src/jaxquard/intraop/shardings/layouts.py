@@ -1,10 +1,10 @@
-"""How every value of a segment is cut, given a choice for every block (CFP, section 3.3, figure 5).
+"""Layouts: the dim along which each value of a segment is sharded, given a choice for every block.
 
-Values in a block follow from its choice. What a block needs from outside is carried back through the equations that
-stand in no block, up to the inputs of the step or the values of other blocks; where blocks want the same value in
-different ways, the first one has it, and the compiler reshards for the others. Gradients are cut as the values that
-they belong to, and new state as the old. What is left follows its inputs where they agree, and is left to the compiler
-where they do not.
+CFP, section 3.3, figure 5. The choice of a block decides the layout of its values. What a block needs from outside is
+propagated back through the equations that stand in no block, up to the inputs of the step or the values of other
+blocks; where blocks want the same value in different layouts, the first one decides, and the compiler reshards for the
+others. Gradients have the layout of the values that they belong to, and new state that of the old. What is left follows
+its inputs where they agree, and is left to the compiler where they do not.
 """
 
 import enum
@@ -18,14 +18,16 @@ from jax.sharding import PartitionSpec
 from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.boundary_values import SegmentInterface, find_interface
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.intraop.shardings.crossings import Crossing, find_crossing
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.segments.strategies import Strategy
+from jaxquard.intraop.step.phases import EquationPhase
+from jaxquard.ir.dependence import can_partition
 from jaxquard.ir.jaxpr_tools import Var, is_var
 
 
 class Storage(enum.Enum):
-    """How state is kept between steps."""
+    """The layout of state between steps: as the step uses it, or sharded further as ZeRO does."""
 
     AS_USED = "as used"
     ZERO_1 = "zero 1"
@@ -38,13 +40,13 @@ Assignment = Mapping[int, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """The dims along which values are cut, by mesh axis.
+    """The dims along which values are sharded, by mesh axis.
 
     Attributes:
-        dims: per axis, for each value that is laid out, the dim that is cut; None: whole along this axis.
+        dims: per axis, for each value with a known layout, the dim that is sharded; None: replicated over this axis.
         entries: the same for values that come from other segments, as this one wants them.
-        stored: the same for state that is kept otherwise than the forward uses it.
-        late: per axis, the values that it cuts only because state is kept in parts.
+        stored: the same for state whose layout between steps differs from the one that the forward uses.
+        late: per axis, the values that it shards only because ZeRO shards the state.
     """
 
     axes: Mapping[str, int]
@@ -54,16 +56,23 @@ class Layouts:
     late: Mapping[str, Collection[Var]]
 
     def spec(self, var: Var) -> PartitionSpec | None:
-        """How a value is cut; None if it is left to the compiler."""
+        """Returns the sharding of a value; None if it is left to the compiler."""
         return self._spec(var, self.dims)
 
+    def specs(self, variables: Iterable[Var]) -> dict[Var, PartitionSpec]:
+        """Returns the shardings of values, without those that are left to the compiler."""
+        return {var: spec for var in variables if (spec := self.spec(var)) is not None}
+
     def entry_spec(self, var: Var) -> PartitionSpec | None:
-        """How a value from outside is wanted; None if it is left to the compiler."""
+        """Returns the sharding in which the segment wants a value from outside; None if it is left to the compiler."""
         found = self._spec(var, self.entries)
         return self._spec(var, self.dims) if found is None else found
 
     def stored_spec(self, var: Var) -> PartitionSpec | None:
-        """How state is kept, if that is not how it is used; axes along which the two are the same cut it as well."""
+        """Returns the sharding of state between steps; None where that is the one in use.
+
+        Axes along which the two agree shard it as well.
+        """
         if not any(var in of_axis for of_axis in self.stored.values()):
             return None
         dims = {axis: {**self.dims[axis], **of_axis} for axis, of_axis in self.stored.items()}
@@ -75,22 +84,22 @@ class Layouts:
     def _make(
         self, var: Var, dims: Mapping[str, Mapping[Var, int | None]], *, late: Collection[str]
     ) -> PartitionSpec | None:
-        """Axes that cut state in use come first: it, and what updates it, is gathered along the others alone."""
+        """Puts axes that shard state in use first: state, and what updates it, is gathered along the others alone."""
         axes = sorted(dims, key=lambda axis: axis in late)
-        cuts = [(axis, self.axes[axis], dims[axis][var]) for axis in axes if var in dims[axis]]
-        return _make_spec(tuple(var.aval.shape), tuple(cuts)) if cuts else None
+        axis_dims = [(axis, self.axes[axis], dims[axis][var]) for axis in axes if var in dims[axis]]
+        return _make_spec(tuple(var.aval.shape), tuple(axis_dims)) if axis_dims else None
 
 
 def make_spec(shape: Sequence[int], dims: Mapping[str, int | None], axes: Mapping[str, int]) -> PartitionSpec:
-    """The sharding of an array that axes cut along dims; an axis that does not divide what is left is dropped."""
+    """Returns the sharding of an array by the dim of each axis, without the axes that do not divide their dim."""
     return _make_spec(tuple(shape), tuple((axis, axes[axis], dim) for axis, dim in dims.items()))
 
 
 @functools.lru_cache(maxsize=4096)
-def _make_spec(shape: tuple[int, ...], cuts: tuple[tuple[str, int, int | None], ...]) -> PartitionSpec:
+def _make_spec(shape: tuple[int, ...], axis_dims: tuple[tuple[str, int, int | None], ...]) -> PartitionSpec:
     names: list[tuple[str, ...]] = [() for _ in shape]
     parts = [1 for _ in shape]
-    for axis, size, dim in cuts:
+    for axis, size, dim in axis_dims:
         if dim is not None and shape[dim] % (parts[dim] * size) == 0:
             names[dim] += (axis,)
             parts[dim] *= size
@@ -100,43 +109,58 @@ def _make_spec(shape: tuple[int, ...], cuts: tuple[tuple[str, int, int | None], 
     return PartitionSpec(*entries)
 
 
-def lay_out(
-    analysis: Analysis,
-    assignment: Assignment,
-    *,
-    segment: Segment,
-    storage: Storage = Storage.AS_USED,
+class StepLayouts:
+    """The layouts of a step's segments; each is derived once for each choice of the segment's blocks.
+
+    Attributes:
+        analysis: the blocks and segments of the step.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self._interfaces: dict[Segment, SegmentInterface] = {}
+        self._layouts: dict[tuple[Segment, Strategy, Storage], Layouts] = {}
+
+    def interface(self, segment: Segment) -> SegmentInterface:
+        """Returns the inputs and outputs of a segment."""
+        if segment not in self._interfaces:
+            found = self.analysis
+            self._interfaces[segment] = find_interface(found.graph, found.owners, found.boundary_values, segment)
+        return self._interfaces[segment]
+
+    def lay_out(self, assignment: Assignment, *, segment: Segment, storage: Storage = Storage.AS_USED) -> Layouts:
+        """Returns the layouts of a segment's values, and of those that it takes from other segments."""
+        key = segment, tuple(tuple(assignment[block]) for block in segment.blocks), storage
+        if key not in self._layouts:
+            interface = self.interface(segment)
+            self._layouts[key] = _lay_out(self.analysis, assignment, segment, interface=interface, storage=storage)
+        return self._layouts[key]
+
+
+def _lay_out(
+    analysis: Analysis, assignment: Assignment, segment: Segment, *, interface: SegmentInterface, storage: Storage
 ) -> Layouts:
-    """Lays out the values of a segment, and those that it takes from others; once for each choice of its blocks."""
-    key = ("layouts", segment, tuple(tuple(assignment[block]) for block in segment.blocks), storage)
-    if key not in analysis.memo:
-        analysis.memo[key] = _lay_out(analysis, assignment, segment=segment, storage=storage)
-    return analysis.memo[key]
-
-
-def _lay_out(analysis: Analysis, assignment: Assignment, *, segment: Segment, storage: Storage) -> Layouts:
-    crossing = find_crossing(analysis, segment)
     chosen = [analysis.blocks[number] for number in segment.blocks]
     dims, entries, stored, late = {}, {}, {}, {}
     num_devices = math.prod(analysis.axes.values())
     for place, (axis, size) in enumerate(analysis.axes.items()):
         on_axis = {block.number: block.choice(assignment[block.number][place]) for block in chosen}
-        layout = _AxisLayout(analysis.graph, num_parts=size, positions=crossing.positions)
+        layout = _AxisLayout(analysis.graph, num_shards=size, positions=interface.positions)
         layout.lay_out_blocks(chosen, on_axis)
         layout.lay_out_gradients(analysis, on_axis)
         layout.lay_out_state(storage, num_devices=num_devices)
-        layout.lay_out_rest(crossing)
+        layout.lay_out_rest(interface)
         layout.lay_out_followers(storage, num_devices=num_devices)
         dims[axis], entries[axis], stored[axis], late[axis] = layout.dims, layout.entries, layout.stored, layout.late
     return Layouts(axes=analysis.axes, dims=dims, entries=entries, stored=stored, late=late)
 
 
 class _AxisLayout:
-    """The layouts along one axis while they are made."""
+    """The layouts along one mesh axis, filled in step by step."""
 
-    def __init__(self, graph: StepGraph, *, num_parts: int, positions: Sequence[int]):
+    def __init__(self, graph: StepGraph, *, num_shards: int, positions: Sequence[int]):
         self.graph = graph
-        self.num_parts = num_parts
+        self.num_shards = num_shards
         self.positions = positions
         self.inside = set(positions)
         self.dims: dict[Var, int | None] = {}
@@ -174,7 +198,7 @@ class _AxisLayout:
             self.dims[var] = None if dim is None else cotangent.dims.index(dim)
 
     def lay_out_state(self, storage: Storage, *, num_devices: int) -> None:
-        """New state is cut as the old, and what the update computes on the way to it as it is kept."""
+        """Gives new state the layout of the old, and what the update computes on the way that of the stored state."""
         step = self.graph.step
         for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
             if result is None or var not in self.dims:
@@ -196,7 +220,7 @@ class _AxisLayout:
                     self._want(source, dim, is_late=True)
 
     def lay_out_followers(self, storage: Storage, *, num_devices: int) -> None:
-        """State that follows the weights and is read by nothing else, as a running mean of them: as it is made."""
+        """Gives state that only tracks other state, such as a running mean of weights, the layout it is computed in."""
         step = self.graph.step
         for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
             if result is None or var in self.dims or not var.aval.shape or var not in self.graph.users:
@@ -210,17 +234,17 @@ class _AxisLayout:
             kept, is_late = self.dims[out], out in self.late
             if kept is None and storage is not Storage.AS_USED and out not in self.graph.users:
                 kept, is_late = _largest_dim(var, num_devices), True
-            self._cut(out, kept, is_late=is_late)
+            self._shard(out, kept, is_late=is_late)
             for source, dim in list(self._inputs(position, out, kept)):
                 self._want(source, dim, is_late=is_late)
             if var not in self.dims:
-                self._cut(var, kept, is_late=is_late)
+                self._shard(var, kept, is_late=is_late)
 
-    def lay_out_rest(self, crossing: Crossing) -> None:
-        """Carries on through the other equations, in order: most of the backward, and the ends of the forward."""
-        for found in crossing.arriving:
-            # A gradient that goes on through sums, to values further back, is cut as a value of its shape.
-            others = (other.var for other in (*crossing.leaving, *crossing.arriving) if other.value is None)
+    def lay_out_rest(self, interface: SegmentInterface) -> None:
+        """Propagates layouts through the other equations, in order: most of the backward, the ends of the forward."""
+        for found in interface.arriving:
+            # A gradient that goes on through sums, to values further back, is sharded as a value of its shape.
+            others = (other.var for other in (*interface.leaving, *interface.arriving) if other.value is None)
             like = (other for other in others if other.aval.shape == found.var.aval.shape)
             value = next((var for var in (found.value, *like) if var in self.dims or var in self.entries), None)
             if found.value is not None and value is not None:
@@ -232,13 +256,13 @@ class _AxisLayout:
                 if var in self.dims or not var.aval.shape:
                     continue
                 if first in self.dims:
-                    self._cut(var, self.dims[first], is_late=first in self.late)
+                    self._shard(var, self.dims[first], is_late=first in self.late)
                     continue
                 found = self._carry(position, output)
                 if found is not None:
                     is_late = any(atom in self.late for atom in equation.invars if is_var(atom))
-                    self._cut(var, found[0], is_late=is_late)
-        for found in crossing.leaving:
+                    self._shard(var, found[0], is_late=is_late)
+        for found in interface.leaving:
             if found.value in self.entries:
                 self.dims[found.var] = self.entries[found.value]
 
@@ -246,7 +270,10 @@ class _AxisLayout:
         return self.dims[var] if var in self.dims else self.entries[var]
 
     def _carry(self, position: int, output: int) -> tuple[int | None] | None:
-        """The dim of an output that the cuts of the inputs lead to; None if they do not agree, or none is known."""
+        """Returns the dim of an output to which the layouts of the inputs lead, in a tuple.
+
+        None if they do not agree, or none is known.
+        """
         equation = self.graph.equations[position]
         links = self.graph.links(position)
         wanted: set[int] = set()
@@ -257,24 +284,24 @@ class _AxisLayout:
             is_known = True
             dim = self._known(atom)
             wanted.update(
-                link.out_dim for link in of_input if link.in_dim == dim and link.num_chunks % self.num_parts == 0
+                link.out_dim for link in of_input if link.in_dim == dim and can_partition(link, self.num_shards)
             )
         if not is_known or len(wanted) > 1:
             return None
         return (wanted.pop() if wanted else None,)
 
-    def _cut(self, var: Var, dim: int | None, *, is_late: bool) -> None:
+    def _shard(self, var: Var, dim: int | None, *, is_late: bool) -> None:
         self.dims[var] = dim
         (self.late.add if is_late else self.late.discard)(var)
 
     def _want(self, var: Var, dim: int | None, *, is_late: bool = False) -> None:
-        """Cuts a value, unless it is cut already, and what it is made of if that stands in no block."""
+        """Sets the layout of a value that has none, and of what it is computed from if that stands in no block."""
         waiting = [(var, dim)]
         while waiting:
             var, dim = waiting.pop()
             if not is_var(var) or var in self.dims or not var.aval.shape:
                 continue
-            if dim is not None and var.aval.shape[dim] % self.num_parts:
+            if dim is not None and var.aval.shape[dim] % self.num_shards:
                 dim = None
             position = self.graph.definitions.get(var)
             if position is not None and position not in self.inside:
@@ -282,12 +309,12 @@ class _AxisLayout:
                     self.entries[var] = dim
                     self.late.update([var] if is_late else [])
                 continue
-            self._cut(var, dim, is_late=is_late)
-            if position is not None and self.graph.phases[position] is not Phase.BACKWARD:
+            self._shard(var, dim, is_late=is_late)
+            if position is not None and self.graph.phases[position] is not EquationPhase.BACKWARD:
                 waiting.extend(self._inputs(position, var, dim))
 
     def _inputs(self, position: int, var: Var, dim: int | None) -> Iterable[tuple[Var, int | None]]:
-        """How the inputs of an equation are wanted if one of its outputs is."""
+        """Yields the inputs of an equation with the dims that follow from that of an output."""
         equation = self.graph.equations[position]
         output = equation.outvars.index(var)
         found_links = self.graph.links(position)
@@ -296,7 +323,7 @@ class _AxisLayout:
         ):
             if not is_read:
                 continue
-            found = [link.in_dim for link in links if link.out_dim == dim and link.num_chunks % self.num_parts == 0]
+            found = [link.in_dim for link in links if link.out_dim == dim and can_partition(link, self.num_shards)]
             yield atom, (found[0] if found else None)
 
     def _is_inside(self, var: Var) -> bool:
@@ -304,8 +331,8 @@ class _AxisLayout:
         return position is None or position in self.inside
 
 
-def _largest_dim(var: Var, num_parts: int) -> int | None:
-    """The largest dim that so many devices can share."""
+def _largest_dim(var: Var, num_shards: int) -> int | None:
+    """Returns the largest dim that so many devices divide; None if there is none."""
     shape = var.aval.shape
-    fitting = [dim for dim, size in enumerate(shape) if size % num_parts == 0]
+    fitting = [dim for dim, size in enumerate(shape) if size % num_shards == 0]
     return max(fitting, key=lambda dim: shape[dim], default=None)

@@ -1,199 +1,240 @@
-"""Writes programs with their shardings: the whole step, or one segment of it, under a choice for every block.
+"""Writes programs with their shardings: the whole step, or some segments of it, under a choice for every block.
 
-A segment's program is what the step does for it: its forward, its backward, the sums of its gradients and the update
-of its state. It takes its state, the values that come from segments before it and the gradients that come from those
-after it, and returns what others need.
+The program of a segment is what the step computes for it: its forward, its backward, the sums of its gradients and the
+update of its state. It takes its state, the values that come from segments before it and the gradients that come from
+those after it, and returns what others need. Values that cross a segment boundary are copied there, once, and the copy
+has the sharding of the next segment:
+
+    b = add a c                    b = add a c                  segment 0
+    d = norm b                     e = copy b                   sharded as segment 1 wants it
+    f = add b d                    d = norm e                   segment 1
+                            =>     f = add e d
+
+Without the copy every use of a value would be resharded by itself, where the compiler decides. A value that goes
+further than the next segment is copied at every boundary that it crosses.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.segments.boundary_values import Side, Traveller
+from jaxquard.intraop.segments.boundary_values import BoundaryValue, SegmentInterface, SegmentPhase
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.shardings.boundaries import role_of
-from jaxquard.intraop.shardings.crossings import Copies, Crossing, Way, copy_at_borders, find_crossing
-from jaxquard.intraop.shardings.layouts import Assignment, Layouts, Storage, lay_out
-from jaxquard.intraop.step.phases import Phase
-from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close, make_jaxpr
+from jaxquard.intraop.shardings.layouts import Assignment, Layouts, StepLayouts, Storage
+from jaxquard.intraop.step.phases import EquationPhase
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, close, make_jaxpr, rename, splice_traced, variables
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
+# The segments through which a value comes to a use, each with its phase and the sharding of the value there.
+Route = Sequence[tuple[SegmentPhase, PartitionSpec]]
+# Where a value is copied on its way to each use.
+Stops = Mapping[tuple[SegmentPhase, Var], Sequence[SegmentPhase]]
+# (equation, output, sharding) of the values of a jaxpr.
+Constraints = tuple[tuple[int, int, PartitionSpec], ...]
 
-def write_segments(
-    analysis: Analysis, segments: Sequence[Segment], assignment: Assignment, *, storage: Storage = Storage.AS_USED
-) -> ShardedProgram:
-    """The program of one segment, or of neighbours; `assignment` has a choice for each of their blocks."""
-    graph = analysis.graph
-    parts = _Parts(analysis, segments, assignment, storage)
-    crossing = parts.whole
-    jaxpr, constraints = parts.reshard(
-        tuple(segments),
-        crossing.positions,
-        lambda: make_jaxpr(crossing.inputs, [graph.equations[one] for one in crossing.positions], crossing.outputs),
-    )
-    return ShardedProgram(
-        name=name_segments(segments, assignment, storage=storage),
-        jaxpr=jaxpr,
-        in_specs=tuple(parts.in_spec(var) for var in crossing.inputs),
-        out_specs=tuple(parts.out_spec(var) for var in crossing.outputs),
-        constraints=constraints,
-        donated=tuple(place for place, var in enumerate(crossing.inputs) if var in graph.state),
-    )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedJaxpr:
+    """A jaxpr with copies of the values that cross segment boundaries.
+
+    Attributes:
+        copies: the copy of a value that a segment has in a phase.
+        results: (equation, output, variable) of all values that it computes.
+    """
+
+    jaxpr: Any
+    copies: Mapping[tuple[SegmentPhase, Var], Var]
+    results: tuple[tuple[int, int, Var], ...]
+
+
+class StepPrograms:
+    """Writes the programs of a step; layouts and copied jaxprs are derived once for all of them.
+
+    Attributes:
+        layouts: of the step's segments.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.layouts = StepLayouts(analysis)
+        self._copied: dict[Hashable, CopiedJaxpr] = {}
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.layouts.analysis
+
+    def write_segments(
+        self, segments: Sequence[Segment], assignment: Assignment, *, storage: Storage = Storage.AS_USED
+    ) -> ShardedProgram:
+        """Returns the program of a segment, or of neighbours; `assignment` has a choice for each of their blocks."""
+        graph = self.analysis.graph
+        parts = _Parts(self.layouts, segments, assignment, storage)
+        whole = parts.whole
+        equations = [graph.equations[position] for position in whole.positions]
+        copied = self._copy(tuple(segments), parts, lambda: make_jaxpr(whole.inputs, equations, whole.outputs))
+        return ShardedProgram(
+            name=name_segments(segments, assignment, storage=storage),
+            jaxpr=copied.jaxpr,
+            in_specs=tuple(parts.in_spec(var) for var in whole.inputs),
+            out_specs=tuple(parts.held.get(var) for var in whole.outputs),
+            constraints=parts.constraints(copied),
+            donated=tuple(place for place, var in enumerate(whole.inputs) if var in graph.state),
+        )
+
+    def write_step(self, assignment: Assignment, *, storage: Storage = Storage.AS_USED) -> ShardedProgram:
+        """Returns the program of the whole step: its segments, with boundary values resharded between them."""
+        step = self.analysis.step
+        parts = _Parts(self.layouts, self.analysis.segments, assignment, storage)
+        copied = self._copy("the step", parts, lambda: step.jaxpr)
+        in_specs = [parts.in_spec(var) for var in step.jaxpr.invars]
+        out_specs: list[PartitionSpec | None] = [None] * len(step.jaxpr.outvars)
+        for place, result in enumerate(step.result_of_input):
+            if result is not None:
+                out_specs[result] = in_specs[place]
+        return ShardedProgram(
+            name="the step",
+            jaxpr=copied.jaxpr,
+            in_specs=tuple(in_specs),
+            out_specs=tuple(out_specs),
+            constraints=parts.constraints(copied),
+            donated=tuple(place for place, result in enumerate(step.result_of_input) if result is not None),
+        )
+
+    def _copy(self, name: Hashable, parts: "_Parts", make: Callable[[], Jaxpr]) -> CopiedJaxpr:
+        """Returns a jaxpr with the copies that the routes need.
+
+        Strategies that need the same copies share one jaxpr, so that it is made, and walked over for a key, once.
+        """
+        key = name, frozenset(parts.stops.items())
+        if key not in self._copied:
+            self._copied[key] = copy_at_boundaries(make(), phases=parts.segment_phases(), stops=parts.stops)
+        return self._copied[key]
 
 
 def name_segments(segments: Sequence[Segment], assignment: Assignment, *, storage: Storage) -> str:
-    """`segment 0 and 1: columns, rows contracted, zero 1`."""
+    """Returns a name such as `segment 0 and 1: columns, rows contracted, zero 1`."""
     numbers = " and ".join(str(segment.number) for segment in segments)
     names = ", ".join(" ".join("/".join(assignment[block]) for block in segment.blocks) for segment in segments)
     kept = "" if storage is Storage.AS_USED else f", {storage.value}"
     return f"segment {numbers}: {names}{kept}"
 
 
-def write_step(analysis: Analysis, assignment: Assignment, *, storage: Storage = Storage.AS_USED) -> ShardedProgram:
-    """The program of the whole step: that of its segments, with what crosses their borders resharded there."""
-    step = analysis.graph.step
-    parts = _Parts(analysis, analysis.segments, assignment, storage)
-    jaxpr, constraints = parts.reshard("the step", range(len(step.jaxpr.eqns)), lambda: step.jaxpr)
-    in_specs = [parts.in_spec(var) for var in step.jaxpr.invars]
-    out_specs: list[PartitionSpec | None] = [None] * len(step.jaxpr.outvars)
-    for place, result in enumerate(step.result_of_input):
-        if result is not None:
-            out_specs[result] = in_specs[place]
-    return ShardedProgram(
-        name="the step",
-        jaxpr=jaxpr,
-        in_specs=tuple(in_specs),
-        out_specs=tuple(out_specs),
-        constraints=constraints,
-        donated=tuple(place for place, result in enumerate(step.result_of_input) if result is not None),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Copied:
-    """A jaxpr with copies at borders.
-
-    Attributes:
-        results: (equation, output, variable) of all that is made in it.
-    """
-
-    jaxpr: Any
-    copies: Copies
-    results: tuple[tuple[int, int, Var], ...]
-
-
 class _Parts:
     """The layouts of some segments, put together.
 
     Attributes:
-        whole: what crosses the borders of all of them together.
-        held: how values are held.
-        ways: how each segment gets what comes from others, and state that is kept otherwise.
+        whole: the inputs and outputs of all of them together.
+        held: the sharding of every value with a known layout, so that the compiler's own propagation decides nothing.
+        routes: how each segment gets what comes from others, and state whose stored layout is another.
     """
 
-    def __init__(self, analysis: Analysis, segments: Sequence[Segment], assignment: Assignment, storage: Storage):
-        self.analysis = analysis
+    def __init__(self, layouts: StepLayouts, segments: Sequence[Segment], assignment: Assignment, storage: Storage):
+        self._analysis = layouts.analysis
         blocks = tuple(block for segment in segments for block in segment.blocks)
-        self.whole = find_crossing(analysis, Segment(number=segments[0].number, kind=segments[0].kind, blocks=blocks))
+        self.whole = layouts.interface(Segment(number=segments[0].number, kind=segments[0].kind, blocks=blocks))
+        self._layouts: dict[int, tuple[Layouts, SegmentInterface]] = {
+            segment.number: (
+                layouts.lay_out(assignment, segment=segment, storage=storage),
+                layouts.interface(segment),
+            )
+            for segment in segments
+        }
         self.held: dict[Var, PartitionSpec] = {}
-        self.ways: dict[tuple[Side, Var], Way] = {}
+        self.routes: dict[tuple[SegmentPhase, Var], Route] = {}
         self._inputs: dict[Var, PartitionSpec] = {}
-        self._layouts: dict[int, tuple[Layouts, Crossing]] = {}
-        for segment in segments:
-            crossing = find_crossing(analysis, segment)
-            layouts = lay_out(analysis, assignment, segment=segment, storage=storage)
-            self._layouts[segment.number] = layouts, crossing
-            self.held |= _held(analysis, layouts, crossing)
-            self.ways |= _gathered(layouts, crossing, segment)
-            for var in crossing.inputs:
-                stored = layouts.stored_spec(var)
-                spec = layouts.entry_spec(var) if stored is None else stored
-                if spec is not None:
-                    self._inputs.setdefault(var, spec)
-        for traveller in analysis.travellers.values():
-            for side in traveller.uses:
-                if side[0] in self._layouts:
-                    self.ways[side, traveller.var] = self._way(traveller, side)
+        equations = self._analysis.graph.equations
+        for number, (of_segment, interface) in self._layouts.items():
+            self.held |= of_segment.specs(var for place in interface.positions for var in equations[place].outvars)
+            self._enter(number, of_segment, interface)
+        for boundary_value in self._analysis.boundary_values.values():
+            for use in boundary_value.uses:
+                if use[0] in self._layouts:
+                    self.routes[use, boundary_value.var] = self._route(boundary_value, use)
 
-    def _way(self, traveller: Traveller, side: Side) -> Way:
-        """How a value comes to where it is used, through these segments."""
-        segment, phase = side
-        if traveller.is_saved and (segment, Phase.FORWARD) in traveller.uses:
-            phase = Phase.FORWARD
-        used = {place for place, _ in traveller.uses}
-        way = []
-        for place in traveller.segments_to(segment):
-            # From outside of these segments a value comes as the first one that uses it wants it.
-            is_here = bool(way) or traveller.maker in self._layouts or place in used
-            if place in self._layouts and is_here:
-                layouts, crossing = self._layouts[place]
-                spec = role_of(traveller, place).spec(layouts, crossing, traveller.var)
-                if spec is not None:
-                    way.append(((place, phase), spec))
-        return tuple(way)
+    @property
+    def stops(self) -> Stops:
+        """The segments that copy a value on its way, for each use of it."""
+        return {use: tuple(stop for stop, _ in route) for use, route in self.routes.items()}
 
-    def reshard(
-        self, name: Hashable, positions: Sequence[int], make: Callable[[], Jaxpr]
-    ) -> tuple[Any, tuple[tuple[int, int, PartitionSpec], ...]]:
-        """The jaxpr of equations with what crosses borders resharded there, and how its values are held.
-
-        Strategies that need the same copies share one jaxpr, so that it is made, and walked over for a key, once.
-        """
-        stops = {use: tuple(stop for stop, _ in way) for use, way in self.ways.items()}
-        key = ("copied", name, frozenset(stops.items()))
-        memo = self.analysis.memo
-        if key not in memo:
-            jaxpr, copies = copy_at_borders(make(), sides=self._sides(positions), stops=stops)
-            memo[key] = _Copied(jaxpr=close(jaxpr), copies=copies, results=_results(jaxpr))
-        found: _Copied = memo[key]
-        held = dict(self.held)
-        for (_, var), way in self.ways.items():
-            held |= {found.copies[stop, var]: spec for stop, spec in way if (stop, var) in found.copies}
-        constraints = ((equation, output, held.get(var)) for equation, output, var in found.results)
-        return found.jaxpr, tuple(
-            (equation, output, spec) for equation, output, spec in constraints if spec is not None
-        )
-
-    def _sides(self, positions: Sequence[int]) -> list[Side]:
-        """The segment and the phase of equations."""
-        of_block = self.analysis.segment_of_block()
-        owners, phases = self.analysis.owners, self.analysis.graph.phases
-        return [(of_block[owners[position]], phases[position]) for position in positions]
+    def segment_phases(self) -> list[SegmentPhase]:
+        """Returns the segment and the phase of each equation."""
+        of_block = self._analysis.segment_of_block()
+        owners, phases = self._analysis.owners, self._analysis.graph.phases
+        return [(of_block[owners[position]], phases[position]) for position in self.whole.positions]
 
     def in_spec(self, var: Var) -> PartitionSpec:
-        """How an input comes."""
+        """Returns the sharding of an input."""
         return self._inputs.get(var, PartitionSpec())
 
-    def out_spec(self, var: Var) -> PartitionSpec | None:
-        """How an output leaves; None: as the compiler likes."""
-        return self.held.get(var)
+    def constraints(self, copied: CopiedJaxpr) -> Constraints:
+        """Returns the shardings of the values of a jaxpr, and of the copies in it."""
+        held = dict(self.held)
+        for (_, var), route in self.routes.items():
+            held |= {copied.copies[stop, var]: spec for stop, spec in route if (stop, var) in copied.copies}
+        specs = ((equation, output, held.get(var)) for equation, output, var in copied.results)
+        return tuple((equation, output, spec) for equation, output, spec in specs if spec is not None)
+
+    def _enter(self, segment: int, layouts: Layouts, interface: SegmentInterface) -> None:
+        """Finds the shardings of a segment's inputs; state that is stored otherwise is gathered for its uses."""
+        for var in interface.inputs:
+            stored, used = layouts.stored_spec(var), layouts.spec(var)
+            spec = layouts.entry_spec(var) if stored is None else stored
+            if spec is not None:
+                self._inputs.setdefault(var, spec)
+            if stored is not None and used is not None:
+                for phase in (EquationPhase.FORWARD, EquationPhase.BACKWARD):
+                    use = segment, phase
+                    self.routes[use, var] = ((use, used),)
+
+    def _route(self, boundary_value: BoundaryValue, use: SegmentPhase) -> Route:
+        """Returns the way of a value to a use, through these segments."""
+        segment, phase = use
+        if boundary_value.is_saved and (segment, EquationPhase.FORWARD) in boundary_value.uses:
+            phase = EquationPhase.FORWARD
+        used = {place for place, _ in boundary_value.uses}
+        route = []
+        for place in boundary_value.segments_to(segment):
+            # From outside of these segments a value comes as the first one that uses it wants it.
+            is_here = bool(route) or boundary_value.producer in self._layouts or place in used
+            if place in self._layouts and is_here:
+                spec = role_of(boundary_value, place).spec(*self._layouts[place], boundary_value.var)
+                if spec is not None:
+                    route.append(((place, phase), spec))
+        return tuple(route)
 
 
-def _gathered(layouts: Layouts, crossing: Crossing, segment: Segment) -> dict[tuple[Side, Var], Way]:
-    """State that is kept otherwise than it is used, as forward and backward use it."""
-    ways: dict[tuple[Side, Var], Way] = {}
-    for var in crossing.inputs:
-        used = layouts.spec(var)
-        if layouts.stored_spec(var) is not None and used is not None:
-            for phase in (Phase.FORWARD, Phase.BACKWARD):
-                side = segment.number, phase
-                ways[side, var] = ((side, used),)
-    return ways
+def copy_at_boundaries(jaxpr: Jaxpr, *, phases: Sequence[SegmentPhase], stops: Stops) -> CopiedJaxpr:
+    """Gives segments their own copies of boundary values; a copy that no equation uses is not made.
 
-
-def _held(analysis: Analysis, layouts: Layouts, crossing: Crossing) -> dict[Var, PartitionSpec]:
-    """Every value whose layout is known, so that the compiler's own propagation decides nothing."""
-    made = (var for position in crossing.positions for var in analysis.graph.equations[position].outvars)
-    specs = ((var, layouts.spec(var)) for var in made)
-    return {var: spec for var, spec in specs if spec is not None}
-
-
-def _results(jaxpr: Jaxpr) -> tuple[tuple[int, int, Var], ...]:
-    return tuple(
+    Args:
+        phases: for each equation, its segment and phase.
+        stops: for a use of a value in a segment and phase, where it is copied; uses with the same stop share the copy.
+    """
+    copies: dict[tuple[SegmentPhase, Var], Var] = {}
+    equations: list[Equation] = []
+    for equation, phase in zip(jaxpr.eqns, phases, strict=True):
+        renamed = {}
+        for var in variables(equation.invars):
+            for stop in stops.get((phase, var), ()):
+                if (stop, var) not in copies:
+                    made, (copies[stop, var],) = splice_traced(_traced_copy(var.aval), [renamed.get(var, var)])
+                    equations.extend(made)
+                renamed[var] = copies[stop, var]
+        equations.append(rename(equation, renamed))
+    results = tuple(
         (position, output, var)
-        for position, equation in enumerate(jaxpr.eqns)
+        for position, equation in enumerate(equations)
         for output, var in enumerate(equation.outvars)
     )
+    return CopiedJaxpr(jaxpr=close(make_jaxpr(jaxpr.invars, equations, jaxpr.outvars)), copies=copies, results=results)
+
+
+@functools.lru_cache(maxsize=1024)
+def _traced_copy(aval: Any) -> Any:
+    return jax.make_jaxpr(lambda value: [jnp.copy(value)])(jax.ShapeDtypeStruct(aval.shape, aval.dtype))

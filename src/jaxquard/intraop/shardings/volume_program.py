@@ -1,4 +1,4 @@
-"""The integer program that Alpa solves: one choice for every node, least cost of nodes and edges (section 4.2 there).
+"""The integer program that Alpa solves (its section 4.2): one choice for every node, minimum cost of nodes and edges.
 
 Each node has one 0-1 variable per choice, and one of them is 1. Each edge has a variable per pair of choices; its rows
 and columns add up to the variables of its ends, so that it is 1 for the pair that is chosen and 0 for the others:
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-# How much of the smallest cost all preferences for early choices may add up to.
+# All preferences for early choices together may cost this part of the smallest cost.
 _PREFERENCE = 1e-3
 # HiGHS looks at differences down to about 1e-6, so the largest cost is scaled to this.
 _LARGEST = 1e6
@@ -37,13 +37,13 @@ class ChoiceProblem:
     edges: Mapping[tuple[int, int], np.ndarray] = field(repr=False)
 
     def total(self, chosen: Sequence[int]) -> float:
-        """The cost of an assignment."""
+        """Returns the cost of an assignment."""
         nodes = sum(float(costs[choice]) for costs, choice in zip(self.costs, chosen, strict=True))
         return nodes + sum(float(costs[chosen[a], chosen[b]]) for (a, b), costs in self.edges.items())
 
 
 def solve_choices(problem: ChoiceProblem) -> tuple[int, ...]:
-    """The choice of every node such that the total is least.
+    """Returns the choice of every node such that the total is minimal.
 
     The program is solved twice, with and without the preference for early choices, as that could cost a little more.
     """
@@ -51,12 +51,12 @@ def solve_choices(problem: ChoiceProblem) -> tuple[int, ...]:
         return ()
     plain = _solve(problem, preference=0.0)
     preferred = _solve(problem, preference=_preference(problem))
-    least = problem.total(plain)
-    return preferred if problem.total(preferred) <= least + 1e-12 * abs(least) else plain
+    minimum = problem.total(plain)
+    return preferred if problem.total(preferred) <= minimum + 1e-12 * abs(minimum) else plain
 
 
 def _preference(problem: ChoiceProblem) -> float:
-    """What one place further in the choices costs."""
+    """Returns the cost of a choice one place further in the order."""
     tables = [*problem.costs, *problem.edges.values()]
     smallest = min((float(np.abs(table[table != 0]).min()) for table in tables if table.any()), default=1.0)
     return _PREFERENCE * smallest / sum(len(costs) for costs in problem.costs)
@@ -86,7 +86,7 @@ def _solve(problem: ChoiceProblem, *, preference: float) -> tuple[int, ...]:
 
 
 def _sums(counts: Sequence[int], starts: np.ndarray, pairs: Sequence[tuple[int, int]]) -> tuple[Any, np.ndarray]:
-    """The rows of the program, and what they add up to.
+    """Returns the rows of the program, and the values that they sum to.
 
     There is one row for each node, then for each edge one per choice of its first end, and of its second.
     """

@@ -1,8 +1,8 @@
-"""The program of a step on whole leaves: stacks of layers are taken apart as they enter, and put together again.
+"""The program of a step on whole leaves: stacks of layers are split as they enter, and joined again in the results.
 
     f0, f1 = step a0 a1        =>      a0 = a[0] ; a1 = a[1] ; f0, f1 = step a0 a1 ; f = stack f0 f1
 
-This is what a plan runs, so it is what is priced where a step is priced whole. A step without stacks is as it is.
+A plan runs this program, so a step that is priced whole is priced so. A step without stacks stays as it is.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
-from jaxquard.intraop.shardings.programs import write_step
-from jaxquard.intraop.step.parts import Part, by_leaf, stacked_specs
+from jaxquard.intraop.shardings.programs import StepPrograms
+from jaxquard.intraop.step.parts import LeafPart, by_leaf, stacked_specs
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import (
     Equation,
@@ -34,26 +33,26 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 def _has_stacks(step: TracedStep) -> bool:
-    """Whether leaves of a step are taken apart."""
+    """Returns true if the step takes or returns stacks of layers."""
     return any(part.index for part in (*step.inputs, *step.outputs))
 
 
 def write_whole_step(
-    analysis: Analysis, assignment: Assignment, *, storage: Storage = Storage.AS_USED
+    programs: StepPrograms, assignment: Assignment, *, storage: Storage = Storage.AS_USED
 ) -> ShardedProgram:
-    """The program of a step, from the flat arguments and constants to the flat results."""
-    step = analysis.graph.step
-    program = write_step(analysis, assignment, storage=storage)
+    """Returns the program of a step, from the flat arguments and constants to the flat results."""
+    step = programs.analysis.step
+    program = programs.write_step(assignment, storage=storage)
     if not _has_stacks(step):
         return program
     closed: Any = program.jaxpr
     renamed: dict[Var, Any] = {}
     equations: list[Equation] = []
-    inputs = [_take_apart(step, places, closed.jaxpr.invars, equations, renamed) for places in _places(step.inputs)]
+    inputs = [_split_leaf(step, places, closed.jaxpr.invars, equations, renamed) for places in _places(step.inputs)]
     constraints = [*_part_constraints(program, equations, renamed), *_moved(program, by=len(equations))]
     equations += [rename(equation, renamed) for equation in closed.jaxpr.eqns]
     outputs = [
-        _put_together(step, places, [substitute(atom, renamed) for atom in closed.jaxpr.outvars], equations)
+        _join_leaf(step, places, [substitute(atom, renamed) for atom in closed.jaxpr.outvars], equations)
         for places in _places(step.outputs)
     ]
     in_specs = [*stacked_specs(step.inputs, program.in_specs), *program.in_specs[step.num_args :]]
@@ -68,19 +67,19 @@ def write_whole_step(
     )
 
 
-def _places(parts: Sequence[Part]) -> list[list[int]]:
-    """Of each leaf, where its parts are."""
+def _places(parts: Sequence[LeafPart]) -> list[list[int]]:
+    """Returns, for each leaf, the places of its parts."""
     return [places for _, places in sorted(by_leaf(parts).items())]
 
 
-def _take_apart(
+def _split_leaf(
     step: TracedStep,
     places: Sequence[int],
     variables: Sequence[Var],
     equations: list[Equation],
     renamed: dict[Var, Any],
 ) -> Var:
-    """The variable of a leaf; that of each of its parts is renamed to what is taken from it."""
+    """Returns the variable of a leaf; `renamed` maps the variables of its parts to what is sliced from it."""
     indices = [step.inputs[place].index for place in places]
     if not indices[0]:
         return variables[places[0]]
@@ -94,7 +93,7 @@ def _take_apart(
     return leaf
 
 
-def _put_together(step: TracedStep, places: Sequence[int], atoms: Sequence[Any], equations: list[Equation]) -> Any:
+def _join_leaf(step: TracedStep, places: Sequence[int], atoms: Sequence[Any], equations: list[Equation]) -> Any:
     parts = [step.outputs[place] for place in places]
     if not parts[0].index:
         return atoms[places[0]]
@@ -106,7 +105,7 @@ def _put_together(step: TracedStep, places: Sequence[int], atoms: Sequence[Any],
 def _part_constraints(
     program: ShardedProgram, equations: Sequence[Equation], renamed: dict[Var, Any]
 ) -> list[tuple[int, int, PartitionSpec]]:
-    """Parts are held as the step wants them."""
+    """Returns the shardings of the parts that are sliced from leaves: those of the step's inputs."""
     closed: Any = program.jaxpr
     defined = definitions(equations)
     specs = zip(closed.jaxpr.invars, program.in_specs, strict=True)
@@ -119,7 +118,7 @@ def _moved(program: ShardedProgram, *, by: int) -> list[tuple[int, int, Partitio
 
 
 def _replaced_leaves(step: TracedStep) -> dict[int, int]:
-    """For each result that replaces an argument in the next step, that argument."""
+    """Returns, for each result that replaces an argument in the next step, that argument."""
     pairs = zip(step.inputs, step.result_of_input, strict=False)
     return {step.outputs[result].leaf: part.leaf for part, result in pairs if result is not None}
 
@@ -130,15 +129,15 @@ def _take(leaf: jax.Array, index: Sequence[int]) -> jax.Array:
     return leaf
 
 
-def _join(parts: Sequence[Part], values: Sequence[jax.Array]) -> jax.Array:
-    """Puts the parts of a leaf, which are in order, together."""
+def _join(parts: Sequence[LeafPart], values: Sequence[jax.Array]) -> jax.Array:
+    """Stacks the parts of a leaf, which are in order."""
     if not parts[0].index:
         return values[0]
     inner: dict[int, list[int]] = {}
     for place, part in enumerate(parts):
         inner.setdefault(part.index[0], []).append(place)
     joined = [
-        _join([Part(leaf=0, index=parts[place].index[1:]) for place in places], [values[place] for place in places])
+        _join([LeafPart(leaf=0, index=parts[place].index[1:]) for place in places], [values[place] for place in places])
         for places in inner.values()
     ]
     return jnp.stack(joined)

@@ -1,11 +1,11 @@
 """Finds the scans over layers of a step, and the values that are stacks of layers because of them.
 
-A scan is over layers if its body multiplies what it carries by what it scans over, and that is no data: weights. A scan
-over microbatches has the data there, and the weights are the same every time. The backward of a scan over layers takes
-up what its forward has stacked, so a scan over stacks that others know of is one over layers, too.
+A scan is over layers if its body multiplies its carry by what it scans over, and the latter is no data: weights. A scan
+over microbatches scans over the data, and uses the same weights every time. The backward of a scan over layers reads
+what its forward stacked, so a scan over stacks that another one found is a scan over layers, too.
 
-A stack is what such a scan goes over or stacks up, and whatever meets it in an operation that can be done layer by
-layer: casts of weights before the scan, the optimizer's state, the new weights.
+A stack is an operand or a result of such a scan along its layers, and whatever meets it in an operation that can be
+done layer by layer: casts of weights before the scan, the optimizer's state, the new weights.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxquard._jax_compat import scan_counts
-from jaxquard.intraop.step.layer_rules import layer_form, stacks_of
+from jaxquard.intraop.step.layer_rules import layer_form, rearranged, rearranged_stacks, stacks_of
 from jaxquard.intraop.step.open_calls import open_calls
 from jaxquard.intraop.step.phases import COPIES, depend_on
-from jaxquard.intraop.step.rearranged_layers import rearranged, rearranged_stacks
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, sub_jaxprs, variables, with_constants_as_inputs
 from jaxquard.ir.operations import MATMULS
 
 _CONTRACTIONS = MATMULS | {"gather"}
-# What a value in the body of a scan comes from.
+# The sources of a value in the body of a scan, as bits.
 _WEIGHTS, _DATA = 1, 2
 
 
@@ -31,8 +30,8 @@ class Scan:
     """A scan with its body opened.
 
     Attributes:
-        body: its inputs are constants of the scan, carries, what is scanned over, and then `more`.
-        more: values of inputs that the body itself closed over.
+        body: its inputs are the constants of the scan, the carries, what is scanned over, and then `more`.
+        more: values that the body itself closed over.
     """
 
     equation: Equation = field(repr=False)
@@ -47,18 +46,18 @@ class Scan:
 
     @property
     def order(self) -> Sequence[int]:
-        """In which the layers run."""
+        """The order in which the layers run."""
         places = range(self.length)
         return places[::-1] if self.equation.params["reverse"] else places
 
     @property
     def scanned(self) -> list[Any]:
-        """What it goes over."""
+        """The operands that it scans over."""
         return self.equation.invars[self.num_constants + self.num_carries :]
 
     @property
     def stacked_up(self) -> list[Var]:
-        """What it makes for every layer."""
+        """The results that have an entry for every layer."""
         return self.equation.outvars[self.num_carries :]
 
 
@@ -69,7 +68,7 @@ class Scans:
         self._bodies: dict[int, tuple[Any, Jaxpr, tuple[Any, ...]]] = {}
 
     def find(self, equation: Equation) -> Scan:
-        """A scan equation with its body."""
+        """Returns a scan equation with its body."""
         closed = equation.params["jaxpr"]
         if id(closed) not in self._bodies:
             self._bodies[id(closed)] = (closed, *open_calls(*with_constants_as_inputs(closed), always_barrier=True))
@@ -80,7 +79,7 @@ class Scans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks:
-    """What was found.
+    """The stacks of a jaxpr, and the scans over them.
 
     Attributes:
         values: variables that are stacks.
@@ -99,10 +98,10 @@ def find_stacks(
     data: Collection[Var],
     parts: Collection[Var] = (),
 ) -> Stacks:
-    """The scans over layers of a flat jaxpr, and its stacks.
+    """Finds the scans over layers of a flat jaxpr, and its stacks.
 
     Args:
-        num_args: inputs that may be taken in parts; the others are constants.
+        num_args: the number of inputs that may come in parts; the others are constants.
         pairs: state, and what replaces it in the next step; both are stacks, or neither.
         data: the inputs that are data.
         parts: the inputs that are layers of stacks; they may be stacks again.
@@ -120,7 +119,7 @@ def find_stacks(
 
 
 def _indexed(jaxpr: Jaxpr, parts: Collection[Var]) -> set[Var]:
-    """The parts that a body takes layers out of, one by one."""
+    """Returns the parts that a body slices layers out of, one by one."""
     slices = [equation for equation in jaxpr.eqns if equation.primitive.name == "slice"] if parts else []
     found = [(equation.invars[0], rearranged(equation)) for equation in slices if equation.invars[0] in parts]
     return {var for var, form in found if form is not None and len(form.sources) == 1 and var.aval.shape[0] > 1}
@@ -134,7 +133,7 @@ def _spread(
     fixed: set[Var],
     indexed: set[Var],
 ) -> set[Var]:
-    """All stacks; `opened` learns of more scans over layers."""
+    """Returns all stacks, and adds the scans over layers that it finds to `opened`."""
     values = set(indexed)
     order = [*range(len(jaxpr.eqns)), *reversed(range(len(jaxpr.eqns)))]
     before = -1
@@ -157,7 +156,7 @@ def _spread(
 
 
 def _meet(equation: Equation, values: set[Var]) -> list[Var]:
-    """The stacks of an equation, if one of its atoms is one."""
+    """Returns the stacks of an equation, if one of its atoms is one."""
     if values.isdisjoint((*variables(equation.invars), *equation.outvars)):
         return []
     if is_copy(equation):
@@ -168,7 +167,7 @@ def _meet(equation: Equation, values: set[Var]) -> list[Var]:
 
 
 def stacks_met(equation: Equation) -> list[Var]:
-    """The variables of an equation that are stacks if one of them is."""
+    """Returns the variables of an equation that are stacks if one of them is."""
     form = layer_form(equation)
     if form is not None:
         return stacks_of(equation, form)
@@ -177,55 +176,55 @@ def stacks_met(equation: Equation) -> list[Var]:
 
 
 def is_copy(equation: Equation) -> bool:
-    """Whether its outputs are its inputs, one for one, several of them."""
+    """Returns true if the outputs are the inputs, one for one, and there are several."""
     return equation.primitive.name in COPIES and len(equation.invars) == len(equation.outvars) > 1
 
 
 def _products(jaxpr: Jaxpr) -> set[Var]:
-    """In a step without state (it only evaluates) nothing tells weights from data; what products make is data."""
+    """Returns the results of products: they are data in a step without state, where weights have no other mark."""
     is_product = lambda equation: equation.primitive.name in _CONTRACTIONS or bool(sub_jaxprs(equation))  # noqa: E731
     return {var for equation in jaxpr.eqns if is_product(equation) for var in equation.outvars}
 
 
 def _is_over_layers(scan: Scan, no_weights: Collection[Var]) -> bool:
-    """Whether the body has a product of data by what is scanned over."""
-    kinds = [_kind_of_constant(atom, no_weights) for atom in scan.equation.invars[: scan.num_constants]]
-    kinds += [_DATA] * scan.num_carries
-    kinds += [_DATA if is_var(atom) and atom in no_weights else _WEIGHTS for atom in scan.scanned]
-    return _has_product(scan.body, [*kinds, *[0] * len(scan.more)])
+    """Returns true if the body multiplies data by what is scanned over."""
+    sources = [_source_of_constant(atom, no_weights) for atom in scan.equation.invars[: scan.num_constants]]
+    sources += [_DATA] * scan.num_carries
+    sources += [_DATA if is_var(atom) and atom in no_weights else _WEIGHTS for atom in scan.scanned]
+    return _has_product(scan.body, [*sources, *[0] * len(scan.more)])
 
 
-def _kind_of_constant(atom: Any, no_weights: Collection[Var]) -> int:
+def _source_of_constant(atom: Any, no_weights: Collection[Var]) -> int:
     return _DATA if is_var(atom) and atom in no_weights else 0
 
 
-def _has_product(jaxpr: Jaxpr, kinds: Sequence[int]) -> bool:
-    """Whether data is multiplied by weights, given the kinds of the inputs."""
-    of_var = dict(zip(jaxpr.invars, kinds, strict=True))
+def _has_product(jaxpr: Jaxpr, sources: Sequence[int]) -> bool:
+    """Returns true if data is multiplied by weights, given the sources of the inputs."""
+    of_var = dict(zip(jaxpr.invars, sources, strict=True))
     for equation in jaxpr.eqns:
         inputs = [of_var.get(atom, 0) if is_var(atom) else 0 for atom in equation.invars]
         if equation.primitive.name in _CONTRACTIONS:
-            weights, data = (inputs[:2].count(kind) for kind in (_WEIGHTS, _DATA))
-            mixed = any(kind == _WEIGHTS | _DATA for kind in inputs)
+            weights, data = (inputs[:2].count(source) for source in (_WEIGHTS, _DATA))
+            mixed = any(source == _WEIGHTS | _DATA for source in inputs)
             if weights and (data or mixed):
                 return True
         for inner in sub_jaxprs(equation):
-            if _has_product(inner, _kinds_inside(equation, inner, inputs)):
+            if _has_product(inner, _sources_inside(equation, inner, inputs)):
                 return True
         together = 0
-        for kind in inputs:
-            together |= kind
+        for source in inputs:
+            together |= source
         of_var.update(dict.fromkeys(equation.outvars, together))
     return False
 
 
-def _kinds_inside(equation: Equation, inner: Jaxpr, kinds: Sequence[int]) -> list[int]:
-    """What the inputs of an inner jaxpr are; the last inputs of the equation are its, where it has fewer."""
+def _sources_inside(equation: Equation, inner: Jaxpr, sources: Sequence[int]) -> list[int]:
+    """Returns the sources of an inner jaxpr's inputs: those of the equation's last inputs, where it has fewer."""
     count = len(inner.invars)
-    inside = list(kinds[-count:]) if count else []
+    inside = list(sources[-count:]) if count else []
     inside = [0] * (count - len(inside)) + inside
     if equation.primitive.name == "scan":
         num_constants, num_carries = scan_counts(equation.params)
         carries = range(num_constants, num_constants + num_carries)
-        inside = [kind | _DATA if place in carries else kind for place, kind in enumerate(inside)]
+        inside = [source | _DATA if place in carries else source for place, source in enumerate(inside)]
     return inside

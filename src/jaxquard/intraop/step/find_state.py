@@ -1,4 +1,4 @@
-"""Which arguments of a step are state: those that it returns again, anywhere in its result.
+"""Finds the arguments of a step that are state: those that it returns again, anywhere in its result.
 
     step(params, moments, batch) -> (params, moments), loss
     step(state, batch) -> {"state": state, "loss": loss}
@@ -6,7 +6,7 @@
 An argument is state if some subtree of the result has its structure and types. A single number is not, as a learning
 rate has the type of a loss; nor is a single array, unless it is the first argument and the result or an item of it, as
 a batch may have the type of what is made of it. Where several arguments or results are alike (a teacher and a student,
-weights and their gradients), what the step computes tells which belong together (`update_distance`).
+weights and their gradients), what the step computes shows which belong together (`update_distance`).
 """
 
 import itertools
@@ -34,7 +34,7 @@ class _Subtree:
 
     Attributes:
         start: where its leaves begin among the flat ones.
-        depth: how many containers it stands in.
+        depth: the number of containers around it.
     """
 
     tree: Any
@@ -52,7 +52,7 @@ class StatePairs:
 
     Attributes:
         results: for each flat argument, the flat result of the same place in the state that the step returns.
-        unclear: first leaves of arguments that are alike, where nothing tells which of them are replaced; the first
+        unclear: first leaves of arguments that are alike, where nothing shows which of them are replaced; the first
             ones were taken.
     """
 
@@ -79,7 +79,7 @@ def pair_state(
         arg_types: of the flat arguments.
         out_tree: structure of the result.
         result_types: of the flat results.
-        distances: how near results are to arguments.
+        distances: the operations between arguments and results.
     """
     pairs: list[int | None] = [None] * len(arg_types)
     free = set(range(len(result_types)))
@@ -110,7 +110,7 @@ def pair_state(
 
 
 def _nearest_pairs(nearness: np.ndarray) -> list[tuple[int, int]]:
-    """Rows and columns, each once, as many as there can be, so that they are nearest together."""
+    """Returns pairs of rows and columns, each once, as many as there can be, with the largest total nearness."""
     if not nearness.size:
         return []
     if nearness.size == 1:
@@ -126,7 +126,7 @@ def _nearest_pairs(nearness: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _is_unclear(nearness: np.ndarray, chosen: Sequence[tuple[int, int]]) -> bool:
-    """Whether one that has no result could have one as well, or some have theirs only because they are left over."""
+    """Returns true if an argument without a result is as near to one, or some pairs are only what was left over."""
     left = set(range(len(nearness))).difference(row for row, _ in chosen)
     if any(np.isclose(nearness[other, column], nearness[row, column]) for row, column in chosen for other in left):
         return True
@@ -137,7 +137,7 @@ def _is_unclear(nearness: np.ndarray, chosen: Sequence[tuple[int, int]]) -> bool
 
 
 def _nearness(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> float:
-    """How likely what was found replaces an argument, by the operations between: 0 for not at all, less than 1."""
+    """Returns how likely a result replaces an argument, by the operations between them: from 0 to less than 1."""
     steps = [distances.between(own, other) for own, other in zip(arg.leaves, found.leaves, strict=True)]
     if all(step == 0 for step in steps):
         return _UNCHANGED
@@ -146,7 +146,7 @@ def _nearness(arg: _Subtree, found: _Subtree, distances: UpdateDistances) -> flo
 
 
 def _alike(in_tree: Any, arg_types: Sequence[Any]) -> Iterator[list[_Subtree]]:
-    """Arguments that may be state, large ones first, those of one form together."""
+    """Yields arguments that may be state, large ones first, those of one form together."""
     found = [arg for place, arg in _largest_first(in_tree) if not _is_data(arg, place, arg_types)]
     for _, same_size in itertools.groupby(found, key=_size):
         groups: list[list[_Subtree]] = []
@@ -166,7 +166,7 @@ def _are_alike(one: _Subtree, other: _Subtree, arg_types: Sequence[Any]) -> bool
 def changed_dtype(
     in_tree: Any, arg_types: Sequence[Any], out_tree: Any, result_types: Sequence[Any], pairs: Sequence[int | None]
 ) -> tuple[int, int] | None:
-    """An argument that would be state if its dtypes came back: its first leaf that differs, and that of the result."""
+    """Returns an argument that would be state with the dtypes it had: its first leaf that differs, and the result's."""
     free = set(range(len(result_types))).difference(pairs)
     for place, arg in _largest_first(in_tree):
         if pairs[arg.start] is not None or _is_data(arg, place, arg_types):
@@ -180,7 +180,7 @@ def changed_dtype(
 
 
 def _largest_first(in_tree: Any) -> list[tuple[int, _Subtree]]:
-    """The arguments that have leaves, with their places."""
+    """Returns the arguments that have leaves, with their places, the largest first."""
     found, start = [], 0
     for place, tree in enumerate(in_tree.children()):
         if tree.num_leaves:
@@ -190,7 +190,7 @@ def _largest_first(in_tree: Any) -> list[tuple[int, _Subtree]]:
 
 
 def _size(arg: _Subtree) -> tuple[int, int]:
-    """Less for what has more leaves, or else more nodes."""
+    """Returns a sort key: less for what has more leaves, or else more nodes."""
     return -arg.tree.num_leaves, -arg.tree.num_nodes
 
 
@@ -199,7 +199,7 @@ def _by_depth(tree: Any) -> list[_Subtree]:
 
 
 def _subtrees(subtree: _Subtree) -> Iterator[_Subtree]:
-    """A tree and all that stand in it, in order."""
+    """Yields a tree and all its subtrees, in order."""
     yield subtree
     start = subtree.start
     for child in subtree.tree.children():
@@ -220,7 +220,7 @@ def _may_replace(arg: _Subtree, found: _Subtree) -> bool:
 
 
 def _same_types(arg: _Subtree, found: _Subtree, arg_types: Sequence[Any], result_types: Sequence[Any]) -> bool:
-    """Shapes and dtypes: whether a leaf is weakly typed makes no state of it, and no data."""
+    """Compares shapes and dtypes; weak types make no difference."""
     pairs = zip(arg.leaves, found.leaves, strict=True)
     return all(
         (arg_types[own].shape, arg_types[own].dtype) == (result_types[other].shape, result_types[other].dtype)

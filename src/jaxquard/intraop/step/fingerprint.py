@@ -1,6 +1,6 @@
-"""Tells one step from another, across processes.
+"""Fingerprints of steps: whether two steps are the same, across processes, and where they differ.
 
-The operations of a step, one short digest each: enough to say which one is the first that differs.
+A fingerprint has a short digest of each operation: enough to name the first one that differs.
 """
 
 import hashlib
@@ -18,15 +18,17 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 # Two operations that differ have the same digest once in 65536 times; another one is then named.
 _DIGITS = 4
+# The end of the text of a weakly typed argument.
+WEAK = " (weak)"
 
 
 def outline(jaxpr: Jaxpr) -> str:
-    """The digests of all operations, one after the other."""
+    """Returns the digests of all operations, one after the other."""
     return "".join(hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for text in operation_texts(jaxpr))
 
 
 def first_difference(planned: str, jaxpr: Jaxpr) -> str:
-    """Where a step leaves the one of an outline, in a sentence without its full stop; nothing if it does not."""
+    """Returns the first difference from the step of an outline, as a sentence without its full stop; "" for none."""
     before, now = _digests(planned), _digests(outline(jaxpr))
     num_same = next(
         (at for at, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now))
@@ -43,13 +45,9 @@ def _digests(text: str) -> list[str]:
     return [text[at : at + _DIGITS] for at in range(0, len(text), _DIGITS)]
 
 
-# How the text of a type ends that takes the dtype of what it meets.
-WEAK = " (weak)"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFingerprint:
-    """What a plan remembers of its step.
+    """The identity of a step, as a plan stores it.
 
     Attributes:
         types: of every argument, by name: shape and dtype.
@@ -65,7 +63,7 @@ class StepFingerprint:
 
 
 def fingerprint_step(step: TracedStep) -> StepFingerprint:
-    """The fingerprint of a traced step."""
+    """Returns the fingerprint of a traced step."""
     return StepFingerprint(
         types=_types(step),
         key=_key(step),
@@ -90,13 +88,13 @@ def _key(step: TracedStep) -> str:
 
 
 def type_text(type_: Any) -> str:
-    """`float32[8,16]`; a Python number, which takes the type of what it meets, is `float32[] (weak)`."""
+    """Returns a text such as `float32[8,16]`; a Python number, which is weakly typed, is `float32[] (weak)`."""
     weak = WEAK if getattr(type_, "weak_type", False) else ""
     return f"{type_.dtype.name}[{','.join(map(str, type_.shape))}]{weak}"
 
 
 def differences(planned: StepFingerprint, step: TracedStep) -> str:
-    """What differs, in a sentence; nothing if the steps are the same."""
+    """Returns the first difference as a sentence; "" if the steps are the same."""
     before, now = dict(planned.types), dict(_types(step))
     for name in [*before, *now]:
         if before.get(name) != now.get(name):

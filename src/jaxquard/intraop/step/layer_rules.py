@@ -1,10 +1,17 @@
-"""How an operation on stacks of layers is done layer by layer.
+"""Rules to do an operation on stacks of layers layer by layer.
 
     c = mul a b                         c0 = mul a0 b0 ; c1 = mul a1 b1
     d = reduce_sum[axes=(0, 1)] c   =>  e0 = reduce_sum[axes=(0,)] c0 ; e1 = ... ; d = add e0 e1
 
 A stack has the layers as its first dim; a layer of it does not have that dim. The rules are a table over primitives; an
 operation without one, or to which its rule does not apply, is done on the joined stack, which is right for everything.
+
+Some operations only rearrange layers (`Rearranged`): the layers of the result are layers of the inputs.
+
+    a = slice[0:1] w ; b = squeeze a            b = w0
+    c = pad[below=1] g ; d = add_any c e    =>  d0 = add_any g0 e0 ; d1 = e1
+
+So an iteration that takes its two layers out of a stack of pairs has each by itself, and the gradients of both.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +28,13 @@ from jaxquard.ir.operations import ELEMENTWISE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerForm:
-    """What an operation becomes.
+    """An operation in the form for one layer.
 
     Attributes:
         stacked: for each input, whether it is a stack (of one layer, if all take the same); else each layer takes it
             whole.
         params: for one layer; None if the result for a layer is its first input.
-        combine: what puts the results for all layers together; None if the results are stacks.
+        combine: the operation that combines the results of all layers; None if the results are stacks.
     """
 
     stacked: tuple[bool, ...]
@@ -36,18 +43,18 @@ class LayerForm:
 
 
 def layer_form(equation: Equation) -> LayerForm | None:
-    """How to do an operation layer by layer, where its stacks have all layers; None if it must be whole."""
+    """Returns the form of an operation for one layer; None if it must be done on the whole stack."""
     rule = _RULES.get(equation.primitive.name)
     return None if rule is None else rule(equation)
 
 
 def num_layers(equation: Equation, form: LayerForm) -> int:
-    """How many layers the stacks of an operation have."""
+    """Returns the number of layers of an operation's stacks."""
     return max(atom.aval.shape[0] for atom in _with_layers(equation, form))
 
 
 def stacks_of(equation: Equation, form: LayerForm) -> list[Var]:
-    """The variables of an operation that are stacks if one of them is."""
+    """Returns the variables of an operation that are stacks if one of them is."""
     count = num_layers(equation, form)
     return [atom for atom in _with_layers(equation, form) if is_var(atom) and atom.aval.shape[0] == count]
 
@@ -58,7 +65,7 @@ def _with_layers(equation: Equation, form: LayerForm) -> list[Var]:
 
 
 def _elementwise(equation: Equation) -> LayerForm | None:
-    """Inputs are scalars, or have the shape of the result but for dims of size 1 that are stretched."""
+    """Applies to inputs that are scalars, or have the result's shape but for dims of size 1 that are broadcast."""
     shape = equation.outvars[0].aval.shape
     ranks = [len(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
     if not shape or any(rank not in (0, len(shape)) for rank in ranks):
@@ -125,7 +132,7 @@ def _moved(sides: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _slice(equation: Equation) -> LayerForm | None:
-    """Of every layer the same."""
+    """Applies where every layer is sliced alike."""
     names = ("start_indices", "limit_indices", "strides")
     starts, limits, strides = (equation.params[name] for name in names)
     if starts[0] != 0 or limits[0] != equation.invars[0].aval.shape[0] or (strides and strides[0] != 1):
@@ -142,7 +149,7 @@ def _pad(equation: Equation) -> LayerForm | None:
 
 
 def _along(name: str) -> Callable[[Equation], LayerForm | None]:
-    """An operation along the dim that this parameter has."""
+    """Returns the rule of an operation along the dim that a parameter names."""
 
     def rule(equation: Equation) -> LayerForm | None:
         dim = equation.params[name]
@@ -154,7 +161,7 @@ def _along(name: str) -> Callable[[Equation], LayerForm | None]:
 
 
 def _keys(equation: Equation) -> LayerForm | None:
-    """Each key by itself."""
+    """Applies where each key is taken by itself."""
     before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     same = all(atom.aval.shape == before for atom in equation.invars)
     is_stack = bool(before) and bool(after) and before[0] == after[0] and same and is_each_by_itself(equation)
@@ -181,4 +188,77 @@ _RULES: dict[str, Callable[[Equation], LayerForm | None]] = {
     "split": _along("axis"),
     "squeeze": _squeeze,
     "transpose": _transpose,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rearranged:
+    """The source of each layer of a result.
+
+    Attributes:
+        sources: for each layer of the result, an input and a layer of it; None for one of zeros.
+        is_stacked: whether the inputs are stacks; else there is one, which is the layer.
+        makes_stack: whether the result is a stack; else it is the layer.
+    """
+
+    sources: tuple[tuple[int, int] | None, ...]
+    is_stacked: bool = True
+    makes_stack: bool = True
+
+
+def rearranged(equation: Equation) -> Rearranged | None:
+    """Returns the rearrangement that an operation is; None if it does something else."""
+    rule = _REARRANGEMENTS.get(equation.primitive.name)
+    return None if rule is None else rule(equation)
+
+
+def rearranged_stacks(equation: Equation, form: Rearranged) -> list[Var]:
+    """Returns the variables of a rearrangement that are stacks if one of them is."""
+    inputs = equation.invars[: 1 + max((source[0] for source in form.sources if source), default=0)]
+    return [
+        *(atom for atom in inputs if form.is_stacked and is_var(atom)),
+        *(equation.outvars if form.makes_stack else ()),
+    ]
+
+
+def _slice_layers(equation: Equation) -> Rearranged | None:
+    starts, limits, strides = (equation.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    shape = equation.invars[0].aval.shape
+    if starts[0] == limits[0]:
+        return None
+    if any(starts[1:]) or tuple(limits[1:]) != shape[1:] or (strides and any(stride != 1 for stride in strides)):
+        return None
+    return Rearranged(sources=tuple((0, layer) for layer in range(starts[0], limits[0])))
+
+
+def _squeeze_layer(equation: Equation) -> Rearranged | None:
+    if tuple(equation.params["dimensions"]) != (0,):
+        return None
+    return Rearranged(sources=((0, 0),), makes_stack=False)
+
+
+def _expand_layer(equation: Equation) -> Rearranged | None:
+    shape, operand = equation.outvars[0].aval.shape, equation.invars[0].aval.shape
+    dims = equation.params.get("broadcast_dimensions", range(1, len(shape)))
+    if len(equation.invars) > 1 or shape != (1, *operand) or tuple(dims) != tuple(range(1, len(shape))):
+        return None
+    return Rearranged(sources=((0, 0),), is_stacked=False)
+
+
+def _pad_layers(equation: Equation) -> Rearranged | None:
+    config, value = equation.params["padding_config"], equation.invars[1]
+    if not config or any(any(dim) for dim in config[1:]) or is_var(value) or value.val != 0:
+        return None
+    below, above, between = config[0]
+    if between or below < 0 or above < 0:
+        return None
+    layers = tuple((0, layer) for layer in range(equation.invars[0].aval.shape[0]))
+    return Rearranged(sources=((None,) * below + layers + (None,) * above))
+
+
+_REARRANGEMENTS = {
+    "slice": _slice_layers,
+    "squeeze": _squeeze_layer,
+    "broadcast_in_dim": _expand_layer,
+    "pad": _pad_layers,
 }

@@ -5,8 +5,8 @@
     v = sub w g                              =>  v0 = sub w0 g0 ; v1 = sub w1 g1
 
 Each layer is then as if it had been written by itself: its backward uses the values of its own forward, it has its own
-weights and updates them. The inputs and outputs of the step that are stacks come in parts. What no layer-wise rule
-covers is done on the joined stack.
+weights and updates them. The inputs and outputs of the step that are stacks come in parts. An operation without a rule
+for one layer is done on the joined stack.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.intraop.step.find_stacks import Scan, Stacks, find_stacks, is_copy, stacks_met
-from jaxquard.intraop.step.layer_rules import LayerForm, layer_form, num_layers
-from jaxquard.intraop.step.parts import Part, pair_parts
-from jaxquard.intraop.step.rearranged_layers import Rearranged, rearranged
+from jaxquard.intraop.step.layer_rules import LayerForm, Rearranged, layer_form, num_layers, rearranged
+from jaxquard.intraop.step.parts import LeafPart, pair_parts
 from jaxquard.intraop.step.stack_values import FromNothing, StackValues, count_layers, layer_type, numbers_of_layers
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, make_jaxpr, new_var, prune, substitute, variables
 
@@ -27,14 +26,14 @@ class FlatStep:
 
     Attributes:
         jaxpr: its inputs are arguments or parts of them, then constants.
-        inputs: what the first inputs are.
-        outputs: what the results are.
+        inputs: the argument, or part of one, that each of the first inputs is.
+        outputs: the result, or part of one, that each output is.
     """
 
     jaxpr: Jaxpr
     constants: tuple[Any, ...]
-    inputs: tuple[Part, ...]
-    outputs: tuple[Part, ...]
+    inputs: tuple[LeafPart, ...]
+    outputs: tuple[LeafPart, ...]
 
 
 def open_scans(step: FlatStep, *, results: Sequence[int | None]) -> FlatStep:
@@ -75,7 +74,7 @@ class _Writer(StackValues):
     def write(self) -> FlatStep:
         step, jaxpr = self.step, self.step.jaxpr
         inputs: list[Var] = []
-        in_parts: list[Part] = []
+        in_parts: list[LeafPart] = []
         for var, part in zip(jaxpr.invars, step.inputs, strict=False):
             made, parts = self._input(var, part)
             inputs.extend(made)
@@ -85,7 +84,7 @@ class _Writer(StackValues):
         for place, equation in enumerate(jaxpr.eqns):
             self._write(place, equation)
         outputs: list[Any] = []
-        out_parts: list[Part] = []
+        out_parts: list[LeafPart] = []
         for atom, part in zip(jaxpr.outvars, step.outputs, strict=True):
             made, parts = self._output(atom, part)
             outputs.extend(made)
@@ -98,14 +97,14 @@ class _Writer(StackValues):
             outputs=tuple(out_parts),
         )
 
-    def _input(self, var: Var, part: Part) -> tuple[list[Var], list[Part]]:
+    def _input(self, var: Var, part: LeafPart) -> tuple[list[Var], list[LeafPart]]:
         if var not in self.stacks.values:
             self.whole[var] = var
             return [var], [part]
         self.layers[var] = [new_var(layer_type(var)) for _ in range(var.aval.shape[0])]
         return self.layers[var], _parts(part, len(self.layers[var]))
 
-    def _output(self, atom: Any, part: Part) -> tuple[list[Any], list[Part]]:
+    def _output(self, atom: Any, part: LeafPart) -> tuple[list[Any], list[LeafPart]]:
         if not is_var(atom) or atom not in self.stacks.values:
             return [self.joined(atom)], [part]
         layers = self.in_layers(atom)
@@ -157,7 +156,7 @@ class _Writer(StackValues):
         self.layers.update(zip(scan.stacked_up, stacked_up, strict=True))
 
     def _copy(self, equations: Sequence[Equation], renamed: dict[Var, Any]) -> None:
-        """Appends copies; `renamed` learns of their results."""
+        """Appends copies of equations, and adds their results to `renamed`."""
         for equation in equations:
             inputs = [substitute(atom, renamed) for atom in equation.invars]
             counted = count_layers(equation, inputs)
@@ -169,7 +168,7 @@ class _Writer(StackValues):
             self.equations.append(equation.replace(invars=inputs, outvars=outputs))
 
     def _constant(self, atom: Any, layer: int, first: Equation) -> Any:
-        """What a scan takes for all layers: for each its own, if it comes from nothing, as if the layer had made it."""
+        """Returns a constant of a scan for one layer: a copy of its own if it comes from no input."""
         needed = self.from_nothing.equations(atom) if is_var(atom) else None
         if not needed:
             return self.joined(atom)
@@ -178,7 +177,7 @@ class _Writer(StackValues):
         return renamed[atom]
 
     def _write_copy(self, equation: Equation) -> None:
-        """One barrier for all layers of all its inputs."""
+        """Writes one barrier for all layers of all its inputs."""
         inputs: list[Any] = []
         outputs: list[Var] = []
         for atom, out in zip(equation.invars, equation.outvars, strict=True):
@@ -245,10 +244,10 @@ class _Writer(StackValues):
 
 
 def _named(inner: Equation, scan: Equation) -> Equation:
-    """An equation of a body with the names of what the scan stands in."""
+    """Returns an equation of a body with the name stack of the scan before its own."""
     names = scan.source_info.name_stack + inner.source_info.name_stack
     return inner.replace(source_info=inner.source_info.replace(name_stack=names))
 
 
-def _parts(part: Part, count: int) -> list[Part]:
-    return [Part(leaf=part.leaf, index=(*part.index, layer)) for layer in range(count)]
+def _parts(part: LeafPart, count: int) -> list[LeafPart]:
+    return [LeafPart(leaf=part.leaf, index=(*part.index, layer)) for layer in range(count)]

@@ -1,7 +1,7 @@
-"""Stacked arguments in parts: what a flat step takes and returns where layers were stacked in one leaf.
+"""Stacked arguments and results in parts: one input or output of the flat step for each layer of a stacked leaf.
 
-A step whose layers stand in a `lax.scan` is taken apart with one input for each layer of a stacked leaf. Outside, the
-leaf is whole, with the layers as its first dim.
+A step whose layers stand in a `lax.scan` is opened into one input for each layer of a stacked leaf. Outside, the leaf
+is whole, with the layers as its first dim.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class LeafPart:
     """An argument or a result, or a part of one.
 
     Attributes:
@@ -25,21 +25,21 @@ class Part:
     index: tuple[int, ...] = ()
 
 
-def whole_leaves(count: int) -> tuple[Part, ...]:
-    """Leaves that are not cut."""
-    return tuple(Part(leaf=leaf) for leaf in range(count))
+def whole_leaves(count: int) -> tuple[LeafPart, ...]:
+    """Returns leaves that are not split."""
+    return tuple(LeafPart(leaf=leaf) for leaf in range(count))
 
 
-def by_leaf(parts: Sequence[Part]) -> dict[int, list[int]]:
-    """For each leaf, the places of its parts, in order of their indices."""
+def by_leaf(parts: Sequence[LeafPart]) -> dict[int, list[int]]:
+    """Returns the places of the parts of each leaf, in order of their indices."""
     found: dict[int, list[int]] = {}
     for place in sorted(range(len(parts)), key=lambda place: (parts[place].leaf, parts[place].index)):
         found.setdefault(parts[place].leaf, []).append(place)
     return found
 
 
-def stacked_specs(parts: Sequence[Part], specs: Sequence[PartitionSpec]) -> list[PartitionSpec]:
-    """For each leaf, how it is cut: not along the layers, and as most of its parts; of equally many, the first ones."""
+def stacked_specs(parts: Sequence[LeafPart], specs: Sequence[PartitionSpec]) -> list[PartitionSpec]:
+    """Returns the sharding of each leaf: not along the layers, and that of most of its parts; of equals the first."""
     found = []
     for _, places in sorted(by_leaf(parts).items()):
         # Parts need not be of one depth, as where one layer of a stack is a stack again.
@@ -48,15 +48,15 @@ def stacked_specs(parts: Sequence[Part], specs: Sequence[PartitionSpec]) -> list
     return found
 
 
-def names_of_parts(parts: Sequence[Part], names: Sequence[str]) -> tuple[str, ...]:
-    """`argument 0['layers']['w'][3]`."""
+def names_of_parts(parts: Sequence[LeafPart], names: Sequence[str]) -> tuple[str, ...]:
+    """Returns names such as `argument 0['layers']['w'][3]`."""
     return tuple(names[part.leaf] + "".join(f"[{place}]" for place in part.index) for part in parts)
 
 
 def pair_parts(
-    inputs: Sequence[Part], outputs: Sequence[Part], results: Mapping[int, int | None]
+    inputs: Sequence[LeafPart], outputs: Sequence[LeafPart], results: Mapping[int, int | None]
 ) -> tuple[int | None, ...]:
-    """For each input, the output that replaces it in the next step.
+    """Returns for each input the output that replaces it in the next step; None for data.
 
     Args:
         results: for each argument, the result that replaces it.
@@ -65,7 +65,7 @@ def pair_parts(
     paired: list[int | None] = []
     for part in inputs:
         result = results.get(part.leaf)
-        paired.append(None if result is None else places[Part(leaf=result, index=part.index)])
+        paired.append(None if result is None else places[LeafPart(leaf=result, index=part.index)])
     return tuple(paired)
 
 

@@ -1,22 +1,22 @@
-"""Which equations are forward, which backward, which update the state; and which compute the same value.
+"""The phases of a step's equations: forward, backward or update of the state; and the variables with the same value.
 
-JAX notes in every equation how it came to be: those made by transposing are the backward. What depends on them but
-is not made so is the update. A checkpoint's backward computes parts of the forward again; they stand for the same
-values, and so do copies behind barriers (`same_values`).
+JAX records in every equation the transforms that made it: a transposed one is backward. What depends on the backward
+and is not transposed itself is the update. A checkpoint's backward recomputes parts of the forward; they stand for the
+same values, and so do copies behind barriers (`same_values`).
 """
 
 import enum
 from collections.abc import Collection, Sequence
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, operation_key, variables
-from jaxquard.pipeline.open_checkpoints import is_transposed
+from jaxquard.ir.open_checkpoints import is_transposed
 
-# Outputs are the inputs, one for one.
+# The outputs of these primitives are the inputs, one for one.
 COPIES = ("optimization_barrier", "name", "copy", "stop_gradient")
 
 
 def depend_on(equations: Sequence[Equation], sources: Collection[Var]) -> set[Var]:
-    """The sources, and all that is computed from them; copies, each from its own."""
+    """Returns the sources and all that is computed from them; of several copies, each from its own."""
     found = set(sources)
     for equation in equations:
         if equation.primitive.name in COPIES and len(equation.invars) == len(equation.outvars):
@@ -27,34 +27,34 @@ def depend_on(equations: Sequence[Equation], sources: Collection[Var]) -> set[Va
     return found
 
 
-class Phase(enum.Enum):
-    """When in a step an equation runs."""
+class EquationPhase(enum.Enum):
+    """The part of a step that an equation belongs to."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
     UPDATE = "update"
 
 
-def find_phases(equations: Sequence[Equation]) -> list[Phase]:
-    """The phase of every equation."""
+def find_phases(equations: Sequence[Equation]) -> list[EquationPhase]:
+    """Returns the phase of every equation."""
     late: set[Var] = set()
     phases = []
     for equation in equations:
         is_late = not late.isdisjoint(variables(equation.invars))
         if is_transposed(equation) or (is_late and equation.primitive.name in COPIES):
-            phase = Phase.BACKWARD
+            phase = EquationPhase.BACKWARD
         elif not is_late:
-            phase = Phase.FORWARD
+            phase = EquationPhase.FORWARD
         else:
-            phase = Phase.UPDATE
-        if phase is not Phase.FORWARD:
+            phase = EquationPhase.UPDATE
+        if phase is not EquationPhase.FORWARD:
             late.update(equation.outvars)
         phases.append(phase)
     return phases
 
 
 def same_values(equations: Sequence[Equation]) -> dict[Var, Var]:
-    """For each variable that another one before it equals, that first one."""
+    """Returns the first variable that each later variable equals."""
     first: dict[Var, Var] = {}
     known: dict[object, Sequence[Var]] = {}
     for equation in equations:

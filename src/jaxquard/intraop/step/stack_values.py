@@ -1,9 +1,8 @@
-"""The values of a step while its stacks are taken apart: each whole, or as its layers, or both.
+"""The values of a step while its scans are opened: each whole, or as its layers, or both.
 
-Values that every layer of a scan may have by itself: what comes from no input, and the numbers of layers.
-
-JAX takes out of a scan what is the same in every iteration, a mask for instance, and counts layers as it runs. Layers
-that were written one by one each make their own mask, and know their number.
+JAX hoists out of a scan what is the same in every iteration, a mask for instance, and counts layers as it runs. Layers
+that were written one by one each make their own mask, and know their number. So every layer of a scan may have its own
+copy of what comes from no input (`FromNothing`), and its number as a literal (`count_layers`).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +21,14 @@ _COUNTING: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "sub": np.subt
 
 
 class FromNothing:
-    """What is computed from no input at all, and how."""
+    """The values that are computed from no input at all, with their equations."""
 
     def __init__(self, jaxpr: Jaxpr):
         self._equations = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
         self._places = {id(equation): place for place, equation in enumerate(jaxpr.eqns)}
 
     def equations(self, var: Var) -> list[Equation] | None:
-        """The equations that make a value, in order; None if it depends on an input, or takes much."""
+        """Returns the equations that compute a value, in order; None if it depends on an input, or takes many."""
         needed: dict[int, Equation] = {}
         waiting = [var]
         while waiting:
@@ -43,7 +42,7 @@ class FromNothing:
 
 
 def count_layers(equation: Equation, inputs: Sequence[Any]) -> Any | None:
-    """The result of counting layers, which is known."""
+    """Returns the literal that an equation computes from literals when it counts layers; None for others."""
     count = _COUNTING.get(equation.primitive.name)
     if count is None or any(map(is_var, inputs)) or any(atom.aval.shape for atom in inputs):
         return None
@@ -55,13 +54,13 @@ def count_layers(equation: Equation, inputs: Sequence[Any]) -> Any | None:
 
 
 def numbers_of_layers(count: int, type_: Any) -> list[Any]:
-    """0, 1, 2 and so on, as literals of a type."""
+    """Returns 0, 1, 2 and so on, as literals of a type."""
     build: Any = core.Literal
     return [build(np.asarray(layer, type_.dtype), type_) for layer in range(count)]
 
 
 class StackValues:
-    """What the variables of the old step are in the new one, whose equations are appended in order."""
+    """The variables of the old step in the new one, whose equations are appended in order."""
 
     def __init__(self) -> None:
         self.layers: dict[Var, list[Any]] = {}
@@ -76,14 +75,14 @@ class StackValues:
         self.whole.update(zip(equation.outvars, outputs, strict=True))
 
     def combine(self, operation: core.Primitive, layers: Sequence[Any], like: Equation) -> Any:
-        """Puts the layers together, two by two from the first."""
+        """Combines the layers, two by two from the first."""
         total = layers[0]
         for layer in layers[1:]:
             (total,) = self.call(lambda left, right: [operation.bind(left, right)], [total, layer], like)
         return total
 
     def joined(self, atom: Any, like: Equation | None = None) -> Any:
-        """The whole value."""
+        """Returns the whole value."""
         if not is_var(atom):
             return atom
         if atom not in self.whole:
@@ -91,7 +90,7 @@ class StackValues:
         return self.whole[atom]
 
     def in_layers(self, atom: Any, like: Equation | None = None) -> list[Any]:
-        """The value of every layer."""
+        """Returns the value of every layer."""
         if atom not in self.layers:
             whole = self.joined(atom)
             self.layers[atom] = [
@@ -101,18 +100,18 @@ class StackValues:
         return self.layers[atom]
 
     def zeros(self, type_: Any) -> Any:
-        """A layer of zeros."""
+        """Returns a layer of zeros."""
         (found,) = self.call(lambda: [lax.full(type_.shape, 0, type_.dtype)], [], None)
         if is_var(found):
             self._zeros.add(found)
         return found
 
     def is_zero(self, atom: Any) -> bool:
-        """Whether a value was made by `zeros`."""
+        """Returns true for a value that `zeros` made."""
         return is_var(atom) and atom in self._zeros
 
     def call(self, function: Callable[..., Any], inputs: Sequence[Any], like: Equation | None) -> list[Any]:
-        """Appends the equations of a small function, as if they were of an equation."""
+        """Appends the equations of a small function, with the source of another equation."""
         equations, results = splice(function, inputs)
         if like is not None:
             equations = [equation.replace(source_info=like.source_info) for equation in equations]
@@ -121,7 +120,7 @@ class StackValues:
 
 
 def layer_type(var: Var) -> Any:
-    """The type of one layer of a stack."""
+    """Returns the type of one layer of a stack."""
     return var.aval.update(shape=var.aval.shape[1:])
 
 

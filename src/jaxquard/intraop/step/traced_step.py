@@ -15,7 +15,7 @@ from jaxquard._jax_compat import without_mesh
 from jaxquard.intraop.step.find_state import StatePairs, changed_dtype, pair_state
 from jaxquard.intraop.step.open_calls import open_calls
 from jaxquard.intraop.step.open_scans import FlatStep, open_scans
-from jaxquard.intraop.step.parts import Part, names_of_parts, pair_parts, whole_leaves
+from jaxquard.intraop.step.parts import LeafPart, names_of_parts, pair_parts, whole_leaves
 from jaxquard.intraop.step.update_distance import UpdateDistances
 from jaxquard.ir.jaxpr_tools import Jaxpr, with_constants_as_inputs
 
@@ -29,20 +29,20 @@ class TracedStep:
         constants: values of those last inputs.
         arg_names: of every flat argument, as a user would write it: `argument 0['params']['w']`.
         arg_types: of every flat argument.
-        inputs: which argument, or part of one, each input of the jaxpr is.
-        outputs: which result, or part of one, each output is.
+        inputs: the argument, or part of one, that each input of the jaxpr is.
+        outputs: the result, or part of one, that each output is.
         input_names: of every input.
         result_of_input: for each input, the output that replaces it in the next step; None for data.
-        in_tree, out_tree: how the flat arguments and results are put together.
-        notes: what a user should know about its state.
+        in_tree, out_tree: the pytree structures of the arguments and of the result.
+        notes: remarks to the user about its state.
     """
 
     jaxpr: Jaxpr
     constants: tuple[Any, ...] = field(repr=False, compare=False)
     arg_names: tuple[str, ...]
     arg_types: tuple[jax.ShapeDtypeStruct, ...] = field(repr=False)
-    inputs: tuple[Part, ...] = field(repr=False)
-    outputs: tuple[Part, ...] = field(repr=False)
+    inputs: tuple[LeafPart, ...] = field(repr=False)
+    outputs: tuple[LeafPart, ...] = field(repr=False)
     input_names: tuple[str, ...]
     result_of_input: tuple[int | None, ...]
     in_tree: Any = field(repr=False, compare=False)
@@ -51,12 +51,12 @@ class TracedStep:
 
     @property
     def num_args(self) -> int:
-        """Inputs that are arguments or parts of them."""
+        """The number of inputs that are arguments or parts of them."""
         return len(self.inputs)
 
 
 def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
-    """Traces a step for arguments of these types; what the step itself raises goes to the user as it is."""
+    """Traces a step for arguments of these types; an error of the step itself is raised unchanged."""
     types = jax.tree.map(type_of, tuple(args))
     closed, results = trace_jaxpr(step, types)
     arg_types, in_tree = jax.tree.flatten(types)
@@ -86,7 +86,7 @@ def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
 
 
 def trace_jaxpr(step: Callable[..., Any], types: Sequence[Any]) -> tuple[Any, Any]:
-    """The jaxpr of a step, and the types of its results.
+    """Returns the jaxpr of a step, and the types of its results.
 
     They are the same inside and outside of `jax.set_mesh`, unless the step itself asks for that mesh.
     """
@@ -101,7 +101,7 @@ def trace_jaxpr(step: Callable[..., Any], types: Sequence[Any]) -> tuple[Any, An
 
 
 def type_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and whether it is weakly typed: how an array is placed must not change the step.
+    """Returns the shape, dtype and weak type of a leaf: the placement of an array must not change the step.
 
     A Python number is weakly typed, as in `jax.jit`, and so is `jnp.array(0.1)`: it takes the dtype of what it meets.
     """
@@ -112,26 +112,26 @@ def type_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _in_jax(dtype: Any) -> Any:
-    """What an array of it has when it comes: shapes of NumPy arrays may have 64 bits where JAX has 32."""
+    """Returns the dtype that JAX gives to an array: types of NumPy arrays may have 64 bits where JAX has 32."""
     is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
     return dtype if is_key else jax.dtypes.canonicalize_dtype(dtype)
 
 
 def is_weak(leaf: Any) -> bool:
-    """Whether a leaf takes the dtype of what it meets; random keys have no such property."""
+    """Returns true for a weakly typed leaf; random keys have no such property."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return getattr(leaf, "weak_type", False)
     return isinstance(leaf, bool | int | float | complex) and jax.typeof(leaf).weak_type
 
 
 def argument_names(args: Sequence[Any]) -> list[str]:
-    """The names of the leaves of arguments: `argument 0['params']['w']`."""
+    """Returns the names of the leaves of arguments: `argument 0['params']['w']`."""
     paths, _ = jax.tree.flatten_with_path(tuple(args))
     return [f"argument {path[0].idx}{jax.tree_util.keystr(tuple(path[1:]))}" for path, _ in paths]
 
 
 def argument_number(name: str) -> int:
-    """Of which argument a leaf is, by its name."""
+    """Returns the number of the argument of a leaf, by its name."""
     found = re.match(r"argument (\d+)", name)
     assert found is not None, name
     return int(found[1])
@@ -149,19 +149,19 @@ def _state_notes(
     arg_types: Sequence[Any],
     result_types: Sequence[Any],
 ) -> tuple[str, ...]:
-    """What to say where an argument is not state that may have been meant to be."""
+    """Returns a remark on an argument that may have been meant to be state, and is not."""
     if changed is not None:
         name, before, after = names[changed[0]], arg_types[changed[0]].dtype, result_types[changed[1]].dtype
         return (
             f"{name} is {before.name} and comes back as {after.name}, so its argument is taken for data, not for "
-            "state: it is not donated, and is not kept in parts. Cast it back before you return it.",
+            "state: it is not donated, and ZeRO does not shard it. Cast it back before you return it.",
         )
     if state.unclear:
         numbers = [argument_number(names[leaf]) for leaf in state.unclear]
         taken = [number for number, leaf in zip(numbers, state.unclear, strict=True) if state.results[leaf] is not None]
         were = f"argument {taken[0]} is" if len(taken) == 1 else f"arguments {_listed(taken)} are"
         return (
-            f"arguments {_listed(numbers)} have the same form, and nothing tells which of them the step returns anew: "
+            f"arguments {_listed(numbers)} have the same form, and nothing shows which of them the step returns anew: "
             f"{were} taken for state, and donated. If that is wrong, give them different forms, say one in a dict or a "
             "tuple.",
         )

@@ -1,9 +1,9 @@
-"""How near a result of a step is to an argument that it may be the next value of.
+"""The distance between an argument of a step and a result that may be its next value, in operations.
 
     params - 0.1 * grads           one step from params; the gradients come out of products
     0.9 * teacher + 0.1 * student  two steps from the teacher, and more from the student's old value
 
-Two arguments may have the same form, and so may two results. Which belongs to which is in what the step computes:
+Two arguments may have the same form, and so may two results. What the step computes shows which belongs to which:
 a new value is the old one with something added, element by element, or what a loop carries, or one of both by a
 condition.
 """
@@ -18,7 +18,7 @@ from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, definitions, is_var, sub_jaxprs
 from jaxquard.ir.operations import ELEMENTWISE, PASSING
 
-# These give on what they are given: no operation.
+# These pass on their inputs: no operation.
 _PASSING = PASSING | {"name"}
 _COPYING = frozenset({"copy", "copy_p", "stop_gradient"})
 
@@ -27,18 +27,18 @@ class UpdateDistances:
     """Counts the operations between results and arguments of a step, or of a call in it."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
-        """For a jaxpr whose inputs begin with the flat arguments."""
+        """Takes a jaxpr whose inputs begin with the flat arguments."""
         self._jaxpr = jaxpr
         self._places = {var: place for place, var in enumerate(jaxpr.invars)}
         self._inputs: dict[int, dict[int, int]] = {}
         self._bodies: dict[int, list[UpdateDistances]] = {}
 
     def between(self, arg: int, result: int) -> int | None:
-        """Operations from a flat argument to a flat result, each element from that in its place; None if none lead."""
+        """Returns the operations from a flat argument to a flat result, element by element; None if none lead."""
         return self._leading_to(result).get(arg)
 
     def _leading_to(self, result: int) -> dict[int, int]:
-        """The flat arguments that lead to a flat result, and by how many operations."""
+        """Returns the flat arguments that lead to a flat result, with the number of operations."""
         if result not in self._inputs:
             found = self._find(self._jaxpr.outvars[result])
             self._inputs[result] = {self._places[var]: count for var, count in found.items() if var in self._places}
@@ -49,7 +49,7 @@ class UpdateDistances:
         return definitions(self._jaxpr.eqns)
 
     def _find(self, result: Any) -> dict[Var, int]:
-        """All that leads to a result so, with the least number of operations."""
+        """Returns all variables that lead to a result so, with the smallest number of operations."""
         found: dict[Var, int] = {}
         order = itertools.count()
         reached = [(0, next(order), result)] if is_var(result) else []
@@ -67,7 +67,7 @@ class UpdateDistances:
         return found
 
     def _sources(self, position: int, output: Var) -> Iterator[tuple[Any, int]]:
-        """The inputs of which an output has an element from each element, and by how many operations."""
+        """Yields the inputs of which an output has an element in each element, with the number of operations."""
         equation = self._jaxpr.eqns[position]
         place = equation.outvars.index(output)
         if equation.primitive.name not in ("cond", "jit", "pjit"):
@@ -85,7 +85,7 @@ class UpdateDistances:
 
 
 def _kept(equation: Equation, place: int) -> list[Any]:
-    """What an operation has an element of in each element of an output."""
+    """Returns the inputs of which each element of an output has an element."""
     name, atoms = equation.primitive.name, equation.invars
     if name in ELEMENTWISE:
         return atoms

@@ -1,4 +1,4 @@
-"""How the dims of an equation's outputs depend on those of its inputs (CFP, section 3.2, Table 1).
+"""Finds the dependences of an equation's output dims on its input dims (CFP, section 3.2, Table 1).
 
 The rules are in `rules`, by primitive name. An equation without one is taken as not partitionable:
 every output depends on every input, and nothing is linked. So is one on anything but arrays (a
@@ -30,7 +30,7 @@ Reached = dict[int, Links]
 
 
 def relate_body(jaxpr: Jaxpr, relate: Callable[[Equation], Relation]) -> Relation:
-    """The relation of a jaxpr's outputs to its inputs, given that of an equation."""
+    """Returns the relation of a jaxpr's outputs to its inputs, given that of an equation."""
     reached: dict[Var, Reached] = {
         var: {position: identity(var.aval.shape)} for position, var in enumerate(jaxpr.invars)
     }
@@ -56,13 +56,13 @@ def _reach(row: Row, sources: Sequence[Reached]) -> Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependences:
-    """How the outputs of an equation depend on its inputs.
+    """The dependences of an equation's outputs on its inputs.
 
     Attributes:
         links: `links[output][input]`, in order of the output's dims. An input without a link for an
-            output dim must be whole on each device if that dim is cut.
-        reads: `reads[output][input]`, whether the output depends on the input at all.
-        is_known: whether the equation's primitive has a rule. If not, nothing is linked.
+            output dim must be whole on each device if that dim is sharded.
+        reads: `reads[output][input]`, True if the output depends on the input at all.
+        is_known: True if the equation's primitive has a rule. If not, nothing is linked.
         unknown_primitives: names of primitives without a rule, here and in bodies, sorted.
     """
 
@@ -74,7 +74,7 @@ class Dependences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelatedBody:
-    """What is known of a body: its relation, and the primitives in it that have no rule."""
+    """The relation of a body, and the primitives in it that have no rule."""
 
     relation: Relation
     unknown_primitives: frozenset[str]
@@ -85,7 +85,7 @@ Memo = dict[Any, RelatedBody]
 
 
 def dependences(equation: Equation, memo: Memo | None = None) -> Dependences:
-    """The links of each output of an equation with each of its inputs.
+    """Returns the links of each output of an equation with each of its inputs.
 
     Args:
         equation: an equation of a jaxpr.
@@ -112,7 +112,7 @@ def _has_arrays_alone(equation: Equation) -> bool:
 def _relate(equation: Equation, memo: Memo) -> tuple[Relation, frozenset[str]]:
     name = equation.primitive.name
     if not equation.outvars and _has_arrays_alone(equation):
-        return (), frozenset()  # It only tells (`jax.debug.print`); nothing follows from it.
+        return (), frozenset()  # It only reports (`jax.debug.print`); nothing follows from it.
     if not _is_known(equation):
         return _opaque(len(equation.outvars), len(equation.invars)), frozenset({name})
     if name in RULES:

@@ -1,4 +1,4 @@
-"""A link says that an output dim and an input dim can be cut together: Table 1 in the form that equation (2) tests.
+"""Links of dims that can be sharded together: CFP's Table 1 in the form that equation (2) tests.
 
 CFP writes a dependence as an affine map of indices and then asks, by equation (2), whether it keeps
 blocks in place: `b = floor(a / d) * d + k` with `0 <= k < d`, and `A / d` a multiple of the number of
@@ -19,8 +19,8 @@ Two dependences that follow each other compose (`compose`), two that exist side 
 (`merge`). Both keep to the greatest common divisor of the chunks, since a link for n chunks is one
 for every divisor of n.
 
-What is stated holds with every other input whole, or cut by its own link to the same output dim. An
-input without a link for an output dim must be whole on each device (`*`).
+A link holds with every other input replicated, or sharded by its own link to the same output dim. An
+input without a link for an output dim must be replicated (`*`).
 """
 
 from collections.abc import Iterable
@@ -29,10 +29,10 @@ from math import gcd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """An output dim and an input dim that can be cut together.
+class DimLink:
+    """An output dim and an input dim that can be sharded together.
 
-    Cut into `num_chunks` equal runs, run q of the output dim depends only on run q of the input dim. It
+    Split into `num_chunks` equal runs, run q of the output dim depends only on run q of the input dim. It
     then also holds for every divisor of `num_chunks`, which is at least 2.
     """
 
@@ -44,7 +44,7 @@ class Link:
         return f"{self.out_dim}<-{self.in_dim}/{self.num_chunks}"
 
 
-Links = tuple[Link, ...]
+Links = tuple[DimLink, ...]
 """The links of an output with an input: in order of the output's dims, at most one for each."""
 
 Dependence = Links | None
@@ -52,9 +52,9 @@ Dependence = Links | None
 
 
 def links_of(candidates: Iterable[tuple[int, int, int]]) -> Links:
-    """Links from (output dim, input dim, number of chunks), less those that cannot be cut."""
+    """Links from (output dim, input dim, number of chunks), less those that cannot be sharded."""
     return tuple(
-        Link(out_dim=out_dim, in_dim=in_dim, num_chunks=num_chunks)
+        DimLink(out_dim=out_dim, in_dim=in_dim, num_chunks=num_chunks)
         for out_dim, in_dim, num_chunks in sorted(candidates)
         if num_chunks > 1
     )
@@ -65,9 +65,9 @@ def identity(shape: tuple[int, ...]) -> Links:
     return links_of((dim, dim, size) for dim, size in enumerate(shape))
 
 
-def can_cut(link: Link, num_parts: int) -> bool:
-    """Equation (2): whether both dims of a link can be cut into `num_parts` that belong together."""
-    return link.num_chunks % num_parts == 0
+def can_partition(link: DimLink, num_shards: int) -> bool:
+    """Tests equation (2): both dims of a link can be split into `num_shards` shards that correspond."""
+    return link.num_chunks % num_shards == 0
 
 
 def compose(first: Dependence, second: Dependence) -> Dependence:
@@ -83,7 +83,7 @@ def compose(first: Dependence, second: Dependence) -> Dependence:
 
 
 def merge(one: Dependence, other: Dependence) -> Dependence:
-    """What holds if an output depends on an input in both of these ways."""
+    """Returns the dependence of an output that depends on an input in both of these ways."""
     if one is None or other is None:
         return other if one is None else one
     found = {link.out_dim: link for link in other}

@@ -38,17 +38,17 @@ def compose_relations(first: Relation, second: Relation, *, num_inputs: int) -> 
 
 
 def merge_rows(one: Row, other: Row) -> Row:
-    """What holds if an output depends on the inputs in both of these ways."""
+    """Returns the dependences of an output that depends on the inputs in both of these ways."""
     return tuple(merge(left, right) for left, right in zip(one, other, strict=True))
 
 
 def merge_relations(one: Relation, other: Relation) -> Relation:
-    """What holds if the outputs depend on the inputs in both of these ways."""
+    """Returns the dependences of outputs that depend on the inputs in both of these ways."""
     return tuple(merge_rows(left, right) for left, right in zip(one, other, strict=True))
 
 
 def repeated(step: Relation, shapes: Sequence[tuple[int, ...]]) -> Relation:
-    """What holds after any number of steps, none included: a fixpoint, found from above.
+    """Returns the relation after any number of steps, none included: a fixpoint, found from above.
 
     Each round only drops links, lowers chunks or adds reads, so that it ends.
     """

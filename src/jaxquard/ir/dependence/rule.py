@@ -1,4 +1,4 @@
-"""What a rule is: a function from an equation to its relation.
+"""Rules: functions from an equation to its relation.
 
 A rule may rely on the equation's inputs and outputs being arrays (PRNG keys count as such). A rule of
 an operation with a body is given a function that relates the body's outputs to its inputs.

@@ -1,20 +1,16 @@
-"""All rules, by primitive name. What is in neither table is treated as not partitionable."""
+"""All rules, by primitive name. A primitive in neither table is treated as not partitionable."""
 
 from jaxquard.ir.dependence.rule import BodyRule, Rule
 from jaxquard.ir.dependence.rules import (
     along_dim,
-    branches,
-    calls,
     contractions,
+    control_flow,
     elementwise,
     indexing,
-    linear_algebra,
-    loops,
     randomness,
     reductions,
     shapes,
     slices,
-    windows,
 )
 
 RULES: dict[str, Rule] = (
@@ -24,10 +20,8 @@ RULES: dict[str, Rule] = (
     | contractions.RULES  # products and convolutions
     | slices.RULES  # parts of an array, and arrays from parts
     | indexing.RULES  # gather and scatter
-    | along_dim.RULES  # along one dim, independently for the others
-    | windows.RULES  # sliding windows
+    | along_dim.RULES  # along some dims, independently for the others
     | randomness.RULES  # keys and random bits
-    | linear_algebra.RULES  # factorisations of the last dims
 )
 
-BODY_RULES: dict[str, BodyRule] = calls.RULES | branches.RULES | loops.RULES
+BODY_RULES: dict[str, BodyRule] = control_flow.RULES  # calls, cond, while, scan

@@ -136,7 +136,7 @@ class MeasuredPricer:
 
     @property
     def time_breakdown(self) -> TimeBreakdown:
-        """Where the time of all calls so far went."""
+        """The time of all calls so far, by activity."""
         return self._meter.time_breakdown
 
     def price(self, program: ShardedProgram) -> Price:

@@ -28,8 +28,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from jaxquard.errors import MeshError
-from jaxquard.ir.check_program import check_program
 from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.checkpoint.array_store import InProcessStore
@@ -37,7 +35,7 @@ from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.in_process.pace import Pace
 from jaxquard.runtime.program.actor import Actor, halt
 from jaxquard.runtime.program.compile_calls import Executable, Site, compile_calls
-from jaxquard.runtime.program.link_program import ActorList, link_program
+from jaxquard.runtime.program.link_program import ActorList, check_for_actors, link_program
 from jaxquard.runtime.program.list_run import JointRun, ListRun
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results, find_sources, take_donated
 from jaxquard.runtime.program.timings import ActorClock, make_timeline
@@ -127,9 +125,7 @@ class InProcessEngine:
             ProgramError: if the program breaks a rule of the instruction list.
             MeshError: if it is for another number of actors.
         """
-        if len(program.actors) != len(self.actors):
-            raise MeshError(f"the program is for {len(program.actors)} actors, but the mesh has {len(self.actors)}.")
-        check_program(program)
+        check_for_actors(program, num_actors=len(self.actors))
         executables = compile_calls(program, self._sites, on_progress=on_progress)
         executables = {key: self._guard(key[1], executable) for key, executable in executables.items()}
         return LoadedProgram(

@@ -17,9 +17,11 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from jaxquard.errors import MeshError
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import Free, Program, Recv, Run, Send
-from jaxquard.ir.program_order import find_waits, order_program
+from jaxquard.ir.program.check import check_program
+from jaxquard.ir.program.order import find_waits, order_program
 from jaxquard.runtime.program.compile_calls import Executable, Site
 from jaxquard.runtime.program.slot_uses import find_slot_uses, may_share
 from jaxquard.runtime.transfer import TransferFn, choose_transfer, place, sharding_on
@@ -63,6 +65,18 @@ class ActorList:
     outputs: tuple[LinkedOutput, ...]
     sources: tuple[int, ...]
     targets: tuple[int, ...]
+
+
+def check_for_actors(program: Program, *, num_actors: int) -> None:
+    """Checks a program before it is loaded.
+
+    Raises:
+        MeshError: if it is for another number of actors.
+        ProgramError: if it breaks a rule of the instruction list.
+    """
+    if len(program.actors) != num_actors:
+        raise MeshError(f"the program is for {len(program.actors)} actors, but the mesh has {num_actors}.")
+    check_program(program)
 
 
 def link_program(

@@ -24,7 +24,7 @@ import jax
 from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import ActorProgram, Program, Run, Send
-from jaxquard.ir.program_order import find_waits
+from jaxquard.ir.program.order import find_waits
 from jaxquard.ir.timeline import Span, Timeline, Track
 
 

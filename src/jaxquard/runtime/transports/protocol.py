@@ -46,7 +46,7 @@ class Channel:
     Attributes:
         messages: for each message the types of its arrays, as the target holds them; the source gives
             them this sharding, on its own mesh, before it sends them.
-        orders: for each message its place in the program's global order (`ir.program_order`): increasing
+        orders: for each message its place in the program's global order (`ir.program.order`): increasing
             in a channel, unique in a program.
         may_donate: for each message, whether the source may donate its buffers afterwards, and so
             must know when the peer has them.

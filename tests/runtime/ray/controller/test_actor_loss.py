@@ -1,42 +1,33 @@
-"""The post-mortem of a process, read on its host, and the error that comes of it."""
+"""The post-mortem of a process, read on its host."""
 
 import os
 import signal
 
 import pytest
 
-from jaxquard.errors import ActorFailed
 from jaxquard.runtime.ray.cluster.hosts import is_this_host, list_hosts
 from jaxquard.runtime.ray.controller.actor_loss import PostMortem, post_mortem
 from jaxquard.runtime.ray.messages import WorkerInfo
 from jaxquard.runtime.ray.worker.self_report import ActivityFile, count_oom_kills
-from jaxquard.runtime.step_state import ActorPlace, TaskFailure, make_error
 from tests.runtime.ray.cluster_hosts import joined
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
 
 # For hosts that do answer: long, as a worker may have to be started for it.
 LIMIT_S = 60
 
 
-@pytest.mark.parametrize(
-    ("activity", "doing"),
-    [
-        ("0F3", "running 0F3"),
-        ("loss 2", "running loss 2"),
-        ("waiting for message 3 from actor 0", "waiting for message 3 from actor 0"),
-        ("idle", "idle"),
-        ("unknown", "doing something unknown"),
-    ],
-)
-def test_the_error_says_what_the_process_was_doing(activity, doing):
-    place = ActorPlace(host="a (10.0.0.1)", log="the end", is_lost=True)
-    failure = TaskFailure(actor=2, order=-2, task=activity, cause=RuntimeError("has died"), place=place)
-    error = make_error(failure, is_intact=False)
-    assert isinstance(error, ActorFailed)
-    assert str(error) == (
-        f"actor 2 on a (10.0.0.1) has died while {doing}. Its state is lost: call mesh.restart(), and restore a "
-        "checkpoint."
-    )
-    assert (error.task, error.log, error.is_lost) == (activity, "the end", True)
+@pytest.fixture(scope="module", autouse=True)
+def session(cluster):
+    with joined(cluster) as session:
+        yield session
+
+
+@pytest.fixture(params=["this host", "another host"])
+def node_id(request):
+    here, there, _ = sorted((host.host.node_id for host in list_hosts()), key=lambda id_: not is_this_host(id_))
+    return here if request.param == "this host" else there
 
 
 def info_of(node_id, activity_path="/nowhere", log_paths=()):
@@ -45,61 +36,54 @@ def info_of(node_id, activity_path="/nowhere", log_paths=()):
     )
 
 
-class TestOnHosts:
-    pytestmark = pytest.mark.ray
+def read(node_id, *paths):
+    return post_mortem(info_of(node_id, log_paths=tuple(map(str, paths))), timeout_s=LIMIT_S)
 
-    @pytest.fixture(autouse=True, scope="class")
-    def session(self, cluster):
-        pytest.importorskip("ray")
-        with joined(cluster) as session:
-            yield session
 
-    @pytest.fixture(params=["this host", "another host"])
-    def node_id(self, request):
-        here, there, _ = sorted((host.host.node_id for host in list_hosts()), key=lambda id_: not is_this_host(id_))
-        return here if request.param == "this host" else there
+def test_the_end_of_a_long_log(node_id, tmp_path):
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {number}\n" for number in range(100_000)) + "the end é")
+    lines = read(node_id, path).log.splitlines()
+    assert lines == [*(f"line {number}" for number in range(99_981, 100_000)), "the end é"]
 
-    def read(self, node_id, *paths):
-        return post_mortem(info_of(node_id, log_paths=tuple(map(str, paths))), timeout_s=LIMIT_S)
 
-    def test_the_end_of_a_long_log(self, node_id, tmp_path):
-        path = tmp_path / "log"
-        path.write_text("".join(f"line {number}\n" for number in range(100_000)) + "the end é")
-        lines = self.read(node_id, path).log.splitlines()
-        assert lines == [*(f"line {number}" for number in range(99_981, 100_000)), "the end é"]
+def test_a_short_log_without_the_lines_of_ray(node_id, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(":job_id:01\n:actor_name:Worker\nonly\n\n")
+    assert read(node_id, path).log == "only"
 
-    def test_a_short_log_without_the_lines_of_ray(self, node_id, tmp_path):
-        path = tmp_path / "log"
-        path.write_text(":job_id:01\n:actor_name:Worker\nonly\n\n")
-        assert self.read(node_id, path).log == "only"
 
-    def test_a_log_of_one_endless_line(self, node_id, tmp_path):
-        path = tmp_path / "log"
-        path.write_text("x" * 1_000_000)
-        assert set(self.read(node_id, path).log) == {"x"}
+def test_a_log_of_one_endless_line(node_id, tmp_path):
+    path = tmp_path / "log"
+    path.write_text("x" * 1_000_000)
+    assert set(read(node_id, path).log) == {"x"}
 
-    def test_no_files(self, node_id, tmp_path):
-        found = self.read(node_id, tmp_path / "missing")
-        assert (found.activity, found.log) == ("", "")
-        assert found.num_oom_kills >= 0
 
-    def test_the_activity_outlives_its_writer(self, node_id, tmp_path):
-        activity = ActivityFile(str(tmp_path))
-        activity.write("waiting for message 3 from actor 0")
-        activity.write("0F3")
-        kills = count_oom_kills()
-        found = post_mortem(info_of(node_id, activity.path), timeout_s=LIMIT_S)
-        assert found.activity == "0F3"
-        assert found.num_oom_kills >= kills
+def test_no_files(node_id, tmp_path):
+    found = read(node_id, tmp_path / "missing")
+    assert (found.activity, found.log) == ("", "")
+    assert found.num_oom_kills >= 0
 
-    def test_a_host_that_never_was(self):
-        assert post_mortem(info_of("e" * 56), timeout_s=2) == PostMortem()
 
-    def test_a_host_that_does_not_answer(self, cluster):
-        node = next(iter(cluster.worker_nodes))
-        raylet = node.all_processes["raylet"][0].process.pid
-        os.kill(raylet, signal.SIGSTOP)
-        try:
-            assert post_mortem(info_of(node.node_id), timeout_s=1) == PostMortem()
-        finally:
-            os.kill(raylet, signal.SIGCONT)
+def test_the_activity_outlives_its_writer(node_id, tmp_path):
+    activity = ActivityFile(str(tmp_path))
+    activity.write("waiting for message 3 from actor 0")
+    activity.write("0F3")
+    kills = count_oom_kills()
+    found = post_mortem(info_of(node_id, activity.path), timeout_s=LIMIT_S)
+    assert found.activity == "0F3"
+    assert found.num_oom_kills >= kills
+
+
+def test_a_host_that_never_was():
+    assert post_mortem(info_of("e" * 56), timeout_s=2) == PostMortem()
+
+
+def test_a_host_that_does_not_answer(cluster):
+    node = next(iter(cluster.worker_nodes))
+    raylet = node.all_processes["raylet"][0].process.pid
+    os.kill(raylet, signal.SIGSTOP)
+    try:
+        assert post_mortem(info_of(node.node_id), timeout_s=1) == PostMortem()
+    finally:
+        os.kill(raylet, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""What counts as silence, without any process."""
+"""Missing heartbeats, without any process."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,8 @@ from jaxquard.runtime.ray.controller.monitor import Monitor, _Pulse
 from jaxquard.runtime.ray.controller.worker_group import WorkerProcess
 
 
-def test_a_process_that_starts_may_be_silent():
-    """The machine is slow: it takes longer to come up than it may be silent later."""
+def test_a_process_that_starts_needs_no_heartbeat():
+    """The machine is slow: it takes longer to come up than the heartbeat timeout."""
     lost = []
     monitor = Monitor(
         SimpleNamespace(), timeout_s=3.0, on_lost=lambda worker, how: lost.append(how), on_tick=lambda: None

@@ -38,8 +38,9 @@ def test_a_pipeline_gives_what_a_plain_loop_gives(processes):
             np.testing.assert_allclose(found[result], expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_64_megabytes_to_and_fro(processes, record_property):
-    """Notes the bandwidth: from the dispatch of the send to the arrival, by the one clock of both processes."""
+    """Measures the bandwidth: from the dispatch of the send to the arrival, by the one clock of both processes."""
     type_ = ArrayType(dtype="float32", shape=(16 * 2**20,))
     program = Program(
         calls=(),

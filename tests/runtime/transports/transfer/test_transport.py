@@ -1,4 +1,4 @@
-"""What the transfer transport alone promises: it outlives a lost peer, and its memory is bounded and freed."""
+"""The promises of the transfer transport alone: it outlives a lost peer, and its memory is bounded and freed."""
 
 import time
 

@@ -15,6 +15,7 @@ from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
 from jaxquard.intraop.plan.sharding_plan import make_mesh
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import Failure, OnProgress, Price, Provenance, ShardedProgram
 
@@ -37,11 +38,11 @@ def measure_depth(spec: CellSpec) -> Depth:
     # Once more: the first time, JAX and Python fill their caches.
     analyse_step(traced, axes=axes_of(spec))
     laps_s.append(time.perf_counter())
-    prices = price_segments(analysis, pricer=_MadeUpPricer())
+    prices = price_segments(StepPrograms(analysis), pricer=_MadeUpPricer())
     start_s = time.perf_counter()
-    chain = make_chain(analysis, prices)
+    chain = make_chain(prices)
     best = search_chain(chain, memory_limit_bytes=None).best
-    choose_finalists(analysis, prices, chain, best, memory_limit_bytes=None, count=spec.num_finalists)
+    choose_finalists(prices, chain, best, memory_limit_bytes=None, count=spec.num_finalists)
     return Depth(
         model=spec.model,
         num_layers=spec.num_layers,

@@ -11,7 +11,7 @@ from jaxquard.evaluate.cfp.run.sum_price import SumPrice, SumPricer
 from jaxquard.intraop.plan.search_plans import SUM_SLACK
 from jaxquard.intraop.plan.segment_prices import StepPrices
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.shardings.baselines import Baseline
+from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.layouts import Assignment
 
 
@@ -22,7 +22,7 @@ def layer_strategies(
     bases: Sequence[Assignment],
     count: int | None,
     limit_bytes: int | None,
-) -> list[Baseline]:
+) -> list[CandidatePlan]:
     """Plans for the strategies of every kind of segment of more than one block, the fastest by equation (8) first.
 
     Args:
@@ -33,12 +33,12 @@ def layer_strategies(
     summed = SumPricer(analysis, prices)
     most_bytes = float("inf") if limit_bytes is None else SUM_SLACK * limit_bytes
     base = _base(analysis, prices, bases, summed)
-    found: dict[tuple[tuple[str, ...], ...], tuple[SumPrice, Baseline]] = {}
+    found: dict[tuple[tuple[str, ...], ...], tuple[SumPrice, CandidatePlan]] = {}
     for name, assignment in _variants(analysis, prices, base):
         price = summed.price(assignment)
         if price is not None and price.time_s != float("inf") and price.size_bytes <= most_bytes:
             key = tuple(assignment[block.number] for block in analysis.blocks)
-            found.setdefault(key, (price, Baseline(name=name, assignment=assignment)))
+            found.setdefault(key, (price, CandidatePlan(name=name, assignment=assignment)))
     ordered = sorted(found.values(), key=lambda pair: pair[0].time_s)
     return _pick(analysis, [plan for _, plan in ordered], count)
 
@@ -72,7 +72,7 @@ def _base(
     return first
 
 
-def _pick(analysis: Analysis, plans: Sequence[Baseline], count: int | None) -> list[Baseline]:
+def _pick(analysis: Analysis, plans: Sequence[CandidatePlan], count: int | None) -> list[CandidatePlan]:
     """As many, in their order: a third are the first, a third those of minimum volume, the rest evenly spread."""
     if count is None or count >= len(plans):
         return list(plans)

@@ -22,7 +22,8 @@ from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
 from jaxquard.intraop.plan.sharding_plan import make_mesh
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
-from jaxquard.intraop.shardings.baselines import Baseline, baselines
+from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
+from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import Var, is_var
@@ -110,7 +111,9 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
     outer = next(iter(axes)) if len(axes) > 1 else None
     known = _Known(on_part)
     with MeasuredPricer(mesh, cache=cache) as pricer:
-        prices = price_segments(analysis, pricer=pricer, batch_axis=outer, on_progress=known.part("pricing segments"))
+        prices = price_segments(
+            StepPrograms(analysis), pricer=pricer, batch_axis=outer, on_progress=known.part("pricing segments")
+        )
         breakdown = pricer.time_breakdown
         seconds = replace(
             seconds,
@@ -120,14 +123,15 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
             profiled=breakdown.running_s,
         )
         num_known = known.num_cached
-        limit_bytes = _limit_bytes(spec, analysis, prices, pricer)
-        found = _search(spec, analysis, prices, pricer, limit_bytes, known)
+        limit_bytes = _limit_bytes(spec, prices, pricer)
+        found = _search(spec, prices, pricer, limit_bytes, known)
         composed_s = found.composed_s if isinstance(found, PlanSearch) else 0.0
         seconds = replace(seconds, composed=composed_s, predicted=clock.lap() - composed_s)
         plans = _plans(analysis, prices, found, spec.num_strategies, limit_bytes)
         steps = WholeSteps(mesh, compilers=pricer.compilers)
         on_part("writing whole steps", 0, len(plans), "")
-        programs = {plan.name: write_whole_step(analysis, plan.assignment, storage=plan.storage) for plan in plans}
+        written = prices.programs
+        programs = {plan.name: write_whole_step(written, plan.assignment, storage=plan.storage) for plan in plans}
         steps.compile(programs, on_step=partial(on_part, "compiling whole steps"))
         seconds = replace(seconds, whole_compiled=clock.lap())
         chosen = None if isinstance(found, ShardingError) else found.plans[found.chosen].name
@@ -147,17 +151,16 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
     )
 
 
-def _limit_bytes(spec: CellSpec, analysis: Analysis, prices: StepPrices, pricer: MeasuredPricer) -> int | None:
+def _limit_bytes(spec: CellSpec, prices: StepPrices, pricer: MeasuredPricer) -> int | None:
     """The limit in bytes."""
     if spec.memory_limit_share is None:
         return spec.memory_limit_bytes
-    (whole,) = predict_all(analysis, prices, [baselines(analysis)["data parallel"]], pricer=pricer)
+    (whole,) = predict_all(prices, [baselines(prices.analysis)["data parallel"]], pricer=pricer)
     return int(spec.memory_limit_share * whole.size_bytes)
 
 
 def _search(
     spec: CellSpec,
-    analysis: Analysis,
     prices: StepPrices,
     pricer: MeasuredPricer,
     limit_bytes: int | None,
@@ -165,7 +168,6 @@ def _search(
 ) -> PlanSearch | ShardingError:
     try:
         return search_plans(
-            analysis,
             prices,
             pricer=pricer,
             memory_limit_bytes=limit_bytes,
@@ -182,7 +184,7 @@ def _plans(
     found: PlanSearch | ShardingError,
     num_strategies: int | None,
     limit_bytes: int | None,
-) -> list[Baseline]:
+) -> list[CandidatePlan]:
     """The chosen plan and the baselines; with strategies, all finalists as well."""
     if isinstance(found, ShardingError):
         return list(baselines(analysis).values())

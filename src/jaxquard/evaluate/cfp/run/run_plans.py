@@ -13,12 +13,12 @@ from jaxquard.evaluate.cfp.run.whole_steps import COARSE, COARSE_ROUND, FINE, Ti
 from jaxquard.intraop.plan.search_plans import PlanSearch
 from jaxquard.intraop.plan.segment_prices import StepPrices
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.shardings.baselines import Baseline
+from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.volume import volume_problem
 
 
 def volumes(analysis: Analysis, assignments: Sequence[Mapping[int, Sequence[str]]]) -> list[float]:
-    """For each assignment, what `volume` gives; sums and moves are looked at once for all."""
+    """For each assignment, what `volume` gives; communication is found once for all."""
     choices = [
         list(dict.fromkeys(tuple(assignment[block.number]) for assignment in assignments)) for block in analysis.blocks
     ]
@@ -41,7 +41,7 @@ def run_plans(
     analysis: Analysis,
     prices: StepPrices,
     found: PlanSearch | ShardingError,
-    plans: Sequence[Baseline],
+    plans: Sequence[CandidatePlan],
     *,
     steps: WholeSteps,
     limit_bytes: int | None,
@@ -115,7 +115,7 @@ def _with_split(run: PlanRun, share: float | None) -> PlanRun:
 
 
 def _predicted_runs(
-    analysis: Analysis, prices: StepPrices, found: PlanSearch | ShardingError, plans: Sequence[Baseline]
+    analysis: Analysis, prices: StepPrices, found: PlanSearch | ShardingError, plans: Sequence[CandidatePlan]
 ) -> list[PlanRun]:
     """Returns runs of plans with what is known before they run whole."""
     predictions = {} if isinstance(found, ShardingError) else {one.name: one for one in found.predictions}
@@ -145,7 +145,7 @@ def _predicted_runs(
     return runs
 
 
-def _roles(found: PlanSearch | ShardingError, plans: Sequence[Baseline]) -> Mapping[str, Role]:
+def _roles(found: PlanSearch | ShardingError, plans: Sequence[CandidatePlan]) -> Mapping[str, Role]:
     """Of finalists and baselines; all others are strategies."""
     if isinstance(found, ShardingError):
         return {plan.name: Role.BASELINE for plan in plans}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.strategies import block_choices
-from jaxquard.intraop.step.phases import Phase
+from jaxquard.intraop.step.phases import EquationPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class SumPricer:
 
     def __init__(self, analysis: Analysis, prices: StepPrices) -> None:
         self._analysis = analysis
-        self._chain = make_chain(analysis, prices)
+        self._chain = make_chain(prices)
         self._places = {
             kind: {strategy: place for place, strategy in enumerate(found.strategies)}
             for kind, found in prices.kinds.items()
@@ -60,16 +60,16 @@ def equation_7(analysis: Analysis, *, batch_axis: str | None) -> int:
 def _dependences(analysis: Analysis) -> Iterator[tuple[int, int]]:
     """For each activation that goes to a later segment, the block that makes it and the first there that takes it."""
     graph, segment_of = analysis.graph, analysis.segment_of_block()
-    for var in analysis.travellers:
+    for var in analysis.boundary_values:
         position = graph.definitions[var]
-        if graph.phases[position] is not Phase.FORWARD:
+        if graph.phases[position] is not EquationPhase.FORWARD:
             continue
         maker = analysis.owners[position]
         takers: dict[int, int] = {}
         for user in graph.users.get(var, ()):
             block = analysis.owners[user]
             segment = segment_of[block]
-            if graph.phases[user] is Phase.FORWARD and segment > segment_of[maker]:
+            if graph.phases[user] is EquationPhase.FORWARD and segment > segment_of[maker]:
                 takers[segment] = min(block, takers.get(segment, block))
         for taker in takers.values():
             yield maker, taker

@@ -51,7 +51,7 @@ def _convolution(equation: Equation) -> Relation:
     """Batch with batch, output features with those of the kernel.
 
     With feature groups, output features and input features keep in step group by group; with batch
-    groups, output features and the batch do. Then the kernel is cut by groups as well, so that a
+    groups, output features and the batch do. Then the kernel is split by groups as well, so that a
     piece is itself such a convolution.
     """
     params = equation.params

@@ -33,19 +33,26 @@ def one_to_one(equation: Equation) -> Relation:
 
 
 _ONE_INPUT = """
-    abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj convert_element_type copy copy_p
-    cos cosh digamma erf erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic
-    name neg not one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square stage
-    stop_gradient tan tanh
+    abs acos acosh asin asinh atan atanh cbrt ceil clz conj convert_element_type copy copy_p cos cosh digamma erf
+    erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic neg not one_minus_square
+    population_count real reduce_precision round rsqrt sign sin sinh sqrt square stop_gradient tan tanh
 """
 _MORE_INPUTS = """
-    add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt lt_to max min mul
-    mulhi ne nextafter or polygamma pow regularized_incomplete_beta rem select_n shift_left shift_right_arithmetic
-    shift_right_logical sub xor zeta
+    add add_any and atan2 clamp complex div eq eq_to ge gt le le_to lt lt_to max min mul mulhi ne nextafter or pow rem
+    select_n shift_left shift_right_arithmetic shift_right_logical sub xor
 """
-_PLACEMENT = "layout_constraint pvary reshard sharding_constraint"
+# Series and iterations: many operations for each element.
+_SPECIAL_FUNCTIONS = """
+    bessel_i0e bessel_i1e igamma igamma_grad_a igammac polygamma regularized_incomplete_beta zeta
+"""
+_IDENTITIES = "layout_constraint name pvary reshard sharding_constraint stage"
 _ONE_TO_ONE = "device_put optimization_barrier"
 
-RULES: dict[str, Rule] = for_each(f"{_ONE_INPUT} {_MORE_INPUTS} {_PLACEMENT}", elementwise) | for_each(
-    _ONE_TO_ONE, one_to_one
+ELEMENTWISE = frozenset(f"{_ONE_INPUT} {_MORE_INPUTS}".split())
+"""Elementwise operations that do little for each element."""
+
+RULES: dict[str, Rule] = (
+    dict.fromkeys(ELEMENTWISE, elementwise)
+    | for_each(f"{_SPECIAL_FUNCTIONS} {_IDENTITIES}", elementwise)
+    | for_each(_ONE_TO_ONE, one_to_one)
 )

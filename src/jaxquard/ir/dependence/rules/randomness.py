@@ -1,6 +1,6 @@
 """Keys and random bits.
 
-One key gives nothing to cut: the bits that follow from it need it whole, which costs nothing. The dims
+One key gives nothing to shard: the bits that follow from it need it whole, which costs nothing. The dims
 of an array of keys are a batch; but not of keys of the kinds `rbg` and `unsafe_rbg`, where the numbers of all of them
 follow from the first.
 """
@@ -27,7 +27,7 @@ def _batch_of_keys(equation: Equation) -> Relation:
 
 
 def is_each_by_itself(equation: Equation) -> bool:
-    """Whether what follows from a key in an array of keys follows from that one alone."""
+    """Returns True if what follows from a key in an array of keys follows from that one alone."""
     kinds = {str(atom.aval.dtype) for atom in equation.invars if str(atom.aval.dtype).startswith("key<")}
     return equation.primitive.name in _NO_NUMBERS or kinds <= {"key<fry>"}
 
@@ -43,10 +43,10 @@ def _read_whole(equation: Equation) -> Relation:
 _ONE_FOR_ONE = "random_clone random_fold_in random_gamma random_seed threefry2x32"
 _MANY_FOR_ONE = "random_bits random_split random_unwrap random_wrap"
 _NO_NUMBERS = frozenset({"random_clone", "random_wrap", "random_unwrap", "random_seed"})
-_NOTHING_TO_CUT = "empty empty2 iota iota_2x32_shape platform_index rng_bit_generator rng_uniform"
+_NOTHING_TO_SHARD = "empty empty2 iota iota_2x32_shape platform_index rng_bit_generator rng_uniform"
 
 RULES: dict[str, Rule] = (
     for_each(_ONE_FOR_ONE, _one_for_one)
     | for_each(_MANY_FOR_ONE, _batch_of_keys)
-    | for_each(_NOTHING_TO_CUT, _read_whole)
+    | for_each(_NOTHING_TO_SHARD, _read_whole)
 )

@@ -1,6 +1,6 @@
 """Runs work in a thread that the interpreter waits for before it exits.
 
-At exit Python first tells all thread pools to take no more work, then waits for threads, then calls `atexit`
+At exit Python first closes all thread pools to new work, then waits for threads, then calls `atexit`
 functions. Orbax uses such pools, so a write that is under way would fail in between: we have to wait before.
 `threading._register_atexit` is how the pools themselves do it; without it, writes have to be waited for by hand.
 """

@@ -7,10 +7,10 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxquard import _jax_compat
-from jaxquard.errors import ActorFailed, JaxquardError, MeshError
-from jaxquard.ir.check_program import check_program
+from jaxquard.errors import ActorFailed, JaxquardError
 from jaxquard.ir.program import Program, Run
 from jaxquard.runtime.engine import Progress
+from jaxquard.runtime.program.link_program import check_for_actors
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
@@ -53,9 +53,7 @@ class LoadedOnRay:
 
 def prepare_program(program: Program, *, number: int, num_actors: int) -> LoadedOnRay:
     """Checks a program; nobody has it yet."""
-    if len(program.actors) != num_actors:
-        raise MeshError(f"the program is for {len(program.actors)} actors, but the mesh has {num_actors}.")
-    check_program(program)
+    check_for_actors(program, num_actors=num_actors)
     return LoadedOnRay(
         number=number,
         program=program,

@@ -71,17 +71,7 @@ def run_order(
     )
     own = actor.index
     try:
-        inboxes = {
-            source: Inbox(
-                receiver,
-                order.step,
-                source,
-                should_stop=is_stopped,
-                activity=activity,
-                ends={} if order.measure else None,
-            )
-            for source, receiver in loaded.receivers.items()
-        }
+        inboxes = _open_inboxes(order, loaded, activity, is_stopped)
     except TransferStopped:
         # The epoch has ended since its turn came, and the next has its transports already.
         return StepReply(is_complete=False, kept=tuple(value for value in order.inputs if isinstance(value, int)))
@@ -109,6 +99,22 @@ def run_order(
         clock.close()
     unacknowledged.tidy()
     return _reply(order, state, loaded, cells, outputs, clock, inboxes)
+
+
+def _open_inboxes(
+    order: StepOrder, loaded: WorkerProgram, activity: ActivityFile, is_stopped: Callable[[], bool]
+) -> dict[int, Inbox]:
+    return {
+        source: Inbox(
+            receiver,
+            order.step,
+            source,
+            should_stop=is_stopped,
+            activity=activity,
+            ends={} if order.measure else None,
+        )
+        for source, receiver in loaded.receivers.items()
+    }
 
 
 def _reply(

@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxquard.ir.program import Program, Run, Send
-from jaxquard.ir.program_order import order_program
+from jaxquard.ir.program.order import order_program
 from jaxquard.runtime.program.compile_calls import Executable, Site
 from jaxquard.runtime.program.link_program import ActorList, link_actor
 from jaxquard.runtime.program.slot_uses import find_slot_uses

@@ -1,0 +1,377 @@
+"""Gives each operation of a loop's body its stage and phase, by data dependence (JaxPP, 3.2, 3.3).
+
+    c = dot a w ; d = pipeline_yield c ; e = dot d v
+    =>
+    0F: c = dot a w        1F: e = dot c v
+
+Forward: an operation belongs to the first mark that needs it. What no mark needs goes with the
+latest of its operands, and so what depends on the last mark is the last stage. Backward: the twin
+of mark k ends the input gradient of stage k+1; what only weights need is the weight gradient of
+the stage of the latest operand, the backward running from the last stage to the first.
+
+Whether an operation is of the backward is read off JAX's own record of how it came to be
+(`transpose` as the outermost differentiation of its name stack) and passed on to what depends on
+it. Operations that only the backward needs and that cost little (derivatives of activations)
+stay in the backward, so that their operands are kept rather than their results.
+
+Values that every task can make for itself (slices of the batch, keys, masks) get no place.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from jaxquard.errors import ScheduleError
+from jaxquard.ir.jaxpr_tools import (
+    Equation,
+    Jaxpr,
+    Var,
+    close,
+    definitions,
+    is_var,
+    make_jaxpr,
+    rename,
+    substitute,
+    users,
+    variables,
+)
+from jaxquard.ir.open_checkpoints import is_transposed
+from jaxquard.ir.operations import is_light, is_linear_in_first, is_recomputable, is_sum
+from jaxquard.ir.step import Step
+from jaxquard.ir.task import Phase
+from jaxquard.pipeline.loop import Loop, Place, ReduceOp, loop_p
+from jaxquard.pipeline.marks import MarkRole, mark_p
+
+
+def assign_stages(step: Step) -> Step:
+    """Assigns the operations of every loop, and takes the marks out."""
+    equations = [_assign_loop(equation) if equation.primitive is loop_p else equation for equation in step.jaxpr.eqns]
+    return replace(step, jaxpr=_strip_marks(step.jaxpr, equations))
+
+
+def _strip_marks(jaxpr: Jaxpr, equations: list[Equation]) -> Jaxpr:
+    renamed: dict[Var, Var] = {}
+    kept = []
+    for equation in equations:
+        moved = rename(equation, renamed)
+        if equation.primitive is mark_p:
+            renamed.update(zip(equation.outvars, moved.invars, strict=True))
+        else:
+            kept.append(moved)
+    return make_jaxpr(jaxpr.invars, kept, [substitute(atom, renamed) for atom in jaxpr.outvars])
+
+
+def _assign_loop(equation: Equation) -> Equation:
+    loop: Loop = equation.params["loop"]
+    body = equation.params["body"].jaxpr
+    assigner = _Assigner(body, loop)
+    assigner.assign()
+    places, stripped = assigner.stripped()
+    _check_phases(loop, places)
+    last = Place(stage=loop.schedule.num_stages - 1, phase=Phase.FORWARD)
+    defined = {var: place for inside, place in zip(stripped.eqns, places, strict=True) for var in inside.outvars}
+    result_places = tuple((defined.get(atom) if is_var(atom) else None) or last for atom in stripped.outvars)
+    new_loop = replace(loop, places=tuple(places), result_places=result_places, stage_names=assigner.stage_names())
+    return equation.replace(params={"body": close(stripped), "loop": new_loop})
+
+
+class _Assigner:
+    """Assigns the equations of one body. `place[i]` is where equation i goes."""
+
+    def __init__(self, body: Jaxpr, loop: Loop) -> None:
+        self.body, self.loop = body, loop
+        self.equations = body.eqns
+        self.definition = definitions(body.eqns)
+        self.users = users(body.eqns)
+        self.place: list[Place | None] = [None] * len(body.eqns)
+        self.recomputed = self._find_recomputed()
+        self.backward = self._find_backward()
+        self.forward_mark, self.backward_mark = self._number_marks()
+        self.last = len(self.forward_mark)
+        _check_stage_count(self)
+
+    def assign(self) -> None:
+        for position, stage in self.forward_mark.items():
+            self._take(self._operands(position), Place(stage=stage, phase=Phase.FORWARD))
+        self._assign_rest_of_forward()
+        for position, stage in sorted(self.backward_mark.items(), key=lambda item: (-item[1], item[0])):
+            self._take(self._operands(position), Place(stage=stage + 1, phase=Phase.INPUT_GRADIENT))
+        self._assign_rest_of_backward()
+
+    def stripped(self) -> tuple[list[Place | None], Jaxpr]:
+        """Returns the places of the equations without the marks, and the body without them."""
+        places = [
+            place
+            for place, equation in zip(self.place, self.equations, strict=True)
+            if equation.primitive is not mark_p
+        ]
+        return places, _strip_marks(self.body, self.equations)
+
+    def stage_names(self) -> tuple[str, ...]:
+        names = [self.equations[position].params["mark"].name for position in self.forward_mark]
+        return tuple(name or "" for name in (*names, self._last_name()))
+
+    def _last_name(self) -> str:
+        marks = [equation.params["mark"] for equation in self.equations if _is_forward_mark(equation)]
+        return (marks[-1].name or "") if marks and marks[-1].ends_task else ""
+
+    def _find_recomputed(self) -> set[int]:
+        inputs = set(self.body.invars)
+        free: dict[Var, bool] = dict.fromkeys(inputs, False)
+        found = set()
+        for position, equation in enumerate(self.equations):
+            operands = variables(equation.invars)
+            if equation.primitive is mark_p or any(var not in free for var in operands):
+                continue
+            from_nothing = all(free[var] for var in operands)
+            if is_recomputable(equation, from_nothing=from_nothing):
+                found.add(position)
+                free.update(dict.fromkeys(equation.outvars, from_nothing))
+        return found
+
+    def _find_backward(self) -> set[int]:
+        found: set[int] = set()
+        for position, equation in enumerate(self.equations):
+            role = equation.params.get("role") if equation.primitive is mark_p else None
+            if role is MarkRole.PRIMAL:
+                continue
+            depends = any(self.definition.get(var) in found for var in variables(equation.invars))
+            if depends or role is MarkRole.COTANGENT or is_transposed(equation):
+                found.add(position)
+        return found
+
+    def _number_marks(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Stage number of each forward mark, and of the forward mark whose twin a backward one is.
+
+        A mark in a jitted function that is called twice stands here twice, under one `Mark`; its
+        twins come in the opposite order.
+        """
+        forward = [p for p, equation in enumerate(self.equations) if _is_forward_mark(equation)]
+        if forward and self.equations[forward[-1]].params["mark"].ends_task:
+            forward.pop()
+        stages: dict[object, list[int]] = {}
+        for stage, position in enumerate(forward):
+            stages.setdefault(self.equations[position].params["mark"], []).append(stage)
+        seen: dict[object, int] = {}
+        backward = {}
+        for position, equation in enumerate(self.equations):
+            if equation.primitive is mark_p and equation.params["role"] is MarkRole.COTANGENT:
+                mark = equation.params["mark"]
+                if mark in stages:
+                    count = seen[mark] = seen.get(mark, -1) + 1
+                    backward[position] = stages[mark][-1 - count % len(stages[mark])]
+        return {position: stage for stage, position in enumerate(forward)}, backward
+
+    def _operands(self, position: int) -> list[Var]:
+        return variables(self.equations[position].invars)
+
+    def _take(self, atoms: Iterable[Var], place: Place) -> None:
+        """Gives a place to all that the atoms need and that has none yet."""
+        waiting = list(atoms)
+        while waiting:
+            position = self.definition.get(waiting.pop())
+            if position is None or position in self.recomputed or self.place[position] is not None:
+                continue
+            if position in self.forward_mark or position in self.backward_mark:
+                continue
+            self.place[position] = place
+            waiting.extend(self._operands(position))
+
+    def _unplaced(self, *, backward: bool) -> list[int]:
+        return [
+            position
+            for position, place in enumerate(self.place)
+            if place is None
+            and position not in self.recomputed
+            and position not in self.forward_mark
+            and position not in self.backward_mark
+            and (position in self.backward) is backward
+        ]
+
+    def _assign_rest_of_forward(self) -> None:
+        """Places what the outputs need, and all that is costly; the rest waits for the backward."""
+        wanted = self._needed_forward()
+        pending = []
+        for position in self._unplaced(backward=False):
+            if position not in wanted:
+                continue
+            stages = [stage for var in self._operands(position) if (stage := self._forward_stage(var)) is not None]
+            if stages:
+                self.place[position] = Place(stage=max(stages), phase=Phase.FORWARD)
+            else:
+                pending.append(position)
+        for position in reversed(pending):
+            stages = [
+                place.stage
+                for var in self.equations[position].outvars
+                for user in self.users.get(var, ())
+                if (place := self.place[user]) is not None
+            ]
+            self.place[position] = Place(stage=min(stages, default=self.last), phase=Phase.FORWARD)
+
+    def _needed_forward(self) -> set[int]:
+        waiting = [
+            position
+            for position in self._unplaced(backward=False)
+            if self.equations[position].effects or not is_light(self.equations[position])
+        ]
+        for atom in variables(self.body.outvars):
+            position = self.definition.get(atom)
+            if position is not None and position not in self.backward:
+                waiting.append(position)
+        found: set[int] = set()
+        while waiting:
+            position = waiting.pop()
+            if position not in found:
+                found.add(position)
+                waiting.extend(self.definition[var] for var in self._operands(position) if var in self.definition)
+        return found
+
+    def _forward_stage(self, var: Var) -> int | None:
+        """The stage in which a value can first be used."""
+        position = self.definition.get(var)
+        if position is None:
+            return None
+        if position in self.forward_mark:
+            return self.forward_mark[position] + 1
+        if self.equations[position].primitive is mark_p:
+            return max(
+                (s for v in self._operands(position) if (s := self._forward_stage(v)) is not None),
+                default=None,
+            )
+        place = self.place[position]
+        return None if place is None else place.stage
+
+    def _assign_rest_of_backward(self) -> None:
+        """Places weight gradients with the latest of their operands, recomputed values with their user."""
+        recomputing = []
+        for position in self._unplaced(backward=True):
+            stages = [stage for var in self._operands(position) if (stage := self._backward_stage(var)) is not None]
+            if stages:
+                self.place[position] = Place(stage=min(stages), phase=Phase.WEIGHT_GRADIENT)
+            else:
+                recomputing.append(position)
+        self._send_early()
+        for position in reversed(recomputing):
+            self.place[position] = max(
+                self._user_places(position),
+                key=_earliness,
+                default=Place(stage=self._stage_by_residuals(position), phase=Phase.WEIGHT_GRADIENT),
+            )
+        for position in reversed(self._unplaced(backward=False)):
+            places = self._user_places(position)
+            self.place[position] = places[0] if len(set(places)) == 1 else self._forward_place(position)
+        self._keep_order()
+
+    def _send_early(self) -> None:
+        """Makes input gradients of values that another stage's backward needs: W's may run in any order."""
+        merging = self._find_merging()
+        for position in reversed(range(len(self.equations))):
+            place = self.place[position]
+            if place is None or place.phase is not Phase.WEIGHT_GRADIENT:
+                continue
+            users = (user for var in self.equations[position].outvars for user in self.users.get(var, ()))
+            if {self.place[user] for user in users if user not in merging} - {place, None}:
+                self.place[position] = replace(place, phase=Phase.INPUT_GRADIENT)
+
+    def _find_merging(self) -> set[int]:
+        """Finds the sums of gradients that `commute_sums` takes out of the loop, and that so tie no tasks together."""
+        summed = {
+            atom
+            for atom, reduction in zip(self.body.outvars, self.loop.reductions, strict=True)
+            if is_var(atom) and reduction.op in (ReduceOp.SUM, ReduceOp.MEAN)
+        }
+        num_uses = Counter(var for equation in self.equations for var in variables(equation.invars))
+        num_uses.update(variables(self.body.outvars))
+        found: set[int] = set()
+        for position in reversed(range(len(self.equations))):
+            equation = self.equations[position]
+            if is_sum(equation) or is_linear_in_first(equation):
+                (var,) = equation.outvars
+                if num_uses[var] == 1 and (var in summed or found.issuperset(self.users.get(var, ()))):
+                    found.add(position)
+        return found
+
+    def _keep_order(self) -> None:
+        """Moves to the forward what a backward task would send to one that may run before it."""
+        for position in reversed(range(len(self.equations))):
+            place = self.place[position]
+            if place is None or place.phase is Phase.FORWARD or position in self.backward:
+                continue
+            if not all(_runs_after(user, place) for user in self._user_places(position)):
+                self.place[position] = self._forward_place(position)
+
+    def _user_places(self, position: int) -> list[Place]:
+        return [
+            place
+            for var in self.equations[position].outvars
+            for user in self.users.get(var, ())
+            if (place := self.place[user]) is not None
+        ]
+
+    def _forward_place(self, position: int) -> Place:
+        return Place(stage=self._stage_by_residuals(position), phase=Phase.FORWARD)
+
+    def _backward_stage(self, var: Var) -> int | None:
+        position = self.definition.get(var)
+        if position is None or position not in self.backward:
+            return None
+        if position in self.backward_mark:
+            return self.backward_mark[position]
+        if self.equations[position].primitive is mark_p:
+            return min(
+                (s for v in self._operands(position) if (s := self._backward_stage(v)) is not None),
+                default=None,
+            )
+        place = self.place[position]
+        return None if place is None else place.stage
+
+    def _stage_by_residuals(self, position: int) -> int:
+        stages = [s for var in self._operands(position) if (s := self._forward_stage(var)) is not None]
+        return max(stages, default=self.last)
+
+
+def _earliness(place: Place) -> tuple[bool, int]:
+    """Grows from the last backward place that runs to the first."""
+    return place.phase is Phase.INPUT_GRADIENT, place.stage
+
+
+def _runs_after(user: Place, place: Place) -> bool:
+    """Returns True if every schedule runs `user` after `place` (a backward place), or they are one."""
+    if place.phase is Phase.WEIGHT_GRADIENT or user.phase is Phase.FORWARD:
+        return user == place
+    return user.stage <= place.stage
+
+
+def _is_forward_mark(equation: Equation) -> bool:
+    return equation.primitive is mark_p and equation.params["role"] is MarkRole.PRIMAL
+
+
+def _check_phases(loop: Loop, places: list[Place | None]) -> None:
+    """Refuses a schedule without tasks for the backward that the function has."""
+    rows = loop.schedule.rows(loop.num_microbatches)
+    scheduled = {(task.stage, task.phase) for row in rows for task in row}
+    for place in dict.fromkeys(places):
+        if place is None or (place.stage, place.phase) in scheduled:
+            continue
+        if place.phase is Phase.FORWARD or (place.stage, Phase.BACKWARD) not in scheduled:
+            missing = "F" if place.phase is Phase.FORWARD else "B, or I and W,"
+            raise ScheduleError(
+                f"the function at {loop.source} has a {'forward' if missing == 'F' else 'backward'} in stage "
+                f"{place.stage}, but schedule {loop.schedule!r} runs no {missing} of it. Add those tasks."
+            )
+
+
+def _check_stage_count(assigner: _Assigner) -> None:
+    schedule, found = assigner.loop.schedule, assigner.last + 1
+    if schedule.num_stages == found:
+        return
+    marks = [assigner.equations[position].params["mark"] for position in assigner.forward_mark]
+    where = f"{len(marks)} marks, the last at {marks[-1].source}" if marks else "no mark"
+    if len(marks) == 1:
+        where = f"1 mark, at {marks[0].source}"
+    more = "Add a `pipeline_yield`" if found < schedule.num_stages else "Take a `pipeline_yield` away"
+    raise ScheduleError(
+        f"schedule {schedule!r} has {schedule.num_stages} stages, but the function at {assigner.loop.source} "
+        f"makes {found} ({where}). {more}, or use a schedule of {found} stages."
+    )

@@ -1,0 +1,100 @@
+"""Hoists operations that are the same for every microbatch out of the loop (JaxPP, section 5.2.1).
+
+    loop { b = convert_element_type w ; c = dot x b }
+    =>
+    b = convert_element_type w ; loop { c = dot x b }
+
+The same operation on the same weights in forward and backward is moved as one.
+
+So casts, gathers and norms of weights run once per step. An operation that only rearranges
+(transpose, reshape, broadcast, ...) stays in the loop unless something that is moved needs it:
+XLA folds it into its user, while moving it would keep another buffer alive. What would grow (the
+output larger than the inputs) stays too.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from jaxquard.ir.jaxpr_tools import (
+    Equation,
+    Var,
+    close,
+    copy_equation,
+    is_var,
+    make_jaxpr,
+    operation_key,
+    rename,
+    size_bytes,
+    substitute,
+    variables,
+)
+from jaxquard.ir.operations import REARRANGING
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.loop import loop_p
+from jaxquard.pipeline.marks import mark_p
+from jaxquard.pipeline.stacks import split_stack_p
+
+
+def hoist_invariants(step: Step) -> Step:
+    """Moves loop-invariant operations in front of their loops."""
+    equations: list[Equation] = []
+    for equation in step.jaxpr.eqns:
+        equations.extend(_hoist(equation) if equation.primitive is loop_p else [equation])
+    return replace(step, jaxpr=make_jaxpr(step.jaxpr.invars, equations, step.jaxpr.outvars))
+
+
+def _hoist(equation: Equation) -> list[Equation]:
+    body, loop = equation.params["body"].jaxpr, equation.params["loop"]
+    constants = body.invars[: loop.num_constants]
+    moved = _movable(body.eqns, set(constants))
+    if not moved:
+        return [equation]
+    outer: dict[Var, Var] = dict(zip(constants, equation.invars, strict=False))
+    before: dict[Any, Equation] = {}
+    for inside in moved:
+        candidate = copy_equation(inside, rename(inside, outer).invars)
+        made = before.setdefault(operation_key(candidate), candidate)
+        outer.update(zip(inside.outvars, made.outvars, strict=True))
+    moved_ids = {id(inside) for inside in moved}
+    kept = [inside for inside in body.eqns if id(inside) not in moved_ids]
+    used = {var for inside in kept for var in variables(inside.invars)} | set(variables(body.outvars))
+    carried = [var for var in outer if var in used]
+    jaxpr = make_jaxpr([*carried, *body.invars[loop.num_constants :]], kept, body.outvars)
+    return [
+        *before.values(),
+        equation.replace(
+            invars=[*(substitute(var, outer) for var in carried), *equation.invars[loop.num_constants :]],
+            params={"body": close(jaxpr), "loop": replace(loop, num_constants=len(carried))},
+        ),
+    ]
+
+
+def _movable(equations: list[Equation], constants: set[Var]) -> list[Equation]:
+    """Returns the invariant operations worth moving, and those that they need; constants move only with these."""
+    invariant: dict[Var, Equation] = {}
+    known, from_nothing = set(constants), set[Var]()
+    wanted: list[Equation] = []
+    for equation in equations:
+        operands = variables(equation.invars)
+        if not known.issuperset(operands) or equation.effects or equation.primitive is mark_p:
+            continue
+        known.update(equation.outvars)
+        invariant.update(dict.fromkeys(equation.outvars, equation))
+        if from_nothing.issuperset(operands):
+            from_nothing.update(equation.outvars)
+        elif equation.primitive is split_stack_p or (
+            equation.primitive.name not in REARRANGING and not _grows(equation, from_nothing)
+        ):
+            wanted.append(equation)
+    needed: dict[int, Equation] = {}
+    while wanted:
+        equation = wanted.pop()
+        if id(equation) not in needed:
+            needed[id(equation)] = equation
+            wanted.extend(invariant[var] for var in variables(equation.invars) if var in invariant)
+    return [equation for equation in equations if id(equation) in needed]
+
+
+def _grows(equation: Equation, from_nothing: set[Var]) -> bool:
+    before = sum(size_bytes(atom.aval) for atom in equation.invars if not (is_var(atom) and atom in from_nothing))
+    return sum(size_bytes(var.aval) for var in equation.outvars) > max(before, 1024)

@@ -1,0 +1,146 @@
+"""Sums gradients on each data-parallel device, and reduces them once, after the loop (JaxPP, 5.2.1).
+
+    loop { g = dot[contract batch] x y ; total g }           (batch: sharded over the axis data, of size 4)
+    =>
+    loop { h = dot[contract batch/4, keep 4] x y ; total h } ; g = reduce_scatter h
+
+A gradient is a contraction over the batch. When the batch is sharded over the mesh, XLA must reduce it
+over the devices in every microbatch. Here the shards become a dim of their own: each device adds up its
+own share in its own slice, and one reduction after the loop gives the sum, sharded as the state that
+it is combined with is. The way from the contraction to the loop's result may pass through linear
+operations, sums and scans over layers; any other gradient is reduced in the loop, as before.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from jaxquard.ir.jaxpr_tools import (
+    Equation,
+    Jaxpr,
+    Var,
+    close,
+    is_var,
+    make_jaxpr,
+    new_var,
+    rename,
+    splice,
+    substitute,
+)
+from jaxquard.ir.operations import ELEMENTWISE
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.loop import Loop, ReduceOp, loop_p
+from jaxquard.pipeline.passes.commute_sums import prune_places
+from jaxquard.pipeline.passes.gather_shards import batch_axes
+from jaxquard.pipeline.passes.local_sums import LocalSums
+from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
+from jaxquard.pipeline.specs.loop_specs import body_specs, follow_loop_results
+
+
+def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh | None) -> Step:
+    """Rewrites the sums of every loop whose batch is sharded over the mesh."""
+    if mesh is None or not any(map(any, input_specs)):
+        return step
+    rules = SpecRules(dict(mesh.shape))
+    specs: dict[Var, Spec] = dict(zip(step.jaxpr.invars, input_specs, strict=True))
+    renamed: dict[Var, Any] = {}
+    equations: list[Equation] = []
+    for position, original in enumerate(step.jaxpr.eqns):
+        equation = rename(original, renamed)
+        if equation.primitive is not loop_p:
+            rules.follow([equation], specs)
+            equations.append(equation)
+            continue
+        targets = _wanted_specs(step.jaxpr.eqns[position + 1 :], original.outvars, specs)
+        changed, after = _rewrite(equation, specs, rules, mesh, targets, renamed)
+        follow_loop_results(changed, rules, specs)
+        rules.follow(after, specs)
+        equations.extend([changed, *after])
+    outputs = [substitute(atom, renamed) for atom in step.jaxpr.outvars]
+    return replace(step, jaxpr=make_jaxpr(step.jaxpr.invars, equations, outputs))
+
+
+def _wanted_specs(later: Sequence[Equation], results: Sequence[Var], specs: Mapping[Var, Spec]) -> dict[Var, Spec]:
+    """For each result of a loop, the spec of the state that it meets in elementwise operations."""
+    results_in: dict[Var, set[Var]] = {var: {var} for var in results}
+    found: dict[Var, Spec] = {}
+    for equation in later:
+        if equation.primitive.name not in ELEMENTWISE:
+            continue
+        shape = equation.outvars[0].aval.shape
+        met = [atom for atom in equation.invars if is_var(atom) and atom.aval.shape == shape]
+        inside = set().union(*(results_in.get(atom, set()) for atom in met))
+        results_in.update((var, inside) for var in equation.outvars)
+        spec = next((specs[atom] for atom in met if any(specs.get(atom, ()))), None)
+        if spec is not None:
+            for result in inside:
+                found.setdefault(result, spec)
+    return found
+
+
+def _rewrite(
+    equation: Equation,
+    specs: dict[Var, Spec],
+    rules: SpecRules,
+    mesh: AbstractMesh,
+    wanted: Mapping[Var, Spec],
+    renamed: dict[Var, Any],
+) -> tuple[Equation, list[Equation]]:
+    loop, body = equation.params["loop"], equation.params["body"].jaxpr
+    axes = tuple(axis for axis in mesh.axis_names if axis in batch_axes(equation, specs))
+    if not axes or prod(mesh.shape[axis] for axis in axes) == 1:
+        return equation, []
+    assert loop.places is not None
+    writer = LocalSums(body, body_specs(equation, rules, specs), axes, mesh, places=list(loop.places))
+    changed = _changeable_targets(body, loop, writer)
+    if not changed:
+        return equation, []
+    for atom, target in zip(body.outvars, loop.targets, strict=True):
+        if target in changed:
+            writer.request(atom)
+    writer.write_requested()
+    outputs = [
+        writer.write(atom) if target in changed else atom
+        for atom, target in zip(body.outvars, loop.targets, strict=True)
+    ]
+    pruned, places = prune_places(make_jaxpr(body.invars, writer.equations, outputs), writer.places)
+    results, after = list(equation.outvars), []
+    for target in sorted(changed):
+        result = equation.outvars[target]
+        results[target] = new_var(result.aval.update(shape=(writer.count, *result.aval.shape)))
+        made, renamed[result] = _reduce(results[target], axes, mesh, wanted.get(result, ()))
+        after.extend(made)
+    params = {"body": close(pruned), "loop": replace(loop, places=places)}
+    return equation.replace(outvars=results, params=params), after
+
+
+def _changeable_targets(body: Jaxpr, loop: Loop, writer: "LocalSums") -> set[int]:
+    """Results all of whose terms can be kept local."""
+    can: dict[int, bool] = {}
+    for atom, target in zip(body.outvars, loop.targets, strict=True):
+        is_sum = loop.reductions[target].op is ReduceOp.SUM
+        can[target] = can.get(target, True) and is_sum and is_var(atom) and writer.can_keep_local(atom)
+    return {target for target, possible in can.items() if possible}
+
+
+def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> tuple[list[Equation], Any]:
+    """Returns the sum over the devices, sharded over the data axes where the state is."""
+    dim = next((dim for dim, sharded in enumerate(wanted) if sharded[: len(axes)] == axes), None)
+    if dim is None or partial.aval.shape[1 + dim] % prod(mesh.shape[axis] for axis in axes):
+        made, (result,) = splice(lambda x: [x.sum(0, dtype=x.dtype)], [partial])
+        return made, result
+
+    def scatter(share: Any) -> Any:
+        return lax.psum_scatter(share[0], axes, scatter_dimension=dim, tiled=True)
+
+    kept = PartitionSpec(*[None] * dim, axes)
+    run = jax.shard_map(
+        scatter, mesh=mesh, in_specs=PartitionSpec(axes), out_specs=kept, axis_names=set(axes), check_vma=False
+    )
+    made, (result,) = splice(lambda x: [run(x)], [partial])
+    return made, result

@@ -1,0 +1,128 @@
+"""The rewrites of single passes on small steps: golden texts of the step before and after."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+import jaxquard as jq
+from jaxquard.errors import ScheduleError
+from jaxquard.ir.equation_text import Names
+from jaxquard.pipeline.passes.check_schedules import check_schedules
+from jaxquard.pipeline.passes.hoist_invariants import hoist_invariants
+from jaxquard.pipeline.passes.inline_calls import inline_calls
+from jaxquard.pipeline.passes.open_checkpoints import open_checkpoints
+from jaxquard.pipeline.passes.own_mesh import own_mesh
+from jaxquard.pipeline.passes.own_results import own_results
+from jaxquard.pipeline.passes.split_stacks import split_stacks
+from jaxquard.pipeline.plan_step import PASSES, Request, plan_step
+from jaxquard.pipeline.step_text import write_step
+from tests.pipeline.planning import trace
+
+DATA_MESH = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+
+
+def rewrite(step, rewrite_step):
+    """The texts of a step before and after a pass, in one."""
+    names = Names()
+    before = write_step(step, names=names)
+    after = write_step(rewrite_step(step), names=names)
+    assert before != after, "the pass changes the step"
+    return f"before\n\n{before}\nafter\n\n{after}"
+
+
+def train_step(loss, schedule):
+    def step(params, batch):
+        summed = jq.accumulate_grads(lambda x: jax.grad(loss)(params, x), schedule)(batch)
+        return jax.tree.map(lambda param, grad: param - grad, params, summed)
+
+    return step
+
+
+def test_own_mesh(golden):
+    users = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+
+    def fn(x):
+        return jax.lax.with_sharding_constraint(jnp.sin(x), NamedSharding(users, PartitionSpec("data")))
+
+    def meshes(step):
+        return [type(e.params["sharding"].mesh).__name__ for e in step.jaxpr.eqns if "sharding" in e.params]
+
+    step, _ = trace(fn, jnp.zeros((4, 2)))
+    owned = own_mesh(step, mesh=DATA_MESH)
+    (before,), (after,) = meshes(step), meshes(owned)
+    names = Names()
+    assert write_step(step, names=names) == write_step(owned, names=names), "only the mesh differs"
+    golden(f"{write_step(owned, names=names)}\nthe mesh of the constraint: {before} => {after}\n")
+
+
+def test_own_results(golden):
+    step, _ = trace(lambda a, b: (a, b, b, 1.0), jnp.zeros(2), jnp.zeros(3))
+    golden(rewrite(step, lambda step: own_results(step, donated_args=(0,))))
+
+
+def test_check_schedules(golden):
+    """The pass changes nothing; its text is that of its refusals."""
+
+    def refusal(schedule, num_actors):
+        fn = train_step(lambda w, x: jnp.sum(jq.pipeline_yield(x * w) * w), schedule)
+        step, _ = trace(fn, jnp.zeros(2), jnp.zeros((2, 2)))
+        with pytest.raises(ScheduleError) as caught:
+            check_schedules(step, num_actors=num_actors)
+        return f"{caught.value}\n"
+
+    swapped = jq.schedules.Custom(["0F0,0B0", "1F0,1B0"])
+    golden(refusal(jq.schedules.OneFOneB(2), 4) + refusal(swapped, 2))
+
+
+def test_open_checkpoints(golden):
+    def loss(w, x):
+        return jnp.sum(jax.checkpoint(lambda y: jnp.tanh(y @ w))(x))
+
+    step, _ = trace(train_step(loss, jq.schedules.GPipe(1)), jnp.zeros((4, 4)), jnp.zeros((2, 3, 4)))
+    golden(rewrite(inline_calls(step), open_checkpoints))
+
+
+def test_split_stacks(golden):
+    def loss(kernels, x):
+        hidden, _ = jq.pipeline_scan(lambda h, k: (h * k, None), x, kernels, num_stages=2)
+        return jnp.sum(hidden)
+
+    step, _ = trace(train_step(loss, jq.schedules.GPipe(2)), jnp.zeros((3, 4)), jnp.zeros((2, 4)))
+    golden(rewrite(hoist_invariants(inline_calls(step)), split_stacks))
+
+
+@pytest.mark.parametrize("name", ["gather_shards", "keep_sums_local"])
+def test_data_parallel_passes(golden, name):
+    """The weight rests in shards over the axis that shards the batch."""
+    fn = train_step(lambda w, x: jnp.sum((x @ w) ** 2), jq.schedules.GPipe(1))
+    step, _ = trace(fn, jnp.zeros((4, 6)), jnp.zeros((2, 8, 4)))
+    request = Request(
+        num_actors=1,
+        donated_args=(0,),
+        result_of_arg=(0, None),
+        arg_specs=((("data",),), ((), ("data",))),
+        mesh=DATA_MESH,
+    )
+    texts = {record.name: record.text for record in plan_step(step, request=request, keep_text=True).records}
+    before = texts[list(PASSES)[list(PASSES).index(name) - 1]]
+    assert before != texts[name], "the pass changes the step"
+    golden(f"before\n\n{before}\nafter\n\n{texts[name]}", name)
+
+
+def test_a_pass_that_breaks_the_step_is_named(monkeypatch):
+    """The check after a pass finds a variable that nothing defines, and says which pass it was."""
+    own = PASSES["own_results"]
+
+    def broken(plan):
+        plan = own.apply(plan)
+        jaxpr = plan.step.jaxpr.replace(eqns=plan.step.jaxpr.eqns[1:])
+        return replace(plan, step=replace(plan.step, jaxpr=jaxpr))
+
+    monkeypatch.setitem(PASSES, "own_results", replace(own, apply=broken))
+    step, _ = trace(lambda x: jnp.cos(jnp.sin(x)), jnp.zeros(2))
+    with pytest.raises(AssertionError, match=r"a cos of type float32\[2\] uses a variable that nothing") as caught:
+        plan_step(step, request=Request(num_actors=1, donated_args=(), result_of_arg=(None,)))
+    assert "after the pass own_results" in caught.value.__notes__[0]
