@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3
-from jaxquard.gemm.cost.algorithms import ALGORITHMS
 from jaxquard.gemm.cost.play import play_plan
 from jaxquard.intraop.search.chain import PricedSegment, search_chain
 

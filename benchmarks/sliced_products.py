@@ -17,8 +17,8 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from jaxquard.calibrate.effort import Effort, choose_effort
 from jaxquard.calibrate.measure_products import measure_products
+from jaxquard.calibrate.sampling import Effort, choose_effort
 from jaxquard.cluster import ProductSample, fit_products, load_cluster, product_errors, products_csv
 
 # More shapes than a calibration takes, so that half of them are enough.

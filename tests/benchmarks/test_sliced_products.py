@@ -1,7 +1,7 @@
 import jax
 
 from benchmarks.sliced_products import describe, measure
-from jaxquard.calibrate.effort import Effort
+from jaxquard.calibrate.sampling import Effort
 from jaxquard.cluster import ProductSample
 
 

@@ -11,10 +11,9 @@ import pytest
 from jaxquard.calibrate import calibrate, calibration_text
 from jaxquard.calibrate.base_cluster import base_cluster
 from jaxquard.calibrate.calibrate import _fit_links, _fit_products, _poor_notes, _with_links
-from jaxquard.calibrate.effort import Effort, choose_effort
-from jaxquard.calibrate.fit_one_ring import fit_one_ring
 from jaxquard.calibrate.measure_links import measure_links, ring_sizes
 from jaxquard.calibrate.measure_products import measure_products, sliced_product
+from jaxquard.calibrate.sampling import Effort, choose_effort
 from jaxquard.cluster import (
     Axis,
     Collective,
@@ -25,6 +24,7 @@ from jaxquard.cluster import (
     parse_cluster,
     ring_time,
 )
+from jaxquard.cluster.fit_links import fit_one_ring
 from jaxquard.errors import ClusterError
 
 _EFFORT = Effort(

@@ -47,7 +47,7 @@ def test_meshes_that_do_not_divide_are_left_out():
     found = _compare(m=6, k=4, n=6, algorithms=["collective"])
     assert {one.mesh_shape for one in found if not one.why_not} == {(2, 2)}
     left_out = {one.mesh_shape: one.why_not for one in found if one.why_not}
-    assert left_out[4, 1].startswith("dim 0 of lhs must be a multiple of 4 (the mesh cuts it into 4), but is 6.")
+    assert left_out[4, 1].startswith("dim 0 of lhs must be a multiple of 4 (the mesh shards it over 4), but is 6.")
     assert left_out[1, 4].startswith("dim 1 of rhs must be a multiple of 4")
 
 

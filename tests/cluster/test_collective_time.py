@@ -41,12 +41,12 @@ def test_rows_and_columns_differ():
 
 def test_both_ways_halve_a_permute():
     one_way = replace(_TPU, network=replace(_TPU.network, is_bidirectional=False))
-    for kind, both_ways, ratio in (
+    for kind, bidirectional, ratio in (
         (Collective.PERMUTE, True, 2),
         (Collective.PERMUTE, False, 1),
         (Collective.ALL_GATHER, True, 1),
     ):
-        how = {"axis": Axis.ROWS, "mesh_shape": (4, 4), "shard_bytes": 1e9, "both_ways": both_ways}
+        how = {"axis": Axis.ROWS, "mesh_shape": (4, 4), "shard_bytes": 1e9, "bidirectional": bidirectional}
         times = [ring_time(cluster, kind, **how).transfer_s for cluster in (one_way, _TPU)]
         assert times[0] / times[1] == pytest.approx(ratio)
 

@@ -32,16 +32,16 @@ class Op:
 
 def product_s(
     cluster, dataflow, *, m, k, n, algorithm, mesh_shape, num_slices,
-    item_bytes=2, ring="", both_ways=False, num_packets=1,
+    item_bytes=2, ring="", bidirectional=False, num_packets=1,
 ):  # fmt: skip
     """The seconds of one product; `dataflow` is "os", "ls" or "rs", `ring` "h", "v" or the one that sends more."""
     case = Case(cluster, dataflow, m, k, n, *mesh_shape, item_bytes)
     return {
         "meshslice": lambda: meshslice_s(case, num_slices),
         "collective": lambda: meshslice_s(case, 1),
-        "wang": lambda: wang_s(case, num_slices, ring or case.longer_ring(), both_ways),
-        "1d_tp": lambda: wang_s(case, num_slices, "h", both_ways),
-        "fsdp": lambda: wang_s(case, num_slices, "v", both_ways),
+        "wang": lambda: wang_s(case, num_slices, ring or case.longer_ring(), bidirectional),
+        "1d_tp": lambda: wang_s(case, num_slices, "h", bidirectional),
+        "fsdp": lambda: wang_s(case, num_slices, "v", bidirectional),
         "summa": lambda: summa_s(case, num_slices, num_packets),
         "cannon": lambda: cannon_s(case),
     }[algorithm]()
@@ -84,11 +84,11 @@ class Case:
         rings = {chip: chip // self.columns if side == "h" else chip % self.columns for chip in chips}
         return any(rings[a] == rings[b] and a // node != b // node for a in chips for b in chips)
 
-    def link(self, side, kind, both_ways=False):
+    def link(self, side, kind, bidirectional=False):
         """Bandwidth, sync and launch; halves that go both ways at once have twice the bandwidth, where links can."""
         links = getattr(self.cluster, kind)
         bandwidth = links.column_bandwidth_bytes_per_s if side == "h" else links.row_bandwidth_bytes_per_s
-        if both_ways and self.cluster.network.is_bidirectional:
+        if bidirectional and self.cluster.network.is_bidirectional:
             bandwidth *= 2
         sync_s = links.sync_s
         if self.leaves_node(side):
@@ -103,15 +103,15 @@ class Case:
         shard = self.shard_bytes(side) / num_slices
         return Op(launch_s + steps * sync_s, steps * shard / bandwidth) if steps else Op()
 
-    def shift(self, side, steps, both_ways=False):
+    def shift(self, side, steps, bidirectional=False):
         """Shards go on by so many places."""
         if self.ring(side) == 1:
             return Op()
-        return self.sends(side, steps, self.shard_bytes(side), both_ways)
+        return self.sends(side, steps, self.shard_bytes(side), bidirectional)
 
-    def sends(self, side, count, size_bytes, both_ways=False):
+    def sends(self, side, count, size_bytes, bidirectional=False):
         """So many SendRecvs of so many bytes each, one after another."""
-        bandwidth, sync_s, launch_s = self.link(side, "permute", both_ways)
+        bandwidth, sync_s, launch_s = self.link(side, "permute", bidirectional)
         latency_s = transfer_s = 0.0
         for number in range(count):
             if number == 0 or self.cluster.network.launches_each_permute:
@@ -121,7 +121,7 @@ class Case:
         return Op(latency_s, transfer_s)
 
     def at_once_s(self, **ops):
-        """How long each of some operations takes when all run at once, by side."""
+        """The seconds of each of some operations when all run at once, by side."""
         moving = {side: op for side, op in ops.items() if op.alone_s}
         shared = self.cluster.network.topology.value == "switch" and self.leaves_node("h") == self.leaves_node("v")
         transfer_s = sum(op.transfer_s for op in moving.values())
@@ -204,7 +204,7 @@ def largest_divisor(number, limit):
     return next(divisor for divisor in range(min(number, limit), 0, -1) if number % divisor == 0)
 
 
-def wang_s(case, num_slices, ring, both_ways):
+def wang_s(case, num_slices, ring, bidirectional):
     """One direction whole and exposed, the other a ring of SendRecvs beside products, unrolled (2.3.4, 4.2).
 
     Of P shards an iteration takes g: the first has one in place and gets g - 1, the others get g beside a product. Sums
@@ -213,9 +213,9 @@ def wang_s(case, num_slices, ring, both_ways):
     other = "v" if ring == "h" else "h"
     iterations = largest_divisor(case.ring(ring), num_slices)
     group = case.ring(ring) // iterations
-    exposed = case.collective(other).alone_s + case.shift(ring, group - 1, both_ways).alone_s
+    exposed = case.collective(other).alone_s + case.shift(ring, group - 1, bidirectional).alone_s
     c = case.compute_s(iterations)
-    return exposed + (iterations - 1) * max(case.shift(ring, group, both_ways).alone_s, c) + c
+    return exposed + (iterations - 1) * max(case.shift(ring, group, bidirectional).alone_s, c) + c
 
 
 def summa_s(case, num_slices, num_packets):

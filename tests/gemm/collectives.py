@@ -44,7 +44,7 @@ def list_collectives(text: str) -> list[Collective]:
 
 
 def traffic(text: str, mesh_shape: tuple[int, int]) -> Traffic:
-    """What a compiled program sends."""
+    """The transfers of a compiled program."""
     num_chips = math.prod(mesh_shape)
     total: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for collective in list_collectives(text):
@@ -139,16 +139,16 @@ def _wang_ring(variant: Variant, directions: dict[str, int], shards: dict[str, f
 
 
 def _moves(variant: Variant, is_sum: bool, directions: dict[str, int], way: str, ring: str) -> tuple[str, int, float]:
-    """Kind and number of collectives along a direction, and how many shards a chip sends."""
+    """Kind and number of collectives along a direction, and the number of shards that a chip sends."""
     chips, options = directions[way], variant.options
     whole = "reduce-scatter" if is_sum else "all-gather"
     match variant.algorithm:
-        case "meshslice" if is_sum and options.get("in_parts"):
+        case "meshslice" if is_sum and options.get("split_for_overlap"):
             return "collective-permute", 2 * (chips - 1) * options["slices"], chips - 1
         case "meshslice" | "collective":
             return whole, options.get("slices", 1), chips - 1
         case "wang" | "1d_tp" | "fsdp":
-            shifts = (chips - 1) * (1 + options.get("both_ways", False))
+            shifts = (chips - 1) * (1 + options.get("bidirectional", False))
             return ("collective-permute", shifts, chips - 1) if way == ring else (whole, 1, chips - 1)
         case "summa":
             parts = math.lcm(*directions.values(), options.get("slices", 1))

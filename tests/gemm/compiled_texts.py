@@ -6,11 +6,11 @@
 import re
 from pathlib import Path
 
-from jaxquard.gemm import TPU_COMPILER_OPTIONS, Dataflow, Product
+from jaxquard.gemm import TPU_COMPILER_OPTIONS, AlgorithmOptions, Dataflow, Product
 
 FOLDER = Path(__file__).parent / "compiled"
 
-# name: topology, algorithm, dataflow, in_parts, with our compiler options
+# name: topology, algorithm, dataflow, split_for_overlap, with our compiler options
 PROGRAMS = {
     "meshslice-os-v5e": ("v5e:2x4", "meshslice", "os", True, True),
     "meshslice-ls-v5e": ("v5e:2x4", "meshslice", "ls", True, True),
@@ -43,20 +43,15 @@ def write_all() -> None:
     from jaxquard.gemm.overlap.report import default_sizes
 
     FOLDER.mkdir(exist_ok=True)
-    for name, (topology, algorithm, dataflow, in_parts, has_options) in PROGRAMS.items():
+    for name, (topology, algorithm, dataflow, split_for_overlap, has_options) in PROGRAMS.items():
         mesh = topology_mesh(topology)
-        product = Product(
-            dataflow=Dataflow(dataflow),
-            rows=("rows",),
-            columns=("columns",),
-            slices=2 if algorithm == "meshslice" else None,
-            in_parts=in_parts,
-        )
+        options = AlgorithmOptions(slices=2 if algorithm == "meshslice" else None, split_for_overlap=split_for_overlap)
         text = compile_product(
             mesh,
-            default_sizes(mesh, slices=2, block=8),
+            default_sizes(mesh, AlgorithmOptions(slices=2)),
             algorithm=algorithm,
-            product=product,
+            product=Product(dataflow=Dataflow(dataflow)),
+            options=options,
             compiler_options=TPU_COMPILER_OPTIONS if has_options else {},
         )
         (FOLDER / f"{name}.txt").write_text(trim(text))

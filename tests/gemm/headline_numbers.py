@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
+from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
 from jaxquard.gemm.autotune.table import TuningRow
-from jaxquard.gemm.cost.algorithms import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.problem import GemmProblem
 
 _MODELS: dict[str, Callable[..., GemmProblem]] = {"gpt3": gpt3, "megatron_nlg": megatron_nlg}
@@ -33,7 +33,7 @@ def headline_numbers(
     cluster: str | Cluster = "tpu-v4",
     *,
     chips: Sequence[int] = (16, 32, 64, 128, 256),
-    algorithms: Sequence[str] = ALGORITHMS,
+    algorithms: Sequence[str] = tuple(ALGORITHMS),
 ) -> tuple[Headline, ...]:
     """One block of each model, batch half the chips (section 5.1.1), whatever memory it needs.
 

@@ -1,4 +1,4 @@
-"""Which operations of a traced function must wait for which: its dependences, barriers included."""
+"""The dependences of a traced function: the operations that each must wait for, barriers included."""
 
 from collections.abc import Iterator
 from typing import Any

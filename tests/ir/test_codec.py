@@ -77,6 +77,24 @@ def test_a_former_name_is_read_and_the_current_one_written():
     assert to_data(part) == {"kind": 0, "time_s": None, "names": [], "axis": "columns"}
 
 
+def test_complete_data_leaves_nothing_out():
+    short = {"kind": 0, "time_s": 1.0}
+    assert from_data(Part, short, where="file") == Part(kind=0, time_s=1.0)
+    with pytest.raises(DataError, match="file lacks the key names; the keys are kind, time_s, names, axis"):
+        from_data(Part, short, where="file", is_complete=True)
+    whole = to_data(Part(kind=0, time_s=1.0))
+    assert from_data(Part, whole, where="file", is_complete=True) == Part(kind=0, time_s=1.0)
+
+
+def test_a_missing_table_is_named_with_its_keys():
+    @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+    class Owner:
+        part: Part
+
+    with pytest.raises(DataError, match="file lacks the table part with the keys kind, time_s, names, axis; the keys"):
+        from_data(Owner, {}, where="file")
+
+
 def changed(**entries):
     return {**GOOD, **entries}
 

@@ -1,4 +1,4 @@
-"""The cluster that a calibration starts from: what it does not measure is taken from there."""
+"""The cluster that a calibration starts from, for all that it does not measure."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import jax
 
 from jaxquard.cluster import Cluster, Compute, Links, Memory, Network, Topology, load_cluster
 
-# What JAX calls a device begins a word with, and the preset that describes it: a GH200 is no H200.
+# The beginning of a word in JAX's name of a device, and the preset that describes it: a GH200 is no H200.
 _PRESETS = {
     "H200": "h200",
     "H100": "h100",
@@ -23,7 +23,7 @@ _ESTIMATED_BANDWIDTH_BYTES_PER_S = 20e9
 
 
 def base_cluster(devices: Sequence[jax.Device]) -> tuple[Cluster, tuple[str, ...]]:
-    """The preset of a kind of device, or one made up for the host's CPU; with what to know of it."""
+    """Returns the preset of a kind of device, or an estimate for an unknown one; with remarks on it."""
     kind = devices[0].device_kind
     for part, name in _PRESETS.items():
         if re.search(rf"\b{part}", kind):

@@ -1,5 +1,6 @@
-"""A cluster from measurements on the devices at hand (MeshSlice, section 4.5)."""
+"""A cluster from measurements on the devices at hand (MeshSlice, section 4.5), and the file that it is saved as."""
 
+import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,10 +8,9 @@ from typing import Any
 import jax
 
 from jaxquard.calibrate.base_cluster import base_cluster
-from jaxquard.calibrate.effort import Effort, choose_effort
-from jaxquard.calibrate.fit_one_ring import fit_one_ring
 from jaxquard.calibrate.measure_links import measure_links
 from jaxquard.calibrate.measure_products import measure_products
+from jaxquard.calibrate.sampling import Effort, choose_effort
 from jaxquard.cluster import (
     Cluster,
     Collective,
@@ -19,10 +19,12 @@ from jaxquard.cluster import (
     LinkSample,
     ProductFit,
     ProductSample,
+    cluster_text,
     fit_links,
     fit_products,
     load_cluster,
 )
+from jaxquard.cluster.fit_links import fit_one_ring
 from jaxquard.errors import ClusterError
 
 # Above these the constants say little of another size.
@@ -33,13 +35,13 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A calibrated cluster, and how it came about.
+    """A calibrated cluster with its fits and samples.
 
     Attributes:
-        device: how many of which kind were measured.
+        device: the number and kind of the devices that were measured.
         link_fits: one for each kind of collective; none where links were not measured.
         product_fit: None where the products could not be fitted.
-        notes: what to know of it: what was not measured, and which fits are poor.
+        notes: remarks: what was not measured, and which fits are poor.
     """
 
     cluster: Cluster
@@ -64,10 +66,10 @@ def calibrate(
 
     Args:
         base: the cluster for what is not measured; by default the preset of the devices' kind.
-        devices: those of JAX's default backend unless said. They are taken as one ring, whose bandwidth stands for
+        devices: by default those of JAX's default backend. They are taken as one ring, whose bandwidth stands for
             the rows and the columns of a mesh.
         is_quick: fewer and smaller samples.
-        effort: just what to measure.
+        effort: the samples to take, in place of the default.
         on_links: called as `(done, total, name)` while links are measured; `on_products` likewise.
 
     Raises:
@@ -99,7 +101,7 @@ def calibrate(
 
 
 def _fit_links(samples: Sequence[LinkSample], start: Cluster) -> tuple[tuple[LinkFit, ...], tuple[str, ...]]:
-    """The fits, and what could not be fitted."""
+    """Returns the fits, and notes on what could not be fitted."""
     if not samples:
         return (), (f"one device has no links: those of {start.name} are kept as they are",)
     fits, notes = [], []
@@ -120,7 +122,7 @@ def _fit_links(samples: Sequence[LinkSample], start: Cluster) -> tuple[tuple[Lin
 
 
 def _fit_products(samples: Sequence[ProductSample], start: Cluster) -> tuple[ProductFit | None, tuple[str, ...]]:
-    """The fit, unless the times allow none and the base knows the device."""
+    """Returns the fit, unless the times allow none and the base knows the device."""
     try:
         return fit_products(samples, start=start.compute, memory=start.memory), ()
     except ClusterError as error:
@@ -130,7 +132,7 @@ def _fit_products(samples: Sequence[ProductSample], start: Cluster) -> tuple[Pro
 
 
 def _with_links(cluster: Cluster, fits: Sequence[LinkFit]) -> Cluster:
-    """The cluster with what was fitted. Permutes were measured in chains, so their launch is one of a chain."""
+    """Returns the cluster with the fitted links. Permutes are measured in chains, so their launch is a chain's."""
     links: dict[str, Any] = {
         fit.kind.value: Links(
             row_bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s,
@@ -154,3 +156,22 @@ def _poor_notes(link_fits: Sequence[LinkFit], product_fit: ProductFit | None) ->
         for name, fit in fits
         if fit.median_error > POOR_MEDIAN_ERROR or fit.worst_error > POOR_WORST_ERROR
     )
+
+
+def calibration_text(calibration: Calibration, *, date: datetime.date | None = None) -> str:
+    """Returns the TOML text of a cluster file, with the sources of its numbers as comments."""
+    day = date or datetime.date.today()
+    lines = [f"# Measured on {calibration.device}, {day}, JAX {jax.__version__}, by `jaxquard cluster calibrate`."]
+    for fit in calibration.link_fits:
+        lines.append(
+            f"# {fit.kind.value}: {fit.num_samples} samples, median error {fit.median_error:.1%}, "
+            f"worst {fit.worst_error:.1%}."
+        )
+    products = calibration.product_fit
+    if products is not None:
+        lines.append(
+            f"# products: {products.num_samples} samples, median error {products.median_error:.1%}, "
+            f"worst {products.worst_error:.1%}."
+        )
+    lines += [f"# Note: {note}." for note in calibration.notes]
+    return "\n".join(lines) + "\n" + cluster_text(calibration.cluster)

@@ -1,4 +1,4 @@
-"""Algorithms against each other on the devices at hand, as ratios to what XLA makes of a plain product.
+"""Compares algorithms on the devices at hand, as ratios to XLA's plain product.
 
 Times on a shared machine say little, so ratios are taken within a round: in each, every candidate runs once, in an
 order that rotates, and a candidate's ratio is the median over rounds.
@@ -14,14 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxquard.calibrate.time_runs import time_runs_s
+from jaxquard.calibrate.sampling import time_runs_s
 from jaxquard.errors import GemmError
 from jaxquard.gemm import ALGORITHMS, Dataflow, Product, multiply
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_choice
-from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.registry import find_algorithm, mesh_shapes
 from jaxquard.gemm.algorithms.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
-from jaxquard.gemm.cost.algorithms import mesh_shapes
 
 _PLAIN = "plain"
 _SLICED = ("meshslice",)
@@ -38,7 +37,7 @@ class Comparison:
         ratio: of its time to that of `lhs @ rhs` under jit with the same shardings; 0 where it does not fit.
         time_s: the minimum.
         worst_error: of its result, relative to the largest element of the plain one's.
-        why_not: what does not fit, if so.
+        why_not: the reason why it does not fit, if so.
     """
 
     algorithm: str
@@ -102,7 +101,7 @@ class _Bench:
     sample_s: float
 
     def compare(self, candidates: Sequence[tuple[str, int]]) -> list[Comparison]:
-        """Each candidate timed beside the plain product, or with why it cannot be."""
+        """Times each candidate beside the plain product, or says why it cannot run."""
         shape = self.mesh.devices.shape
         try:
             lhs, rhs, out_sharding = self.place()
@@ -144,7 +143,7 @@ class _Bench:
         ]
 
     def place(self) -> tuple[jax.Array, jax.Array, NamedSharding]:
-        """The matrices as the dataflow wants them, so that nothing is moved before a product; and how that lies.
+        """Returns the matrices, sharded so that nothing moves before a product, and the sharding of the result.
 
         Raises:
             GemmError: the mesh does not divide them.
@@ -155,7 +154,7 @@ class _Bench:
         for (name, spec), sizes in zip(specs.items(), ((m, k), (k, n), (m, n)), strict=True):
             for dim, (size, entry) in enumerate(zip(sizes, spec, strict=True)):
                 chips = num_chips(axes_of(entry), self.mesh.shape)
-                check_size(f"dim {dim} of {name}", size, chips, why=f"the mesh cuts it into {chips}")
+                check_size(f"dim {dim} of {name}", size, chips, why=f"the mesh shards it over {chips}")
         lhs_sharding, rhs_sharding, out_sharding = (NamedSharding(self.mesh, spec) for spec in specs.values())
         keys = jax.random.split(jax.random.key(0))
         lhs = jax.device_put(jax.random.normal(keys[0], (m, k), self.dtype), lhs_sharding)
@@ -163,7 +162,7 @@ class _Bench:
         return lhs, rhs, out_sharding
 
     def compile(self, name: str, count: int, lhs: jax.Array, rhs: jax.Array) -> Any:
-        """One candidate; raises a GemmError if it does not fit."""
+        """Compiles one candidate; raises a GemmError if it does not fit."""
 
         def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
             slices = count if name in _SLICED else None

@@ -1,7 +1,7 @@
-"""Times of all-gathers, reduce-scatters and permutes on rings of devices.
+"""Times all-gathers, reduce-scatters and permutes on rings of devices.
 
-Rings of two sizes tell the time of a step from the time to launch; for a permute, which is one step on any ring, chains
-of one, two and four of them do.
+Rings of two sizes separate the time of a step from the time to launch; for a permute, which is one step on any ring,
+chains of one, two and four of them do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxquard.calibrate.effort import Effort
-from jaxquard.calibrate.time_runs import time_runs_of, time_runs_s
+from jaxquard.calibrate.sampling import Effort, time_runs_of, time_runs_s
 from jaxquard.cluster import Collective, LinkSample
 
 _AXIS = "ring"
@@ -29,14 +28,14 @@ Progress = Callable[[int, int, str], None]
 
 
 def ring_sizes(num_devices: int) -> tuple[int, ...]:
-    """All devices, and half of them; no ring for one device, and one for two."""
+    """Returns the number of all devices, and of half of them; no ring for one device, and one for two."""
     return tuple(sorted({size for size in (num_devices // 2, num_devices) if size > 1}))
 
 
 def measure_links(
     devices: Sequence[jax.Device], effort: Effort, *, on_progress: Progress | None = None
 ) -> tuple[LinkSample, ...]:
-    """Samples of every kind of collective, as large as memory and the effort's `longest_s` allow."""
+    """Returns samples of every kind of collective, as large as memory and the effort's `longest_s` allow."""
     series = [
         (kind, ring, chain)
         for kind in Collective
@@ -54,7 +53,7 @@ def measure_links(
 def _measure_series(
     kind: Collective, devices: Sequence[jax.Device], chain: int, effort: Effort
 ) -> Iterator[LinkSample]:
-    """One kind on one ring, from small shards to large."""
+    """Yields samples of one kind on one ring, from small shards to large."""
     mesh = Mesh(np.array(devices), (_AXIS,))
     run = _collective(kind, mesh, chain)
     is_async = devices[0].platform != "cpu"
@@ -76,7 +75,7 @@ def _measure_series(
 
 
 def _collective(kind: Collective, mesh: Mesh, chain: int) -> Callable[..., Any]:
-    """The compiled collective: of a ring's shards, whatever comes out of it."""
+    """Returns a collective of a ring's shards, under `jit`."""
     size = mesh.devices.size
     ring = [(chip, (chip + 1) % size) for chip in range(size)]
 
@@ -89,13 +88,13 @@ def _collective(kind: Collective, mesh: Mesh, chain: int) -> Callable[..., Any]:
             shard = lax.ppermute(shard, _AXIS, ring)
         return shard
 
-    cut = PartitionSpec(_AXIS)
-    out = PartitionSpec() if kind is Collective.ALL_GATHER else cut
-    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(cut,), out_specs=out, check_vma=False))
+    sharded = PartitionSpec(_AXIS)
+    out = PartitionSpec() if kind is Collective.ALL_GATHER else sharded
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(sharded,), out_specs=out, check_vma=False))
 
 
 def _shards(kind: Collective, mesh: Mesh, size_bytes: int) -> jax.Array:
-    """What a collective of shards of this size begins with: for a reduce-scatter, as many on each device as chips."""
+    """Returns the input of a collective of shards of this size; of a reduce-scatter, each device has one for each."""
     size = mesh.devices.size
     length = size_bytes // _ITEM_BYTES * size * (size if kind is Collective.REDUCE_SCATTER else 1)
     sharding = NamedSharding(mesh, PartitionSpec(_AXIS))
@@ -103,7 +102,7 @@ def _shards(kind: Collective, mesh: Mesh, size_bytes: int) -> jax.Array:
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:
-    """What one device may use."""
+    """Returns the bytes that one device may use."""
     if devices[0].platform == "cpu":
         return _CPU_BYTES / len(devices)
     stats = devices[0].memory_stats() or {}

@@ -1,4 +1,4 @@
-"""Times of products on one device, whole and cut into slices along the contracted dim.
+"""Times products on one device, whole and sliced along the contracted dim.
 
 As in MeshSlice where the output stays: bf16 slices are multiplied one after another, summed in fp32, and the sum is
 cast to bf16.
@@ -10,8 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxquard.calibrate.effort import Effort
-from jaxquard.calibrate.time_runs import time_runs_s
+from jaxquard.calibrate.sampling import Effort, time_runs_s
 from jaxquard.cluster import ProductSample
 
 Progress = Callable[[int, int, str], None]
@@ -20,7 +19,7 @@ Progress = Callable[[int, int, str], None]
 def measure_products(
     device: jax.Device, effort: Effort, *, on_progress: Progress | None = None
 ) -> tuple[ProductSample, ...]:
-    """Samples of every shape of the effort at every slice count."""
+    """Returns samples of every shape of the effort at every slice count."""
     shapes = list(itertools.product(effort.ms, effort.ks, effort.ns))
     samples: list[ProductSample] = []
     for number, (m, k, n) in enumerate(shapes):
@@ -31,7 +30,7 @@ def measure_products(
 
 
 def sliced_product(lhs_SMK: jax.Array, rhs_SKN: jax.Array) -> jax.Array:
-    """The sum of the products of slices, which lie along the first dim."""
+    """Sums the products of slices, which are stacked along the first dim."""
     total_MN = jnp.dot(lhs_SMK[0], rhs_SKN[0], preferred_element_type=jnp.float32)
     for number in range(1, lhs_SMK.shape[0]):
         total_MN = total_MN + jnp.dot(lhs_SMK[number], rhs_SKN[number], preferred_element_type=jnp.float32)
@@ -39,7 +38,7 @@ def sliced_product(lhs_SMK: jax.Array, rhs_SKN: jax.Array) -> jax.Array:
 
 
 def _measure_shape(device: jax.Device, effort: Effort, *, m: int, k: int, n: int) -> list[ProductSample]:
-    """Slice counts take turns, so that what disturbs the machine disturbs all of them."""
+    """Measures slice counts in turns, so that a disturbance of the machine affects all of them."""
     runs = {}
     with jax.default_device(device):
         for count in effort.slices:

@@ -1,4 +1,8 @@
-"""Descriptions of hardware: clusters as TOML files, and the cost of their collectives and matrix products."""
+"""Descriptions of hardware, and the costs of collectives and products on it (MeshSlice, section 3.2.2).
+
+In: a cluster as a TOML file (a preset or the user's own), or measured samples to fit one to.
+Out: a `Cluster`; the seconds of a collective on a ring (`ring_time`) and of a product on a chip (`product_time_s`).
+"""
 
 from typing import TYPE_CHECKING
 
@@ -13,8 +17,11 @@ if TYPE_CHECKING:
     from jaxquard.cluster.cluster import Memory as Memory
     from jaxquard.cluster.cluster import Network as Network
     from jaxquard.cluster.cluster import Topology as Topology
-    from jaxquard.cluster.cluster_text import cluster_text as cluster_text
-    from jaxquard.cluster.cluster_text import parse_cluster as parse_cluster
+    from jaxquard.cluster.cluster_file import cluster_text as cluster_text
+    from jaxquard.cluster.cluster_file import load_cluster as load_cluster
+    from jaxquard.cluster.cluster_file import parse_cluster as parse_cluster
+    from jaxquard.cluster.cluster_file import preset_names as preset_names
+    from jaxquard.cluster.cluster_file import save_cluster as save_cluster
     from jaxquard.cluster.collective_time import RingTime as RingTime
     from jaxquard.cluster.collective_time import ring_time as ring_time
     from jaxquard.cluster.fit_links import LinkFit as LinkFit
@@ -26,9 +33,6 @@ if TYPE_CHECKING:
     from jaxquard.cluster.fit_products import parse_products_csv as parse_products_csv
     from jaxquard.cluster.fit_products import product_errors as product_errors
     from jaxquard.cluster.fit_products import products_csv as products_csv
-    from jaxquard.cluster.load_cluster import load_cluster as load_cluster
-    from jaxquard.cluster.load_cluster import preset_names as preset_names
-    from jaxquard.cluster.load_cluster import save_cluster as save_cluster
     from jaxquard.cluster.product_time import product_memory_bytes as product_memory_bytes
     from jaxquard.cluster.product_time import product_time_s as product_time_s
     from jaxquard.cluster.product_time import sliced_product_time_s as sliced_product_time_s
@@ -37,7 +41,7 @@ else:
         __name__,
         {
             "cluster": ["Axis", "Cluster", "Collective", "Compute", "Links", "Memory", "Network", "Topology"],
-            "cluster_text": ["cluster_text", "parse_cluster"],
+            "cluster_file": ["cluster_text", "load_cluster", "parse_cluster", "preset_names", "save_cluster"],
             "collective_time": ["RingTime", "ring_time"],
             "fit_links": ["LinkFit", "LinkSample", "fit_links"],
             "fit_products": [
@@ -48,7 +52,6 @@ else:
                 "product_errors",
                 "products_csv",
             ],
-            "load_cluster": ["load_cluster", "preset_names", "save_cluster"],
             "product_time": ["product_memory_bytes", "product_time_s", "sliced_product_time_s"],
         },
     )

@@ -1,20 +1,29 @@
 """A cluster: the numbers of its chips, memory and links that the cost models use.
 
-The links carry three kinds of collective (MeshSlice, section 3.2.2), each with what was measured for it: bandwidth
+The links carry three kinds of collective (MeshSlice, section 3.2.2), each with its measured constants: bandwidth
 along the rows and along the columns of a mesh, the time to synchronise one step of a ring, the time to launch. "Along
 the rows" means from row to row, so vertically: the bandwidth that the paper calls inter-row.
 
 The description of the chip goes beyond the paper, which divides the FLOPs of a product by the effective FLOP/s: thin
-products run slower, and a product that is cut along its contracted dim is summed in fp32, which costs memory traffic
+products run slower, and a product that is sliced along its contracted dim is summed in fp32, which costs memory traffic
 and slower kernels (`product_time.py`). On a TPU of the paper's sets these numbers are 0.
 """
 
 import enum
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+from jaxquard.errors import ClusterError
+from jaxquard.ir.codec import stored
+
+_POSITIVE = stored(above=0)
+_NOT_NEGATIVE = stored(minimum=0)
 
 
 class Axis(enum.Enum):
-    """The two directions of a mesh in which shards move.
+    """The two directions of a mesh along which shards move.
 
     Example:
         >>> jq.cluster.Axis("rows")
@@ -23,6 +32,10 @@ class Axis(enum.Enum):
 
     ROWS = "rows"
     COLUMNS = "columns"
+
+    @property
+    def other(self) -> "Axis":
+        return Axis.COLUMNS if self is Axis.ROWS else Axis.ROWS
 
 
 class Collective(enum.Enum):
@@ -60,10 +73,10 @@ class Compute:
     Attributes:
         peak_flops_per_s: that utilisation is measured against.
         effective_flops_per_s: that large products reach.
-        half_speed_contracted: the contracted dim at which a product has half of that speed; 0: speed does not fall.
+        half_speed_contracted: the contracted dim at which a product has half of that speed; 0: at any dim it has all.
         half_speed_output: the same for each dim of the output.
         output_exposed: of the time to write an output, or to read and write an fp32 sum, the share that is not hidden.
-        accumulate_slowdown: by what share a product that ends in an fp32 sum is slower than one that does not.
+        accumulate_slowdown: the share by which a product that ends in an fp32 sum is slower than one that does not.
         cast_exposed: of the time to turn an fp32 sum into the output, in a separate pass, the share that is not
             hidden; above 1 where memory does not reach its bandwidth.
         slice_copy_exposed: the same for copying slices out of a shard and into it.
@@ -76,17 +89,17 @@ class Compute:
         0.0
     """
 
-    peak_flops_per_s: float
-    effective_flops_per_s: float
-    half_speed_contracted: float = 0.0
-    half_speed_output: float = 0.0
-    output_exposed: float = 0.0
-    accumulate_slowdown: float = 0.0
-    cast_exposed: float = 0.0
-    slice_copy_exposed: float = 0.0
-    num_cores: int = 0
-    launch_s: float = 0.0
-    tile: int = 2048
+    peak_flops_per_s: float = field(metadata=_POSITIVE)
+    effective_flops_per_s: float = field(metadata=_POSITIVE)
+    half_speed_contracted: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    half_speed_output: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    output_exposed: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    accumulate_slowdown: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    cast_exposed: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    slice_copy_exposed: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    num_cores: int = field(default=0, metadata=_NOT_NEGATIVE)
+    launch_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    tile: int = field(default=2048, metadata=_POSITIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +111,8 @@ class Memory:
         34359738368
     """
 
-    size_bytes: int
-    bandwidth_bytes_per_s: float
+    size_bytes: int = field(metadata=_POSITIVE)
+    bandwidth_bytes_per_s: float = field(metadata=_POSITIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +120,9 @@ class Network:
     """The interconnect between chips.
 
     Attributes:
-        is_bidirectional: whether a link carries both ways at once, so that a permute that sends one half of a shard
+        is_bidirectional: a link carries both ways at once, so that a permute that sends one half of a shard
             each way round a ring has twice the bandwidth.
-        launches_each_permute: whether every permute of a chain costs the permutes' `launch_s`. False where the
+        launches_each_permute: every permute of a chain costs the permutes' `launch_s`. False where the
             constants were measured on chains, as `calibrate` does: then a chain costs one, and `sync_s` has all that a
             further permute takes.
         has_broadcast: a ring has a native broadcast and reduction, each one operation with the launch,
@@ -117,7 +130,7 @@ class Network:
             `gemm` makes them of permutes.
         chips_per_node: chips behind one switch; 0: all of them.
         between_nodes_bandwidth_bytes_per_s: of a chip to another node; 0 where there is one node.
-        between_nodes_sync_s: what a step between nodes takes longer.
+        between_nodes_sync_s: the additional seconds of a step between nodes.
 
     Example:
         >>> network = jq.cluster.Network(topology=jq.cluster.Topology("torus"), is_bidirectional=True)
@@ -129,9 +142,9 @@ class Network:
     is_bidirectional: bool
     launches_each_permute: bool = True
     has_broadcast: bool = False
-    chips_per_node: int = 0
-    between_nodes_bandwidth_bytes_per_s: float = 0.0
-    between_nodes_sync_s: float = 0.0
+    chips_per_node: int = field(default=0, metadata=_NOT_NEGATIVE)
+    between_nodes_bandwidth_bytes_per_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    between_nodes_sync_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +159,10 @@ class Links:
         1e-06
     """
 
-    row_bandwidth_bytes_per_s: float
-    column_bandwidth_bytes_per_s: float
-    sync_s: float
-    launch_s: float
+    row_bandwidth_bytes_per_s: float = field(metadata=_POSITIVE)
+    column_bandwidth_bytes_per_s: float = field(metadata=_POSITIVE)
+    sync_s: float = field(metadata=_NOT_NEGATIVE)
+    launch_s: float = field(metadata=_NOT_NEGATIVE)
 
     def bandwidth_bytes_per_s(self, axis: Axis) -> float:
         return self.row_bandwidth_bytes_per_s if axis is Axis.ROWS else self.column_bandwidth_bytes_per_s
@@ -169,7 +182,7 @@ class Cluster:
     """
 
     name: str
-    num_chips: int
+    num_chips: int = field(metadata=_POSITIVE)
     compute: Compute
     memory: Memory
     network: Network
@@ -183,3 +196,16 @@ class Cluster:
             Collective.REDUCE_SCATTER: self.reduce_scatter,
             Collective.PERMUTE: self.permute,
         }[kind]
+
+
+def check_cluster(cluster: Any) -> None:
+    """Raises a ClusterError unless it is a Cluster."""
+    if not isinstance(cluster, Cluster):
+        raise ClusterError(f"cluster must be a Cluster, but is {cluster!r:.80}. Load one: load_cluster('tpu-v4').")
+
+
+def check_number(value: Any, name: str, *, is_positive: bool = True) -> None:
+    """Raises a ClusterError unless it is a number above 0, or of at least 0."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value < 0 or (is_positive and value == 0):
+        raise ClusterError(f"{name} must be a number {'above 0' if is_positive else 'of 0 or more'}, but is {value!r}.")

@@ -6,14 +6,16 @@ A permute is one step; of a chain of them each has its launch, unless the consta
 (`Network.launches_each_permute`). Halves that go both ways at once are launched at once, as are collectives along rows
 and columns. A ring of one chip moves nothing and costs nothing.
 
-Over a switch a mesh is only imagined (section 6): a ring that leaves a node is as slow as the network between nodes,
+Over a switch a mesh is virtual (section 6): a ring that leaves a node is as slow as the network between nodes,
 and the rows and the columns of a mesh share a chip's port (`shares_port`) when both go the same way.
 """
 
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
-from jaxquard.cluster.check_arguments import check_ring
-from jaxquard.cluster.cluster import Axis, Cluster, Collective, Topology
+from jaxquard.cluster.cluster import Axis, Cluster, Collective, Topology, check_cluster, check_number
+from jaxquard.errors import ClusterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +52,16 @@ def ring_time(
     mesh_shape: tuple[int, int],
     shard_bytes: float,
     num_steps: float | None = None,
-    both_ways: bool = False,
+    bidirectional: bool = False,
 ) -> RingTime:
     """Predicts the time of one collective, or of a chain of permutes, alone on its ring.
 
     Args:
         mesh_shape: rows and columns of chips; chips are numbered along the rows, so that a node is filled by a row
             before the next one begins.
-        shard_bytes: what a chip sends in one step.
-        num_steps: how often, and of permutes how many; one less than the chips of the ring unless said.
-        both_ways: a permute sends one half of the shard each way round; it counts where links carry both at once.
+        shard_bytes: the bytes that a chip sends in one step.
+        num_steps: the number of steps, or of permutes; left out, one less than the chips of the ring.
+        bidirectional: a permute sends one half of the shard each way round; it counts where links carry both at once.
 
     Raises:
         ClusterError: an argument is none that a ring can have.
@@ -76,14 +78,14 @@ def ring_time(
         >>> f"{time.time_s:.2e}"
         '1.70e-04'
     """
-    check_ring(cluster, kind, axis=axis, mesh_shape=mesh_shape, shard_bytes=shard_bytes, num_steps=num_steps)
+    _check_ring(cluster, kind, axis=axis, mesh_shape=mesh_shape, shard_bytes=shard_bytes, num_steps=num_steps)
     ring = ring_size(axis, mesh_shape)
     if ring == 1 or num_steps == 0:
         return RingTime()
     links = cluster.links(kind)
     steps = ring - 1 if num_steps is None else num_steps
     sync_s = ring_sync_s(cluster, kind, axis=axis, mesh_shape=mesh_shape)
-    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape, both_ways=both_ways)
+    bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=axis, mesh_shape=mesh_shape, bidirectional=bidirectional)
     return RingTime(
         launch_s=num_launches(cluster, kind, num_steps=steps) * links.launch_s,
         sync_s=steps * sync_s,
@@ -92,21 +94,21 @@ def ring_time(
 
 
 def num_launches(cluster: Cluster, kind: Collective, *, num_steps: float) -> float:
-    """How many launches so many steps of a ring have."""
+    """Returns the number of launches of so many steps of a ring."""
     return num_steps if kind is Collective.PERMUTE and cluster.network.launches_each_permute else 1
 
 
 def ring_size(axis: Axis, mesh_shape: tuple[int, int]) -> int:
-    """Chips of a ring: along the rows there are as many as the mesh has rows."""
+    """Returns the chips of a ring: along the rows there are as many as the mesh has rows."""
     return mesh_shape[0] if axis is Axis.ROWS else mesh_shape[1]
 
 
 def ring_bandwidth_bytes_per_s(
-    cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int], both_ways: bool = False
+    cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int], bidirectional: bool = False
 ) -> float:
-    """Of the slowest step of a ring."""
+    """Returns the bandwidth of the slowest step of a ring."""
     bandwidth = cluster.links(kind).bandwidth_bytes_per_s(axis)
-    if kind is Collective.PERMUTE and both_ways and cluster.network.is_bidirectional:
+    if kind is Collective.PERMUTE and bidirectional and cluster.network.is_bidirectional:
         bandwidth *= 2
     if is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape):
         bandwidth = min(bandwidth, cluster.network.between_nodes_bandwidth_bytes_per_s)
@@ -114,13 +116,13 @@ def ring_bandwidth_bytes_per_s(
 
 
 def ring_sync_s(cluster: Cluster, kind: Collective, *, axis: Axis, mesh_shape: tuple[int, int]) -> float:
-    """Of the slowest step of a ring."""
+    """Returns the synchronisation time of the slowest step of a ring."""
     leaves = is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape)
     return cluster.links(kind).sync_s + (cluster.network.between_nodes_sync_s if leaves else 0.0)
 
 
 def is_between_nodes(cluster: Cluster, *, axis: Axis, mesh_shape: tuple[int, int]) -> bool:
-    """Whether the rings along an axis leave a node."""
+    """Returns whether the rings along an axis leave a node."""
     node = cluster.network.chips_per_node
     if node == 0 or cluster.network.between_nodes_bandwidth_bytes_per_s == 0:
         return False
@@ -131,8 +133,25 @@ def is_between_nodes(cluster: Cluster, *, axis: Axis, mesh_shape: tuple[int, int
 
 
 def shares_port(cluster: Cluster, mesh_shape: tuple[int, int]) -> bool:
-    """Whether the rings along the rows and along the columns take bandwidth from each other."""
+    """Returns whether the rings along the rows and along the columns take bandwidth from each other."""
     if cluster.network.topology is Topology.TORUS:
         return False
     sides = [is_between_nodes(cluster, axis=axis, mesh_shape=mesh_shape) for axis in Axis]
     return sides[0] == sides[1]
+
+
+def _check_ring(
+    cluster: Any, kind: Any, *, axis: Any, mesh_shape: Any, shard_bytes: float, num_steps: float | None
+) -> None:
+    """Raises a ClusterError unless a collective can be priced."""
+    check_cluster(cluster)
+    for name, value, words in (("kind", kind, Collective), ("axis", axis, Axis)):
+        if not isinstance(value, words):
+            members = ", ".join(f"{words.__name__}.{member.name}" for member in words)
+            raise ClusterError(f"{name} must be one of {members}, but is {value!r}.")
+    is_pair = isinstance(mesh_shape, tuple | list) and len(mesh_shape) == 2
+    if not is_pair or not all(isinstance(count, Integral) and int(count) > 0 for count in mesh_shape):
+        raise ClusterError(f"mesh_shape must be the rows and columns of chips, say (4, 2), but is {mesh_shape!r}.")
+    check_number(shard_bytes, "shard_bytes", is_positive=False)
+    if num_steps is not None:
+        check_number(num_steps, "num_steps", is_positive=False)

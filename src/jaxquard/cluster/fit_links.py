@@ -1,11 +1,12 @@
 """Bandwidth, synchronisation and launch of collectives from measured times (MeshSlice, section 4.5).
 
 The paper sets the synchronisation by comparing two ring sizes, and bandwidth and launch by a regression over shard
-sizes from 8 KB to 512 MB. Here one robust regression does all: the time is linear in the three.
+sizes from 8 KB to 512 MB. Here one robust regression does all: the time is linear in the three. Two devices make no
+second ring, so there the synchronisation is given.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,8 @@ class LinkSample:
     """One measured collective.
 
     Attributes:
-        shard_bytes: what a chip holds before an all-gather, keeps after a reduce-scatter, or sends in a permute.
-        num_steps: steps of the ring; one less than its chips unless said.
+        shard_bytes: the bytes of a chip before an all-gather, after a reduce-scatter, or in one permute.
+        num_steps: steps of the ring; left out, one less than its chips.
 
     Example:
         >>> gather = jq.cluster.Collective("all_gather")
@@ -120,6 +121,34 @@ def _fit_group(kind: Collective, axis: Axis, samples: list[LinkSample]) -> LinkF
         bandwidth_bytes_per_s=float(1 / per_byte_s),
         sync_s=float(sync_s),
         launch_s=float(launch_s),
+        num_samples=len(samples),
+        median_error=float(np.median(np.abs(residuals))),
+        worst_error=float(np.max(np.abs(residuals))),
+    )
+
+
+def fit_one_ring(samples: Sequence[LinkSample], *, sync_s: float) -> LinkFit:
+    """Fits bandwidth and launch of one kind to samples of one ring size, given the synchronisation of a step.
+
+    Raises:
+        ClusterError: there are fewer than two shard sizes, or the times do not grow with the shard.
+    """
+    num_sizes = len({sample.shard_bytes for sample in samples})
+    if num_sizes < 2:
+        raise ClusterError(f"bandwidth and launch need samples of two shard sizes, found {num_sizes}. Measure another.")
+    kind, steps = samples[0].kind, samples[0].num_steps or samples[0].ring_size - 1
+    sizes = np.array([sample.shard_bytes for sample in samples], dtype=np.float64)
+    times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)
+    columns = np.stack([np.ones_like(sizes), steps * sizes], axis=1)
+    (intercept_s, per_byte_s), residuals = fit_robustly(columns, times_s)
+    if per_byte_s == 0:
+        raise ClusterError(f"the times of {kind.value} do not grow with the shard, so they give no bandwidth.")
+    return LinkFit(
+        kind=kind,
+        axis=Axis.ROWS,
+        bandwidth_bytes_per_s=float(1 / per_byte_s),
+        sync_s=min(sync_s, float(intercept_s) / steps),
+        launch_s=max(0.0, float(intercept_s) - steps * sync_s),
         num_samples=len(samples),
         median_error=float(np.median(np.abs(residuals))),
         worst_error=float(np.max(np.abs(residuals))),

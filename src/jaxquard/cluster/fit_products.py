@@ -191,7 +191,7 @@ def _parse_row(row: dict[Any, Any]) -> ProductSample:
 def _columns(
     samples: Sequence[ProductSample], start: Compute, memory: Memory
 ) -> Float64[np.ndarray, "samples constants"]:
-    """What each constant is multiplied with."""
+    """Returns the coefficient of each constant, for each sample."""
     rows = []
     for s in samples:
         is_sliced = s.num_slices > 1

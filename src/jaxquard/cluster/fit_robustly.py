@@ -1,4 +1,4 @@
-"""Least squares that measured times can be given to: relative, without negative answers, robust to outliers.
+"""Least squares for measured times: relative, without negative constants, robust to outliers.
 
 Times span many orders of magnitude, so residuals are relative to the time. A rare slow sample (another process, a
 clock that stepped down) weighs little: Huber's weights, found by repeated weighted least squares. Constants of
@@ -47,7 +47,7 @@ def _fit_nonnegative(
     wanted: Float64[np.ndarray, " samples"],
     weights: Float64[np.ndarray, " samples"],
 ) -> Float64[np.ndarray, " constants"]:
-    """The constants, none below 0, with the least weighted squares of `scaled @ constants - wanted`."""
+    """The constants, none below 0, that minimise the weighted squares of `scaled @ constants - wanted`."""
     root = np.sqrt(weights)
     size = np.maximum(np.linalg.norm(scaled, axis=0), 1e-300)
     best, best_loss = np.zeros(scaled.shape[1]), np.inf

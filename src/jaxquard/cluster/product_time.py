@@ -1,24 +1,23 @@
-"""What a product of one chip's matrices costs, whole or cut into slices.
+"""The time of a product of one chip's matrices, whole or sliced.
 
     whole    2 m k n / effective * thin              + exposed * (write)                + launch
     sliced   2 m k n / effective * thin * fp32 sum   + exposed * (write, S - 1 times read and write)
                                                      + cast (read, write)               + S launches
 
 With all but the first term 0, this is section 3.2.2 of MeshSlice. `thin` is (1 + k0 / k) (1 + n0 / m) (1 + n0 / n)
-with k0 and n0 the dims at which speed is halved. A product that is cut along its contracted dim is summed in fp32:
+with k0 and n0 the dims at which speed is halved. A product that is sliced along its contracted dim is summed in fp32:
 
 - The sum is written once and then read and written for every further slice, 4 bytes an element each time. As with
   the output of a whole product, a share of that traffic is not hidden behind the arithmetic.
 - Kernels that end in an fp32 sum are slower, and come in few tile sizes: the last wave of tiles leaves cores idle.
-- At the end a pass of its own turns the sum into the output.
+- At the end a separate pass turns the sum into the output.
 
-How far this holds on an H200 is told in docs/benchmarks.md.
+docs/benchmarks.md has the errors of this model on an H200.
 """
 
 import math
 
-from jaxquard.cluster.check_arguments import check_number
-from jaxquard.cluster.cluster import Compute, Memory
+from jaxquard.cluster.cluster import Compute, Memory, check_number
 
 ACCUMULATOR_BYTES = 4
 _TILE, _SMALL_TILE = (128, 256), (128, 128)
@@ -78,31 +77,31 @@ def sliced_product_time_s(
 
 
 def arithmetic_time_s(compute: Compute, *, m: float, k: float, n: float) -> float:
-    """Of the multiplications alone."""
+    """Returns the seconds of the multiplications alone."""
     slowdown = 1 + compute.half_speed_contracted / k
     slowdown *= (1 + compute.half_speed_output / m) * (1 + compute.half_speed_output / n)
     return 2 * m * k * n / compute.effective_flops_per_s * slowdown
 
 
 def sum_bytes(*, m: float, n: float, num_slices: int) -> float:
-    """What is read and written of an fp32 sum of slices: the first one only writes it."""
+    """Returns the bytes read and written of an fp32 sum of slices: the first one only writes it."""
     return (2 * num_slices - 1) * ACCUMULATOR_BYTES * m * n
 
 
 def cast_time_s(compute: Compute, memory: Memory, *, m: float, n: float, item_bytes: int) -> float:
-    """Of turning an fp32 sum into the output."""
+    """Returns the seconds to turn an fp32 sum into the output."""
     if item_bytes == ACCUMULATOR_BYTES:
         return 0.0
     return compute.cast_exposed * (ACCUMULATOR_BYTES + item_bytes) * m * n / memory.bandwidth_bytes_per_s
 
 
 def sum_slowdown(compute: Compute, *, m: float, n: float) -> float:
-    """How much longer the arithmetic takes if it ends in an fp32 sum."""
+    """Returns the factor by which the arithmetic takes longer if it ends in an fp32 sum."""
     return (1 + compute.accumulate_slowdown) * wave_slowdown(compute, m=m, n=n)
 
 
 def wave_slowdown(compute: Compute, *, m: float, n: float) -> float:
-    """How much longer it takes that tiles come in whole waves, one tile a core; at the better of two tile sizes."""
+    """Returns the slowdown by tiles in whole waves, one tile a core; at the better of two tile sizes."""
     if compute.num_cores == 0:
         return 1.0
 

@@ -1,4 +1,9 @@
-"""2D tensor-parallel matrix products: MeshSlice, its baselines, its cost model and its autotuner."""
+"""2D tensor-parallel matrix products: MeshSlice, its baselines, its cost model and its autotuner.
+
+In: matrices on a mesh (`multiply`, `matmul`, `dense`), or the sizes of layers and a cluster (`autotune`).
+Out: products with their gradients; plans of the fastest way to multiply. The order of the folders is `algorithms`,
+`cost`, `autotune`, then `layers` and `overlap`; each uses only those before it.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -19,12 +24,13 @@ if TYPE_CHECKING:
     from jaxquard.gemm.cost.cost import GemmCost as GemmCost
     from jaxquard.gemm.layers.dense import Dense as Dense
     from jaxquard.gemm.layers.dense import dense as dense
-    from jaxquard.gemm.layers.layer_shardings import layer_shardings as layer_shardings
+    from jaxquard.gemm.layers.matmul import layer_shardings as layer_shardings
     from jaxquard.gemm.layers.matmul import matmul as matmul
     from jaxquard.gemm.layers.matmul import matmul_local as matmul_local
     from jaxquard.gemm.layers.plan_file import load_plan as load_plan
     from jaxquard.gemm.layers.plan_file import save_plan as save_plan
     from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS as TPU_COMPILER_OPTIONS
+    from jaxquard.gemm.problem import AlgorithmOptions as AlgorithmOptions
     from jaxquard.gemm.problem import Dataflow as Dataflow
     from jaxquard.gemm.problem import FcLayer as FcLayer
     from jaxquard.gemm.problem import GemmPlan as GemmPlan
@@ -43,10 +49,17 @@ else:
             "autotune.table": ["Tuning", "TuningRow"],
             "cost.cost": ["GemmCost"],
             "layers.dense": ["Dense", "dense"],
-            "layers.layer_shardings": ["layer_shardings"],
-            "layers.matmul": ["matmul", "matmul_local"],
+            "layers.matmul": ["layer_shardings", "matmul", "matmul_local"],
             "layers.plan_file": ["load_plan", "save_plan"],
             "overlap.compile": ["TPU_COMPILER_OPTIONS"],
-            "problem": ["Dataflow", "FcLayer", "GemmPlan", "GemmProblem", "LayerPlan", "Stationary"],
+            "problem": [
+                "AlgorithmOptions",
+                "Dataflow",
+                "FcLayer",
+                "GemmPlan",
+                "GemmProblem",
+                "LayerPlan",
+                "Stationary",
+            ],
         },
     )

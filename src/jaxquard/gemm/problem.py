@@ -1,26 +1,32 @@
-"""What is multiplied, and how: the words that the algorithms, the cost model and the autotuner share.
+"""The words that the algorithms, the cost model and the autotuner share: dataflows, Table 1, problems and plans.
 
-A mesh has rows and columns of chips. Every matrix has its rows cut over the mesh's rows and its columns over the
-mesh's columns (MeshSlice, section 3.2.1). There are three dataflows (section 2.2), by the matrix that stays put; the
-others move along rings of the mesh:
+A mesh has rows and columns of chips. Every matrix has its rows sharded over the mesh's rows and its columns over the
+mesh's columns (MeshSlice, section 3.2.1). There are three dataflows (section 2.2), by the matrix that is stationary;
+the others move along rings of the mesh:
 
     OS  C = A B      A[M,K] along the columns, B[K,N] along the rows, C[M,N] stays
     LS  C = A B^T    A[M,K] stays, B[N,K] along the rows, C[M,N] along the columns
     RS  C = A^T B    A[K,M] along the columns, B[K,N] stays, C[M,N] along the rows
 
 A fully connected layer Y = X W computes one product forward and two backward. Table 1 gives their dataflows, by the
-one of its three matrices that stays put in all of them.
+one of its three matrices that is stationary in all of them.
 """
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jaxquard.cluster import Axis
 from jaxquard.errors import GemmError
+from jaxquard.ir.codec import stored
 
 
 class Dataflow(enum.Enum):
     """The matrix of C = A B that does not move: output (C), left (A) or right (B) stationary.
+
+    All else follows from the dims of that matrix: the first is sharded over the mesh's rows, the second over its
+    columns, and the third of M, K and N is the one along which the other two matrices are sliced and moved.
 
     Example:
         >>> [dataflow.value for dataflow in jq.gemm.Dataflow]  # output, left and right stationary
@@ -30,6 +36,44 @@ class Dataflow(enum.Enum):
     OS = "os"
     LS = "ls"
     RS = "rs"
+
+    @property
+    def stationary_dims(self) -> str:
+        """The dims of the stationary matrix: the one over the mesh's rows, the one over its columns."""
+        return _STATIONARY_DIMS[self]
+
+    @property
+    def sliced_dim(self) -> str:
+        """The dim that the stationary matrix lacks."""
+        return _SLICED_DIM[self]
+
+    @property
+    def mirrored(self) -> "Dataflow":
+        """The dataflow of C^T = B^T A^T, with rows and columns of the mesh exchanged."""
+        return _MIRRORED[self]
+
+
+_STATIONARY_DIMS = {Dataflow.OS: "MN", Dataflow.LS: "MK", Dataflow.RS: "KN"}
+_SLICED_DIM = {Dataflow.OS: "K", Dataflow.LS: "N", Dataflow.RS: "M"}
+_MIRRORED = {Dataflow.OS: Dataflow.OS, Dataflow.LS: Dataflow.RS, Dataflow.RS: Dataflow.LS}
+
+
+class ProductRole(enum.Enum):
+    """The three products of a layer in training."""
+
+    FORWARD = "forward"
+    BACKWARD_DATA = "backward data"
+    BACKWARD_WEIGHT = "backward weight"
+
+    def arrange(self, m: Any, k: Any, n: Any) -> tuple[Any, Any, Any]:
+        """Returns M, K and N of this product, or anything said of them, given those of the forward one."""
+        match self:
+            case ProductRole.FORWARD:
+                return m, k, n
+            case ProductRole.BACKWARD_DATA:
+                return m, n, k
+            case ProductRole.BACKWARD_WEIGHT:
+                return k, m, n
 
 
 class Stationary(enum.Enum):
@@ -44,25 +88,49 @@ class Stationary(enum.Enum):
     X = "x"
     W = "w"
 
-    @property
-    def dataflows(self) -> tuple[Dataflow, Dataflow, Dataflow]:
-        """The dataflows of the forward product, the backward for X and the backward for W."""
-        return _TABLE_1[self]
 
-
-_TABLE_1 = {
-    Stationary.Y: (Dataflow.OS, Dataflow.LS, Dataflow.RS),
-    Stationary.X: (Dataflow.LS, Dataflow.OS, Dataflow.RS),
-    Stationary.W: (Dataflow.RS, Dataflow.LS, Dataflow.OS),
+TABLE_1: Mapping[Stationary, Mapping[ProductRole, Dataflow]] = {
+    kept: dict(zip(ProductRole, dataflows, strict=True))
+    for kept, dataflows in {
+        Stationary.Y: (Dataflow.OS, Dataflow.LS, Dataflow.RS),
+        Stationary.X: (Dataflow.LS, Dataflow.OS, Dataflow.RS),
+        Stationary.W: (Dataflow.RS, Dataflow.LS, Dataflow.OS),
+    }.items()
 }
+"""Table 1 of MeshSlice: the dataflow of each product of a layer, by the layer's stationary matrix."""
 
 
-class Pass(enum.Enum):
-    """The three products of a layer in training."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmOptions:
+    """The choices within an algorithm; one that an algorithm does not have is left at its default.
 
-    FORWARD = "forward"
-    BACKWARD_DATA = "backward data"
-    BACKWARD_WEIGHT = "backward weight"
+    Attributes:
+        slices: MeshSlice: S. Wang, SUMMA and the 1D ones: the number of iterations. None: 1 slice; 1 iteration a chip.
+        block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time.
+        split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
+            hides all of them.
+        ring: Wang: the direction of the mesh along which the ring runs. None: the one along which more bytes move.
+        bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
+        num_packets: SUMMA: the packets in which a broadcast or reduction streams over its ring (section 2.3.3).
+
+    Example:
+        >>> jq.gemm.AlgorithmOptions(slices=4).block
+        8
+    """
+
+    slices: int | None = None
+    block: int = 8
+    split_for_overlap: bool = False
+    ring: Axis | None = None
+    bidirectional: bool = False
+    num_packets: int = 1
+
+    def exchanged(self) -> "AlgorithmOptions":
+        """The same options where rows and columns of the mesh have changed their parts."""
+        return self if self.ring is None else replace(self, ring=self.ring.other)
+
+
+DEFAULT_OPTIONS = AlgorithmOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +183,10 @@ class LayerPlan:
         is_transposed: all matrices are transposed; the two that move use the other mesh directions.
         slices: the number of slices, or of iterations.
         block: the number of neighbouring columns or rows that a slice takes at a time.
-        in_parts: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
+        split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
+            hides all transfers.
         rings: Wang: the mesh direction of the ring; None for the one along which more bytes move.
-        both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
+        bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
 
     Example:
@@ -129,12 +198,28 @@ class LayerPlan:
     name: str
     stationary: Stationary
     is_transposed: bool = False
-    slices: tuple[int, int, int] = (1, 1, 1)
-    block: int = 8
-    in_parts: bool = False
+    slices: tuple[int, int, int] = field(default=(1, 1, 1), metadata=stored(above=0))
+    block: int = field(default=8, metadata=stored(above=0))
+    split_for_overlap: bool = field(default=False, metadata=stored(formerly=("in_parts",)))
     rings: tuple[Axis | None, Axis | None, Axis | None] = (None, None, None)
-    both_ways: bool = False
-    num_packets: tuple[int, int, int] = (1, 1, 1)
+    bidirectional: bool = field(default=False, metadata=stored(formerly=("both_ways",)))
+    num_packets: tuple[int, int, int] = field(default=(1, 1, 1), metadata=stored(above=0))
+
+    @property
+    def options(self) -> tuple[AlgorithmOptions, AlgorithmOptions, AlgorithmOptions]:
+        """The options of the three products, in the order of `ProductRole`."""
+        forward, data, weight = (
+            AlgorithmOptions(
+                slices=slices,
+                block=self.block,
+                split_for_overlap=self.split_for_overlap,
+                ring=ring,
+                bidirectional=self.bidirectional,
+                num_packets=num_packets,
+            )
+            for slices, ring, num_packets in zip(self.slices, self.rings, self.num_packets, strict=True)
+        )
+        return forward, data, weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +239,11 @@ class GemmPlan:
     """
 
     algorithm: str
-    mesh_shape: tuple[int, int]
+    mesh_shape: tuple[int, int] = field(metadata=stored(above=0))
     layers: tuple[LayerPlan, ...] = field(default=())
 
     def layer(self, name: str) -> LayerPlan:
-        """The plan of the layer with this name.
+        """Returns the plan of the layer with this name.
 
         Raises:
             GemmError: if there is none; it lists the names.

@@ -1,4 +1,9 @@
-"""Reads what a compiler has made of a program: its HLO text, as a typed list of operations. Needs no JAX."""
+"""Compiled programs as data; needs no JAX.
+
+In: the HLO text of a compiled program (`compiled.as_text()`), for any platform.
+Out: a `Module`: computations, each a typed list of `Operation`s in the order of the text. In a scheduled module that is
+the order in which a chip starts them.
+"""
 
 from jaxquard.hlo.module import ArrayShape as ArrayShape
 from jaxquard.hlo.module import Computation as Computation

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _BITS = re.compile(r"[a-z]+(\d+)")
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +37,8 @@ class Operation:
         results: the arrays that it gives, those of nested tuples one after the other.
         operands: the names of the operations whose results it takes.
         calls: the names of the computations that it runs (fused, applied, branches, bodies).
-        arguments: what stands between the brackets after the opcode.
-        attributes: what follows, as it is written.
+        arguments: the text between the brackets after the opcode.
+        attributes: the text after them, as it is written.
     """
 
     name: str
@@ -55,14 +54,8 @@ class Operation:
     def result_bytes(self) -> int:
         return sum(shape.size_bytes for shape in self.results)
 
-    @property
-    def estimated_cycles(self) -> int | None:
-        """What the TPU compiler expects it to take; None where it does not say."""
-        found = _CYCLES.search(self.attributes)
-        return int(found[1]) if found else None
-
     def attribute(self, name: str) -> str | None:
-        """The value of `name=value`, with its braces or quotes; None if there is no such attribute."""
+        """Returns the value of `name=value`, with its braces or quotes; None if there is no such attribute."""
         found = re.search(rf'(?:^|[ ,{{]){re.escape(name)}=("[^"]*"|\{{[^{{}}]*\}}|[^,\s{{}}]+)', self.attributes)
         return found[1] if found else None
 
@@ -76,11 +69,11 @@ class Computation:
 
     @functools.cached_property
     def positions(self) -> Mapping[str, int]:
-        """Where in `operations` each name stands."""
+        """The position of each name in `operations`."""
         return {operation.name: position for position, operation in enumerate(self.operations)}
 
     def operation(self, name: str) -> Operation:
-        """The operation with this name."""
+        """Returns the operation with this name."""
         return self.operations[self.positions[name]]
 
 
@@ -98,7 +91,7 @@ class Module:
         return self.computations[self.entry]
 
     def inside(self, operation: Operation) -> tuple[Operation, ...]:
-        """The operation and all those of the computations that it runs, at any depth."""
+        """Returns the operation and all those of the computations that it runs, at any depth."""
         found, waiting, seen = [operation], list(operation.calls), set(operation.calls)
         while waiting:
             for inner in self.computations[waiting.pop()].operations:

@@ -75,22 +75,31 @@ def to_data(value: Any, *, specials: Specials = types.MappingProxyType({})) -> A
     return value
 
 
-def from_data(kind: Any, data: Any, *, where: str, specials: Specials = types.MappingProxyType({})) -> Any:
+def from_data(
+    kind: Any,
+    data: Any,
+    *,
+    where: str,
+    specials: Specials = types.MappingProxyType({}),
+    is_complete: bool = False,
+) -> Any:
     """Returns the value of a type that `to_data` wrote.
 
     Args:
         kind: a dataclass, or any type that a field may have.
         where: names the data in errors.
+        is_complete: a field may not be left out, even if it has a default.
 
     Raises:
         DataError: if the data describes no such value.
     """
-    return _Decoder(specials=specials).read(kind, data, where, types.MappingProxyType({}))
+    return _Decoder(specials=specials, is_complete=is_complete).read(kind, data, where, types.MappingProxyType({}))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Decoder:
     specials: Specials
+    is_complete: bool
 
     def read(self, kind: Any, data: Any, where: str, limits: Mapping[str, Any]) -> Any:
         """Reads data as a type; `limits` is the metadata of the field around it."""
@@ -143,9 +152,15 @@ class _Decoder:
                 raise DataError(f"{where} has the unknown key {key}; the keys are {', '.join(fields)}")
             values[name] = self.read(hints[name], entry, f"{where}.{key}", fields[name].metadata)
         for name, field in fields.items():
-            if name not in values and not _has_default(field):
-                raise DataError(f"{where} lacks the key {name}; the keys are {', '.join(fields)}")
+            if name not in values and (self.is_complete or not _has_default(field)):
+                raise DataError(f"{where} lacks the {_key_text(name, hints[name])}; the keys are {', '.join(fields)}")
         return kind(**values)
+
+
+def _key_text(name: str, kind: Any) -> str:
+    if not dataclasses.is_dataclass(kind):
+        return f"key {name}"
+    return f"table {name} with the keys {', '.join(field.name for field in dataclasses.fields(kind))}"
 
 
 def _current_name(fields: Mapping[str, Any], key: str) -> str | None:

@@ -1,5 +1,9 @@
-"""Plays jobs on a cluster's resources, event by event, into a timeline."""
+"""Simulation of a cluster, event by event (MeshSlice, section 4.1).
 
-from jaxquard.simulate.jobs import Job as Job
+In: `Job`s, each with its time, its resource of a chip, its memory traffic and the jobs that it waits for.
+Out: a `Timeline` of spans. It knows nothing of products: `gemm.cost.play` makes the jobs of an algorithm.
+"""
+
+from jaxquard.simulate.play_jobs import Job as Job
 from jaxquard.simulate.play_jobs import play_jobs as play_jobs
-from jaxquard.simulate.share_memory import share_memory as share_memory
+from jaxquard.simulate.play_jobs import share_memory as share_memory

@@ -1,8 +1,8 @@
 """The event engine: jobs with dependencies on resources that do one job at a time, and memory that is shared.
 
 A job starts when all jobs that it comes after have ended and its resource is free; of several that are ready the one
-listed first goes. Running jobs of a chip share its memory's bandwidth (`share_memory.py`), so that a job slows down
-when others begin and speeds up when they end. Without a bandwidth every job takes its own time.
+listed first goes. Running jobs of a chip share its memory's bandwidth, so that a job slows down when others begin and
+speeds up when they end. Without a bandwidth every job takes its own time.
 """
 
 import heapq
@@ -11,16 +11,54 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jaxquard.ir.timeline import Span, Timeline
-from jaxquard.simulate.jobs import Job
-from jaxquard.simulate.share_memory import share_memory
+from jaxquard.ir.timeline import Span, Timeline, Track
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A piece of work that keeps one resource of one chip busy.
+
+    Attributes:
+        resource: of the chip; it does one job at a time, in the order in which they are listed among those ready.
+        time_s: the seconds that it takes with all the memory bandwidth that it asks for.
+        memory_bytes: the bytes that it reads and writes, evenly over its time.
+        after: the positions of the jobs that must have ended.
+        size_bytes: the bytes that it sends, for the timeline.
+    """
+
+    name: str
+    resource: str
+    time_s: float
+    after: tuple[int, ...] = ()
+    chip: int = 0
+    track: Track = Track.COMPUTE
+    memory_bytes: float = 0.0
+    size_bytes: int = 0
+
+
+def share_memory(demands_bytes_per_s: Sequence[float], bandwidth_bytes_per_s: float) -> list[float]:
+    """Returns the speed of each job, 1 being full speed, under processor sharing (max-min fairness).
+
+    All get equal shares; a job that asks for less than its share leaves the rest to the others.
+    """
+    speeds = [1.0] * len(demands_bytes_per_s)
+    left = bandwidth_bytes_per_s
+    waiting = sorted(range(len(speeds)), key=lambda index: demands_bytes_per_s[index])
+    for position, index in enumerate(waiting):
+        share = left / (len(waiting) - position)
+        granted = min(demands_bytes_per_s[index], share)
+        if granted < demands_bytes_per_s[index]:
+            speeds[index] = granted / demands_bytes_per_s[index]
+        left -= granted
+    return speeds
+
 
 # Ends that are so near, relative to the time, are one moment: sums of the same times in another order.
 _SAME_MOMENT = 1e-13
 
 
 def play_jobs(jobs: Sequence[Job], *, memory_bandwidth_bytes_per_s: float = math.inf) -> Timeline:
-    """Plays all jobs; the spans are in order of their start."""
+    """Plays all jobs into a timeline; the spans are in order of their start."""
     play = _Play(jobs=jobs, bandwidth=memory_bandwidth_bytes_per_s)
     play.run()
     spans = [
@@ -40,7 +78,7 @@ def play_jobs(jobs: Sequence[Job], *, memory_bandwidth_bytes_per_s: float = math
 
 @dataclass(slots=True)
 class _Chip:
-    """The running jobs of a chip: how much of each is left, and how fast it goes.
+    """The running jobs of a chip: the seconds left of each, and its speed.
 
     Attributes:
         version: counts the changes, so that ends foreseen before one are known to be stale.
@@ -64,7 +102,7 @@ class _Play:
     events: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def run(self) -> None:
-        """Until all jobs have ended."""
+        """Plays until all jobs have ended."""
         waits = [len(set(job.after)) for job in self.jobs]
         followers: dict[int, list[int]] = defaultdict(list)
         for position, job in enumerate(self.jobs):
@@ -85,7 +123,7 @@ class _Play:
         assert len(self.ends_s) == len(self.jobs), "jobs wait for each other in a circle"
 
     def next_ends(self) -> tuple[float, list[int]]:
-        """The next moment at which jobs end, and which: all at once, so that the order of their chips is no matter."""
+        """Returns the next moment at which jobs end, and all that end then, so that the order of chips is no matter."""
         now_s, ended = self.events[0][0], []
         while self.events and self.events[0][0] <= now_s * (1 + _SAME_MOMENT):
             _, position, chip, version = heapq.heappop(self.events)

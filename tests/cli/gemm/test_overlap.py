@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxquard.gemm import TPU_COMPILER_OPTIONS
+from jaxquard.gemm import TPU_COMPILER_OPTIONS, AlgorithmOptions
 from jaxquard.gemm.overlap.count_hidden import Overlap
 from tests.cli.run_cli import read_json
 from tests.cli.run_cli import run as run_cli
@@ -34,9 +34,8 @@ def test_json(asked):
     assert asked == {
         "mesh": ("v5e:4x8", (8, 4)),
         "algorithms": ["meshslice", "wang", "collective"],
-        "slices": 4,
         "sizes": None,
-        "in_parts": True,
+        "options": AlgorithmOptions(slices=4, split_for_overlap=True),
         "compiler_options": TPU_COMPILER_OPTIONS,
     }
 
@@ -49,7 +48,11 @@ def test_table(asked):
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[1:3] == [["algorithm", "os", "ls", "rs"], ["cannon", *["5", "of", "6"] * 3]]
     assert result.stdout.splitlines()[-1] == "compiled with no options"
-    assert (asked["mesh"], asked["sizes"], asked["in_parts"]) == (("v4:4x4x2", None), (64, 32, 16), False)
+    assert (asked["mesh"], asked["sizes"], asked["options"]) == (
+        ("v4:4x4x2", None),
+        (64, 32, 16),
+        AlgorithmOptions(slices=4),
+    )
     assert asked["compiler_options"] == {}
 
 

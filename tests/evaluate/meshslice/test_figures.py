@@ -15,10 +15,10 @@ from jaxquard.evaluate.meshslice.setup.models import GPT3, MEGATRON, MODELS
 from jaxquard.evaluate.meshslice.setup.other_layers import other_layers_time_s
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.cost.cost import price_product
-from jaxquard.gemm.cost.products import SizedProduct
 from jaxquard.gemm.cost.steps import meshslice_steps
-from jaxquard.gemm.problem import Dataflow, Stationary
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, Stationary
 from tests.gemm.headline_numbers import headline_numbers
+from tests.gemm.sized_products import sized_product
 
 PEAK = 272e12
 
@@ -118,9 +118,15 @@ def test_the_eight_products():
 def test_product_shapes_by_brute_force(results):
     cluster = load_cluster("tpu-v4")
     point = find(results.product_shapes, product="FF1 data", algorithm="meshslice", model="gpt3")
-    product = SizedProduct(dataflow=Dataflow.LS, m=128 * 2048, k=4 * 12288, n=12288)
+    product = sized_product(dataflow=Dataflow.LS, m=128 * 2048, k=4 * 12288, n=12288)
     times = [
-        price_product(cluster, product, algorithm="meshslice", mesh_shape=(rows, 256 // rows), num_slices=slices).time_s
+        price_product(
+            cluster,
+            product,
+            algorithm="meshslice",
+            mesh_shape=(rows, 256 // rows),
+            options=AlgorithmOptions(slices=slices),
+        ).time_s
         for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)
         for slices in range(1, 193)
         if math.gcd(12288 // rows, 12288 * rows // 256) % (8 * slices) == 0
@@ -200,8 +206,8 @@ def test_section_7():
     assert plain.traffic_bytes / 1e9 == pytest.approx(1.6, abs=0.05)
     assert kept.traffic_bytes == 402 * MIB
     assert ours.traffic_bytes == 336 * MIB
-    product = SizedProduct(dataflow=Dataflow.LS, m=256 * 1024, k=48 * 1024, n=12 * 1024)
-    steps = meshslice_steps(load_cluster("tpu-v4"), product, (32, 8), 1)
+    product = sized_product(dataflow=Dataflow.LS, m=256 * 1024, k=48 * 1024, n=12 * 1024)
+    steps = meshslice_steps(load_cluster("tpu-v4"), product, (32, 8), AlgorithmOptions(slices=1))
     assert sum(move.size_bytes for move in steps.first_loads + steps.last_stores) == ours.least_traffic_bytes
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from jaxquard.gemm.algorithms.blocked_slices import cut, join
+from jaxquard.gemm.algorithms.meshslice import join_slices, split_slices
 
 counts = st.integers(1, 4)
 
@@ -20,29 +20,29 @@ def test_join_undoes_cut(slices, block, repeats, other, dim):
 
     @jax.jit
     def cut_and_join(shard):
-        parts = cut(shard, dim=dim, slices=slices, block=block)
+        parts = split_slices(shard, dim=dim, slices=slices, block=block)
         assert len(parts) == slices
-        return join(parts, dim=dim, block=block)
+        return join_slices(parts, dim=dim, block=block)
 
     assert_array_equal(cut_and_join(shard), shard)
 
 
 @given(slices=counts, block=counts, repeats=counts, chips=st.sampled_from([1, 2, 3, 4]))
 def test_the_slices_of_all_shards_are_the_slice_of_the_whole(slices, block, repeats, chips):
-    """What lets A and B, cut over different numbers of chips, meet (section 3.1.2)."""
+    """A and B, sharded over different numbers of chips, meet (section 3.1.2)."""
     whole = np.arange(slices * block * repeats * chips)[None]
 
     @jax.jit
     def from_shards(whole):
-        shards = [cut(shard, dim=1, slices=slices, block=block) for shard in jnp.split(whole, chips, axis=1)]
+        shards = [split_slices(shard, dim=1, slices=slices, block=block) for shard in jnp.split(whole, chips, axis=1)]
         gathered = [jnp.concatenate(parts, axis=1) for parts in zip(*shards, strict=True)]
-        return gathered, cut(whole, dim=1, slices=slices, block=block)
+        return gathered, split_slices(whole, dim=1, slices=slices, block=block)
 
     for gathered, expected in zip(*from_shards(whole), strict=True):
         assert_array_equal(gathered, expected)
 
 
 def test_a_slice_takes_blocks_in_turn():
-    first, second = cut(jnp.arange(8)[None], dim=1, slices=2, block=2)
+    first, second = split_slices(jnp.arange(8)[None], dim=1, slices=2, block=2)
     assert_array_equal(first, [[0, 1, 4, 5]])
     assert_array_equal(second, [[2, 3, 6, 7]])

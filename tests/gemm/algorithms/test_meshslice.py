@@ -46,22 +46,22 @@ def test_transfers_of_ls_and_rs_run_beside_products(dataflow):
         assert gathers[s + 1] < dots[s] < scatters[s] or s == 0
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
-def test_transfers_of_os_run_beside_products(in_parts):
-    body = trace("os", slices=SLICES, block=2, in_parts=in_parts)
+@pytest.mark.parametrize("split_for_overlap", [False, True])
+def test_transfers_of_os_run_beside_products(split_for_overlap):
+    body = trace("os", slices=SLICES, block=2, split_for_overlap=split_for_overlap)
     gathers, dots = numbers(body, "all_gather"), numbers(body, "dot_general")
-    per_slice = 2 if in_parts else 1
+    per_slice = 2 if split_for_overlap else 1
     assert (len(gathers), len(dots)) == (2 * SLICES, per_slice * SLICES)
     for s in range(SLICES - 1):
         last_of_slice = dots[per_slice * (s + 1) - 1]
         assert not any(waits(body, gather, last_of_slice) for gather in gathers[2 * s + 2 : 2 * s + 4])
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
-def test_a_chip_holds_two_gathered_slices_at_most(dataflow, in_parts):
+def test_a_chip_holds_two_gathered_slices_at_most(dataflow, split_for_overlap):
     """The gathers of slice s + 2 wait for the product of slice s."""
-    body = trace(dataflow, slices=SLICES, block=2, in_parts=in_parts)
+    body = trace(dataflow, slices=SLICES, block=2, split_for_overlap=split_for_overlap)
     gathers, dots = numbers(body, "all_gather"), numbers(body, "dot_general")
     gathers_per_slice, dots_per_slice = len(gathers) // SLICES, len(dots) // SLICES
     for s in range(SLICES - 2):
@@ -70,9 +70,9 @@ def test_a_chip_holds_two_gathered_slices_at_most(dataflow, in_parts):
         assert all(waits(body, gather, dot) for gather, dot in itertools.product(later, product))
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
-def test_one_slice_is_collective(dataflow, in_parts):
+def test_one_slice_is_collective(dataflow, split_for_overlap):
     """The same program, in parts too; in the authors' code, output-stationary with S = 1 gives a wrong result."""
     matrix = jax.ShapeDtypeStruct((64, 64), jnp.float32)
 
@@ -84,7 +84,7 @@ def test_one_slice_is_collective(dataflow, in_parts):
             )
         )
 
-    assert text("meshslice", slices=1, in_parts=in_parts) == text("collective")
+    assert text("meshslice", slices=1, split_for_overlap=split_for_overlap) == text("collective")
 
 
 @pytest.mark.parametrize("dataflow", ["ls", "rs"])
@@ -102,7 +102,7 @@ any_product = given(
     mesh_shape=st.sampled_from(MESHES),
     dataflow=st.sampled_from(["os", "ls", "rs"]),
     is_transposed=st.booleans(),
-    in_parts=st.booleans(),
+    split_for_overlap=st.booleans(),
     slices=st.integers(1, 5),
     block=st.integers(1, 4),
     pieces=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
@@ -123,13 +123,15 @@ def test_any_slices_and_blocks_that_divide(**case):
     check(**case)
 
 
-def check(*, mesh_shape, dataflow, is_transposed, in_parts, slices, block, pieces):
+def check(*, mesh_shape, dataflow, is_transposed, split_for_overlap, slices, block, pieces):
     chips = max(mesh_shape)
     sliced = {"os": 1, "ls": 2, "rs": 0}[dataflow]
     m, k, n = (chips * count * (slices * block if dim == sliced else 1) for dim, count in enumerate(pieces))
     lhs, rhs = whole_numbers(m, k, seed=0), whole_numbers(k, n, seed=1)
     how = {"dataflow": dataflow, "is_transposed": is_transposed, "slices": slices, "block": block}
     found = compile_quickly(
-        lambda lhs, rhs: multiply(lhs, rhs, mesh=make_mesh(mesh_shape), in_parts=in_parts, **how), lhs, rhs
+        lambda lhs, rhs: multiply(lhs, rhs, mesh=make_mesh(mesh_shape), split_for_overlap=split_for_overlap, **how),
+        lhs,
+        rhs,
     )(lhs, rhs)
     assert_array_equal(exact(found), exact(lhs) @ exact(rhs))

@@ -16,7 +16,7 @@ SLICES, CHIPS = 4, 4
 @pytest.mark.parametrize(("dataflow", "mesh_shape"), [("ls", (2, CHIPS)), ("rs", (CHIPS, 2))])
 def test_every_step_runs_beside_a_piece(dataflow, mesh_shape):
     matrix = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    how = {"mesh": make_mesh(mesh_shape), "dataflow": dataflow, "slices": SLICES, "block": 1, "in_parts": True}
+    how = {"mesh": make_mesh(mesh_shape), "dataflow": dataflow, "slices": SLICES, "block": 1, "split_for_overlap": True}
     jaxpr = jax.make_jaxpr(lambda lhs, rhs: multiply(lhs, rhs, **how))(matrix, matrix)
     body = waits_for(shard_map_body(jaxpr.jaxpr))
     dots = [number for number, (name, _) in enumerate(body) if name == "dot_general"]

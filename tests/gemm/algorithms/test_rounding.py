@@ -1,4 +1,4 @@
-"""How far bf16 products are from exact ones: by sums in float32 and by what is rounded to bf16 once, and no further.
+"""The error of bf16 products: sums in float32, each rounded to bf16 once, and no more.
 
 With unit roundoffs u (float32, 2^-24) and v (bf16, 2^-8), of K products, which are exact, a sum in float32 is off by
 at most g |A||B| with g = K u / (1 - K u), in whatever order. Then it is rounded once: v |C|. Where the dim that is

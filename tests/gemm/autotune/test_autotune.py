@@ -14,18 +14,18 @@ from jax.sharding import Mesh
 
 from jaxquard.cluster import Axis, load_cluster
 from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
 from jaxquard.gemm.autotune.meshes import indivisible
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg, transformer_block
-from jaxquard.gemm.autotune.slices import slice_counts
-from jaxquard.gemm.cost.algorithms import ALGORITHMS
+from jaxquard.gemm.autotune.slices import divisors, slice_counts
 from jaxquard.gemm.cost.cost import price_product
-from jaxquard.gemm.cost.divisors import divisors
-from jaxquard.gemm.cost.memory import kept_bytes
-from jaxquard.gemm.cost.products import SizedProduct, sized_products
+from jaxquard.gemm.cost.products import kept_bytes
 from jaxquard.gemm.layers.matmul import matmul
-from jaxquard.gemm.problem import Dataflow, FcLayer, GemmProblem, LayerPlan, Stationary
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, FcLayer, GemmProblem, LayerPlan, Stationary
+from tests.gemm.sized_products import sized_product
 from tests.machine_pace import machine_pace
 
 _DIMS = st.sampled_from([64, 96, 128, 192, 256, 512])
@@ -45,14 +45,17 @@ def _brute_force(problem, cluster, num_chips, block, limit):
     best = None
     for rows in range(1, num_chips + 1):
         mesh = (rows, num_chips // rows)
-        if num_chips % rows or any(product.indivisible(mesh) for product in products):
+        if num_chips % rows or not all(product.is_divided_by(mesh) for product in products):
             continue
         options = [
-            [s for s in range(1, p.sliced_dim + 1) if s == 1 or p.sliced_dim % (math.lcm(*mesh) * s * block) == 0]
+            [s for s in range(1, p.sliced_size + 1) if s == 1 or p.sliced_size % (math.lcm(*mesh) * s * block) == 0]
             for p in products
         ]
         prices = [
-            {s: price_product(cluster, p, algorithm="meshslice", mesh_shape=mesh, num_slices=s) for s in counts}
+            {
+                s: price_product(cluster, p, algorithm="meshslice", mesh_shape=mesh, options=AlgorithmOptions(slices=s))
+                for s in counts
+            }
             for p, counts in zip(products, options, strict=True)
         ]
         for counts in itertools.product(*options):
@@ -144,7 +147,7 @@ def test_1d_baselines_move_what_they_should():
     assert [plan.stationary for plan in fsdp] == [Stationary.Y, Stationary.X] * 2
 
 
-def test_rivals_are_unrolled_to_meshslices_slices():
+def test_baselines_are_unrolled_to_meshslices_slices():
     """To as many iterations as there are slices, or the most below that divide the ring (SUMMA: the parts)."""
     tuned = autotune(gpt3(num_blocks=1)).plan
     assert {count for layer in tuned.layers for count in layer.slices} == {3, 4, 6, 8}
@@ -191,14 +194,14 @@ def test_a_gpu_stops_slicing_when_it_costs_more_than_it_hides():
 
 def test_memory_error_says_the_least():
     with pytest.raises(
-        GemmError, match=r"nothing fits in 34.36 GB of each of 256 chips of tpu-v4: the least is (.*) GB"
+        GemmError, match=r"nothing fits in 34.36 GB of each of 256 chips of tpu-v4: the minimum is (.*) GB"
     ):
         autotune(megatron_nlg())
     assert autotune(megatron_nlg(), recompute=True).best.memory_bytes < 34.36e9
     try:
         autotune(gpt3(num_blocks=1), memory_limit_bytes=1)
     except GemmError as error:
-        least = float(str(error).split("the least is ")[1].split(" GB")[0]) * 1e9
+        least = float(str(error).split("the minimum is ")[1].split(" GB")[0]) * 1e9
     assert autotune(gpt3(num_blocks=1), memory_limit_bytes=least * 1.02).best.memory_bytes <= least * 1.02
     with pytest.raises(GemmError):
         autotune(gpt3(num_blocks=1), memory_limit_bytes=least * 0.98)
@@ -254,7 +257,7 @@ def fc(in_features, out_features):
     ("problem", "message"),
     [
         ({"layers": ()}, r"layers of a problem must be one FcLayer or more, in a tuple, but are \(\)"),
-        ({"layers": (fc(64, 64), fc(64, 128))}, r"each layer .* needs a name of its own, but 2 are 'fc'"),
+        ({"layers": (fc(64, 64), fc(64, 128))}, r"each layer .* needs its own name, but 2 are 'fc'"),
         ({"layers": (fc(64, 0),)}, "out_features must be a whole number of 1 or more, but is 0 in layer 'fc'"),
         ({"num_rows": 0}, "num_rows of a problem must be a whole number of 1 or more, but is 0"),
         ({"num_rows": 64.0}, r"num_rows of a problem must be a whole number of 1 or more, but is 64\.0"),
@@ -295,7 +298,7 @@ def test_what_does_not_divide_in_the_layers_words(sizes, mesh_shape, stationary,
         products = sized_products(
             fc(inner, outer), num_rows=num_rows, stationary=stationary, is_transposed=is_transposed
         )
-        return not any(product.indivisible(mesh_shape) for product in products)
+        return all(product.is_divided_by(mesh_shape) for product in products)
 
     texts = list(indivisible(fc(*sizes[1:]), plan, num_rows=sizes[0], mesh_shape=mesh_shape))
     assert (not texts) == fits(*sizes)
@@ -318,7 +321,7 @@ def test_table_text():
 
 @given(dim=st.integers(1, 400), rows=st.sampled_from([1, 2, 4]), columns=st.sampled_from([1, 2, 4]))
 def test_slice_counts(dim, rows, columns):
-    product = SizedProduct(dataflow=Dataflow.OS, m=64, k=dim * rows * columns, n=64)
+    product = sized_product(dataflow=Dataflow.OS, m=64, k=dim * rows * columns, n=64)
     counts = slice_counts(product, mesh_shape=(rows, columns), block=4)
     assert counts == tuple(
         s for s in range(1, dim * 4 + 1)

@@ -1,12 +1,13 @@
-"""What the model gives for the headlines of MeshSlice, against data/tpu_v4.md and the paper (section 5)."""
+"""The model's numbers for the headlines of MeshSlice, against data/tpu_v4.md and the paper (section 5)."""
 
 from dataclasses import replace
 
 import pytest
 
 from jaxquard.cluster import load_cluster
-from jaxquard.gemm.autotune.autotune import autotune, problem_flops
+from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
+from jaxquard.gemm.cost.products import problem_flops
 from jaxquard.gemm.problem import Stationary
 from tests.gemm.headline_numbers import headline_numbers
 
@@ -45,10 +46,10 @@ def test_gain_over_wang_is_a_band():
     With one launch for all shards of an iteration, as data/tpu_v4.md has it; with one for each, Wang is slower.
     """
     each = load_cluster("tpu-v4")
-    both_ways = replace(each, network=replace(each.network, launches_each_permute=False))
-    one_way = replace(both_ways, network=replace(both_ways.network, is_bidirectional=False))
+    bidirectional = replace(each, network=replace(each.network, launches_each_permute=False))
+    one_way = replace(bidirectional, network=replace(bidirectional.network, is_bidirectional=False))
     gains = {}
-    for name, cluster in (("both", both_ways), ("one", one_way), ("each", each)):
+    for name, cluster in (("both", bidirectional), ("one", one_way), ("each", each)):
         found = _utilisations(cluster, algorithms=("meshslice", "wang"))
         for model in ("gpt3", "megatron_nlg"):
             gains[model, name] = 100 * (found[model, "meshslice", 256] / found[model, "wang", 256] - 1)

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 from jaxquard.cluster import Axis, load_cluster
 from jaxquard.gemm import FcLayer, GemmProblem, autotune, gpt3, layer_shardings, matmul, transformer_block
-from jaxquard.gemm.cost.algorithms import ALGORITHMS, mesh_shapes
+from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.products import plan_products
 from jaxquard.gemm.layers.plan_file import parse_plan, plan_text
@@ -60,19 +60,16 @@ def check_plan(problem, plan):
 
 
 def price_again_s(problem, plan, cluster):
-    """The price of a plan by nothing but what it says."""
+    """The price of a plan by its own options alone."""
     time_s = 0.0
     for layer, products in zip(plan.layers, plan_products(problem, plan.layers), strict=True):
-        for number, product in enumerate(products):
+        for product, options in zip(products, layer.options, strict=True):
             time_s += price_product(
                 cluster,
                 product,
                 algorithm=plan.algorithm,
                 mesh_shape=plan.mesh_shape,
-                num_slices=layer.slices[number],
-                ring=layer.rings[number],
-                both_ways=layer.both_ways,
-                num_packets=layer.num_packets[number],
+                options=options,
             ).time_s
     return time_s
 
@@ -165,12 +162,12 @@ def test_what_a_plan_says():
     def layers(algorithm, cluster="tpu-v4"):
         return autotune(problem, cluster, 256, algorithm, memory_limit_bytes=math.inf).plan.layers
 
-    assert all(layer.in_parts for layer in layers("meshslice"))
-    assert not any(layer.in_parts for layer in layers("meshslice", "h200"))
-    assert not any(layer.in_parts for layer in layers("collective"))
-    assert all(layer.both_ways for name in ("wang", "1d_tp", "fsdp") for layer in layers(name))
-    assert not any(layer.both_ways for name in ("cannon", "meshslice") for layer in layers(name))
-    assert not any(layer.both_ways for layer in layers("wang", "h200"))
+    assert all(layer.split_for_overlap for layer in layers("meshslice"))
+    assert not any(layer.split_for_overlap for layer in layers("meshslice", "h200"))
+    assert not any(layer.split_for_overlap for layer in layers("collective"))
+    assert all(layer.bidirectional for name in ("wang", "1d_tp", "fsdp") for layer in layers(name))
+    assert not any(layer.bidirectional for name in ("cannon", "meshslice") for layer in layers(name))
+    assert not any(layer.bidirectional for layer in layers("wang", "h200"))
     assert all(ring in Axis for layer in layers("wang") for ring in layer.rings)
     assert {layer.rings for layer in layers("1d_tp")} == {(None, None, None)}
     assert min(count for layer in layers("summa") for count in layer.num_packets) > 1

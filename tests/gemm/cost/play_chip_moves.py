@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from jaxquard.cluster import Axis
 from jaxquard.cluster.collective_time import ring_size
-from jaxquard.gemm.cost.moves import Move
+from jaxquard.gemm.cost.ring_transfers import RingTransfer
 from jaxquard.ir.timeline import Track
 from jaxquard.simulate import Job
 
@@ -43,11 +43,11 @@ class ChipMoves:
             for chip in self.chips
         ]
 
-    def add_ring(self, move: Move, after: Marks) -> Marks:
+    def add_ring(self, move: RingTransfer, after: Marks) -> Marks:
         """Every chip hands on, as often as the move has steps."""
         return self.add_hops(move, after, [move.num_steps] * len(self.chips))
 
-    def add_skew(self, move: Move, after: Marks, places: Callable[[int], int]) -> Marks:
+    def add_skew(self, move: RingTransfer, after: Marks, places: Callable[[int], int]) -> Marks:
         """The rows, or the columns, go so many places along the move's axis; `places` is of the number of the row."""
         size = ring_size(move.axis, self.shape)
         hops = []
@@ -58,7 +58,7 @@ class ChipMoves:
         assert max(hops) <= move.num_steps, "the price has the farthest shard"
         return self.add_hops(move, after, hops)
 
-    def add_hops(self, move: Move, after: Marks, hops: Sequence[int]) -> Marks:
+    def add_hops(self, move: RingTransfer, after: Marks, hops: Sequence[int]) -> Marks:
         """The `hops` of each chip, with their launches; all chips of a ring have as many."""
         marks = self._after_last(move, after)
         for step in range(max(hops)):
@@ -73,7 +73,7 @@ class ChipMoves:
         return marks
 
     def add_broadcasts(
-        self, move: Move, after: Marks, *, roots: Sequence[int], num_packets: int, is_reduction: bool
+        self, move: RingTransfer, after: Marks, *, roots: Sequence[int], num_packets: int, is_reduction: bool
     ) -> Marks:
         """A broadcast from each of the roots, which are numbers of chips in their ring.
 
@@ -89,7 +89,9 @@ class ChipMoves:
         self.made[move.axis] = marks
         return marks
 
-    def _add_broadcast(self, move: Move, after: Marks, first: int, num_packets: int, *, launches_hops: bool) -> Marks:
+    def _add_broadcast(
+        self, move: RingTransfer, after: Marks, first: int, num_packets: int, *, launches_hops: bool
+    ) -> Marks:
         """Packets go from the first chip of each ring past all others; the last one sends nothing."""
         size = ring_size(move.axis, self.shape)
         sent: Marks = [()] * len(self.chips)
@@ -106,14 +108,14 @@ class ChipMoves:
             marks[chip] = (*after[chip], *got, *sent[chip])
         return marks
 
-    def _after_last(self, move: Move, after: Marks) -> Marks:
-        """What a move waits for: what it needs, and the last move along its axis."""
+    def _after_last(self, move: RingTransfer, after: Marks) -> Marks:
+        """Returns the jobs that a move waits for: its inputs, and the last move along its axis."""
         return join(after, self.made[move.axis]) if move.axis in self.made else list(after)
 
-    def _launch(self, move: Move, chip: int, after: tuple[int, ...]) -> tuple[int, ...]:
+    def _launch(self, move: RingTransfer, chip: int, after: tuple[int, ...]) -> tuple[int, ...]:
         return (self._send(move, chip, move.time.launch_s / move.num_launches, after),)
 
-    def _send(self, move: Move, chip: int, time_s: float, after: tuple[int, ...]) -> int:
+    def _send(self, move: RingTransfer, chip: int, time_s: float, after: tuple[int, ...]) -> int:
         name, resource = f"{move.kind.value} {move.name}", move.axis.value
         return self._add(Job(name=name, resource=resource, chip=chip, time_s=time_s, after=after, track=Track.TRANSFER))
 
@@ -122,11 +124,11 @@ class ChipMoves:
         return len(self.jobs) - 1
 
     def _place(self, chip: int, axis: Axis) -> int:
-        """Which chip of its ring this is."""
+        """Returns the number of a chip in its ring."""
         return chip // self.shape[1] if axis is Axis.ROWS else chip % self.shape[1]
 
     def _source(self, chip: int, axis: Axis) -> int:
-        """From whom a chip receives."""
+        """Returns the chip that a chip receives from."""
         row, column = divmod(chip, self.shape[1])
         if axis is Axis.ROWS:
             return (row - 1) % self.shape[0] * self.shape[1] + column
@@ -134,9 +136,9 @@ class ChipMoves:
 
 
 def join(*marks: Marks) -> Marks:
-    """What waits for all of them."""
+    """Joins marks: something that waits for all of them."""
     return [tuple(job for mark in chip_marks for job in mark) for chip_marks in zip(*marks, strict=True)]
 
 
-def _step_s(move: Move) -> float:
+def _step_s(move: RingTransfer) -> float:
     return (move.time.sync_s + move.time.transfer_s) / move.num_steps

@@ -9,14 +9,13 @@ The loop is that of `play.py`, on every chip; `play_chip_moves.py` makes the mov
 """
 
 import math
-from typing import Unpack
 
 from jaxquard.cluster import Cluster
 from jaxquard.cluster.collective_time import ring_size
-from jaxquard.gemm.cost.algorithms import How, product_steps
-from jaxquard.gemm.cost.moves import Move
-from jaxquard.gemm.cost.products import SizedProduct
-from jaxquard.gemm.cost.steps import Steps
+from jaxquard.gemm.algorithms.sized_product import SizedProduct
+from jaxquard.gemm.cost.ring_transfers import RingTransfer
+from jaxquard.gemm.cost.steps import Steps, product_steps
+from jaxquard.gemm.problem import AlgorithmOptions
 from jaxquard.ir.timeline import Timeline
 from jaxquard.simulate import play_jobs
 from tests.gemm.cost.play_chip_moves import ChipMoves, Marks, join
@@ -28,56 +27,55 @@ def play_every_chip(
     *,
     algorithm: str,
     mesh_shape: tuple[int, int],
-    num_slices: int = 1,
-    **how: Unpack[How],
+    options: AlgorithmOptions,
 ) -> Timeline:
     """The timeline of all chips during one product, memory contention off."""
-    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices, **how)
+    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options)
     moves = {"cannon": _CannonMoves, "summa": _SummaMoves}.get(algorithm, _RingMoves)
     chips = ChipMoves(shape=mesh_shape)
-    _add_steps(chips, steps, moves(chips, steps, how))
+    _add_steps(chips, steps, moves(chips, steps, options))
     return play_jobs(chips.jobs)
 
 
 class _RingMoves:
-    """How the moves of an algorithm go from chip to chip: all of them around rings."""
+    """The moves of an algorithm from chip to chip: all of them around rings."""
 
-    def __init__(self, chips: ChipMoves, steps: Steps, how: How) -> None:
-        self.chips, self.steps, self.num_packets = chips, steps, how.get("num_packets", 1)
+    def __init__(self, chips: ChipMoves, steps: Steps, options: AlgorithmOptions) -> None:
+        self.chips, self.steps, self.num_packets = chips, steps, options.num_packets
 
-    def before(self, move: Move, after: Marks) -> Marks:
+    def before(self, move: RingTransfer, after: Marks) -> Marks:
         return self.chips.add_ring(move, after)
 
-    def load(self, move: Move, after: Marks, iteration: int) -> Marks:
+    def load(self, move: RingTransfer, after: Marks, iteration: int) -> Marks:
         return self.chips.add_ring(move, after)
 
-    def store(self, move: Move, after: Marks, iteration: int) -> Marks:
+    def store(self, move: RingTransfer, after: Marks, iteration: int) -> Marks:
         return self.chips.add_ring(move, after)
 
-    def after(self, move: Move, after: Marks) -> Marks:
+    def after(self, move: RingTransfer, after: Marks) -> Marks:
         return self.chips.add_ring(move, after)
 
 
 class _CannonMoves(_RingMoves):
     """Inputs are skewed before the loop; outputs, which it leaves one place further, are brought back after it."""
 
-    def before(self, move: Move, after: Marks) -> Marks:
+    def before(self, move: RingTransfer, after: Marks) -> Marks:
         return self.chips.add_skew(move, after, lambda row: row)
 
-    def after(self, move: Move, after: Marks) -> Marks:
+    def after(self, move: RingTransfer, after: Marks) -> Marks:
         return self.chips.add_skew(move, after, lambda row: 1 - row)
 
 
 class _SummaMoves(_RingMoves):
     """An iteration broadcasts or reduces the parts of its group, each from or to the chip that holds it."""
 
-    def load(self, move: Move, after: Marks, iteration: int) -> Marks:
+    def load(self, move: RingTransfer, after: Marks, iteration: int) -> Marks:
         return self._broadcasts(move, after, iteration, is_reduction=False)
 
-    def store(self, move: Move, after: Marks, iteration: int) -> Marks:
+    def store(self, move: RingTransfer, after: Marks, iteration: int) -> Marks:
         return self._broadcasts(move, after, iteration, is_reduction=True)
 
-    def _broadcasts(self, move: Move, after: Marks, iteration: int, *, is_reduction: bool) -> Marks:
+    def _broadcasts(self, move: RingTransfer, after: Marks, iteration: int, *, is_reduction: bool) -> Marks:
         num_parts = math.lcm(*self.chips.shape)
         group = num_parts // self.steps.num_iterations
         per_chip = num_parts // ring_size(move.axis, self.chips.shape)

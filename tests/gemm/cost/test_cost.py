@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from jaxquard.cluster import Axis, Topology, load_cluster
 from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
 from jaxquard.gemm.autotune.slices import price_slices
-from jaxquard.gemm.cost.algorithms import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.cost.cost import price_product, steps_time_s
-from jaxquard.gemm.cost.memory import kept_bytes
-from jaxquard.gemm.cost.products import SizedProduct, sized_products, transpose
-from jaxquard.gemm.cost.steps import wang_steps
-from jaxquard.gemm.problem import Dataflow, FcLayer, Stationary
+from jaxquard.gemm.cost.products import kept_bytes
+from jaxquard.gemm.cost.steps import STEPS, wang_steps
+from jaxquard.gemm.problem import DEFAULT_OPTIONS, TABLE_1, AlgorithmOptions, Dataflow, FcLayer, Stationary
 from tests.gemm.collectives import expected_traffic
 from tests.gemm.meshes import MESHES
+from tests.gemm.sized_products import sized_product
 from tests.gemm.variants import VARIANTS
 
 _TPU = load_cluster("tpu-v4")
@@ -30,7 +31,7 @@ _LAUNCHES = replace(
 
 
 def _product(dataflow, m=65536, k=12288, n=36864):
-    return SizedProduct(dataflow=dataflow, m=m, k=k, n=n)
+    return sized_product(dataflow=dataflow, m=m, k=k, n=n)
 
 
 def _by_hand(product, rows, columns, slices):
@@ -57,10 +58,10 @@ def _by_hand(product, rows, columns, slices):
 @pytest.mark.parametrize("slices", [1, 3, 6])
 def test_meshslice_by_hand(dataflow, mesh, slices):
     product = _product(dataflow)
-    cost = price_product(_TPU, product, algorithm="meshslice", mesh_shape=mesh, num_slices=slices)
+    cost = price_product(_TPU, product, algorithm="meshslice", mesh_shape=mesh, options=AlgorithmOptions(slices=slices))
     assert cost.time_s == pytest.approx(_by_hand(product, *mesh, slices), rel=1e-12)
     if slices == 1:
-        assert cost == price_product(_TPU, product, algorithm="collective", mesh_shape=mesh)
+        assert cost == price_product(_TPU, product, algorithm="collective", mesh_shape=mesh, options=DEFAULT_OPTIONS)
 
 
 def test_wang_by_hand():
@@ -86,11 +87,12 @@ def test_wang_by_hand():
             "columns": ring(8, shard_h, ways * 35.2e9, 32, shard_v, launches_each=each),
             "rows": ring(32, shard_v, ways * 38.8e9, 8, shard_h, launches_each=each),
         }
+        options = AlgorithmOptions(slices=5, bidirectional=ways == 2)
         for axis, time_s in along.items():
-            steps = wang_steps(cluster, product, (32, 8), 5, ring=Axis(axis), both_ways=ways == 2)
+            steps = wang_steps(cluster, product, (32, 8), replace(options, ring=Axis(axis)))
             assert steps_time_s(steps) == pytest.approx(time_s, rel=1e-12)
         # Not told, the ring runs where more bytes move: 31 shards of B along the rows against 7 of A.
-        cost = price_product(cluster, product, algorithm="wang", mesh_shape=(32, 8), num_slices=5, both_ways=ways == 2)
+        cost = price_product(cluster, product, algorithm="wang", mesh_shape=(32, 8), options=options)
         assert 31 * shard_v > 7 * shard_h
         assert cost.time_s == pytest.approx(along["rows"], rel=1e-12)
 
@@ -102,7 +104,7 @@ def test_cannon_by_hand():
     skew = max(8 * (100e-6 + 6e-6 + shard / b) for shard, b in ((shard_h, 35.2e9), (shard_v, 38.8e9)))
     roll = max(100e-6 + 6e-6 + shard / b for shard, b in ((shard_h, 35.2e9), (shard_v, 38.8e9)))
     c = product.flops / 256 / 16 / 249e12
-    cost = price_product(_TPU, product, algorithm="cannon", mesh_shape=(16, 16))
+    cost = price_product(_TPU, product, algorithm="cannon", mesh_shape=(16, 16), options=DEFAULT_OPTIONS)
     assert cost.time_s == pytest.approx(skew + 15 * max(roll, c) + c, rel=1e-12)
 
 
@@ -120,7 +122,8 @@ def test_summa_by_hand():
         broadcasts = [4 * (100e-6 + stages * (6e-6 + part / packets / 60e9)) for part in (part_h, part_v)]
         for has_broadcast, (h, v) in ((False, permutes), (True, broadcasts)):
             cluster = replace(_TPU, network=replace(_TPU.network, has_broadcast=has_broadcast))
-            how = {"algorithm": "summa", "mesh_shape": (16, 16), "num_slices": 4, "num_packets": packets}
+            how = {"algorithm": "summa", "mesh_shape": (16, 16)}
+            how["options"] = AlgorithmOptions(slices=4, num_packets=packets)
             cost = price_product(cluster, product, **how)
             assert cost.time_s == pytest.approx(max(h, v) + 3 * max(h, v, c) + c, rel=1e-12)
 
@@ -133,20 +136,19 @@ def test_every_operation_that_runs_is_launched(dataflow, mesh_shape):
     Products in parts are left out: they are priced as the paper's, whose scatter is one operation.
     """
     sizes = {"M": 64, "K": 128, "N": 192}
-    product = SizedProduct(dataflow=dataflow, **{name.lower(): size for name, size in sizes.items()})
+    product = sized_product(dataflow=dataflow, **{name.lower(): size for name, size in sizes.items()})
     for variant in VARIANTS.values():
-        if not variant.fits(mesh_shape) or variant.options.get("in_parts"):
+        if not variant.fits(mesh_shape) or variant.options.get("split_for_overlap"):
             continue
         chips = math.prod(mesh_shape)
         seen = {"1d_tp": (1, chips), "fsdp": (chips, 1)}.get(variant.algorithm, mesh_shape)
         ring = Axis(variant.options["ring"]) if "ring" in variant.options else None
-        how = {name: value for name, value in variant.options.items() if name in ("both_ways", "num_packets")}
+        how = {name: value for name, value in variant.options.items() if name in ("bidirectional", "num_packets")}
         slices = variant.options.get("slices", 1 if variant.algorithm == "meshslice" else chips)
-        cost = price_product(
-            _LAUNCHES, product, algorithm=variant.algorithm, mesh_shape=seen, num_slices=slices, ring=ring, **how
-        )
+        options = AlgorithmOptions(slices=slices, ring=ring, **how)
+        cost = price_product(_LAUNCHES, product, algorithm=variant.algorithm, mesh_shape=seen, options=options)
         expected = expected_traffic(variant, dataflow.value, sizes=sizes, mesh_shape=mesh_shape)
-        at_once = {"collective-permute": 1 + variant.options.get("both_ways", False)}
+        at_once = {"collective-permute": 1 + variant.options.get("bidirectional", False)}
         launches = sum(count // at_once.get(kind, 1) for (kind, _), (count, _) in expected.items())
         assert cost.launch_s == pytest.approx(launches), variant.name
 
@@ -160,18 +162,22 @@ _LONG = st.integers(1, 12).map(lambda size: 1024 * size)
 )  # fmt: skip
 def test_summas_packets_by_brute_force(dataflow, m, k, n, mesh, slices, name, each, has):
     """Of all packet counts up to 4,096 that divide both parts, the one that is chosen is the fastest."""
-    preset, product = load_cluster(name), SizedProduct(dataflow=dataflow, m=m, k=k, n=n)
+    preset, product = load_cluster(name), sized_product(dataflow=dataflow, m=m, k=k, n=n)
     cluster = replace(preset, network=replace(preset.network, launches_each_permute=each, has_broadcast=has))
     best = price_slices(cluster, product, algorithm="summa", mesh_shape=mesh, counts=(slices,))[0]
     extents = {Dataflow.OS: (m, n, k), Dataflow.LS: (m, k, n), Dataflow.RS: (k, n, m)}[dataflow]
     rows, columns, sliced = extents
     parts = (rows // mesh[0] * sliced // math.lcm(*mesh), columns // mesh[1] * sliced // math.lcm(*mesh))
-    assert not any(part % best.num_packets for part in parts)
-    how = {"algorithm": "summa", "mesh_shape": mesh, "num_slices": slices}
+    assert not any(part % best.options.num_packets for part in parts)
     possible = [count for count in range(1, 4097) if not any(part % count for part in parts)]
-    times = [price_product(cluster, product, **how, num_packets=count).time_s for count in possible]
+
+    def price(num_packets):
+        options = AlgorithmOptions(slices=slices, num_packets=num_packets)
+        return price_product(cluster, product, algorithm="summa", mesh_shape=mesh, options=options)
+
+    times = [price(count).time_s for count in possible]
     assert best.cost.time_s <= min(times) * (1 + 1e-12)
-    assert best.cost == price_product(cluster, product, **how, num_packets=best.num_packets)
+    assert best.cost == price(best.options.num_packets)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -179,7 +185,13 @@ def test_summas_packets_by_brute_force(dataflow, m, k, n, mesh, slices, name, ea
 @pytest.mark.parametrize("name", ["tpu-v4", "tpu-v4-main", "h200"])
 def test_breakdown(algorithm, dataflow, name):
     for mesh in mesh_shapes(algorithm, 16):
-        cost = price_product(load_cluster(name), _product(dataflow), algorithm=algorithm, mesh_shape=mesh, num_slices=4)
+        cost = price_product(
+            load_cluster(name),
+            _product(dataflow),
+            algorithm=algorithm,
+            mesh_shape=mesh,
+            options=AlgorithmOptions(slices=4),
+        )
         assert cost.communication_s == pytest.approx(cost.launch_s + cost.transfer_s + cost.sync_s)
         assert -1e-12 <= cost.exposed_s <= cost.communication_s * (1 + 1e-9)
         assert cost.compute_s <= cost.time_s * (1 + 1e-12)
@@ -193,7 +205,8 @@ def test_traffic_of_the_1d_baselines():
         ("fsdp", Stationary.Y, (16, 1), 1024 * 4096),
     ):
         for product in sized_products(layer, num_rows=rows, stationary=kept):
-            cost = price_product(_TPU, product, algorithm=algorithm, mesh_shape=mesh, num_slices=16, both_ways=True)
+            options = AlgorithmOptions(slices=16, bidirectional=True)
+            cost = price_product(_TPU, product, algorithm=algorithm, mesh_shape=mesh, options=options)
             bandwidth = 2 * _TPU.permute.bandwidth_bytes_per_s(Axis.ROWS if mesh[0] > 1 else Axis.COLUMNS)
             assert cost.transfer_s == pytest.approx(15 * 2 * moved / 16 / bandwidth)
 
@@ -202,7 +215,7 @@ def test_traffic_of_the_1d_baselines():
 def test_products_of_a_layer(stationary):
     layer = FcLayer(name="l", in_features=512, out_features=2048)
     products = sized_products(layer, num_rows=4096, stationary=stationary)
-    assert [product.dataflow for product in products] == list(stationary.dataflows)
+    assert [product.dataflow for product in products] == list(TABLE_1[stationary].values())
     assert {product.flops for product in products} == {2 * 4096 * 512 * 2048}
     assert {(p.m, p.n) for p in products} == {
         Stationary.Y: {(4096, 2048), (4096, 512), (512, 2048)},
@@ -212,10 +225,37 @@ def test_products_of_a_layer(stationary):
     kept = {Stationary.Y: 4096 * 2048, Stationary.X: 4096 * 512, Stationary.W: 512 * 2048}[stationary]
     for product in products:
         assert kept not in [moving.num_elements for moving in product.moving]
-        assert transpose(transpose(product)) == product
-        # The transposed form moves the same matrices along the other directions.
-        swapped = {(m.num_elements, m.axis is Axis.ROWS, m.is_output) for m in transpose(product).moving}
+        assert product.mirrored().mirrored() == product
+        # Mirrored, the same matrices move along the other directions of the product's own rows and columns.
+        swapped = {(m.num_elements, m.axis is Axis.ROWS, m.is_output) for m in product.mirrored().moving}
         assert swapped == {(m.num_elements, m.axis is Axis.COLUMNS, m.is_output) for m in product.moving}
+
+
+@pytest.mark.parametrize("stationary", Stationary)
+def test_transposed_products_of_a_layer(stationary):
+    """The transposed form moves the same matrices along the other directions of the mesh."""
+    layer = FcLayer(name="l", in_features=512, out_features=2048)
+    plain, transposed = (
+        sized_products(layer, num_rows=4096, stationary=stationary, is_transposed=is_transposed)
+        for is_transposed in (False, True)
+    )
+    for one, other in zip(plain, transposed, strict=True):
+        assert (other.product.rows, other.product.columns) == (("rows",), ("columns",))
+        moved = {(m.num_elements, m.axis.other, m.is_output) for m in one.moving}
+        assert moved == {(m.num_elements, m.axis, m.is_output) for m in other.moving}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "mesh", "own"), [("wang", (4, 8), 8), ("summa", (4, 6), 12), ("meshslice", (4, 8), 1)]
+)
+def test_left_out_iterations_are_priced_as_they_run(algorithm, mesh, own):
+    """One a chip of the ring, a part of SUMMA, or one slice."""
+    product, how = sized_product(dataflow=Dataflow.OS, m=49152, k=12288, n=24), {"mesh_shape": mesh}
+    price = {
+        slices: price_product(_TPU, product, algorithm=algorithm, options=AlgorithmOptions(slices=slices), **how)
+        for slices in (None, own)
+    }
+    assert price[None] == price[own]
 
 
 def test_rows_and_columns_contend_over_a_switch():
@@ -223,7 +263,10 @@ def test_rows_and_columns_contend_over_a_switch():
     switch = replace(_TPU, network=replace(_TPU.network, topology=Topology.SWITCH))
     product = _product(Dataflow.OS)
     h, v = (2 * size / 256 for size in (product.m * product.k, product.k * product.n))
-    apart, together = (price_product(c, product, algorithm="collective", mesh_shape=(32, 8)) for c in (torus, switch))
+    apart, together = (
+        price_product(c, product, algorithm="collective", mesh_shape=(32, 8), options=DEFAULT_OPTIONS)
+        for c in (torus, switch)
+    )
     assert apart.exposed_s == pytest.approx(max(100e-6 + 7 * (6e-6 + h / 60e9), 100e-6 + 31 * (6e-6 + v / 60e9)))
     assert together.exposed_s == pytest.approx(100e-6 + 31 * 6e-6 + (7 * h + 31 * v) / 60e9)
 
@@ -232,7 +275,10 @@ def test_no_contention_where_directions_take_turns():
     """With one slice a left-stationary product gathers first and scatters last."""
     switch = replace(_TPU, network=replace(_TPU.network, topology=Topology.SWITCH))
     product = _product(Dataflow.LS)
-    costs = [price_product(c, product, algorithm="collective", mesh_shape=(32, 8)) for c in (_TPU, switch)]
+    costs = [
+        price_product(c, product, algorithm="collective", mesh_shape=(32, 8), options=DEFAULT_OPTIONS)
+        for c in (_TPU, switch)
+    ]
     assert costs[0] == costs[1]
 
 
@@ -241,9 +287,10 @@ def test_slicing_costs_on_a_gpu_when_sums_are_kept():
     gpu = load_cluster("h200")
 
     def ratio(dataflow, slices):
-        product = SizedProduct(dataflow=dataflow, m=32768, k=3072, n=12288)
+        product = sized_product(dataflow=dataflow, m=32768, k=3072, n=12288)
         whole, sliced = (
-            price_product(gpu, product, algorithm="meshslice", mesh_shape=(1, 1), num_slices=s) for s in (1, slices)
+            price_product(gpu, product, algorithm="meshslice", mesh_shape=(1, 1), options=AlgorithmOptions(slices=s))
+            for s in (1, slices)
         )
         return (sliced.time_s - whole.time_s) / whole.compute_s
 
@@ -254,13 +301,15 @@ def test_slicing_costs_on_a_gpu_when_sums_are_kept():
 _SIZES = st.integers(1, 64).map(lambda size: 256 * size)
 
 
-@given(dataflow=st.sampled_from(Dataflow), m=_SIZES, k=_SIZES, n=_SIZES, algorithm=st.sampled_from(ALGORITHMS))
+@given(dataflow=st.sampled_from(Dataflow), m=_SIZES, k=_SIZES, n=_SIZES, algorithm=st.sampled_from(list(ALGORITHMS)))
 def test_slower_hardware_is_never_faster(dataflow, m, k, n, algorithm):
-    product = SizedProduct(dataflow=dataflow, m=m, k=k, n=n)
+    product = sized_product(dataflow=dataflow, m=m, k=k, n=n)
     mesh = mesh_shapes(algorithm, 16)[0]
 
     def time_s(cluster):
-        return price_product(cluster, product, algorithm=algorithm, mesh_shape=mesh, num_slices=4).time_s
+        return price_product(
+            cluster, product, algorithm=algorithm, mesh_shape=mesh, options=AlgorithmOptions(slices=4)
+        ).time_s
 
     base = time_s(_TPU)
     assert base >= product.flops / 16 / 249e12
@@ -284,9 +333,10 @@ def test_slower_hardware_is_never_faster(dataflow, m, k, n, algorithm):
 
 @given(dataflow=st.sampled_from(Dataflow), m=_SIZES, k=_SIZES, n=_SIZES, slices=st.sampled_from([2, 4, 8]))
 def test_slices_shrink_buffers_and_add_launches(dataflow, m, k, n, slices):
-    product = SizedProduct(dataflow=dataflow, m=m, k=k, n=n)
+    product = sized_product(dataflow=dataflow, m=m, k=k, n=n)
     whole, sliced = (
-        price_product(_TPU, product, algorithm="meshslice", mesh_shape=(4, 4), num_slices=s) for s in (1, slices)
+        price_product(_TPU, product, algorithm="meshslice", mesh_shape=(4, 4), options=AlgorithmOptions(slices=s))
+        for s in (1, slices)
     )
     assert sliced.launch_s == pytest.approx(slices * whole.launch_s)
     assert sliced.transfer_s == pytest.approx(whole.transfer_s)
@@ -306,6 +356,12 @@ def test_kept_memory():
     assert megatron_nlg().num_blocks == 105
 
 
+def test_every_algorithm_is_priced():
+    assert list(STEPS) == list(ALGORITHMS)
+
+
 def test_unknown_algorithm():
-    with pytest.raises(GemmError, match="'wong' is unknown; the algorithms are meshslice, collective, wang, summa, "):
-        price_product(_TPU, _product(Dataflow.OS), algorithm="wong", mesh_shape=(2, 2))
+    with pytest.raises(
+        GemmError, match=r"no GeMM algorithm is called 'wong'. Use one of: meshslice, collective, wang, summa, "
+    ):
+        price_product(_TPU, _product(Dataflow.OS), algorithm="wong", mesh_shape=(2, 2), options=DEFAULT_OPTIONS)

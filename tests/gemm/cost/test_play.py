@@ -18,16 +18,16 @@ from jaxquard.cluster import (
     load_cluster,
     preset_names,
 )
+from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
-from jaxquard.gemm.cost.algorithms import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.play import play_plan, play_product
-from jaxquard.gemm.cost.products import SizedProduct
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 from jaxquard.ir.timeline import Track
 from tests.gemm.closed_forms import product_s
 from tests.gemm.cost.play_chips import play_every_chip
+from tests.gemm.sized_products import sized_product
 from tests.machine_pace import machine_pace
 
 _CLUSTERS = {name: load_cluster(name) for name in preset_names()}
@@ -91,12 +91,12 @@ def _any_clusters():
 
 
 @st.composite
-def _cases(draw, algorithms=ALGORITHMS, num_chips=(1, 4, 9, 16), clusters=_PRESETS):
+def _cases(draw, algorithms=tuple(ALGORITHMS), num_chips=(1, 4, 9, 16), clusters=_PRESETS):
     algorithm = draw(st.sampled_from(algorithms))
     meshes = [mesh for count in num_chips for mesh in mesh_shapes(algorithm, count)]
     return {
         "cluster": draw(clusters),
-        "product": SizedProduct(
+        "product": sized_product(
             dataflow=draw(st.sampled_from(Dataflow)),
             m=draw(_SIZES),
             k=draw(_SIZES),
@@ -105,18 +105,21 @@ def _cases(draw, algorithms=ALGORITHMS, num_chips=(1, 4, 9, 16), clusters=_PRESE
         ),
         "algorithm": algorithm,
         "mesh_shape": draw(st.sampled_from(meshes)),
-        "num_slices": draw(st.sampled_from([1, 2, 3, 4, 6, 12])),
-        "ring": _RINGS[draw(st.sampled_from(sorted(_RINGS)))],
-        "both_ways": draw(st.booleans()),
-        "num_packets": draw(st.sampled_from([1, 2, 3, 8])),
+        "options": AlgorithmOptions(
+            slices=draw(st.sampled_from([1, 2, 3, 4, 6, 12])),
+            ring=_RINGS[draw(st.sampled_from(sorted(_RINGS)))],
+            bidirectional=draw(st.booleans()),
+            num_packets=draw(st.sampled_from([1, 2, 3, 8])),
+        ),
     }
 
 
-def _by_hand_s(cluster, product, *, ring=None, **case):
+def _by_hand_s(cluster, product, *, options, **case):
     """The oracle, which knows no class of the package."""
-    (side,) = (side for side, axis in _RINGS.items() if axis is ring)
+    (side,) = (side for side, axis in _RINGS.items() if axis is options.ring)
     sizes = {"m": product.m, "k": product.k, "n": product.n, "item_bytes": product.item_bytes}
-    return product_s(cluster, product.dataflow.value, **sizes, ring=side, **case)
+    how = {"num_slices": options.slices, "bidirectional": options.bidirectional, "num_packets": options.num_packets}
+    return product_s(cluster, product.dataflow.value, **sizes, **how, ring=side, **case)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -133,11 +136,12 @@ def test_equals_the_closed_forms(algorithm, data):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("dataflow", Dataflow)
 def test_equals_the_closed_forms_everywhere(algorithm, dataflow):
-    product = SizedProduct(dataflow=dataflow, m=16384, k=6144, n=12288)
+    product = sized_product(dataflow=dataflow, m=16384, k=6144, n=12288)
     for cluster in _CLUSTERS.values():
         for mesh in mesh_shapes(algorithm, 16):
             for slices in (1, 2, 5, 16):
-                case = {"algorithm": algorithm, "mesh_shape": mesh, "num_slices": slices, "both_ways": True}
+                options = AlgorithmOptions(slices=slices, bidirectional=True)
+                case = {"algorithm": algorithm, "mesh_shape": mesh, "options": options}
                 expected = _by_hand_s(cluster, product, **case)
                 assert price_product(cluster, product, **case).time_s == pytest.approx(expected, rel=1e-9)
                 assert play_product(cluster, product, **case).time_s == pytest.approx(expected, rel=1e-9)
@@ -186,10 +190,11 @@ def test_a_broadcast_hop_by_hop(has_broadcast):
 
     As permutes every stage has its launch; as a broadcast the whole has one.
     """
-    product = SizedProduct(dataflow=Dataflow.OS, m=4096, k=4096, n=4096)
+    product = sized_product(dataflow=Dataflow.OS, m=4096, k=4096, n=4096)
     preset, packet = _CLUSTERS["tpu-v4"], 2 * 4096 * 1024 / 3
     cluster = replace(preset, network=replace(preset.network, has_broadcast=has_broadcast))
-    timeline = play_every_chip(cluster, product, algorithm="summa", mesh_shape=(1, 4), num_packets=3)
+    options = AlgorithmOptions(slices=1, num_packets=3)
+    timeline = play_every_chip(cluster, product, algorithm="summa", mesh_shape=(1, 4), options=options)
     launch_s = 100e-6
     start_s, stage_s = (launch_s, 6e-6 + packet / 60e9) if has_broadcast else (0.0, launch_s + 6e-6 + packet / 35.2e9)
     sends = [span for span in timeline.spans if span.track is Track.TRANSFER and span.time_s < 0.99 * launch_s]
@@ -211,8 +216,9 @@ def test_contention_never_helps(case):
 
 def test_timeline_of_a_product():
     """Figure 4: gathers of both directions run under the products."""
-    product = SizedProduct(dataflow=Dataflow.OS, m=65536, k=12288, n=36864)
-    timeline = play_product(_CLUSTERS["tpu-v4"], product, algorithm="meshslice", mesh_shape=(32, 8), num_slices=3)
+    product = sized_product(dataflow=Dataflow.OS, m=65536, k=12288, n=36864)
+    options = AlgorithmOptions(slices=3)
+    timeline = play_product(_CLUSTERS["tpu-v4"], product, algorithm="meshslice", mesh_shape=(32, 8), options=options)
     assert [span.name for span in timeline.spans if span.track is Track.COMPUTE] == [f"product {i}" for i in range(3)]
     moves = [span.name for span in timeline.spans if span.track is Track.TRANSFER]
     assert sorted(moves) == sorted(f"all_gather {matrix} {i}" for matrix in "AB" for i in range(3))

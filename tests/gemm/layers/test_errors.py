@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm import (
+    AlgorithmOptions,
     Dataflow,
     GemmPlan,
     LayerPlan,
@@ -54,21 +55,21 @@ def test_an_unknown_algorithm_is_answered_with_the_list():
 @pytest.mark.parametrize(
     ("shapes", "how", "message"),
     [
-        ((10, 8, 8), {}, "M, the rows of lhs, must be a multiple of 4 (a 4x2 mesh cuts it into 4), but is 10."),
+        ((10, 8, 8), {}, "M, the rows of lhs, must be a multiple of 4 (a 4x2 mesh shards it over 4), but is 10."),
         ((10, 8, 8), {}, "the nearest that fit: 8 or 12."),
-        ((8, 8, 3), {}, "N, the columns of rhs, must be a multiple of 2 (a 4x2 mesh cuts it into 2), but is 3."),
-        ((8, 6, 8), {}, "K, the dim summed over, must be a multiple of 4 (a 4x2 mesh cuts it into 4 and into 2)"),
+        ((8, 8, 3), {}, "N, the columns of rhs, must be a multiple of 2 (a 4x2 mesh shards it over 2), but is 3."),
+        ((8, 6, 8), {}, "K, the dim summed over, must be a multiple of 4 (a 4x2 mesh shards it over 4 and over 2)"),
         ((8, 2, 8), {}, "but is 2. Pad it: the nearest that fit: 4."),
         (
             (8, 72, 8),
             {"slices": 2},
-            "must be a multiple of 64 (a 4x2 mesh cuts it into 4, each into 2 slices of blocks of 8), but is 72. "
+            "must be a multiple of 64 (a 4x2 mesh splits it into 4, each into 2 slices of blocks of 8), but is 72. "
             "Pad it: the nearest that fit: 64 or 128.",
         ),
         ((8, 64, 72), {"slices": 2, "dataflow": "ls"}, "N, the columns of rhs, must be a multiple of 64"),
         ((72, 64, 64), {"slices": 2, "dataflow": "rs"}, "M, the rows of lhs, must be a multiple of 64"),
-        ((8, 10, 8), {"algorithm": "fsdp"}, "must be a multiple of 8 (a 8x1 mesh cuts it into 8 and into 1)"),
-        ((8, 8, 8), {"algorithm": "summa", "slices": 3}, "(a 4x2 mesh and 3 iterations cut it into 12)"),
+        ((8, 10, 8), {"algorithm": "fsdp"}, "must be a multiple of 8 (a 8x1 mesh shards it over 8 and over 1)"),
+        ((8, 8, 8), {"algorithm": "summa", "slices": 3}, "(a 4x2 mesh and 3 iterations split it into 12)"),
         ((8, 8, 8), {"algorithm": "summa", "num_packets": 3}, "which 3 packets do not divide"),
     ],
 )
@@ -98,7 +99,10 @@ def test_sizes_that_do_not_divide(shapes, how, message):
         ({"dataflow": ["os"]}, "dataflow must be one of 'os', 'ls', 'rs', but is ['os']."),
         ({"ring": "rows"}, "meshslice takes no ring, which is an option of wang. Leave it out."),
         ({"num_packets": 2}, "meshslice takes no num_packets, which is an option of summa. Leave it out."),
-        ({"algorithm": "wang", "in_parts": True}, "wang takes no in_parts, which is an option of meshslice."),
+        (
+            {"algorithm": "wang", "split_for_overlap": True},
+            "wang takes no split_for_overlap, which is an option of meshslice.",
+        ),
         ({"algorithm": "summa", "block": 8}, "summa takes no block, which is an option of meshslice."),
         (
             {"algorithm": "wang", "slices": 3, "ring": "rows"},
@@ -112,7 +116,7 @@ def test_sizes_that_do_not_divide(shapes, how, message):
         ),
         ({"ring": ["rows"]}, "ring must be 'rows', 'columns' or None, but is ['rows']."),
         ({"is_transposed": "no"}, "is_transposed must be True or False, but is 'no'."),
-        ({"in_parts": 1}, "in_parts must be True or False, but is 1."),
+        ({"split_for_overlap": 1}, "split_for_overlap must be True or False, but is 1."),
         ({"axis_names": "xy"}, "its rows and columns, but are 'xy'"),
         ({"axis_names": ("x", "x")}, "its rows and columns, but are ('x', 'x')"),
         ({"axis_names": 2}, "its rows and columns, but are 2"),
@@ -135,7 +139,7 @@ def test_words_that_do_not_fit(how, message):
         ({"is_transposed": "no"}, "is_transposed must be True or False, but is 'no'."),
         ({"stationary": ""}, "stationary must be one of 'y', 'x', 'w', but is ''."),
         ({"ring": "rows"}, "meshslice takes no ring"),
-        ({"algorithm": "wang", "in_parts": True}, "wang takes no in_parts"),
+        ({"algorithm": "wang", "split_for_overlap": True}, "wang takes no split_for_overlap"),
         ({"algorithm": "wang", "num_packets": 4}, "wang takes no num_packets"),
         ({"algorithm": "wang", "block": 4}, "wang takes no block"),
         ({"layer": "up"}, "layer='up' names a layer of a plan, but no plan is given. Leave it out, or give its plan."),
@@ -258,10 +262,11 @@ def test_plans_that_do_not_fit():
 
 def test_shards_that_do_not_fit():
     """Inside a `shard_map` of one's own, the sizes are those of the whole matrices."""
-    product = Product(dataflow=Dataflow.OS, rows=("x",), columns=("y",), slices=4, block=1)
+    product = Product(dataflow=Dataflow.OS, rows=("x",), columns=("y",))
+    options = AlgorithmOptions(slices=4, block=1)
 
     def body(lhs, rhs):
-        return multiply_local(lhs, rhs, algorithm="meshslice", product=product)
+        return multiply_local(lhs, rhs, algorithm="meshslice", product=product, options=options)
 
     specs = {"in_specs": (P("x", "y"), P("x", "y")), "out_specs": P("x", "y")}
     with pytest.raises(GemmError, match=r"K, the dim summed over, must be a multiple of 16 .* but is 8"):
@@ -311,7 +316,7 @@ def test_dense_answers_wrong_plans_when_it_is_made():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"slicse": 2}, "dense takes no 'slicse'; besides mesh and plan it takes layer, algorithm, stationary,"),
+        ({"slicse": 2}, "a layer takes no 'slicse'; besides mesh and plan it takes layer, algorithm, stationary,"),
         ({"use_bias": "yes"}, "use_bias must be True or False, but is 'yes'."),
     ],
 )

@@ -162,7 +162,7 @@ def test_outside_jit():
 
 
 def test_on_explicit_axes():
-    """What `jax.make_mesh` gives when not told otherwise."""
+    """The default of `jax.make_mesh`."""
     mesh, (x, w) = jax.make_mesh((4, 2), ("x", "y")), small_problem()
     shardings = layer_shardings(mesh=mesh, stationary="x")
     placed = jax.device_put(x, shardings["x"]), jax.device_put(w, shardings["w"])

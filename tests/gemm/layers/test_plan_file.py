@@ -1,6 +1,7 @@
 """Plans as JSON: they come back as they were, and what is no plan is refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,21 +9,22 @@ from hypothesis import strategies as st
 
 from jaxquard.cluster import Axis
 from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.autotune.autotune import autotune
-from jaxquard.gemm.autotune.models import gpt3
-from jaxquard.gemm.cost.algorithms import ALGORITHMS
+from jaxquard.gemm.autotune.models import gpt3, transformer_block
 from jaxquard.gemm.layers.plan_file import load_plan, parse_plan, plan_text, save_plan
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
 
+_FOLDER = Path(__file__).parent / "plans"
 _PLANS = st.builds(
     GemmPlan,
-    algorithm=st.sampled_from(ALGORITHMS),
+    algorithm=st.sampled_from(list(ALGORITHMS)),
     mesh_shape=st.tuples(st.integers(1, 99), st.integers(1, 99)),
     layers=st.lists(
         st.builds(
             LayerPlan, name=st.text(), stationary=st.sampled_from(Stationary), is_transposed=st.booleans(),
-            slices=st.tuples(*[st.integers(1, 99)] * 3), block=st.integers(1, 99), in_parts=st.booleans(),
-            rings=st.tuples(*[st.sampled_from([None, *Axis])] * 3), both_ways=st.booleans(),
+            slices=st.tuples(*[st.integers(1, 99)] * 3), block=st.integers(1, 99), split_for_overlap=st.booleans(),
+            rings=st.tuples(*[st.sampled_from([None, *Axis])] * 3), bidirectional=st.booleans(),
             num_packets=st.tuples(*[st.integers(1, 99)] * 3),
         )
     ).map(tuple),
@@ -34,14 +36,25 @@ def test_plans_come_back(plan):
     assert parse_plan(plan_text(plan)) == plan
 
 
+TUNED = transformer_block(4096, num_rows=16384)
+
+
+@pytest.mark.parametrize("name", ["v2_meshslice", "v2_wang", "v2_summa"])
+def test_plans_of_version_2_come_back(name):
+    """Files that `save_plan` wrote when two keys had other names: the same plan is found today."""
+    plan = load_plan(_FOLDER / f"{name}.json")
+    assert plan == autotune(TUNED, "tpu-v4", 16, name.removeprefix("v2_")).plan
+    assert "in_parts" not in plan_text(plan)
+    assert parse_plan(plan_text(plan)) == plan
+
+
 def test_plans_of_version_1_come_back():
-    """They said nothing of rings and packets, nor of parts: they are what `matmul` does if it is not told."""
-    plan = autotune(gpt3(), algorithm="collective").plan
-    content = json.loads(plan_text(plan)) | {"version": 1}
-    for layer in content["layers"]:
-        for name in ("in_parts", "rings", "both_ways", "num_packets"):
-            del layer[name]
-    assert parse_plan(json.dumps(content)) == plan
+    """They said nothing of rings and packets, nor of split products: the defaults are what `matmul` did."""
+    plan = load_plan(_FOLDER / "v1_meshslice.json")
+    assert (plan.algorithm, plan.mesh_shape) == ("meshslice", (4, 4))
+    assert [layer.slices for layer in plan.layers] == [(2, 2, 2), (2, 1, 2), (2, 4, 4), (4, 2, 4)]
+    for layer in plan.layers:
+        assert layer == LayerPlan(name=layer.name, stationary=layer.stationary, slices=layer.slices)
 
 
 def test_plans_as_files(tmp_path):
@@ -55,15 +68,24 @@ def test_plans_as_files(tmp_path):
     [
         ("{", "", "the plan text is not JSON"),
         ('"jaxquard.gemm_plan"', '"other"', "expected the schema 'jaxquard.gemm_plan'"),
-        ('"version": 2', '"version": 3', "has version 3 of the schema, this jaxquard reads 1 and 2. Tune again."),
-        ('"in_parts": true', '"in_parts": 1', "layer 0: in_parts should be true or false, found 1"),
-        ("null", '"diagonal"', "layer 0: rings should be 3 of rows, columns and null, found .'diagonal', None, None"),
-        ('"both_ways": false,', "", "layer 0 lacks 'both_ways'. Save the plan again"),
+        ('"version": 3', '"version": 4', r"has version 4 of the schema, this jaxquard reads 1, 2, 3\. Tune again\."),
+        ('"version": 3', '"version": true', "has version True of the schema"),
+        (
+            '"split_for_overlap": true',
+            '"split_for_overlap": 1',
+            r"layers\[0\].split_for_overlap should be true or false",
+        ),
+        ("null", '"diagonal"', r"plan.layers\[0\].rings\[0\] should be one of rows, columns, found 'diagonal'"),
+        ('"bidirectional": false,', "", r"plan.layers\[0\] lacks the key bidirectional; .*\. Save the plan again"),
         ('"meshslice"', '"wong"', "has the algorithm 'wong'; the algorithms are meshslice, "),
-        ('"stationary": "y"', '"stationary": "z"', "layer 0: stationary should be one of y, x, w, found 'z'"),
-        ('"is_transposed": false', '"is_transposed": 0', "layer 0: is_transposed should be true or false, found 0"),
-        ('"block": 8', '"block": 0', "layer 0: block should be 1 whole numbers above 0"),
-        ('"name": "qkv",', "", "layer 0 lacks 'name'. Save the plan again"),
+        ('"stationary": "y"', '"stationary": "z"', r"plan.layers\[0\].stationary should be one of y, x, w, found 'z'"),
+        (
+            '"is_transposed": false',
+            '"is_transposed": 0',
+            r"plan.layers\[0\].is_transposed should be true or false, found 0",
+        ),
+        ('"block": 8', '"block": 0', r"plan.layers\[0\].block should be above 0, found 0"),
+        ('"name": "qkv",', "", r"plan.layers\[0\] lacks the key name; .*\. Save the plan again"),
     ],
 )
 def test_plan_errors(old, new, message):
@@ -87,7 +109,7 @@ def test_plan_files_that_are_none(tmp_path):
     ):
         (tmp_path / name).write_bytes(content)
         refuse(tmp_path / name, message)
-    with pytest.raises(GemmError, match="layers should be a list, found 5"):
+    with pytest.raises(GemmError, match=r"the plan text: plan.layers should be a list, found 5\. Save the plan again"):
         parse_plan(json.dumps(json.loads(plan_text(autotune(gpt3()).plan)) | {"layers": 5}))
     with pytest.raises(GemmError, match=r"cannot write the plan to .*no/plan\.json \(No such file or directory\)"):
         save_plan(autotune(gpt3()).plan, tmp_path / "no" / "plan.json")

@@ -6,6 +6,7 @@ from jaxquard.errors import GemmError
 from jaxquard.gemm.overlap.compile import TOPOLOGIES, missing_compiler, topology_mesh
 from jaxquard.gemm.overlap.count_hidden import Overlap
 from jaxquard.gemm.overlap.report import default_sizes, overlap_report
+from jaxquard.gemm.problem import AlgorithmOptions
 
 ALL = {dataflow: Overlap(hideable=6, hidden=6) for dataflow in ("os", "ls", "rs")}
 
@@ -48,8 +49,8 @@ def test_a_mesh_that_does_not_fit():
 def test_default_sizes_fit():
     mesh = topology_mesh("v5e:4x8")
     assert dict(mesh.shape) == {"rows": 8, "columns": 4}
-    assert default_sizes(mesh, slices=4, block=8) == (16384, 6144, 6144)
-    assert default_sizes(mesh, slices=5, block=8) == (16640, 6400, 6400)
+    assert default_sizes(mesh, AlgorithmOptions(slices=4)) == (16384, 6144, 6144)
+    assert default_sizes(mesh, AlgorithmOptions(slices=5)) == (16640, 6400, 6400)
 
 
 @pytest.mark.usefixtures("libtpu")
@@ -58,7 +59,6 @@ def test_meshslice_hides_all_on_v5e():
     report = overlap_report(
         topology_mesh("v5e:4x8", (8, 4)),
         algorithms=["meshslice"],
-        slices=4,
         on_progress=lambda name, dataflow: seen.append((name, dataflow.value)),
     )
     assert report == {"meshslice": ALL}
@@ -70,7 +70,7 @@ def test_meshslice_hides_all_on_v5e():
 @pytest.mark.parametrize("topology", ["v4:4x4x2", "v5p:4x4x2", "v6e:4x8"])
 def test_meshslice_hides_all(topology):
     mesh = topology_mesh(topology, (8, 4))
-    assert overlap_report(mesh, algorithms=["meshslice"], slices=4) == {"meshslice": ALL}
+    assert overlap_report(mesh, algorithms=["meshslice"]) == {"meshslice": ALL}
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxquard.errors import GemmError
-from jaxquard.gemm import Dataflow, Product
+from jaxquard.gemm import AlgorithmOptions
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.overlap.count_hidden import Overlap, count_hidden
 from jaxquard.gemm.overlap.hideable import HIDEABLE, Rings, num_hideable
@@ -126,10 +126,6 @@ def test_pairs_of_a_compiled_program():
     ]
 
 
-def product(**how):
-    return Product(dataflow=Dataflow.LS, rows=("rows",), columns=("columns",), **how)
-
-
 RINGS = Rings(num_rows=8, num_columns=4, num_chips_of_ring=8)
 
 
@@ -142,7 +138,7 @@ RINGS = Rings(num_rows=8, num_columns=4, num_chips_of_ring=8)
         ("collective", {}, RINGS, 0),
         ("wang", {}, RINGS, 7),
         ("wang", {"slices": 2}, RINGS, 4),
-        ("wang", {"slices": 2, "both_ways": True}, RINGS, 8),
+        ("wang", {"slices": 2, "bidirectional": True}, RINGS, 8),
         ("cannon", {}, Rings(num_rows=4, num_columns=4, num_chips_of_ring=4), 6),
         ("summa", {}, RINGS, 7 * (7 + 3)),
         ("summa", {"slices": 2}, RINGS, 4 * (7 + 3)),
@@ -150,13 +146,13 @@ RINGS = Rings(num_rows=8, num_columns=4, num_chips_of_ring=8)
     ],
 )
 def test_hideable(algorithm, how, rings, expected):
-    assert num_hideable(algorithm, product(**how), rings) == expected
+    assert num_hideable(algorithm, AlgorithmOptions(**how), rings) == expected
 
 
 def test_hideable_knows_every_algorithm():
     assert list(HIDEABLE) == list(ALGORITHMS)
     with pytest.raises(GemmError, match="no GeMM algorithm is called 'canon'"):
-        num_hideable("canon", product(), RINGS)
+        num_hideable("canon", AlgorithmOptions(), RINGS)
 
 
 def test_overlap_prints():

@@ -28,7 +28,7 @@ def overlap(
         str | None, typer.Option(metavar="MxKxN", help="Of the product.", show_default="a few thousand each")
     ] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="MeshSlice with whole partial products, not in parts for TPUs.")
+        bool, typer.Option("--plain", help="MeshSlice with whole partial products, not split for overlap on TPUs.")
     ] = False,
     default_options: Annotated[
         bool, typer.Option("--default-options", help="Pass the compiler no options of ours.")
@@ -45,17 +45,17 @@ def overlap(
     from jaxquard.cli.progress import ProgressBars
     from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS, topology_mesh
     from jaxquard.gemm.overlap.report import overlap_report
+    from jaxquard.gemm.problem import AlgorithmOptions
 
-    options = {} if default_options else TPU_COMPILER_OPTIONS
+    compiler_options = {} if default_options else TPU_COMPILER_OPTIONS
     with ProgressBars() as bars:
         move, done = bars.add("products", name="starting the compiler"), iter(range(len(names) * len(DATAFLOWS)))
         report = overlap_report(
             topology_mesh(topology, mesh_shape),
             algorithms=names,
-            slices=slices,
             sizes=product_sizes,
-            in_parts=not plain,
-            compiler_options=options,
+            options=AlgorithmOptions(slices=slices, split_for_overlap=not plain),
+            compiler_options=compiler_options,
             on_progress=lambda name, dataflow: move(
                 next(done), len(names) * len(DATAFLOWS), f"compiling {name}, {dataflow.value}"
             ),
@@ -67,7 +67,8 @@ def overlap(
     print_line(console, f"transfers that hide behind products, of those that could, on {topology}", style="bold")
     console.print(_table(report))
     print_line(
-        console, f"compiled with {', '.join(f'{key}={value}' for key, value in options.items()) or 'no options'}"
+        console,
+        f"compiled with {', '.join(f'{key}={value}' for key, value in compiler_options.items()) or 'no options'}",
     )
 
 

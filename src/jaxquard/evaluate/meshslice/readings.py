@@ -17,12 +17,14 @@ from jaxquard.cluster import Axis, Cluster
 from jaxquard.evaluate.meshslice.setup.constant_sets import FITTED, SIMULATION, constant_set
 from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
+from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.registry import mesh_shapes
+from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.autotune.slices import slice_counts
-from jaxquard.gemm.cost.algorithms import mesh_shapes
 from jaxquard.gemm.cost.cost import price_product, steps_time_s
-from jaxquard.gemm.cost.products import SizedProduct, plan_products, sized_products
+from jaxquard.gemm.cost.products import plan_products
 from jaxquard.gemm.cost.steps import wang_steps
-from jaxquard.gemm.problem import Stationary
+from jaxquard.gemm.problem import AlgorithmOptions, Stationary
 
 Mesh = tuple[int, int]
 # A layer's products and the seconds of all three on a mesh.
@@ -132,7 +134,7 @@ def _best_s(layers: Sequence[Sequence[SizedProduct]], num_chips: int, time: Laye
     meshes = [
         mesh
         for mesh in mesh_shapes("meshslice", num_chips)
-        if not any(product.indivisible(mesh) for layer in layers for product in layer)
+        if all(product.is_divided_by(mesh) for layer in layers for product in layer)
     ]
     return min(sum(time(layer, mesh) for layer in layers) for mesh in meshes)
 
@@ -163,11 +165,11 @@ def _counts(product: SizedProduct, mesh: Mesh) -> tuple[int, ...]:
 
 
 def _meshslice_s(cluster: Cluster, product: SizedProduct, mesh: Mesh, count: int) -> float:
-    return price_product(cluster, product, algorithm="meshslice", mesh_shape=mesh, num_slices=count).time_s
+    options = AlgorithmOptions(slices=count)
+    return price_product(cluster, product, algorithm="meshslice", mesh_shape=mesh, options=options).time_s
 
 
 def _wang_s(cluster: Cluster, product: SizedProduct, mesh: Mesh, count: int, rings: Sequence[Axis]) -> float:
-    both_ways = cluster.network.is_bidirectional
-    return min(
-        steps_time_s(wang_steps(cluster, product, mesh, count, ring=ring, both_ways=both_ways)) for ring in rings
-    )
+    is_bidirectional = cluster.network.is_bidirectional
+    options = [AlgorithmOptions(slices=count, ring=ring, bidirectional=is_bidirectional) for ring in rings]
+    return min(steps_time_s(wang_steps(cluster, product, mesh, option)) for option in options)

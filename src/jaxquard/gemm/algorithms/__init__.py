@@ -1,5 +1,6 @@
 """Distributed matrix products, one algorithm a file (MeshSlice, sections 2.3, 3.1 and 4.3).
 
-In: the shards of two matrices on a chip, inside `shard_map`, and a `Product`: dataflow, mesh axes and options.
-Out: the shard of their product. `multiply` takes whole arrays; `registry` has the algorithms by name.
+In: the shards of two matrices on a chip, inside `shard_map`; a `Product` (dataflow, mesh axes, layout) and the
+`AlgorithmOptions`. Out: the shard of their product. `multiply` takes whole arrays, `registry` has the algorithms by
+name, `layer_products` the three products of a layer (Table 1), and `SizedProduct` joins one with its sizes.
 """

@@ -17,18 +17,18 @@ import jax
 
 from jaxquard.gemm.algorithms.product import Axes, Product
 from jaxquard.gemm.algorithms.rings import permute, ring_size, shift
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
-def cannon(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    """Multiplies the shards of one chip, inside `shard_map`."""
+def cannon(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    """Multiplies the shards of one chip, inside `shard_map`; there are no options."""
     match product.dataflow:
         case Dataflow.OS:
             return _output_stationary(lhs, rhs, product)
         case Dataflow.LS:
             return _left_stationary(lhs, rhs, product)
         case Dataflow.RS:
-            return cannon(rhs, lhs, product.mirrored())
+            return cannon(rhs, lhs, product.mirrored(), options)
 
 
 def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
@@ -54,12 +54,12 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Ar
 
 
 def skew(shard: jax.Array, *, by: Axes, along: Axes) -> jax.Array:
-    """Chips that are number i along `by` get what lay i places further along `along`."""
+    """Gives the chips that are number i along `by` the shard i places further along `along`."""
     return _move(shard, list(range(ring_size(by))), by=by, along=along)
 
 
 def _move(shard: jax.Array, distances: list[int], *, by: Axes, along: Axes) -> jax.Array:
-    """Chips that are number i along `by` get what lay `distances[i]` places further along `along`.
+    """Gives the chips that are number i along `by` the shard `distances[i]` places further along `along`.
 
     In each step some chips shift to a neighbour, by the shorter way, and the others keep what they have.
     """
@@ -68,7 +68,7 @@ def _move(shard: jax.Array, distances: list[int], *, by: Axes, along: Axes) -> j
     left = [place if place <= chips // 2 else place - chips for place in places]
     while any(left):
         steps = [(rest > 0) - (rest < 0) for rest in left]
-        moves = [(i * chips + (j + steps[i]) % chips, i * chips + j) for i in range(chips) for j in range(chips)]
-        shard = permute(shard, (*by, *along), moves)
+        pairs = [(i * chips + (j + steps[i]) % chips, i * chips + j) for i in range(chips) for j in range(chips)]
+        shard = permute(shard, (*by, *along), pairs)
         left = [rest - step for rest, step in zip(left, steps, strict=True)]
     return shard

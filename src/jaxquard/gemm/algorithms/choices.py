@@ -1,4 +1,4 @@
-"""From the words that a user writes to the enums that we use inside."""
+"""Reads the words and numbers that a user writes into the enums, flags and counts that we use inside."""
 
 import enum
 import operator
@@ -6,13 +6,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from jaxquard.cluster import Axis
 from jaxquard.errors import GemmError
 
 Choice = TypeVar("Choice", bound=enum.Enum)
 
 
 def find_choice(kind: type[Choice], word: Choice | str, name: str) -> Choice:
-    """The member of an enum that a word stands for.
+    """Returns the member of an enum that a word stands for.
 
     Raises:
         GemmError: if there is none; it lists the words.
@@ -26,7 +27,7 @@ def find_choice(kind: type[Choice], word: Choice | str, name: str) -> Choice:
 
 
 def find_flag(value: Any, name: str) -> bool:
-    """True or False, also NumPy's; None is False.
+    """Returns True or False, given either, also as NumPy's; None is False.
 
     Raises:
         GemmError: if it is something else.
@@ -37,11 +38,11 @@ def find_flag(value: Any, name: str) -> bool:
 
 
 def find_count(value: Any, name: str, *, found: str = "") -> int:
-    """A whole number of 1 or more, as Python's own `int`.
+    """Returns a whole number of 1 or more as Python's own `int`.
 
     Args:
-        name: what the user calls it.
-        found: where it was found, if not in an argument of that name.
+        name: the user's name of it.
+        found: the place where it was found, if not in an argument of that name.
 
     Raises:
         GemmError: if it is something else.
@@ -53,3 +54,17 @@ def find_count(value: Any, name: str, *, found: str = "") -> int:
     if number < 1:
         raise GemmError(f"{name} must be a whole number of 1 or more, but is {value!r}{found}.")
     return number
+
+
+def find_ring(ring: Axis | str | None) -> Axis | None:
+    """Returns the direction of the mesh that a word stands for.
+
+    Raises:
+        GemmError: if it is none.
+    """
+    if ring is None or isinstance(ring, Axis):
+        return ring
+    by_word = {axis.value: axis for axis in Axis}
+    if not isinstance(ring, str) or ring not in by_word:
+        raise GemmError(f"ring must be 'rows', 'columns' or None, but is {ring!r}.")
+    return by_word[ring]

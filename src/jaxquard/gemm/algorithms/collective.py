@@ -9,11 +9,11 @@ import jax
 
 from jaxquard.gemm.algorithms.product import Product
 from jaxquard.gemm.algorithms.rings import all_gather, reduce_scatter
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
-def collective(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    """Multiplies the shards of one chip, inside `shard_map`."""
+def collective(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    """Multiplies the shards of one chip, inside `shard_map`; there are no options."""
     layout = product.layout
     match product.dataflow:
         case Dataflow.OS:
@@ -25,4 +25,4 @@ def collective(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
             partial_MN = layout.dot(lhs, rhs_KN)
             return reduce_scatter(partial_MN, product.columns, dim=layout.out.index("N"), dtype=lhs.dtype)
         case Dataflow.RS:
-            return collective(rhs, lhs, product.mirrored())
+            return collective(rhs, lhs, product.mirrored(), options)

@@ -6,7 +6,7 @@ step. No transfer goes from the last chip round to the first: on v5e:4x8 the com
 synchronous, and those of a line not (on v4 it made both asynchronous). Where the chips form a torus, a closed ring in
 both directions would send half as much over each link.
 
-A chip sends P - 1 parts on the average, as in a ring; what travels has the dtype of the matrices (see `rings`).
+A chip sends P - 1 parts on the average, as in a ring; transfers have the dtype of the matrices (see `rings`).
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class LineScatter:
         return ring_size(self.axes) - 1
 
     def step(self, partial: jax.Array, number: int, passing: Passing | None) -> Passing:
-        """What arrives in step `number` from either side, given what arrived in the step before."""
+        """Returns the sums that arrive in step `number` from either side, given those of the step before."""
         chips, chip = ring_size(self.axes), ring_index(self.axes)
         forward = self._part(partial, chip + chips - number)
         backward = self._part(partial, chip - chips + number)
@@ -46,12 +46,12 @@ class LineScatter:
             return permute(forward, self.axes, pairs), permute(backward, self.axes, mirrored)
 
     def finish(self, partial: jax.Array, passing: Passing | None) -> jax.Array:
-        """This chip's sum, given what arrived in the last step."""
+        """Returns this chip's sum, given the sums that arrived in the last step."""
         mine = self._part(partial, ring_index(self.axes)) if self.num_steps else partial
         return mine if passing is None else _add(mine, *passing)
 
     def _part(self, partial: jax.Array, chip: jax.Array | int) -> jax.Array:
-        """What a chip's sum gets from here; of a chip beyond the line's end any part, as nobody receives it."""
+        """Returns this chip's term of a chip's sum; beyond the line's end any part, as nobody receives it."""
         chips = ring_size(self.axes)
         width = partial.shape[self.dim] // chips
         return lax.dynamic_slice_in_dim(partial, jnp.clip(chip, 0, chips - 1) * width, width, axis=self.dim)

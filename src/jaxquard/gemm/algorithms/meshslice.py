@@ -5,26 +5,20 @@ slice s, and in LS and RS the reduce-scatter of slice s - 1 after it. An `optimi
 only when the one before has arrived and the product before that is done, so that a chip holds two gathered slices at
 most, never all S. With one slice this is `collective`.
 
-Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one slice.
+With `split_for_overlap` the partial products are split for a TPU's compiler, which hides one collective behind one
+product (design decision 10):
 
-Output-stationary MeshSlice whose partial products come in two halves, each tied to the gather of one direction.
+    OS      two halves along M, each tied to the gather of one direction by `optimization_barrier`: it may start when
+            the half before is done, and must be done before the next half starts. With S = 4 all 6 gathers hide on
+            v5e:4x8, where the plain form hides 3; without the second tie, 5 did.
+    LS, RS  as many pieces along M as the scatter has chips. By default the compiler hides no reduce-scatter behind a
+            product. With options for it, some were hidden on v5e:4x8 for RS, at the price of gathers and of running out
+            of VMEM at the default limit, and none for LS; but neighbour transfers hide. So the sums of slice s - 1
+            travel as a `LineScatter`: step t runs beside piece t of the product of slice s, and the gather of slice
+            s + 1 beside some pieces. `optimization_barrier` keeps that order: a step waits for the piece before it, a
+            piece for the step before it.
 
-A TPU's compiler hides one collective behind one product, so of the two gathers of a slice it hides one at best. Here
-each product is cut along M into two halves, and `optimization_barrier` ties one gather to each: it may start when the
-half before is done, and must be done before the next half starts. With S = 4 all 6 gathers hide on v5e:4x8, where the
-plain form hides 3 (design decision 10); without the second tie, 5 did. For LS and RS see `meshslice_pieces`.
-
-Dims: M rows of the product, N its columns, K the dim that is summed over; m: of one half; k: of one slice.
-
-Left-stationary MeshSlice whose partial products come in pieces, each beside one step of the scatter before it.
-
-By default a TPU's compiler hides no reduce-scatter behind a product. With options for it, some were hidden on v5e:4x8
-for RS, at the price of gathers and of running out of VMEM at the default limit, and none for LS; but neighbour
-transfers hide. So the sums of slice s - 1 travel as a `LineScatter`, and the product of slice s is cut along M into
-as many pieces as the line has chips: step t runs beside piece t, and the gather of slice s + 1 beside some pieces.
-`optimization_barrier` keeps that order: a step waits for the piece before it, a piece for the step before it.
-
-Dims: M rows of the product, N its columns, K the dim that is summed over; m: of one piece; n: of one slice.
+Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one slice; m: of one half or piece.
 """
 
 from collections.abc import Sequence
@@ -33,19 +27,79 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.gemm.algorithms.blocked_slices import cut, join
 from jaxquard.gemm.algorithms.line_scatter import LineScatter, Passing
 from jaxquard.gemm.algorithms.product import Product
 from jaxquard.gemm.algorithms.rings import all_gather, reduce_scatter, ring_size
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
-def output_stationary_halves(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    """A's next slice travels beside the first half of a product, B's beside the second."""
-    layout, slices = product.layout, product.slices or 1
+def meshslice(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    """Multiplies the shards of one chip, inside `shard_map`."""
+    is_split = options.split_for_overlap and (options.slices or 1) > 1  # one slice has nothing to hide beside
+    match product.dataflow:
+        case Dataflow.OS:
+            return (output_stationary_halves if is_split else _output_stationary)(lhs, rhs, product, options)
+        case Dataflow.LS:
+            return (left_stationary_pieces if is_split else _left_stationary)(lhs, rhs, product, options)
+        case Dataflow.RS:
+            return meshslice(rhs, lhs, product.mirrored(), options)
+
+
+def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    layout, slices = product.layout, options.slices or 1
     lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
-    lhs_slices = cut(lhs, dim=lhs_dim, slices=slices, block=product.block)
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
+    lhs_slices = split_slices(lhs, dim=lhs_dim, slices=slices, block=options.block)
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
+
+    def gather(lhs_slice: jax.Array, rhs_slice: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (
+            all_gather(lhs_slice, product.columns, dim=lhs_dim),
+            all_gather(rhs_slice, product.rows, dim=rhs_dim),
+        )
+
+    out_MN, coming = None, gather(lhs_slices[0], rhs_slices[0])
+    for s in range(slices):
+        here = coming
+        if s + 1 < slices:
+            (*following, out_MN), here = lax.optimization_barrier(
+                ((lhs_slices[s + 1], rhs_slices[s + 1], out_MN), here)
+            )
+            coming = gather(*following)
+        lhs_Mk, rhs_kN = here
+        partial_MN = layout.dot(lhs_Mk, rhs_kN)
+        out_MN = partial_MN if out_MN is None else out_MN + partial_MN
+    assert out_MN is not None
+    return out_MN.astype(lhs.dtype)
+
+
+def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    layout, slices = product.layout, options.slices or 1
+    rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
+
+    def scatter(partial_Mn: jax.Array) -> jax.Array:
+        return reduce_scatter(partial_Mn, product.columns, dim=out_dim, dtype=lhs.dtype)
+
+    done, partial_Mn, coming = [], None, all_gather(rhs_slices[0], product.rows, dim=rhs_dim)
+    for s in range(slices):
+        rhs_Kn, finished_Mn = coming, partial_Mn
+        if s + 1 < slices:
+            following, rhs_Kn, finished_Mn = lax.optimization_barrier((rhs_slices[s + 1], rhs_Kn, finished_Mn))
+            coming = all_gather(following, product.rows, dim=rhs_dim)
+        # Kept until the next product runs, so in the dtype in which it travels.
+        partial_Mn = layout.dot(lhs, rhs_Kn).astype(lhs.dtype)
+        if finished_Mn is not None:
+            done.append(scatter(finished_Mn))
+    assert partial_Mn is not None
+    return join_slices([*done, scatter(partial_Mn)], dim=out_dim, block=options.block)
+
+
+def output_stationary_halves(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    """Multiplies in OS: A's next slice travels beside the first half of a product, B's beside the second."""
+    layout, slices = product.layout, options.slices or 1
+    lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
+    lhs_slices = split_slices(lhs, dim=lhs_dim, slices=slices, block=options.block)
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
     lhs_Mk = all_gather(lhs_slices[0], product.columns, dim=lhs_dim)
     rhs_kN = all_gather(rhs_slices[0], product.rows, dim=rhs_dim)
     first_mN = second_mN = None
@@ -80,11 +134,11 @@ def _add(total: jax.Array | None, more: jax.Array) -> jax.Array:
     return more if total is None else total + more
 
 
-def left_stationary_pieces(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    """B's next slice and the sums of the slice before travel beside the pieces of a product."""
-    layout, slices = product.layout, product.slices or 1
+def left_stationary_pieces(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
+    """Multiplies in LS: B's next slice and the sums of the slice before travel beside the pieces of a product."""
+    layout, slices = product.layout, options.slices or 1
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
+    rhs_slices = split_slices(rhs, dim=rhs_dim, slices=slices, block=options.block)
     lines = [LineScatter(axes=product.columns, dim=out_dim, name=f"transfer{s}") for s in range(slices)]
     done, before_Mn, coming = [], None, all_gather(rhs_slices[0], product.rows, dim=rhs_dim)
     for s in range(slices):
@@ -99,13 +153,13 @@ def left_stationary_pieces(lhs: jax.Array, rhs: jax.Array, product: Product) -> 
         if s + 1 < slices:
             before_Mn, coming = lax.optimization_barrier((before_Mn, coming))
     assert before_Mn is not None
-    return join([*done, _scatter(before_Mn, lines[-1])], dim=out_dim, block=product.block)
+    return join_slices([*done, _scatter(before_Mn, lines[-1])], dim=out_dim, block=options.block)
 
 
 def _pieces(
     lhs: jax.Array, rhs_Kn: jax.Array, before_Mn: jax.Array | None, line: LineScatter, product: Product
 ) -> tuple[jax.Array, Passing | None]:
-    """The product, and what has arrived of the sums before once it is done."""
+    """Returns the product, and the sums of the slice before that have arrived once it is done."""
     layout, pieces, passing = product.layout, [], None
     parts = jnp.array_split(lhs, ring_size(product.columns), axis=layout.lhs.index("M"))
     for number, lhs_mK in enumerate(parts, start=1):
@@ -120,69 +174,33 @@ def _pieces(
 
 
 def _scatter(partial_Mn: jax.Array, line: LineScatter) -> jax.Array:
-    """The last slice's sums, which have no product left to run beside."""
+    """Scatters the last slice's sums, which have no product left to run beside."""
     passing = None
     for number in range(1, line.num_steps + 1):
         passing = line.step(partial_Mn, number, passing)
     return line.finish(partial_Mn, passing)
 
 
-def meshslice(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    """Multiplies the shards of one chip, inside `shard_map`."""
-    in_parts = product.in_parts and (product.slices or 1) > 1  # one slice has nothing to hide beside
-    match product.dataflow:
-        case Dataflow.OS:
-            return (output_stationary_halves if in_parts else _output_stationary)(lhs, rhs, product)
-        case Dataflow.LS:
-            return (left_stationary_pieces if in_parts else _left_stationary)(lhs, rhs, product)
-        case Dataflow.RS:
-            return meshslice(rhs, lhs, product.mirrored())
+def split_slices(shard: jax.Array, *, dim: int, slices: int, block: int) -> list[jax.Array]:
+    """Splits a shard into its slices along `dim`, whose size `slices * block` divides unless there is one slice.
+
+    Blocked slicing (section 3.1.2, Algorithm 2): slice s takes `block` neighbours out of every `slices * block`. Every
+    chip takes the same ones of its shard, so an all-gather of them gives the same slice of the whole matrix, whatever
+    the number of chips: so A and B may be sharded over different numbers of chips and still meet.
+    """
+    if slices == 1:
+        return [shard]
+    before, size, after = shard.shape[:dim], shard.shape[dim], shard.shape[dim + 1 :]
+    assert size % (slices * block) == 0, (shard.shape, dim, slices, block)
+    blocks = shard.reshape(*before, size // (slices * block), slices, block, *after)
+    sliced = (*before, size // slices, *after)
+    return [lax.index_in_dim(blocks, s, axis=dim + 1, keepdims=False).reshape(sliced) for s in range(slices)]
 
 
-def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    layout, slices = product.layout, product.slices or 1
-    lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
-    lhs_slices = cut(lhs, dim=lhs_dim, slices=slices, block=product.block)
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
-
-    def gather(lhs_slice: jax.Array, rhs_slice: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return (
-            all_gather(lhs_slice, product.columns, dim=lhs_dim),
-            all_gather(rhs_slice, product.rows, dim=rhs_dim),
-        )
-
-    out_MN, coming = None, gather(lhs_slices[0], rhs_slices[0])
-    for s in range(slices):
-        here = coming
-        if s + 1 < slices:
-            (*following, out_MN), here = lax.optimization_barrier(
-                ((lhs_slices[s + 1], rhs_slices[s + 1], out_MN), here)
-            )
-            coming = gather(*following)
-        lhs_Mk, rhs_kN = here
-        partial_MN = layout.dot(lhs_Mk, rhs_kN)
-        out_MN = partial_MN if out_MN is None else out_MN + partial_MN
-    assert out_MN is not None
-    return out_MN.astype(lhs.dtype)
-
-
-def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    layout, slices = product.layout, product.slices or 1
-    rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    rhs_slices = cut(rhs, dim=rhs_dim, slices=slices, block=product.block)
-
-    def scatter(partial_Mn: jax.Array) -> jax.Array:
-        return reduce_scatter(partial_Mn, product.columns, dim=out_dim, dtype=lhs.dtype)
-
-    done, partial_Mn, coming = [], None, all_gather(rhs_slices[0], product.rows, dim=rhs_dim)
-    for s in range(slices):
-        rhs_Kn, finished_Mn = coming, partial_Mn
-        if s + 1 < slices:
-            following, rhs_Kn, finished_Mn = lax.optimization_barrier((rhs_slices[s + 1], rhs_Kn, finished_Mn))
-            coming = all_gather(following, product.rows, dim=rhs_dim)
-        # Kept until the next product runs, so in the dtype in which it travels.
-        partial_Mn = layout.dot(lhs, rhs_Kn).astype(lhs.dtype)
-        if finished_Mn is not None:
-            done.append(scatter(finished_Mn))
-    assert partial_Mn is not None
-    return join([*done, scatter(partial_Mn)], dim=out_dim, block=product.block)
+def join_slices(parts: Sequence[jax.Array], *, dim: int, block: int) -> jax.Array:
+    """Joins slices to the shard that they come from."""
+    if len(parts) == 1:
+        return parts[0]
+    before, size, after = parts[0].shape[:dim], parts[0].shape[dim], parts[0].shape[dim + 1 :]
+    blocks = [part.reshape(*before, size // block, block, *after) for part in parts]
+    return jnp.stack(blocks, axis=dim + 1).reshape(*before, size * len(parts), *after)

@@ -1,7 +1,7 @@
-"""One product on a mesh, by any algorithm: of whole arrays, or of the shards of a chip.
+"""Multiplies on a mesh by any algorithm: whole arrays, or the shards of a chip.
 
 For a layer that is trained, use `matmul`, which has the gradients of Table 1. Results have the dtype of the matrices;
-a chip adds in float32, and what travels has the dtype of the matrices (see `rings`).
+a chip adds in float32, and transfers have the dtype of the matrices (see `rings`).
 """
 
 from dataclasses import replace
@@ -12,19 +12,25 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxquard.cluster import Axis
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_option, check_product
-from jaxquard.gemm.algorithms.choices import find_choice, find_flag
+from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_ring
 from jaxquard.gemm.algorithms.product import Axes, Product
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.shardings import AnyMesh, find_mesh, lhs_spec, num_chips, out_spec, rhs_spec, two_axes
-from jaxquard.gemm.algorithms.sizes import global_sizes
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.algorithms.shardings import (
+    AnyMesh,
+    find_mesh,
+    lhs_spec,
+    mesh_shape_of,
+    num_chips,
+    out_spec,
+    rhs_spec,
+    two_axes,
+)
+from jaxquard.gemm.algorithms.sized_product import SizedProduct, size_shards
+from jaxquard.gemm.problem import DEFAULT_OPTIONS, AlgorithmOptions, Dataflow
 
 Matrix = jax.Array | jax.ShapeDtypeStruct
-
-_NAMES = {"M": "M, the rows of lhs,", "K": "K, the dim summed over,", "N": "N, the columns of rhs,"}
 
 
 def multiply(
@@ -38,9 +44,9 @@ def multiply(
     is_transposed: bool = False,
     slices: int | None = None,
     block: int | None = None,
-    in_parts: bool = False,
+    split_for_overlap: bool = False,
     ring: Literal["rows", "columns"] | None = None,
-    both_ways: bool = False,
+    bidirectional: bool = False,
     num_packets: int = 1,
 ) -> Float[Array, "M N"]:
     """Multiplies `lhs @ rhs` on a 2D mesh, by one algorithm in one dataflow.
@@ -56,9 +62,10 @@ def multiply(
         slices: MeshSlice: S, 1 by default. Wang, SUMMA and the 1D ones: the number of iterations, by default one a
             chip.
         block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time; 8 by default.
-        in_parts: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
+        split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
+            hides all transfers.
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
-        both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
+        bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
 
     Raises:
@@ -77,31 +84,24 @@ def multiply(
     seen_rows, seen_columns = chosen.view(rows, columns)
     if block is not None:
         check_option(chosen, "block")
-    product = Product(
-        dataflow=find_choice(Dataflow, dataflow, "dataflow"),
-        rows=seen_rows,
-        columns=seen_columns,
+    product = Product(dataflow=find_choice(Dataflow, dataflow, "dataflow"), rows=seen_rows, columns=seen_columns)
+    options = AlgorithmOptions(
         slices=slices,
         block=8 if block is None else block,
-        in_parts=find_flag(in_parts, "in_parts"),
-        ring=find_ring(ring, rows=rows, columns=columns),
-        both_ways=find_flag(both_ways, "both_ways"),
+        split_for_overlap=find_flag(split_for_overlap, "split_for_overlap"),
+        ring=find_ring(ring),
+        bidirectional=find_flag(bidirectional, "bidirectional"),
         num_packets=num_packets,
     )
-    product = product.transposed() if find_flag(is_transposed, "is_transposed") else product
+    if find_flag(is_transposed, "is_transposed"):
+        product, options = product.transposed(), options.exchanged()
     check_matrices(lhs, rhs)
     if lhs.ndim != 2:
         raise GemmError(f"lhs must have 2 dims, but its shape is {lhs.shape}. For leading dims, use `matmul`.")
-    check_product(
-        chosen,
-        product,
-        sizes={"M": lhs.shape[0], "K": lhs.shape[1], "N": rhs.shape[1]},
-        num_rows=num_chips(product.rows, mesh.shape),
-        num_columns=num_chips(product.columns, mesh.shape),
-        names=_NAMES,
-    )
+    sized = SizedProduct(product=product, m=lhs.shape[0], k=lhs.shape[1], n=rhs.shape[1])
+    check_product(chosen, sized, options, mesh_shape=mesh_shape_of(product, mesh.shape))
     return jax.shard_map(
-        lambda lhs, rhs: chosen.multiply(lhs, rhs, product),
+        lambda lhs, rhs: chosen.multiply(lhs, rhs, product, options),
         mesh=mesh,
         in_specs=(lhs_spec(product), rhs_spec(product)),
         out_specs=out_spec(product),
@@ -110,10 +110,19 @@ def multiply(
     )(lhs, rhs)
 
 
-def multiply_local(lhs: jax.Array, rhs: jax.Array, *, algorithm: str, product: Product) -> jax.Array:
+def multiply_local(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    algorithm: str,
+    product: Product,
+    options: AlgorithmOptions = DEFAULT_OPTIONS,
+) -> jax.Array:
     """Multiplies the shards of one device, for use inside your own `shard_map`: the per-device part of `multiply`.
 
-    `product` gives the sharding and the layout of the shards, and names the mesh axes of the enclosing `shard_map`.
+    Args:
+        product: the dataflow and the layout of the shards, and the mesh axes of the enclosing `shard_map`.
+        options: those of the algorithm; a ring runs along the rows or columns of the product.
 
     Returns:
         The device's shard of the result.
@@ -124,10 +133,13 @@ def multiply_local(lhs: jax.Array, rhs: jax.Array, *, algorithm: str, product: P
     Example:
         >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
         >>> x, w = jnp.ones((32, 64)), jnp.ones((64, 16))
-        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",), slices=2)
+        >>> product = jq.gemm.Product(dataflow=jq.gemm.Dataflow("os"), rows=("rows",), columns=("columns",))
+        >>> options = jq.gemm.AlgorithmOptions(slices=2)
         >>> both = jax.P("rows", "columns")
         >>> run = jax.shard_map(
-        ...     lambda lhs, rhs: jq.gemm.multiply_local(lhs, rhs, algorithm="meshslice", product=product),
+        ...     lambda lhs, rhs: jq.gemm.multiply_local(
+        ...         lhs, rhs, algorithm="meshslice", product=product, options=options
+        ...     ),
         ...     mesh=mesh,
         ...     in_specs=(both, both),
         ...     out_specs=both,
@@ -138,32 +150,26 @@ def multiply_local(lhs: jax.Array, rhs: jax.Array, *, algorithm: str, product: P
     chosen = find_algorithm(algorithm)
     if not isinstance(product, Product):
         raise GemmError(f"product must be a gemm.Product, but is {product!r}.")
+    if not isinstance(options, AlgorithmOptions):
+        raise GemmError(f"options must be gemm.AlgorithmOptions, but are {options!r}.")
     rows, columns = chosen.view(product.rows, product.columns)
     product = replace(product, rows=rows, columns=columns)
     shape = manual_shape((*rows, *columns))
     for name, shard in (("lhs", lhs), ("rhs", rhs)):
         if shard.ndim != 2:
             raise GemmError(f"{name} must be the shard of a matrix, with 2 dims, but has the shape {shard.shape}.")
-    sizes = global_sizes(lhs, rhs, product)
-    over = num_chips(columns if product.dataflow is Dataflow.LS else rows, shape)
+    sized = size_shards(lhs, rhs, product)
+    over = num_chips(product.axes(product.direction("K", "KN")), shape)
     summed = rhs.shape[product.layout.rhs.index("K")] * over
     check_matrices(
-        jax.ShapeDtypeStruct((sizes["M"], sizes["K"]), lhs.dtype),
-        jax.ShapeDtypeStruct((summed, sizes["N"]), rhs.dtype),
+        jax.ShapeDtypeStruct((sized.m, sized.k), lhs.dtype), jax.ShapeDtypeStruct((summed, sized.n), rhs.dtype)
     )
-    check_product(
-        chosen,
-        product,
-        sizes=sizes,
-        num_rows=num_chips(rows, shape),
-        num_columns=num_chips(columns, shape),
-        names=_NAMES,
-    )
-    return chosen.multiply(lhs, rhs, product)
+    check_product(chosen, sized, options, mesh_shape=mesh_shape_of(product, shape))
+    return chosen.multiply(lhs, rhs, product, options)
 
 
 def manual_shape(axes: Axes) -> dict[str, int]:
-    """How many chips lie along each of these axes of the `shard_map` around us.
+    """Returns the number of chips along each of these axes of the `shard_map` around us.
 
     Raises:
         GemmError: if there is none over them.
@@ -176,17 +182,6 @@ def manual_shape(axes: Axes) -> dict[str, int]:
             f"shards are multiplied inside of a `shard_map` over {' and '.join(axes)}, but the manual axes here are: "
             f"{manual}. Name those of your shard_map, or use `matmul` or `multiply` outside of one."
         ) from None
-
-
-def find_ring(
-    ring: Axis | Literal["rows", "columns"] | None, *, rows: tuple[str, ...], columns: tuple[str, ...]
-) -> tuple[str, ...] | None:
-    """The axes of the ring that a direction of the mesh stands for."""
-    word = ring.value if isinstance(ring, Axis) else ring
-    rings = {None: None, "rows": rows, "columns": columns}
-    if not isinstance(word, str | None) or word not in rings:
-        raise GemmError(f"ring must be 'rows', 'columns' or None, but is {ring!r}.")
-    return rings[word]
 
 
 def check_matrices(lhs: Matrix, rhs: Matrix, *, names: tuple[str, str] = ("lhs", "rhs")) -> None:

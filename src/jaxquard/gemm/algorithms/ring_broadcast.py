@@ -1,10 +1,8 @@
 """Broadcast and reduction over a ring by neighbour transfers (MeshSlice, section 2.3.3, Figure 3 left).
 
-A matrix is cut into D packets that stream over the ring: of P chips, the d-th after the root sends packet t - d in
-stage t, so there are P + D - 2 stages, each with a synchronisation, and most links idle in the first and last ones. In
-all, P - 1 links carry the whole matrix once.
-
-The stages of a broadcast or reduction over a ring, for those who make them, count them and price them.
+A matrix streams over the ring in D packets: of P chips, the d-th after the root sends packet t - d in stage t, so
+there are P + D - 2 stages, each with a synchronisation, and most links idle in the first and last ones. In all, P - 1
+links carry the whole matrix once.
 """
 
 import jax
@@ -16,12 +14,12 @@ from jaxquard.gemm.algorithms.rings import permute, ring_index, ring_size
 
 
 def num_stages(num_chips: int, num_packets: int) -> int:
-    """Of P chips the d-th after the root sends packet t - d in stage t, and the last one nothing: P + D - 2 in all."""
+    """Returns the number of stages: of P chips the d-th sends packet t - d in stage t, and the last one nothing."""
     return num_chips + num_packets - 2 if num_chips > 1 else 0
 
 
 def broadcast(matrix: jax.Array, axes: Axes, *, root: int, num_packets: int) -> jax.Array:
-    """Every chip of the ring gets the matrix that chip `root` has."""
+    """Gives every chip of the ring the matrix of chip `root`."""
     chips = ring_size(axes)
     distance = (ring_index(axes) - root) % chips
     packets = matrix.reshape(num_packets, -1)
@@ -36,7 +34,7 @@ def broadcast(matrix: jax.Array, axes: Axes, *, root: int, num_packets: int) -> 
 
 
 def reduce(partial: jax.Array, axes: Axes, *, root: int, num_packets: int, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """The sum over the ring, on chip `root`; the others get nothing of use. What travels has the given dtype."""
+    """Sums over the ring, on chip `root`; the others get nothing of use. Packets have the given dtype."""
     chips = ring_size(axes)
     distance = (ring_index(axes) - root - 1) % chips
     packets = partial.reshape(num_packets, -1)
@@ -53,7 +51,7 @@ def reduce(partial: jax.Array, axes: Axes, *, root: int, num_packets: int, dtype
 
 
 def _chain(stage: int, *, first: int, chips: int, num_packets: int) -> list[tuple[int, int]]:
-    """Who sends to whom in a stage, as (source, destination)."""
+    """Returns the pairs (source, destination) of a stage."""
     return [
         ((first + distance) % chips, (first + distance + 1) % chips)
         for distance in range(chips - 1)

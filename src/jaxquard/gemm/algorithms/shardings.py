@@ -1,7 +1,4 @@
-"""How the whole matrices of a product or of a layer are cut over a mesh.
-
-The mesh of a product: the one that is given, or that of `jax.set_mesh`.
-"""
+"""The mesh of a product, given or that of `jax.set_mesh`, and the shardings of whole matrices on it."""
 
 import math
 from collections.abc import Mapping
@@ -12,13 +9,12 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxquard._jax_compat import ambient_mesh
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.product import Axes, Product
-from jaxquard.gemm.problem import Dataflow
 
 AnyMesh = Mesh | AbstractMesh
 
 
 def two_axes(mesh: AnyMesh, axis_names: tuple[str, str] | None) -> tuple[Axes, Axes]:
-    """The axes of the mesh's rows and of its columns.
+    """Returns the axes of the mesh's rows and of its columns.
 
     Raises:
         GemmError: if they are not named and the mesh has not just two, if it has none of that name, or if they are
@@ -47,37 +43,41 @@ def two_axes(mesh: AnyMesh, axis_names: tuple[str, str] | None) -> tuple[Axes, A
 
 
 def num_chips(axes: Axes, shape: Mapping[str, int]) -> int:
-    """How many chips lie along these axes of a mesh of this shape."""
+    """Returns the number of chips along these axes of a mesh of this shape."""
     return math.prod(shape[axis] for axis in axes)
 
 
 def axes_of(entry: str | Axes | None) -> Axes:
-    """The axes that an entry of a `PartitionSpec` names."""
+    """Returns the axes that an entry of a `PartitionSpec` names."""
     return () if entry is None else (entry,) if isinstance(entry, str) else entry
 
 
+def mesh_shape_of(product: Product, shape: Mapping[str, int]) -> tuple[int, int]:
+    """Returns the rows and columns of chips that a product has on a mesh of this shape."""
+    return num_chips(product.rows, shape), num_chips(product.columns, shape)
+
+
 def lhs_spec(product: Product) -> PartitionSpec:
-    """How A[M,K] is cut."""
-    return _spec(product, is_flipped=product.dataflow is Dataflow.RS)
+    """Returns the sharding of A[M,K]."""
+    return _spec(product, "MK")
 
 
 def rhs_spec(product: Product) -> PartitionSpec:
-    """How B[K,N] is cut."""
-    return _spec(product, is_flipped=product.dataflow is Dataflow.LS)
+    """Returns the sharding of B[K,N]."""
+    return _spec(product, "KN")
 
 
 def out_spec(product: Product) -> PartitionSpec:
-    """How C[M,N] is cut."""
-    return _spec(product, is_flipped=False)
+    """Returns the sharding of C[M,N]."""
+    return _spec(product, "MN")
 
 
-def _spec(product: Product, *, is_flipped: bool) -> PartitionSpec:
-    axes = (product.columns, product.rows) if is_flipped else (product.rows, product.columns)
-    return PartitionSpec(*(names or None for names in axes))
+def _spec(product: Product, matrix: str) -> PartitionSpec:
+    return PartitionSpec(*(product.axes(product.direction(dim, matrix)) or None for dim in matrix))
 
 
 def find_mesh(mesh: AnyMesh | None) -> AnyMesh:
-    """The mesh that is given, or else the ambient one.
+    """Returns the mesh that is given, or else the ambient one.
 
     Raises:
         GemmError: if there is neither, or what is given is no mesh.

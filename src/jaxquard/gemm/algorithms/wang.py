@@ -8,7 +8,7 @@ chips has P products, or fewer and larger ones when it is unrolled to a number o
     LS  along rows, B's shards pass by and give parts of C; along columns, C's sums pass by and take up products
     RS  as LS, mirrored
 
-With `both_ways`, one half of each shard or sum goes round the other way (see `passing`).
+With `bidirectional`, one half of each shard or sum goes round the other way (see `rings.Stream`).
 
 Dims: M rows of the product, N its columns, K the dim that is summed over; k, n: of one iteration.
 """
@@ -19,36 +19,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxquard.cluster import Axis
 from jaxquard.gemm.algorithms.product import Product
 from jaxquard.gemm.algorithms.rings import Stream, all_gather, interleave, reduce_scatter, ring_size, streams
-from jaxquard.gemm.algorithms.sizes import choose_ring, global_sizes
-from jaxquard.gemm.problem import Dataflow
+from jaxquard.gemm.algorithms.sized_product import size_shards
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
-def wang(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+def wang(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """Multiplies the shards of one chip, inside `shard_map`."""
-    ring = choose_ring(product, global_sizes(lhs, rhs, product), ring_size(product.rows), ring_size(product.columns))
-    match product.dataflow, ring == product.columns:
-        case Dataflow.OS, True:
-            return _pass_lhs(lhs, rhs, product)
-        case Dataflow.OS, False:
-            return _pass_lhs(rhs, lhs, product.mirrored())
-        case Dataflow.LS, True:
-            return _pass_out(lhs, rhs, product)
-        case Dataflow.LS, False:
-            return _pass_rhs(lhs, rhs, product)
+    mesh_shape = ring_size(product.rows), ring_size(product.columns)
+    ring = options.ring or size_shards(lhs, rhs, product).longer_ring(mesh_shape)
+    match product.dataflow, ring:
+        case Dataflow.OS, Axis.COLUMNS:
+            return _pass_lhs(lhs, rhs, product, options)
+        case Dataflow.OS, Axis.ROWS:
+            return _pass_lhs(rhs, lhs, product.mirrored(), options)
+        case Dataflow.LS, Axis.COLUMNS:
+            return _pass_out(lhs, rhs, product, options)
+        case Dataflow.LS, Axis.ROWS:
+            return _pass_rhs(lhs, rhs, product, options)
         case _:
-            return wang(rhs, lhs, replace(product, ring=ring).mirrored())
+            return wang(rhs, lhs, product.mirrored(), replace(options, ring=ring).exchanged())
 
 
-def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """OS: the ring is the columns."""
     layout, chips = product.layout, ring_size(product.columns)
     lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
     rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
-    ways = streams(product.columns, lhs.shape[lhs_dim], both_ways=product.both_ways)
+    ways = streams(product.columns, lhs.shape[lhs_dim], bidirectional=options.bidirectional)
     passing, out_MN = [way.own(lhs, dim=lhs_dim) for way in ways], None
-    for turns in _groups(chips, product.slices):
+    for turns in _groups(chips, options.slices):
         seen_Mk, passing = _gather_group(passing, ways, turns, chips)
         lhs_Mk = jnp.concatenate(seen_Mk, axis=lhs_dim)
         rhs_kN = jnp.concatenate([way.piece(rhs_KN, turn, dim=rhs_dim) for turn in turns for way in ways], axis=rhs_dim)
@@ -58,13 +60,13 @@ def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
     return out_MN.astype(lhs.dtype)
 
 
-def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """LS: the ring is the rows; the sums are scattered when all of them are there."""
     layout, chips = product.layout, ring_size(product.rows)
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    ways = streams(product.rows, rhs.shape[rhs_dim], both_ways=product.both_ways)
+    ways = streams(product.rows, rhs.shape[rhs_dim], bidirectional=options.bidirectional)
     passing, partials = [way.own(rhs, dim=rhs_dim) for way in ways], []
-    for turns in _groups(chips, product.slices):
+    for turns in _groups(chips, options.slices):
         seen_Kn, passing = _gather_group(passing, ways, turns, chips)
         partial_Mn = layout.dot(lhs, jnp.concatenate(seen_Kn, axis=rhs_dim)).astype(lhs.dtype)
         partials += _split(partial_Mn, ways, turns, dim=out_dim)
@@ -72,14 +74,14 @@ def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
     return reduce_scatter(interleave(by_way, chips, dim=out_dim), product.columns, dim=out_dim, dtype=lhs.dtype)
 
 
-def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
+def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """LS: the ring is the columns; a sum starts one chip after its own and is complete when it comes home."""
     layout, chips = product.layout, ring_size(product.columns)
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
     rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
-    ways = streams(product.columns, rhs_KN.shape[rhs_dim] // chips, both_ways=product.both_ways)
+    ways = streams(product.columns, rhs_KN.shape[rhs_dim] // chips, bidirectional=options.bidirectional)
     totals: list[jax.Array] = []
-    for turns in _groups(chips, product.slices):
+    for turns in _groups(chips, options.slices):
         pieces = [way.piece(rhs_KN, turn + 1, dim=rhs_dim) for turn in turns for way in ways]
         partial_Mn = layout.dot(lhs, jnp.concatenate(pieces, axis=rhs_dim))
         parts = _split(partial_Mn, ways, turns, dim=out_dim)
@@ -95,7 +97,7 @@ def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
 def _gather_group(
     passing: list[jax.Array], ways: tuple[Stream, ...], turns: range, chips: int
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """What passes by in the turns of an iteration, and what comes after them; the last turn sends nothing on."""
+    """Returns the pieces that pass by in an iteration, and those after it; the last turn sends nothing."""
     seen = []
     for turn in turns:
         seen += passing
@@ -105,12 +107,12 @@ def _gather_group(
 
 
 def _split(partial: jax.Array, ways: tuple[Stream, ...], turns: range, *, dim: int) -> list[jax.Array]:
-    """The parts of a product, turn by turn and stream by stream."""
+    """Splits a product into its parts, turn by turn and stream by stream."""
     ends = np.cumsum([way.width for _ in turns for way in ways])
     return jnp.split(partial, ends[:-1], axis=dim)
 
 
 def _groups(chips: int, iterations: int | None) -> list[range]:
-    """The turns of a ring, iteration by iteration."""
+    """Returns the turns of a ring, iteration by iteration."""
     size = chips // (iterations or chips)
     return [range(start, start + size) for start in range(0, chips, size)]

@@ -1,29 +1,25 @@
-"""The autotuner (MeshSlice, section 3.2): which matrix stays put, which mesh, how many slices.
+"""The autotuner (MeshSlice, section 3.2): the stationary matrices, the mesh and the slice counts.
 
-Phase 1 (`autotune_dataflows.py`) chooses the dataflow of each layer. Phase 2, here, prices every factorisation of the
-chip count, and on each mesh every slice count of every product. Given the mesh the products do not depend on each
-other, so the best of each makes the best of all. Two things go beyond the paper: each of a layer's three products has
-a slice count of its own, and what does not fit in memory is left out.
+Phase 1 (`dataflows.py`) chooses the dataflow of each layer, phase 2 (`meshes.py`) the mesh and the slice counts. Two
+things go beyond the paper: each of a layer's three products has its own slice count, and plans that exceed the memory
+are left out. What cannot be answered is refused first, in the user's words.
 
 SUMMA, Wang and the 1D algorithms are unrolled to the slice counts that MeshSlice is tuned to (section 4.2), each at
-its own best mesh. A plan says all that its price assumes: rings, packets, both ways round a ring, products in parts.
+its own best mesh. A plan has all options that its price assumes.
 """
 
 import math
-from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxquard.cluster import Cluster, load_cluster
-from jaxquard.errors import GemmError, InfeasibleGemmError
+from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.autotune.check_tuning import check_chips, check_problem, check_tuning_options
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
-from jaxquard.gemm.autotune.meshes import usable_meshes
-from jaxquard.gemm.autotune.slices import PricedSlices, goes_both_ways, needs_parts, price_slices, slice_counts
-from jaxquard.gemm.autotune.table import Tuning, TuningRow
-from jaxquard.gemm.cost.cost import repeat_cost, sum_costs
-from jaxquard.gemm.cost.memory import kept_bytes
-from jaxquard.gemm.cost.products import Products, plan_products, problem_flops
-from jaxquard.gemm.problem import GemmPlan, GemmProblem, LayerPlan, Stationary
+from jaxquard.gemm.autotune.meshes import MeshSearch, usable_meshes
+from jaxquard.gemm.autotune.table import Tuning
+from jaxquard.gemm.cost.products import kept_bytes, plan_products
+from jaxquard.gemm.problem import FcLayer, GemmProblem, Stationary
 
 UNROLLED = ("wang", "summa", "1d_tp", "fsdp")
 """The algorithms whose iterations are as many as MeshSlice has slices, or fewer."""
@@ -73,9 +69,9 @@ def autotune(
     """
     target = load_cluster(cluster)
     find_algorithm(algorithm)
-    check_problem(problem)
-    mesh_shape = check_chips(target, num_chips, mesh_shape)
-    kept = check_tuning_options(
+    _check_problem(problem)
+    mesh_shape = _check_chips(target, num_chips, mesh_shape)
+    kept = _check_tuning_options(
         algorithm,
         memory_limit_bytes=memory_limit_bytes,
         keep=keep,
@@ -86,114 +82,107 @@ def autotune(
         unroll_as=unroll_as,
     )
     layers = choose_dataflows(problem, algorithm=algorithm, stationary=kept)
-    products = plan_products(problem, layers)
     unrolled = None
     if algorithm in UNROLLED:
-        tuned = unroll_as or autotune(
-            problem,
-            target,
-            num_chips,
-            memory_limit_bytes=math.inf,
-            block=block,
-            stationary=kept,
-            num_slices=num_slices,
-        )
-        if (tuned.problem, tuned.num_chips, tuned.plan.algorithm) != (problem, num_chips, "meshslice"):
-            raise GemmError(
-                f"unroll_as must be what MeshSlice was tuned to for the same problem on {num_chips} chips, but is for "
-                f"{tuned.plan.algorithm} on {tuned.num_chips}, or for another problem. Leave it out."
-            )
-        unrolled = tuple(layer.slices for layer in tuned.plan.layers)
-    search = _Search(
+        how = {"block": block, "stationary": kept, "num_slices": num_slices}
+        tuned = unroll_as or autotune(problem, target, num_chips, memory_limit_bytes=math.inf, **how)
+        unrolled = _unrolled_slices(tuned, problem, num_chips)
+    search = MeshSearch(
         problem=problem,
         cluster=target,
         algorithm=algorithm,
         layers=layers,
-        products=products,
+        products=plan_products(problem, layers),
         block=block,
         unrolled=unrolled,
         num_slices=num_slices,
         kept_bytes=kept_bytes(problem, num_chips=num_chips, recompute=recompute),
     )
-    limit = target.memory.size_bytes if memory_limit_bytes is None else memory_limit_bytes
-    rows, least = [], math.inf
-    for mesh in usable_meshes(problem, layers, algorithm, num_chips, mesh_shape):
-        choices = [search.choices(position, mesh) for position in range(3 * len(layers))]
-        smallest = (min(choice.cost.buffer_bytes for choice in product) for product in choices)
-        least = min(least, search.kept_bytes + max(smallest))
-        fitting = [[c for c in product if search.kept_bytes + c.cost.buffer_bytes <= limit] for product in choices]
-        if all(fitting):
-            rows.append(search.row(mesh, [product[0] for product in fitting]))
-    if not rows:
-        raise InfeasibleGemmError(_too_large_text(search, least=least, limit=limit, num_chips=num_chips))
-    rows.sort(key=lambda row: row.time_s)
+    meshes = usable_meshes(problem, layers, algorithm, num_chips, mesh_shape)
+    limit_bytes = target.memory.size_bytes if memory_limit_bytes is None else memory_limit_bytes
+    rows = search.rows(meshes, limit_bytes=limit_bytes)
     return Tuning(
         problem=problem, cluster=target.name, num_chips=num_chips, table=tuple(rows[:keep]), num_meshes=len(rows)
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
-    """Phase 2 on one mesh after another.
-
-    Attributes:
-        unrolled: for each layer the iterations of its products, where they are not searched.
-    """
-
-    problem: GemmProblem
-    cluster: Cluster
-    algorithm: str
-    layers: tuple[LayerPlan, ...]
-    products: tuple[Products, ...]
-    block: int
-    unrolled: tuple[tuple[int, int, int], ...] | None
-    num_slices: int | None
-    kept_bytes: float
-
-    def choices(self, position: int, mesh: tuple[int, int]) -> tuple[PricedSlices, ...]:
-        """The slice counts of a product, three to a layer; the fastest first."""
-        layer, part = divmod(position, 3)
-        product = self.products[layer][part]
-        counts: tuple[int, ...] = (1,)
-        if self.unrolled is not None:
-            counts = (self.unrolled[layer][part],)
-        elif self.algorithm == "meshslice":
-            counts = slice_counts(product, mesh_shape=mesh, block=self.block)
-            if self.num_slices is not None:
-                counts = (max(count for count in counts if count <= self.num_slices),)
-        return price_slices(self.cluster, product, algorithm=self.algorithm, mesh_shape=mesh, counts=counts)
-
-    def row(self, mesh: tuple[int, int], chosen: list[PricedSlices]) -> TuningRow:
-        """The row of a mesh, given the choice for each product."""
-        plans = []
-        for position, layer in enumerate(self.layers):
-            first, second, third = chosen[3 * position : 3 * position + 3]
-            slices = (first.num_slices, second.num_slices, third.num_slices)
-            plans.append(
-                replace(
-                    layer,
-                    slices=slices,
-                    block=self.block,
-                    in_parts=max(slices) > 1 and needs_parts(self.cluster, self.algorithm),
-                    rings=(first.ring, second.ring, third.ring),
-                    both_ways=goes_both_ways(self.cluster, self.algorithm),
-                    num_packets=(first.num_packets, second.num_packets, third.num_packets),
-                )
-            )
-        cost = repeat_cost(sum_costs(choice.cost for choice in chosen), self.problem.num_blocks)
-        peak = self.cluster.compute.peak_flops_per_s * mesh[0] * mesh[1]
-        return TuningRow(
-            plan=GemmPlan(algorithm=self.algorithm, mesh_shape=mesh, layers=tuple(plans)),
-            cost=cost,
-            utilisation=problem_flops(self.problem) / (cost.time_s * peak),
-            memory_bytes=self.kept_bytes + cost.buffer_bytes,
+def _unrolled_slices(tuned: Tuning, problem: GemmProblem, num_chips: int) -> tuple[tuple[int, int, int], ...]:
+    """Returns the slices of each layer's products that MeshSlice was tuned to."""
+    if (tuned.problem, tuned.num_chips, tuned.plan.algorithm) != (problem, num_chips, "meshslice"):
+        raise GemmError(
+            f"unroll_as must be what MeshSlice was tuned to for the same problem on {num_chips} chips, but is for "
+            f"{tuned.plan.algorithm} on {tuned.num_chips}, or for another problem. Leave it out."
         )
+    return tuple(layer.slices for layer in tuned.plan.layers)
 
 
-def _too_large_text(search: _Search, *, least: float, limit: float, num_chips: int) -> str:
-    return (
-        f"nothing fits in {limit / 1e9:.2f} GB of each of {num_chips} chips of {search.cluster.name}: the least is "
-        f"{least / 1e9:.2f} GB ({search.kept_bytes / 1e9:.2f} GB of weights, gradients and activations, "
-        f"{(least - search.kept_bytes) / 1e9:.2f} GB of buffers). Use more chips, recompute=True, fewer rows, "
-        "or a larger memory_limit_bytes."
-    )
+def _check_problem(problem: GemmProblem) -> None:
+    """Raises a GemmError unless a problem has layers, all of them with sizes and with names of their own."""
+    if not isinstance(problem, GemmProblem):
+        raise GemmError(f"problem must be a GemmProblem, but is {problem!r}. Make one: GemmProblem(layers=..., ...).")
+    layers = problem.layers
+    if not isinstance(layers, tuple | list) or not layers or not all(isinstance(one, FcLayer) for one in layers):
+        raise GemmError(f"layers of a problem must be one FcLayer or more, in a tuple, but are {layers!r}.")
+    for layer in layers:
+        find_count(layer.in_features, "in_features", found=f" in layer {layer.name!r}")
+        find_count(layer.out_features, "out_features", found=f" in layer {layer.name!r}")
+    names = [layer.name for layer in layers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise GemmError(f"each layer of a problem needs its own name, but {names.count(twice)} are {twice!r}.")
+    for name in ("num_rows", "num_blocks", "item_bytes"):
+        find_count(getattr(problem, name), f"{name} of a problem")
+
+
+def _check_chips(cluster: Cluster, num_chips: int, mesh_shape: Any) -> tuple[int, int] | None:
+    """Returns the only mesh to look at, if any; refuses a mesh of other chips, and more than the cluster has."""
+    find_count(num_chips, "num_chips")
+    if num_chips > cluster.num_chips:
+        raise GemmError(
+            f"num_chips should be from 1 to the {cluster.num_chips} of {cluster.name}, found {num_chips}. "
+            "Ask for fewer, or raise num_chips in the cluster's file."
+        )
+    if mesh_shape is None:
+        return None
+    if not isinstance(mesh_shape, tuple | list) or len(mesh_shape) != 2:
+        raise GemmError(f"mesh_shape must be the rows and columns of chips, say (4, 2), but is {mesh_shape!r}.")
+    rows, columns = (find_count(count, "each of mesh_shape", found=f" in {mesh_shape!r}") for count in mesh_shape)
+    if rows * columns != num_chips:
+        raise GemmError(
+            f"the mesh {rows}x{columns} has {rows * columns} chips, but num_chips is {num_chips}. Make them agree."
+        )
+    return rows, columns
+
+
+def _check_tuning_options(
+    algorithm: str,
+    *,
+    memory_limit_bytes: Any,
+    keep: Any,
+    block: Any,
+    recompute: Any,
+    stationary: Any,
+    num_slices: Any,
+    unroll_as: Any,
+) -> Stationary | None:
+    """Returns the stationary matrix if one is given; raises a GemmError if an option is none, or would be ignored."""
+    find_count(keep, "keep")
+    find_count(block, "block")
+    find_flag(recompute, "recompute")
+    if unroll_as is not None and not isinstance(unroll_as, Tuning):
+        raise GemmError(f"unroll_as must be what `autotune` returned for MeshSlice, but is {unroll_as!r:.80}.")
+    if num_slices is not None and find_count(num_slices, "num_slices") > 1 and not find_algorithm(algorithm).has_slices:
+        raise GemmError(f"{algorithm} does not slice, but num_slices is {num_slices}. Leave it out.")
+    if memory_limit_bytes is not None and not _is_above_0(memory_limit_bytes):
+        raise GemmError(f"memory_limit_bytes must be a number above 0, but is {memory_limit_bytes!r}.")
+    if stationary is None:
+        return None
+    kept = find_choice(Stationary, stationary, "stationary")
+    if algorithm == "1d_tp" or (algorithm == "fsdp" and kept is Stationary.W):
+        what = "keeps w, whatever" if algorithm == "1d_tp" else "moves w, but"
+        raise GemmError(f"{algorithm} {what} stationary is {kept.value!r}. Leave it out.")
+    return kept
+
+
+def _is_above_0(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value) and value > 0

@@ -1,79 +1,117 @@
-"""The slice counts, rings and packets that a product can have, and the best of them."""
+"""The options that a product can have: slice counts, rings and packets; and the fastest of them."""
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxquard.cluster import Axis, Cluster, Topology
+from jaxquard.cluster.collective_time import ring_bandwidth_bytes_per_s, ring_size, ring_sync_s
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.cost.algorithms import product_steps
+from jaxquard.gemm.algorithms.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.cost.cost import GemmCost, price_steps
-from jaxquard.gemm.cost.divisors import divisors
-from jaxquard.gemm.cost.packets import packet_counts
-from jaxquard.gemm.cost.products import SizedProduct
+from jaxquard.gemm.cost.ring_transfers import broadcast_kind
+from jaxquard.gemm.cost.steps import product_steps
+from jaxquard.gemm.problem import AlgorithmOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PricedSlices:
-    """A slice count, or number of loop iterations, with all else that is chosen for a product and what it then costs.
+class PricedOptions:
+    """The options of a product, and its cost with them.
 
     Attributes:
-        ring: along which direction Wang's ring runs.
-        num_packets: of SUMMA's broadcasts.
+        num_slices: the slices, or the iterations of the loop; 1 for an algorithm that has no choice.
     """
 
     num_slices: int
+    options: AlgorithmOptions
     cost: GemmCost
-    ring: Axis | None = None
-    num_packets: int = 1
 
 
-def slice_counts(product: SizedProduct, *, mesh_shape: tuple[int, int], block: int) -> tuple[int, ...]:
-    """Every slice count that divides (section 3.1.2): slices take whole blocks from each chip; 1 always does."""
+def slice_counts(product: SizedProduct, *, mesh_shape: MeshShape, block: int) -> tuple[int, ...]:
+    """Returns every slice count that divides (section 3.1.2), 1 included: slices take whole blocks from each chip."""
     rows, columns = mesh_shape
-    shard = math.gcd(product.sliced_dim // rows, product.sliced_dim // columns)
+    shard = math.gcd(product.sliced_size // rows, product.sliced_size // columns)
     if shard % block:
         return (1,)
     return divisors(shard // block)
 
 
 def price_slices(
-    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: tuple[int, int], counts: Iterable[int]
-) -> tuple[PricedSlices, ...]:
-    """Each count with its cost, the fastest first; of equals the smaller count.
+    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: MeshShape, counts: Iterable[int]
+) -> tuple[PricedOptions, ...]:
+    """Returns each count with its cost, the fastest first; of equals the smaller count.
 
     Each comes with either ring of Wang's, and with the packets of SUMMA that may be best.
     """
-    options, priced = find_algorithm(algorithm), []
-    rings = tuple(Axis) if "ring" in options.options else (None,)
-    has_packets = "num_packets" in options.options
-    packets = packet_counts(cluster, product, mesh_shape) if has_packets else (1,)
+    chosen, priced = find_algorithm(algorithm), []
+    rings = tuple(Axis) if "ring" in chosen.options else (None,)
+    packets = packet_counts(cluster, product, mesh_shape) if "num_packets" in chosen.options else (1,)
     for count, ring, num_packets in itertools.product(counts, rings, packets):
-        steps = product_steps(
-            cluster,
-            product,
-            algorithm=algorithm,
-            mesh_shape=mesh_shape,
-            num_slices=count,
+        options = AlgorithmOptions(
+            slices=count,
             ring=ring,
-            both_ways=goes_both_ways(cluster, algorithm),
+            bidirectional=uses_bidirectional_rings(cluster, algorithm),
             num_packets=num_packets,
         )
-        num_slices = steps.num_iterations if options.has_slices else 1
-        priced.append(PricedSlices(num_slices=num_slices, cost=price_steps(steps), ring=ring, num_packets=num_packets))
+        steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options)
+        num_slices = steps.num_iterations if chosen.has_slices else 1
+        priced.append(PricedOptions(num_slices=num_slices, options=options, cost=price_steps(steps)))
     return tuple(sorted(priced, key=lambda choice: (choice.cost.time_s, choice.num_slices)))
 
 
-def goes_both_ways(cluster: Cluster, algorithm: str) -> bool:
-    """Whether the shards of a ring should be halved: where links carry both ways at once."""
-    return "both_ways" in find_algorithm(algorithm).options and cluster.network.is_bidirectional
+def uses_bidirectional_rings(cluster: Cluster, algorithm: str) -> bool:
+    """Returns whether the shards of a ring should be halved: where links carry both ways at once."""
+    return "bidirectional" in find_algorithm(algorithm).options and cluster.network.is_bidirectional
 
 
-def needs_parts(cluster: Cluster, algorithm: str) -> bool:
-    """Whether products should be in parts, for their transfers to hide, as the price assumes.
+def needs_split(cluster: Cluster, algorithm: str) -> bool:
+    """Returns whether products should be split, for their transfers to hide, as the price assumes.
 
     A TPU's compiler hides one transfer behind one product. A GPU's streams overlap what does not depend on each other,
-    and there a product that is cut costs more. That is told by the network: TPUs form a torus.
+    and there a product that is split costs more. The network decides: TPUs form a torus.
     """
-    return "in_parts" in find_algorithm(algorithm).options and cluster.network.topology is Topology.TORUS
+    return "split_for_overlap" in find_algorithm(algorithm).options and cluster.network.topology is Topology.TORUS
+
+
+def packet_counts(cluster: Cluster, product: SizedProduct, mesh_shape: MeshShape) -> tuple[int, ...]:
+    """Returns every number of SUMMA's packets that may be the best one, rising; all divide the parts of both matrices.
+
+    A part that takes x seconds over a link streams over a ring of P chips as D packets in (P + D - 2) (s + x / D). That
+    is minimal at D = sqrt((P - 2) x / s); s is the rest of a stage: its synchronisation and, if it has one, its launch
+    (section 2.3.3). A product has one D for both of its matrices, which divides the parts of both, so the best is a
+    divisor about or between the minima of each. Over a switch the transfers of both add up, so there the minimum lies
+    between that of the smaller one and that of their sum.
+    """
+    num_parts, num_chips = math.lcm(*mesh_shape), math.prod(mesh_shape)
+    parts, streams_s, stages_s = [], [], []
+    for moving in product.moving:
+        ring = ring_size(moving.axis, mesh_shape)
+        parts.append(moving.num_elements // num_chips * ring // num_parts)
+        if ring > 1:
+            kind = broadcast_kind(cluster, moving)
+            bandwidth = ring_bandwidth_bytes_per_s(cluster, kind, axis=moving.axis, mesh_shape=mesh_shape)
+            streams_s.append((ring - 2) * parts[-1] * product.item_bytes / bandwidth)
+            is_launched = not cluster.network.has_broadcast and cluster.network.launches_each_permute
+            launch_s = cluster.links(kind).launch_s if is_launched else 0.0
+            stages_s.append(ring_sync_s(cluster, kind, axis=moving.axis, mesh_shape=mesh_shape) + launch_s)
+    if not streams_s:
+        return (1,)
+    found = divisors(max(1, math.gcd(*parts)))
+    lowest = min(_ideal(stream_s, stage_s) for stream_s, stage_s in zip(streams_s, stages_s, strict=True))
+    highest = max(_ideal(sum(streams_s), stage_s) for stage_s in stages_s)
+    first = max(0, bisect.bisect_right(found, lowest) - 1)
+    last = min(len(found) - 1, bisect.bisect_left(found, highest))
+    return found[first : last + 1]
+
+
+def _ideal(stream_s: float, stage_s: float) -> float:
+    """Returns the fastest count, were all counts possible."""
+    return math.sqrt(stream_s / stage_s) if stage_s else math.inf if stream_s else 1.0
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Returns the divisors of a number, rising."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return tuple(sorted({*small, *(number // divisor for divisor in small)}))

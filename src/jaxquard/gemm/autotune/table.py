@@ -1,4 +1,4 @@
-"""What the autotuner answers: a plan, and the table of the best that it was chosen from."""
+"""The answer of the autotuner: a plan, and the table of the best meshes that it was chosen from."""
 
 from dataclasses import dataclass
 
@@ -71,7 +71,7 @@ class Tuning:
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """The table of a tuning; slices are those of the products forward, backward for X and backward for W."""
+    """Returns the table of a tuning; slices are those of the products forward, backward for X and backward for W."""
     names = [layer.name for layer in tuning.problem.layers]
     lines = [["mesh", *names, "time", "utilisation", "exposed", "memory"]]
     for row in tuning.table:

@@ -1,28 +1,25 @@
-"""The price of a product: its time in closed form, and what it consists of.
-
-The time of an algorithm's steps in closed form (MeshSlice, section 3.2.2).
+"""The price of a product: the time of its steps in closed form (MeshSlice, section 3.2.2), and the parts of it.
 
 With l and s the longest of an iteration's loads and stores, c its product, and n iterations:
 
     pipeline   l + (n - 1) max(l, c, s) + c + s      MeshSlice, SUMMA; Collective with n = 1
     ring       (n - 1) max(l, c, s) + c              Wang, Cannon, 1D: the first shards are in place
 
-before and after which stand the moves that nothing hides.
+before and after which stand the transfers that nothing hides.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Unpack
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.cost.algorithms import How, product_steps
-from jaxquard.gemm.cost.moves import Move
-from jaxquard.gemm.cost.products import SizedProduct
-from jaxquard.gemm.cost.steps import Steps
+from jaxquard.gemm.algorithms.sized_product import MeshShape, SizedProduct
+from jaxquard.gemm.cost.ring_transfers import RingTransfer
+from jaxquard.gemm.cost.steps import Steps, product_steps
+from jaxquard.gemm.problem import AlgorithmOptions
 
 
 def steps_time_s(steps: Steps) -> float:
-    """From the first move to the last."""
+    """Returns the seconds from the first transfer to the last."""
     slowest_s = max(_longest_s(steps.loads), steps.compute_s, _longest_s(steps.stores))
     loop_s = (steps.num_iterations - 1) * slowest_s + steps.compute_s
     if not steps.is_ring:
@@ -30,8 +27,8 @@ def steps_time_s(steps: Steps) -> float:
     return sum(_longest_s(phase) for phase in steps.before + steps.after) + loop_s
 
 
-def _longest_s(moves: tuple[Move, ...]) -> float:
-    return max((move.time_s for move in moves), default=0.0)
+def _longest_s(transfers: tuple[RingTransfer, ...]) -> float:
+    return max((transfer.time_s for transfer in transfers), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,7 @@ class GemmCost:
 
     @property
     def exposed_s(self) -> float:
-        """The time in which no product runs."""
+        """The seconds in which no product runs."""
         return self.time_s - self.compute_s
 
 
@@ -74,30 +71,27 @@ def price_product(
     product: SizedProduct,
     *,
     algorithm: str,
-    mesh_shape: tuple[int, int],
-    num_slices: int = 1,
-    **how: Unpack[How],
+    mesh_shape: MeshShape,
+    options: AlgorithmOptions,
 ) -> GemmCost:
-    """What a product costs by an algorithm on a mesh."""
-    return price_steps(
-        product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices, **how)
-    )
+    """Returns the cost of a product by an algorithm on a mesh."""
+    return price_steps(product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options))
 
 
 def price_steps(steps: Steps) -> GemmCost:
-    """What steps cost."""
+    """Returns the cost of steps."""
     return GemmCost(
         time_s=steps_time_s(steps),
         compute_s=steps.num_iterations * steps.compute_s,
-        launch_s=sum(count * move.time.launch_s for count, move in _counted_moves(steps)),
-        transfer_s=sum(count * move.time.transfer_s for count, move in _counted_moves(steps)),
-        sync_s=sum(count * move.time.sync_s for count, move in _counted_moves(steps)),
+        launch_s=sum(count * one.time.launch_s for count, one in _counted_transfers(steps)),
+        transfer_s=sum(count * one.time.transfer_s for count, one in _counted_transfers(steps)),
+        sync_s=sum(count * one.time.sync_s for count, one in _counted_transfers(steps)),
         buffer_bytes=steps.buffer_bytes,
     )
 
 
 def sum_costs(costs: Iterable[GemmCost]) -> GemmCost:
-    """Of products one after another; buffers are used again."""
+    """Returns the cost of products one after another; buffers are used again."""
     listed = tuple(costs)
     return GemmCost(
         time_s=sum(cost.time_s for cost in listed),
@@ -110,7 +104,7 @@ def sum_costs(costs: Iterable[GemmCost]) -> GemmCost:
 
 
 def repeat_cost(cost: GemmCost, count: int) -> GemmCost:
-    """Of the same products so many times over."""
+    """Returns the cost of the same products so many times over."""
     return GemmCost(
         time_s=cost.time_s * count,
         compute_s=cost.compute_s * count,
@@ -121,8 +115,8 @@ def repeat_cost(cost: GemmCost, count: int) -> GemmCost:
     )
 
 
-def _counted_moves(steps: Steps) -> Iterator[tuple[int, Move]]:
-    """Each move with how often it is made."""
+def _counted_transfers(steps: Steps) -> Iterator[tuple[int, RingTransfer]]:
+    """Yields each transfer with the number of times that it is made."""
     for phase in steps.before + steps.after + (steps.first_loads, steps.last_stores):
-        yield from ((1, move) for move in phase)
-    yield from ((steps.num_iterations - 1, move) for move in steps.loads + steps.stores)
+        yield from ((1, transfer) for transfer in phase)
+    yield from ((steps.num_iterations - 1, transfer) for transfer in steps.loads + steps.stores)

@@ -1,21 +1,20 @@
 """Plays the steps of an algorithm on a cluster, one chip standing for all.
 
-A chip multiplies, moves along the rows and moves along the columns, each one thing at a time; so a loop's iterations
+A chip multiplies, sends along the rows and sends along the columns, each one thing at a time; so a loop's iterations
 overlap as its dependencies allow. Buffers are double: an iteration's loads wait for the product two iterations before,
-its product for the stores two before. With memory contention off the end is that of the closed forms in `cost.py`;
-with it on, products and moves share the memory's bandwidth, which is what Figures 13 and 14 compare the closed forms
-with (section 4.1: the only interference between cores and network).
+its product for the stores two before. With memory contention off the end is that of the closed forms in `cost.py`. With
+it on, products and transfers share the memory's bandwidth, as in the simulations of Figures 13 and 14 (section 4.1: the
+only interference between cores and network).
 """
 
 import math
-from typing import Unpack
 
 from jaxquard.cluster import Cluster, load_cluster
-from jaxquard.gemm.cost.algorithms import How, product_steps
-from jaxquard.gemm.cost.moves import Move
-from jaxquard.gemm.cost.products import SizedProduct, plan_products, problem_flops
-from jaxquard.gemm.cost.steps import Steps
-from jaxquard.gemm.problem import GemmPlan, GemmProblem
+from jaxquard.gemm.algorithms.sized_product import MeshShape, SizedProduct
+from jaxquard.gemm.cost.products import plan_products, problem_flops
+from jaxquard.gemm.cost.ring_transfers import RingTransfer
+from jaxquard.gemm.cost.steps import Steps, product_steps
+from jaxquard.gemm.problem import AlgorithmOptions, GemmPlan, GemmProblem
 from jaxquard.ir.timeline import Timeline, Track
 from jaxquard.simulate import Job, play_jobs
 
@@ -25,13 +24,12 @@ def play_product(
     product: SizedProduct,
     *,
     algorithm: str,
-    mesh_shape: tuple[int, int],
-    num_slices: int = 1,
+    mesh_shape: MeshShape,
+    options: AlgorithmOptions,
     memory_contention: bool = False,
-    **how: Unpack[How],
 ) -> Timeline:
-    """The timeline of one chip during one product."""
-    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, num_slices=num_slices, **how)
+    """Returns the timeline of one chip during one product."""
+    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options)
     bandwidth = cluster.memory.bandwidth_bytes_per_s if memory_contention else math.inf
     return play_jobs(steps_jobs(steps), memory_bandwidth_bytes_per_s=bandwidth)
 
@@ -39,24 +37,19 @@ def play_product(
 def play_plan(
     problem: GemmProblem, plan: GemmPlan, cluster: str | Cluster, *, memory_contention: bool = True
 ) -> tuple[float, float]:
-    """The seconds of one step, all products one after another, and the utilisation of the cluster's peak."""
+    """Returns the seconds of one step, all products one after another, and the utilisation of the cluster's peak."""
     target = load_cluster(cluster)
     products = plan_products(problem, plan.layers)
     time_s = 0.0
     for layer, triple in zip(plan.layers, products, strict=True):
-        for product, num_slices, ring, packets in zip(
-            triple, layer.slices, layer.rings, layer.num_packets, strict=True
-        ):
+        for product, options in zip(triple, layer.options, strict=True):
             time_s += play_product(
                 target,
                 product,
                 algorithm=plan.algorithm,
                 mesh_shape=plan.mesh_shape,
-                num_slices=num_slices,
+                options=options,
                 memory_contention=memory_contention,
-                ring=ring,
-                both_ways=layer.both_ways,
-                num_packets=packets,
             ).time_s
     time_s *= problem.num_blocks
     peak = target.compute.peak_flops_per_s * plan.mesh_shape[0] * plan.mesh_shape[1]
@@ -64,18 +57,18 @@ def play_plan(
 
 
 def steps_jobs(steps: Steps) -> list[Job]:
-    """The jobs of one chip: prologue, loop, epilogue."""
+    """Returns the jobs of one chip: prologue, loop, epilogue."""
     jobs: list[Job] = []
     last: tuple[int, ...] = ()
     for phase in steps.before:
-        last = tuple(_add_move(jobs, move, after=last) for move in phase)
+        last = tuple(_add_transfer(jobs, transfer, after=last) for transfer in phase)
     start = last
     products: list[int] = []
     stored: list[tuple[int, ...]] = []
     for iteration in range(steps.num_iterations):
         loads = steps.loads_of(iteration)
         buffer = (products[iteration - 2],) if iteration >= 2 else start
-        loaded = tuple(_add_move(jobs, move, after=buffer, label=f" {iteration}") for move in loads)
+        loaded = tuple(_add_transfer(jobs, transfer, after=buffer, label=f" {iteration}") for transfer in loads)
         room = stored[iteration - 2] if iteration >= 2 else start
         products.append(
             _add(
@@ -91,22 +84,22 @@ def steps_jobs(steps: Steps) -> list[Job]:
         )
         stores = steps.stores_of(iteration)
         stored.append(
-            tuple(_add_move(jobs, move, after=(products[-1],), label=f" {iteration}") for move in stores)
+            tuple(_add_transfer(jobs, transfer, after=(products[-1],), label=f" {iteration}") for transfer in stores)
             or (products[-1],)
         )
     last = (products[-1], *stored[-1], *(stored[-2] if len(stored) > 1 else ()))
     for phase in steps.after:
-        last = tuple(_add_move(jobs, move, after=last) for move in phase)
+        last = tuple(_add_transfer(jobs, transfer, after=last) for transfer in phase)
     return jobs
 
 
-def _add_move(jobs: list[Job], move: Move, *, after: tuple[int, ...], label: str = "") -> int:
+def _add_transfer(jobs: list[Job], transfer: RingTransfer, *, after: tuple[int, ...], label: str = "") -> int:
     job = Job(
-        name=f"{move.kind.value} {move.name}{label}",
-        resource=move.axis.value,
-        time_s=move.time_s,
-        memory_bytes=move.memory_bytes,
-        size_bytes=round(move.size_bytes),
+        name=f"{transfer.kind.value} {transfer.name}{label}",
+        resource=transfer.axis.value,
+        time_s=transfer.time_s,
+        memory_bytes=transfer.memory_bytes,
+        size_bytes=round(transfer.size_bytes),
         track=Track.TRANSFER,
         after=after,
     )

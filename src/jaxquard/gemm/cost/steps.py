@@ -1,4 +1,4 @@
-"""What an algorithm does, step by step: moves before a loop, the loop, moves after it (MeshSlice, section 4.2).
+"""The steps of an algorithm: transfers before a loop, the loop, transfers after it (MeshSlice, section 4.2).
 
 The closed forms of `cost.py` and the simulation of `play.py` both start from here. One chip stands for all: in every
 algorithm but SUMMA and Cannon's skew the chips do the same at the same time, and there the slowest is described.
@@ -13,16 +13,22 @@ algorithm but SUMMA and Cannon's skew the chips do the same at the same time, an
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Axis, Cluster, product_memory_bytes, product_time_s, sliced_product_time_s
 from jaxquard.cluster.collective_time import ring_size
 from jaxquard.cluster.product_time import ACCUMULATOR_BYTES
-from jaxquard.gemm.cost.moves import Move, broadcast_move, collective_move, share_port, shift_move
-from jaxquard.gemm.cost.products import MovingMatrix, SizedProduct
-
-Mesh = tuple[int, int]
+from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.sized_product import MeshShape, MovingMatrix, SizedProduct
+from jaxquard.gemm.cost.ring_transfers import (
+    RingTransfer,
+    broadcast_transfer,
+    collective_transfer,
+    share_port,
+    shift_transfer,
+)
+from jaxquard.gemm.problem import AlgorithmOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,83 +36,89 @@ class Steps:
     """One product on one chip.
 
     Attributes:
-        before: phases one after another, the moves of a phase at once.
-        loads: moves that bring the inputs of an iteration, all at once; `first_loads` those of the first.
-        stores: moves that take the outputs of an iteration away; `last_stores` those of the last.
+        before: phases one after another, the transfers of a phase at once.
+        loads: transfers that bring the inputs of an iteration, all at once; `first_loads` those of the first.
+        stores: transfers that take the outputs of an iteration away; `last_stores` those of the last.
         is_ring: the first iteration finds its inputs in place, and the last leaves its outputs there.
         compute_s: of one iteration.
-        memory_bytes: what one iteration's product reads and writes.
-        buffer_bytes: what the moves and the accumulator need besides the shards.
+        memory_bytes: the bytes that one iteration's product reads and writes.
+        buffer_bytes: the bytes that transfers and the accumulator need besides the shards.
     """
 
     num_iterations: int
     compute_s: float
     memory_bytes: float
     buffer_bytes: float
-    before: tuple[tuple[Move, ...], ...] = ()
-    first_loads: tuple[Move, ...] = ()
-    loads: tuple[Move, ...] = ()
-    stores: tuple[Move, ...] = ()
-    last_stores: tuple[Move, ...] = ()
-    after: tuple[tuple[Move, ...], ...] = ()
+    before: tuple[tuple[RingTransfer, ...], ...] = ()
+    first_loads: tuple[RingTransfer, ...] = ()
+    loads: tuple[RingTransfer, ...] = ()
+    stores: tuple[RingTransfer, ...] = ()
+    last_stores: tuple[RingTransfer, ...] = ()
+    after: tuple[tuple[RingTransfer, ...], ...] = ()
     is_ring: bool = False
 
-    def loads_of(self, iteration: int) -> tuple[Move, ...]:
-        """The moves that bring the inputs of an iteration."""
+    def loads_of(self, iteration: int) -> tuple[RingTransfer, ...]:
+        """Returns the transfers that bring the inputs of an iteration."""
         if iteration > 0:
             return self.loads
         return () if self.is_ring else self.first_loads
 
-    def stores_of(self, iteration: int) -> tuple[Move, ...]:
-        """The moves that take the outputs of an iteration away."""
+    def stores_of(self, iteration: int) -> tuple[RingTransfer, ...]:
+        """Returns the transfers that take the outputs of an iteration away."""
         if iteration < self.num_iterations - 1:
             return self.stores
         return () if self.is_ring else self.last_stores
 
 
-def meshslice_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
-    """Figure 5: in each iteration a slice of both moving matrices."""
+def meshslice_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns the steps of Figure 5: in each iteration a slice of both moving matrices."""
+    num_slices = options.slices or 1
     inputs, outputs = _split(
-        product, lambda moving: collective_move(cluster, product, moving, mesh_shape=mesh, num_slices=num_slices)
+        product, lambda moving: collective_transfer(cluster, product, moving, mesh_shape=mesh, num_slices=num_slices)
     )
     copies = 2 * sum(product.shard_bytes(moving, mesh) for moving in product.moving) / num_slices
     copy_s = cluster.compute.slice_copy_exposed * copies / cluster.memory.bandwidth_bytes_per_s
     return _pipeline(cluster, product, mesh, num_slices, inputs, outputs, copy_s=copy_s if num_slices > 1 else 0.0)
 
 
-def summa_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, *, num_packets: int = 1) -> Steps:
-    """Figure 2a: broadcasts of parts, unrolled to about `num_slices` iterations."""
+def collective_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns the steps of Figure 2b: MeshSlice with one slice."""
+    return meshslice_steps(cluster, product, mesh, replace(options, slices=1))
+
+
+def summa_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns the steps of Figure 2a: broadcasts of parts, unrolled to at most `options.slices` iterations."""
     num_parts = math.lcm(*mesh)
-    iterations = largest_divisor(num_parts, num_slices)
+    iterations = _unrolled(num_parts, options)
     inputs, outputs = _split(
         product,
-        lambda moving: broadcast_move(
+        lambda moving: broadcast_transfer(
             cluster,
             product,
             moving,
             mesh_shape=mesh,
             num_parts=num_parts,
             group=num_parts // iterations,
-            num_packets=num_packets,
+            num_packets=options.num_packets,
         ),
     )
     return _pipeline(cluster, product, mesh, iterations, inputs, outputs)
 
 
-def wang_steps(
-    cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int, *, ring: Axis, both_ways: bool = False
-) -> Steps:
-    """A collective in one direction, a ring of permutes in the other, unrolled to about `num_slices` iterations.
+def wang_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns a collective in one direction and permutes round a ring in the other.
 
-    The first iteration multiplies the shards of its group, so that all but the chip's own must come first.
+    The ring is unrolled to at most `options.slices` iterations. The first iteration multiplies the shards of its group,
+    so that all but the chip's own must come first.
     """
+    ring = options.ring or product.longer_ring(mesh)
     (moving,) = (moving for moving in product.moving if moving.axis is ring)
     (other,) = (moving for moving in product.moving if moving.axis is not ring)
-    iterations = largest_divisor(ring_size(ring, mesh), num_slices)
+    iterations = _unrolled(ring_size(ring, mesh), options)
     group = ring_size(ring, mesh) // iterations
-    whole = collective_move(cluster, product, other, mesh_shape=mesh, num_slices=1)
+    whole = collective_transfer(cluster, product, other, mesh_shape=mesh, num_slices=1)
     start, shift = (
-        shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=steps, both_ways=both_ways)
+        shift_transfer(cluster, product, moving, mesh_shape=mesh, num_steps=steps, bidirectional=options.bidirectional)
         for steps in (group - 1, group)
     )
     before = (() if other.is_output else (whole,)) + (() if moving.is_output else (start,))
@@ -125,24 +137,36 @@ def wang_steps(
     )
 
 
-def cannon_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices: int) -> Steps:
-    """Section 2.3.2: shards are skewed, then shift in both directions. `num_slices` is not used: it is the side.
+def one_row_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns the steps of 1D tensor parallelism: Wang's, on the columns of a mesh of one row."""
+    return wang_steps(cluster, product, mesh, replace(options, ring=Axis.COLUMNS))
+
+
+def one_column_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns the steps of fully sharded data parallelism: Wang's, on the rows of a mesh of one column."""
+    return wang_steps(cluster, product, mesh, replace(options, ring=Axis.ROWS))
+
+
+def cannon_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns the steps of section 2.3.2: shards are skewed, then shift in both directions; there are no options.
 
     The farthest shard is skewed by half the ring, from neighbour to neighbour. Outputs are brought back after the loop,
     as inputs are skewed before it. Each shard moves one way at a time.
     """
     side = mesh[0]
-    inputs, outputs = _split(product, lambda moving: shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=1))
-    skew_in, skew_out = _split(
-        product, lambda moving: shift_move(cluster, product, moving, mesh_shape=mesh, num_steps=side // 2)
+    inputs, outputs = _split(
+        product, lambda moving: shift_transfer(cluster, product, moving, mesh_shape=mesh, num_steps=1)
     )
-    moves = share_port(cluster, inputs + outputs, mesh)
+    skew_in, skew_out = _split(
+        product, lambda moving: shift_transfer(cluster, product, moving, mesh_shape=mesh, num_steps=side // 2)
+    )
+    shifts = share_port(cluster, inputs + outputs, mesh)
     shards = sum(product.shard_bytes(moving, mesh) for moving in product.moving)
     return Steps(
         num_iterations=side,
         before=(share_port(cluster, skew_in, mesh),) if skew_in else (),
-        loads=moves[: len(inputs)],
-        stores=moves[len(inputs) :],
+        loads=shifts[: len(inputs)],
+        stores=shifts[len(inputs) :],
         after=(skew_out,) if skew_out else (),
         is_ring=True,
         compute_s=_compute_s(cluster, product, mesh, side),
@@ -151,31 +175,55 @@ def cannon_steps(cluster: Cluster, product: SizedProduct, mesh: Mesh, num_slices
     )
 
 
-def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is at most the limit."""
-    return max(divisor for divisor in range(1, min(number, limit) + 1) if number % divisor == 0)
+STEPS: Mapping[str, Callable[[Cluster, SizedProduct, MeshShape, AlgorithmOptions], Steps]] = {
+    "meshslice": meshslice_steps,
+    "collective": collective_steps,
+    "wang": wang_steps,
+    "summa": summa_steps,
+    "cannon": cannon_steps,
+    "1d_tp": one_row_steps,
+    "fsdp": one_column_steps,
+}
+"""The steps of each algorithm, by its name in `ALGORITHMS`."""
+
+
+def product_steps(
+    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: MeshShape, options: AlgorithmOptions
+) -> Steps:
+    """Returns the steps of a product by an algorithm; where `options.slices` are iterations, there are at most so many.
+
+    Raises:
+        GemmError: if there is no such algorithm.
+    """
+    return STEPS[find_algorithm(algorithm).name](cluster, product, mesh_shape, options)
+
+
+def _unrolled(number: int, options: AlgorithmOptions) -> int:
+    """Returns the largest divisor of a number that is at most the iterations asked for; left out, the number itself."""
+    limit = min(number, options.slices or number)
+    return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
 
 
 def _split(
-    product: SizedProduct, make: Callable[[MovingMatrix], tuple[Move, ...]]
-) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
-    """The moves of the inputs and those of the outputs."""
-    inputs = tuple(move for moving in product.moving if not moving.is_output for move in make(moving))
-    outputs = tuple(move for moving in product.moving if moving.is_output for move in make(moving))
+    product: SizedProduct, make: Callable[[MovingMatrix], tuple[RingTransfer, ...]]
+) -> tuple[tuple[RingTransfer, ...], tuple[RingTransfer, ...]]:
+    """Returns the transfers of the inputs and those of the outputs."""
+    inputs = tuple(one for moving in product.moving if not moving.is_output for one in make(moving))
+    outputs = tuple(one for moving in product.moving if moving.is_output for one in make(moving))
     return inputs, outputs
 
 
 def _pipeline(
     cluster: Cluster,
     product: SizedProduct,
-    mesh: Mesh,
+    mesh: MeshShape,
     iterations: int,
-    inputs: tuple[Move, ...],
-    outputs: tuple[Move, ...],
+    inputs: tuple[RingTransfer, ...],
+    outputs: tuple[RingTransfer, ...],
     *,
     copy_s: float = 0.0,
 ) -> Steps:
-    """A loop in which every iteration loads all its inputs and stores all its outputs, double-buffered."""
+    """Returns a loop in which every iteration loads all its inputs and stores all its outputs, double-buffered."""
     together = share_port(cluster, inputs + outputs, mesh)
     buffers = sum(product.gathered_bytes(moving, mesh) for moving in product.moving) / iterations
     return Steps(
@@ -190,8 +238,8 @@ def _pipeline(
     )
 
 
-def _compute_s(cluster: Cluster, product: SizedProduct, mesh: Mesh, iterations: int) -> float:
-    """Of one iteration; what the first and the last one do otherwise than the rest is spread over all."""
+def _compute_s(cluster: Cluster, product: SizedProduct, mesh: MeshShape, iterations: int) -> float:
+    """Returns the seconds of one iteration; what the first and the last do otherwise is spread over all."""
     compute, memory, item_bytes = cluster.compute, cluster.memory, product.item_bytes
     if product.accumulates:
         m, k, n = product.local_shape(mesh)
@@ -201,13 +249,13 @@ def _compute_s(cluster: Cluster, product: SizedProduct, mesh: Mesh, iterations: 
     return product_time_s(compute, memory, m=m, k=k, n=n, item_bytes=item_bytes)
 
 
-def _memory_bytes(cluster: Cluster, product: SizedProduct, mesh: Mesh, iterations: int) -> float:
+def _memory_bytes(cluster: Cluster, product: SizedProduct, mesh: MeshShape, iterations: int) -> float:
     m, k, n = product.slice_shape(mesh, iterations)
     accumulates = product.accumulates and iterations > 1
     return product_memory_bytes(cluster.compute, m=m, k=k, n=n, item_bytes=product.item_bytes, accumulates=accumulates)
 
 
-def _accumulator_bytes(product: SizedProduct, mesh: Mesh, iterations: int) -> float:
+def _accumulator_bytes(product: SizedProduct, mesh: MeshShape, iterations: int) -> float:
     if not product.accumulates or iterations == 1:
         return 0.0
     return ACCUMULATOR_BYTES * product.m * product.n / (mesh[0] * mesh[1])

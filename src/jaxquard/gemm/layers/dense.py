@@ -21,9 +21,9 @@ from jaxquard.gemm.algorithms.choices import find_count, find_flag
 from jaxquard.gemm.algorithms.product import Axes
 from jaxquard.gemm.algorithms.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
-from jaxquard.gemm.layers.layer_products import LayerProducts
-from jaxquard.gemm.layers.matmul import matmul_by
+from jaxquard.gemm.layers.matmul import multiply_layer
 from jaxquard.gemm.layers.resolve_plan import Choices, resolve_plan
+from jaxquard.gemm.layers.sharded_layer import ShardedLayer
 from jaxquard.gemm.problem import GemmPlan, LayerPlan
 
 
@@ -52,7 +52,7 @@ class Dense:
     use_bias: bool
 
     def init(self, key: Key[Array, ""], in_features: int, *, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-        """Parameters, placed as the plan wants them: `w` normal with variance 1 / in_features, `b` zero.
+        """Draws parameters, placed as the plan wants them: `w` normal with variance 1 / in_features, `b` zero.
 
         Raises:
             GemmError: if the key or the dtype is none, or sizes, mesh and plan do not fit.
@@ -74,16 +74,16 @@ class Dense:
         return jax.device_put(jax.jit(draw, out_shardings=shardings)(key), shardings)
 
     def shardings(self) -> dict[str, NamedSharding]:
-        """The shardings of the parameters, to place what a checkpoint holds."""
-        mesh, _, products = self.resolve()
-        specs = {"w": products.w_spec}
+        """Returns the shardings of the parameters, to place those of a checkpoint."""
+        mesh, _, layer = self.resolve()
+        specs = {"w": layer.w_spec}
         if self.use_bias:
-            specs["b"] = PartitionSpec(products.y_spec(2)[1])
+            specs["b"] = PartitionSpec(layer.y_spec(2)[1])
         return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
     def apply(self, params: dict[str, jax.Array], x: Float[Array, "*batch K"]) -> Float[Array, "*batch N"]:
-        """`x @ w`, and the bias if there is one."""
-        mesh, axes, products = self.resolve()
+        """Computes `x @ w`, plus the bias if there is one."""
+        mesh, axes, layer = self.resolve()
         if not isinstance(params, Mapping):
             raise GemmError(f"params must be the dictionary that `init` gives, but is {type(params).__name__}.")
         missing = [name for name in ("w", "b")[: 1 + self.use_bias] if name not in params]
@@ -96,26 +96,26 @@ class Dense:
                 raise GemmError(f"params[{name!r}] must be an array, but is {type(params[name]).__name__}.")
         if params["w"].shape[-1:] != (self.features,):
             raise GemmError(f"the layer has {self.features} features, but params['w'] is {params['w'].shape}.")
-        y = matmul_by(products, x, params["w"], mesh=mesh, axes=axes)
+        y = multiply_layer(layer, x, params["w"], mesh=mesh, axes=axes)
         return y + params["b"] if self.use_bias else y
 
     def _check_sizes(self, in_features: int) -> None:
-        mesh, _, products = self.resolve()
+        mesh, _, layer = self.resolve()
         sizes = (("in_features", in_features), ("features of the layer", self.features))
-        for (name, size), entry in zip(sizes, products.w_spec, strict=True):
+        for (name, size), entry in zip(sizes, layer.w_spec, strict=True):
             chips = num_chips(axes_of(entry), mesh.shape)
-            check_size(name, size, chips, why=f"the mesh cuts w into {chips} along it")
+            check_size(name, size, chips, why=f"the mesh shards w over {chips} along it")
 
-    def resolve(self) -> tuple[AnyMesh, Axes, LayerProducts]:
-        """The mesh, its two axes, and the products on it.
+    def resolve(self) -> tuple[AnyMesh, Axes, ShardedLayer]:
+        """Returns the mesh, its two axes, and the layer on it.
 
         Raises:
             GemmError: if there is no mesh, or plan and choices do not fit it.
         """
         mesh = find_mesh(self.mesh)
         rows, columns = two_axes(mesh, self.axis_names)
-        products = resolve_plan(self.plan, rows=rows, columns=columns, shape=mesh.shape, **dict(self.choices))
-        return mesh, (*rows, *columns), products
+        layer = resolve_plan(self.plan, rows=rows, columns=columns, shape=mesh.shape, **dict(self.choices))
+        return mesh, (*rows, *columns), layer
 
 
 def dense(
@@ -154,11 +154,6 @@ def dense(
         choices=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in choices.items()),
         use_bias=find_flag(use_bias, "use_bias"),
     )
-    unknown = [name for name in choices if name not in Choices.__annotations__]
-    if unknown:
-        raise GemmError(
-            f"dense takes no {unknown[0]!r}; besides mesh and plan it takes {', '.join(Choices.__annotations__)}."
-        )
     if mesh is not None or ambient_mesh() is not None:
         layer.resolve()
     else:

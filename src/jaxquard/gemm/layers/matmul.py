@@ -1,7 +1,9 @@
-"""The product of a fully connected layer, with gradients that leave the same matrix in its place (MeshSlice, Table 1).
+"""The product of a fully connected layer, with gradients that keep the same matrix stationary (MeshSlice, Table 1).
 
-Nothing is transposed and nothing reshards between layers: x and y have their first dim (the batch) cut over the mesh's
-rows and their last (heads, features) over its columns, unless the layer keeps W put, and w is cut as `w_spec` says but
+`layer_shardings` gives the shardings that a layer wants of its matrices: placed once, nothing moves before a product.
+
+Nothing is transposed and nothing reshards between layers: x and y have their first dim (the batch) sharded over the
+mesh's rows and their last (heads, features) over its columns, unless W is stationary; w is sharded as `w_spec` says but
 keeps the shape in which the user wrote it, as does its gradient.
 
 The collectives of the backward products are issued anew, never shared with the forward ones, which would keep gathered
@@ -13,19 +15,19 @@ from typing import Literal, Unpack
 
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.multiply import check_matrices, manual_shape
-from jaxquard.gemm.algorithms.product import Axes, Product
-from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.product import Axes
 from jaxquard.gemm.algorithms.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
-from jaxquard.gemm.layers.layer_products import LayerProducts
 from jaxquard.gemm.layers.resolve_plan import Choices, check_layer, resolve_plan
-from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
+from jaxquard.gemm.layers.sharded_layer import ShardedLayer
+from jaxquard.gemm.problem import GemmPlan, LayerPlan, ProductRole, Stationary
 
 
 def matmul(
@@ -41,9 +43,9 @@ def matmul(
     is_transposed: bool | None = None,
     slices: int | tuple[int, int, int] | None = None,
     block: int | None = None,
-    in_parts: bool | None = None,
+    split_for_overlap: bool | None = None,
     ring: Literal["rows", "columns"] | None = None,
-    both_ways: bool | None = None,
+    bidirectional: bool | None = None,
     num_packets: int | None = None,
 ) -> Float[Array, "*batch N"]:
     """Multiplies `x @ w` on a 2D mesh; works inside and outside `jit`, `checkpoint`, `scan` and `vmap`.
@@ -65,9 +67,10 @@ def matmul(
         is_transposed: swaps the rows and columns of the mesh.
         slices: the number of slices, for all three products or for (forward, backward of x, backward of w).
         block: the number of neighbouring columns or rows that a slice takes at a time; 8 by default.
-        in_parts: MeshSlice: products in parts, each tied to one transfer, so that a TPU's compiler hides them all.
+        split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
+            hides all transfers.
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
-        both_ways: Wang and the 1D ones: one half of each shard goes round the ring each way.
+        bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring; 1 by default.
 
     Raises:
@@ -82,7 +85,7 @@ def matmul(
     """
     mesh = find_mesh(mesh)
     rows, columns = two_axes(mesh, axis_names)
-    products = resolve_plan(
+    sharded = resolve_plan(
         plan,
         rows=rows,
         columns=columns,
@@ -93,19 +96,19 @@ def matmul(
         is_transposed=is_transposed,
         slices=slices,
         block=block,
-        in_parts=in_parts,
+        split_for_overlap=split_for_overlap,
         ring=ring,
-        both_ways=both_ways,
+        bidirectional=bidirectional,
         num_packets=num_packets,
     )
-    return matmul_by(products, x, w, mesh=mesh, axes=(*rows, *columns))
+    return multiply_layer(sharded, x, w, mesh=mesh, axes=(*rows, *columns))
 
 
-def matmul_by(products: LayerProducts, x: jax.Array, w: jax.Array, *, mesh: AnyMesh, axes: Axes) -> jax.Array:
-    """`matmul` with its plan resolved."""
+def multiply_layer(layer: ShardedLayer, x: jax.Array, w: jax.Array, *, mesh: AnyMesh, axes: Axes) -> jax.Array:
+    """Computes `matmul` by a plan that is resolved."""
     check_matrices(x, w, names=("x", "w"))
-    check_layer(products, x_shape=x.shape, w_shape=w.shape, shape=mesh.shape)
-    return _matmul(products, mesh, axes, x, w)
+    check_layer(layer, x_shape=x.shape, w_shape=w.shape, shape=mesh.shape)
+    return _matmul(layer, mesh, axes, x, w)
 
 
 def matmul_local(
@@ -151,7 +154,7 @@ def matmul_local(
         raise GemmError(f"axis_names must be two axes of the shard_map, its rows and columns, but are {axis_names!r}.")
     rows, columns = (axis_names[0],), (axis_names[1],)
     shape = manual_shape((*rows, *columns))
-    products = resolve_plan(plan, rows=rows, columns=columns, shape=shape, **choices)
+    sharded = resolve_plan(plan, rows=rows, columns=columns, shape=shape, **choices)
 
     def whole(shard: jax.Array, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
         if shard.ndim < 2:
@@ -160,36 +163,66 @@ def matmul_local(
         outer, features = (num_chips(axes_of(entry), shape) for entry in spec)
         return jax.ShapeDtypeStruct((first * outer, *inner, last * features), shard.dtype)
 
-    whole_x, whole_w = whole(x, products.x_spec(2)), whole(w, products.w_spec)
+    whole_x, whole_w = whole(x, sharded.x_spec(2)), whole(w, sharded.w_spec)
     check_matrices(whole_x, whole_w, names=("x", "w"))
-    check_layer(products, x_shape=whole_x.shape, w_shape=whole_w.shape, shape=shape)
-    return _matmul_local(products, x, w)
+    check_layer(sharded, x_shape=whole_x.shape, w_shape=whole_w.shape, shape=shape)
+    return _matmul_local(sharded, x, w)
+
+
+def layer_shardings(
+    *,
+    mesh: AnyMesh | None = None,
+    plan: GemmPlan | LayerPlan | Tuning | None = None,
+    axis_names: tuple[str, str] | None = None,
+    num_x_dims: int = 2,
+    **choices: Unpack[Choices],
+) -> dict[str, NamedSharding]:
+    """Returns the shardings of "x", "w" and "y" in `matmul` with the same arguments.
+
+    Args:
+        num_x_dims: the number of dims of x and y, leading dims included.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.reshape(jax.devices()[:8], (4, 2)), ("rows", "columns"))
+        >>> shardings = jq.gemm.layer_shardings(mesh=mesh, stationary="y")
+        >>> shardings["w"].spec == jax.P("rows", "columns")
+        True
+    """
+    if find_count(num_x_dims, "num_x_dims") < 2:
+        raise GemmError(
+            f"num_x_dims must be 2 or more: the first and the last dim of x are sharded; but is {num_x_dims}."
+        )
+    mesh = find_mesh(mesh)
+    rows, columns = two_axes(mesh, axis_names)
+    layer = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
+    specs = {"x": layer.x_spec(num_x_dims), "w": layer.w_spec, "y": layer.y_spec(num_x_dims)}
+    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _matmul(products: LayerProducts, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array) -> jax.Array:
+def _matmul(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array) -> jax.Array:
     return jax.shard_map(
-        functools.partial(_forward, products),
+        functools.partial(_forward, layer),
         mesh=mesh,
-        in_specs=(products.x_spec(x.ndim), products.w_spec),
-        out_specs=products.y_spec(x.ndim),
+        in_specs=(layer.x_spec(x.ndim), layer.w_spec),
+        out_specs=layer.y_spec(x.ndim),
         axis_names=set(axes),
         check_vma=False,
     )(x, w)
 
 
-def _matmul_forward(products: LayerProducts, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array):
-    return _matmul(products, mesh, axes, x, w), (x, w)
+def _matmul_forward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array):
+    return _matmul(layer, mesh, axes, x, w), (x, w)
 
 
-def _matmul_backward(products: LayerProducts, mesh: AnyMesh, axes: Axes, saved: tuple, dy: jax.Array):
+def _matmul_backward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, saved: tuple, dy: jax.Array):
     x, w = saved
-    x_spec = products.x_spec(x.ndim)
+    x_spec = layer.x_spec(x.ndim)
     return jax.shard_map(
-        functools.partial(_backward, products),
+        functools.partial(_backward, layer),
         mesh=mesh,
-        in_specs=(x_spec, products.w_spec, products.y_spec(x.ndim)),
-        out_specs=(x_spec, products.w_spec),
+        in_specs=(x_spec, layer.w_spec, layer.y_spec(x.ndim)),
+        out_specs=(x_spec, layer.w_spec),
         axis_names=set(axes),
         check_vma=False,
     )(x, w, dy)
@@ -199,41 +232,37 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _matmul_local(products: LayerProducts, x: jax.Array, w: jax.Array) -> jax.Array:
-    return _forward(products, x, w)
+def _matmul_local(layer: ShardedLayer, x: jax.Array, w: jax.Array) -> jax.Array:
+    return _forward(layer, x, w)
 
 
-def _matmul_local_forward(products: LayerProducts, x: jax.Array, w: jax.Array):
-    return _forward(products, x, w), (x, w)
+def _matmul_local_forward(layer: ShardedLayer, x: jax.Array, w: jax.Array):
+    return _forward(layer, x, w), (x, w)
 
 
-def _matmul_local_backward(products: LayerProducts, saved: tuple[jax.Array, jax.Array], dy: jax.Array):
+def _matmul_local_backward(layer: ShardedLayer, saved: tuple[jax.Array, jax.Array], dy: jax.Array):
     x, w = saved
-    dx, dw = _backward(products, x, w, dy)
+    dx, dw = _backward(layer, x, w, dy)
     return _sum_over_copies(dx, x), _sum_over_copies(dw, w)
 
 
 _matmul_local.defvjp(_matmul_local_forward, _matmul_local_backward)
 
 
-def _forward(products: LayerProducts, x: jax.Array, w_KN: jax.Array) -> jax.Array:
+def _forward(layer: ShardedLayer, x: jax.Array, w_KN: jax.Array) -> jax.Array:
     x_MK = x.reshape(-1, x.shape[-1])
-    y_MN = _multiply(products, products.forward, x_MK, w_KN)
+    y_MN = layer.multiply(ProductRole.FORWARD, x_MK, w_KN)
     return y_MN.reshape(-1, *x.shape[1:-1], y_MN.shape[-1])
 
 
-def _backward(products: LayerProducts, x: jax.Array, w_KN: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(layer: ShardedLayer, x: jax.Array, w_KN: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
     x_MK, dy_MN = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
-    dx_MK = _multiply(products, products.backward_data, *lax.optimization_barrier((dy_MN, w_KN)))
-    dw_KN = _multiply(products, products.backward_weight, *lax.optimization_barrier((x_MK, dy_MN)))
+    dx_MK = layer.multiply(ProductRole.BACKWARD_DATA, *lax.optimization_barrier((dy_MN, w_KN)))
+    dw_KN = layer.multiply(ProductRole.BACKWARD_WEIGHT, *lax.optimization_barrier((x_MK, dy_MN)))
     return dx_MK.reshape(x.shape), dw_KN
 
 
-def _multiply(products: LayerProducts, product: Product, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-    return find_algorithm(products.algorithm).multiply(lhs, rhs, product)
-
-
 def _sum_over_copies(gradient: jax.Array, primal: jax.Array) -> jax.Array:
-    """The gradient of what chips along other axes have copies of is the sum of theirs (`shard_map` with vma)."""
+    """Sums the gradient of an array that chips along other axes have copies of (`shard_map` with vma)."""
     extra = tuple(varying_axes(gradient) - varying_axes(primal))
     return lax.psum(gradient, extra) if extra else gradient

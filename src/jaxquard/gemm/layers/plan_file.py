@@ -1,6 +1,7 @@
 """A GeMM plan as JSON with a schema version, and back.
 
-Version 1 had nothing of a layer after `block`: what its plans did without saying so is what `_UNSAID` says.
+The fields of `GemmPlan` and `LayerPlan` are the keys. Version 1 had nothing of a layer after `block`: its plans run as
+the defaults say. Version 2 called `split_for_overlap` "in_parts" and `bidirectional` "both_ways".
 """
 
 import json
@@ -8,45 +9,23 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jaxquard.cluster import Axis
 from jaxquard.errors import GemmError
-from jaxquard.gemm.cost.algorithms import ALGORITHMS
-from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
+from jaxquard.gemm.algorithms.registry import ALGORITHMS
+from jaxquard.gemm.problem import GemmPlan
+from jaxquard.ir.codec import DataError, from_data, to_data
 
 SCHEMA = "jaxquard.gemm_plan"
-VERSION = 2
-_READABLE = (1, VERSION)
-_UNSAID = {"in_parts": False, "rings": [None, None, None], "both_ways": False, "num_packets": [1, 1, 1]}
+VERSION = 3
+_READABLE = (1, 2, VERSION)
 
 
 def plan_text(plan: GemmPlan) -> str:
-    """The JSON text of a plan; `parse_plan` gives the same plan back."""
-    layers = [
-        {
-            "name": layer.name,
-            "stationary": layer.stationary.value,
-            "is_transposed": layer.is_transposed,
-            "slices": list(layer.slices),
-            "block": layer.block,
-            "in_parts": layer.in_parts,
-            "rings": [axis and axis.value for axis in layer.rings],
-            "both_ways": layer.both_ways,
-            "num_packets": list(layer.num_packets),
-        }
-        for layer in plan.layers
-    ]
-    content = {
-        "schema": SCHEMA,
-        "version": VERSION,
-        "algorithm": plan.algorithm,
-        "mesh_shape": list(plan.mesh_shape),
-        "layers": layers,
-    }
-    return json.dumps(content, indent=2) + "\n"
+    """Returns the JSON text of a plan; `parse_plan` gives the same plan back."""
+    return json.dumps({"schema": SCHEMA, "version": VERSION} | to_data(plan), indent=2) + "\n"
 
 
 def parse_plan(text: str, *, source: str = "the plan text") -> GemmPlan:
-    """The plan that a JSON text describes; `source` names the text in errors.
+    """Reads the plan that a JSON text describes; `source` names the text in errors.
 
     Raises:
         GemmError: the text is no JSON, of another schema or version, or lacks something.
@@ -61,26 +40,16 @@ def parse_plan(text: str, *, source: str = "the plan text") -> GemmPlan:
     if isinstance(version, bool) or version not in _READABLE:
         raise GemmError(
             f"{source} has version {version!r} of the schema, this jaxquard reads "
-            f"{' and '.join(map(str, _READABLE))}. Tune again."
+            f"{', '.join(map(str, _READABLE))}. Tune again."
         )
-    algorithm = _get(content, "algorithm", source)
-    if algorithm not in ALGORITHMS:
-        raise GemmError(f"{source} has the algorithm {algorithm!r}; the algorithms are {', '.join(ALGORITHMS)}.")
-    rows, columns = _counts(content, "mesh_shape", 2, source)
-    layers = _get(content, "layers", source)
-    if not isinstance(layers, list):
-        raise GemmError(f"{source}: layers should be a list, found {layers!r}. Save the plan again with `save_plan`.")
-    return GemmPlan(
-        algorithm=algorithm,
-        mesh_shape=(rows, columns),
-        layers=tuple(
-            _parse_layer(
-                {**_UNSAID, **layer} if version == 1 and isinstance(layer, dict) else layer,
-                f"{source}: layer {position}",
-            )
-            for position, layer in enumerate(layers)
-        ),
-    )
+    fields = {key: value for key, value in content.items() if key not in ("schema", "version")}
+    try:
+        plan = from_data(GemmPlan, fields, where="plan", is_complete=version > 1)
+    except DataError as error:
+        raise GemmError(f"{source}: {error}. Save the plan again with `save_plan`.") from None
+    if plan.algorithm not in ALGORITHMS:
+        raise GemmError(f"{source} has the algorithm {plan.algorithm!r}; the algorithms are {', '.join(ALGORITHMS)}.")
+    return plan
 
 
 def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:
@@ -139,54 +108,3 @@ def load_plan(path: str | os.PathLike[str]) -> GemmPlan:
 def _check_path(path: Any) -> None:
     if not isinstance(path, str | os.PathLike):
         raise GemmError(f"path must be that of a plan's file, but is {path!r}.")
-
-
-def _parse_layer(content: Any, where: str) -> LayerPlan:
-    kept = _get(content, "stationary", where)
-    words = [kind.value for kind in Stationary]
-    if kept not in words:
-        raise GemmError(f"{where}: stationary should be one of {', '.join(words)}, found {kept!r}.")
-    forward, data, weight = _counts(content, "slices", 3, where)
-    (block,) = _counts({"block": [_get(content, "block", where)]}, "block", 1, where)
-    first_ring, second_ring, third_ring = _rings(content, where)
-    first_packets, second_packets, third_packets = _counts(content, "num_packets", 3, where)
-    return LayerPlan(
-        name=str(_get(content, "name", where)),
-        stationary=Stationary(kept),
-        is_transposed=_truth(content, "is_transposed", where),
-        slices=(forward, data, weight),
-        block=block,
-        in_parts=_truth(content, "in_parts", where),
-        rings=(first_ring, second_ring, third_ring),
-        both_ways=_truth(content, "both_ways", where),
-        num_packets=(first_packets, second_packets, third_packets),
-    )
-
-
-def _get(content: Any, key: str, where: str) -> Any:
-    if not isinstance(content, dict) or key not in content:
-        raise GemmError(f"{where} lacks {key!r}. Save the plan again with `save_plan`.")
-    return content[key]
-
-
-def _truth(content: Any, key: str, where: str) -> bool:
-    value = _get(content, key, where)
-    if not isinstance(value, bool):
-        raise GemmError(f"{where}: {key} should be true or false, found {value!r}.")
-    return value
-
-
-def _rings(content: Any, where: str) -> list[Axis | None]:
-    words = _get(content, "rings", where)
-    known = [None, *(axis.value for axis in Axis)]
-    if not isinstance(words, list) or len(words) != 3 or not all(word in known for word in words):
-        raise GemmError(f"{where}: rings should be 3 of rows, columns and null, found {words!r}.")
-    return [None if word is None else Axis(word) for word in words]
-
-
-def _counts(content: Any, key: str, length: int, where: str) -> tuple[int, ...]:
-    values = _get(content, key, where)
-    is_right = isinstance(values, list) and len(values) == length
-    if not is_right or not all(isinstance(value, int) and value > 0 for value in values):
-        raise GemmError(f"{where}: {key} should be {length} whole numbers above 0, found {values!r}.")
-    return tuple(values)

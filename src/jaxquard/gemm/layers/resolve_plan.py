@@ -1,24 +1,24 @@
-"""From a plan, or from the words of a user, to the three products of a layer; and whether a layer's sizes fit."""
+"""Resolves a plan, or the words of a user, to a layer on a mesh; and checks a layer's sizes."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, Unpack
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_option, check_options, check_product, check_size
-from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag
-from jaxquard.gemm.algorithms.multiply import find_ring
+from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag, find_ring
+from jaxquard.gemm.algorithms.layer_products import layer_products
 from jaxquard.gemm.algorithms.product import Axes
-from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.shardings import axes_of, num_chips
+from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
+from jaxquard.gemm.algorithms.shardings import axes_of, mesh_shape_of, num_chips
+from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.autotune.table import Tuning
-from jaxquard.gemm.layers.layer_products import LayerProducts, Slices, layer_products
-from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
+from jaxquard.gemm.layers.sharded_layer import Options, ShardedLayer
+from jaxquard.gemm.problem import AlgorithmOptions, GemmPlan, LayerPlan, Stationary
 
 
 class Choices(TypedDict, total=False):
-    """What can be said of a layer besides its plan; see `matmul`."""
+    """The arguments of a layer besides its plan; see `matmul`."""
 
     layer: str | None
     algorithm: str | None
@@ -26,9 +26,9 @@ class Choices(TypedDict, total=False):
     is_transposed: bool | None
     slices: int | tuple[int, int, int] | None
     block: int | None
-    in_parts: bool | None
+    split_for_overlap: bool | None
     ring: Literal["rows", "columns"] | None
-    both_ways: bool | None
+    bidirectional: bool | None
     num_packets: int | None
 
 
@@ -38,32 +38,19 @@ def resolve_plan(
     rows: Axes,
     columns: Axes,
     shape: Mapping[str, int],
-    layer: str | None = None,
-    algorithm: str | None = None,
-    stationary: Stationary | str | None = None,
-    is_transposed: bool | None = None,
-    slices: int | tuple[int, int, int] | None = None,
-    block: int | None = None,
-    in_parts: bool | None = None,
-    ring: Literal["rows", "columns"] | None = None,
-    both_ways: bool | None = None,
-    num_packets: int | None = None,
-) -> LayerProducts:
-    """The products of a layer on the given axes of a mesh of the given shape.
+    **choices: Unpack[Choices],
+) -> ShardedLayer:
+    """Returns a layer on the given axes of a mesh of the given shape.
 
     Raises:
         GemmError: if plan and words contradict each other, or the plan is for another mesh or has no such layer.
     """
-    words: dict[str, Any] = {
-        "stationary": stationary,
-        "is_transposed": is_transposed,
-        "slices": slices,
-        "block": block,
-        "in_parts": in_parts,
-        "ring": ring,
-        "both_ways": both_ways,
-        "num_packets": num_packets,
-    }
+    unknown = [name for name in choices if name not in Choices.__annotations__]
+    if unknown:
+        raise GemmError(
+            f"a layer takes no {unknown[0]!r}; besides mesh and plan it takes {', '.join(Choices.__annotations__)}."
+        )
+    layer, algorithm = choices.get("layer"), choices.get("algorithm")
     if isinstance(plan, Tuning):
         plan = plan.plan
     if not isinstance(plan, GemmPlan | LayerPlan | None):
@@ -74,79 +61,109 @@ def resolve_plan(
     if isinstance(plan, GemmPlan):
         plan, algorithm = _layer_of(plan, layer, (num_chips(rows, shape), num_chips(columns, shape)), algorithm)
     chosen = find_algorithm("meshslice" if algorithm is None else algorithm)
-    if block is not None:
+    if choices.get("block") is not None:
         check_option(chosen, "block")
-    if plan is not None:
-        given = [name for name, value in words.items() if value is not None]
-        if given:
-            raise GemmError(f"the plan says {', '.join(given)} already. Leave {'them' if given[1:] else 'it'} out.")
-        words = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    else:
-        packets = 1 if num_packets is None else num_packets
-        words |= {"rings": (ring, ring, ring), "num_packets": (packets, packets, packets)}
-    first_ring, second_ring, third_ring = (find_ring(word, rows=rows, columns=columns) for word in words["rings"])
-    seen_rows, seen_columns = chosen.view(rows, columns)
-    products = layer_products(
-        algorithm=chosen.name,
-        stationary=find_choice(Stationary, _or(words["stationary"], Stationary.Y), "stationary"),
-        rows=seen_rows,
-        columns=seen_columns,
-        is_transposed=find_flag(words["is_transposed"], "is_transposed"),
-        slices=_find_slices(words["slices"]),
-        block=_or(words["block"], 8),
-        in_parts=find_flag(words["in_parts"], "in_parts"),
-        rings=(first_ring, second_ring, third_ring),
-        both_ways=find_flag(words["both_ways"], "both_ways"),
-        num_packets=words["num_packets"],
-    )
-    for product in (products.forward, products.backward_data, products.backward_weight):
-        check_options(chosen, product)
-    return products
+    if plan is None:
+        return _by_choices(chosen, rows, columns, choices)
+    return _by_plan(chosen, rows, columns, plan, choices)
 
 
 def check_layer(
-    products: LayerProducts, *, x_shape: tuple[int, ...], w_shape: tuple[int, ...], shape: Mapping[str, int]
+    layer: ShardedLayer, *, x_shape: tuple[int, ...], w_shape: tuple[int, ...], shape: Mapping[str, int]
 ) -> None:
     """Checks that a layer's sizes fit its three products.
 
     Args:
-        x_shape: of the whole x, with leading dims whose first is the one that is cut.
+        x_shape: of the whole x, with leading dims whose first is the one that is sharded.
         shape: of the mesh.
 
     Raises:
         GemmError: with the nearest sizes that fit.
     """
-    m, k, n = (
-        (math.prod(x_shape[:-1]), "the rows of x"),
-        (x_shape[-1], "the last dim of x"),
-        (w_shape[-1], "the last dim of w"),
-    )
-    algorithm = find_algorithm(products.algorithm)
-    for product, (rows_of, summed, columns_of) in (
-        (products.forward, (m, k, n)),
-        (products.backward_data, (m, n, k)),
-        (products.backward_weight, (k, m, n)),
-    ):
-        dims = {"M": rows_of, "K": summed, "N": columns_of}
+    sizes = math.prod(x_shape[:-1]), x_shape[-1], w_shape[-1]
+    names = "the rows of x", "the last dim of x", "the last dim of w"
+    for role, product, options in layer:
+        m, k, n = role.arrange(*sizes)
         check_product(
-            algorithm,
-            product,
-            sizes={dim: size for dim, (size, _) in dims.items()},
-            num_rows=num_chips(product.rows, shape),
-            num_columns=num_chips(product.columns, shape),
-            names={dim: name for dim, (_, name) in dims.items()},
+            find_algorithm(layer.algorithm),
+            SizedProduct(product=product, m=m, k=k, n=n),
+            options,
+            mesh_shape=mesh_shape_of(product, shape),
+            names=dict(zip("MKN", role.arrange(*names), strict=True)),
         )
-    for spec in (products.x_spec(2), products.y_spec(2)):
+    for spec in (layer.x_spec(2), layer.y_spec(2)):
         chips = num_chips(axes_of(spec[0]), shape)
         check_size("the first dim of x", x_shape[0], chips, why=f"{chips} rows or columns of chips share it")
 
 
-def _or(word: Any, default: Any) -> Any:
-    return default if word is None else word
+def _by_choices(algorithm: Algorithm, rows: Axes, columns: Axes, choices: Choices) -> ShardedLayer:
+    """Returns the layer that the words alone describe."""
+    block, num_packets = choices.get("block"), choices.get("num_packets")
+    forward, data, weight = (
+        AlgorithmOptions(
+            slices=slices,
+            block=8 if block is None else block,
+            split_for_overlap=find_flag(choices.get("split_for_overlap"), "split_for_overlap"),
+            ring=find_ring(choices.get("ring")),
+            bidirectional=find_flag(choices.get("bidirectional"), "bidirectional"),
+            num_packets=1 if num_packets is None else num_packets,
+        )
+        for slices in _find_slices(choices.get("slices"))
+    )
+    stationary = choices.get("stationary")
+    return _layer(
+        algorithm,
+        rows,
+        columns,
+        stationary=find_choice(Stationary, Stationary.Y if stationary is None else stationary, "stationary"),
+        is_transposed=find_flag(choices.get("is_transposed"), "is_transposed"),
+        options=(forward, data, weight),
+    )
 
 
-def _find_slices(slices: Any) -> Slices:
-    """Those of the three products, from one number for all or one for each."""
+def _by_plan(algorithm: Algorithm, rows: Axes, columns: Axes, plan: LayerPlan, choices: Choices) -> ShardedLayer:
+    """Returns the layer that a plan describes; a plan takes no words besides."""
+    given = [name for name, value in choices.items() if value is not None and name not in ("layer", "algorithm")]
+    if given:
+        raise GemmError(f"the plan says {', '.join(given)} already. Leave {'them' if given[1:] else 'it'} out.")
+    _find_slices(plan.slices)
+    for ring in plan.rings:
+        find_ring(ring)
+    for name in ("split_for_overlap", "bidirectional"):
+        find_flag(getattr(plan, name), name)
+    return _layer(
+        algorithm,
+        rows,
+        columns,
+        stationary=find_choice(Stationary, plan.stationary, "stationary"),
+        is_transposed=find_flag(plan.is_transposed, "is_transposed"),
+        options=plan.options,
+    )
+
+
+def _layer(
+    algorithm: Algorithm,
+    rows: Axes,
+    columns: Axes,
+    *,
+    stationary: Stationary,
+    is_transposed: bool,
+    options: Options,
+) -> ShardedLayer:
+    """Returns the layer of Table 1; where a product exchanges rows and columns, its ring stays where the user said."""
+    for option in options:
+        check_options(algorithm, option)
+    seen_rows, seen_columns = algorithm.view(rows, columns)
+    products = layer_products(stationary, rows=seen_rows, columns=seen_columns, is_transposed=is_transposed)
+    forward, data, weight = (
+        option if product.rows == seen_rows else option.exchanged()
+        for product, option in zip(products, options, strict=True)
+    )
+    return ShardedLayer(algorithm=algorithm.name, products=products, options=(forward, data, weight))
+
+
+def _find_slices(slices: Any) -> tuple[int | None, int | None, int | None]:
+    """Returns those of the three products, from one number for all or one for each."""
     if slices is None:
         return None, None, None
     if not isinstance(slices, tuple | list):

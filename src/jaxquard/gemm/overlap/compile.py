@@ -1,8 +1,7 @@
 """Compiles products for a TPU that is not there, with the TPU's own compiler (libtpu; design decision 7).
 
-A topology is a name such as `v5e:4x8`: a generation, and how many chips lie along each axis.
-
-What to ask of the TPU's compiler, so that collectives run beside products (design decision 10).
+A topology is a name such as `v5e:4x8`: a generation, and the number of chips along each axis. The compiler is asked to
+run collectives beside products (design decision 10).
 """
 
 import importlib.util
@@ -24,6 +23,7 @@ from jaxquard.gemm.algorithms.multiply import multiply
 from jaxquard.gemm.algorithms.product import Product
 from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.algorithms.shardings import lhs_spec, rhs_spec
+from jaxquard.gemm.problem import AlgorithmOptions
 
 TPU_COMPILER_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -55,7 +55,7 @@ _ENVIRONMENT = {
 
 
 def topology_mesh(topology: str, mesh_shape: tuple[int, int] | None = None) -> Mesh:
-    """A mesh of rows and columns over the chips of a topology; without a shape, as square as can be.
+    """Returns a mesh of rows and columns over the chips of a topology; without a shape, as square as can be.
 
     Raises:
         GemmError: if libtpu is not installed, the compiler knows no such topology, or the shape does not fit it.
@@ -77,10 +77,11 @@ def compile_product(
     *,
     algorithm: str,
     product: Product,
+    options: AlgorithmOptions,
     dtype: jax.typing.DTypeLike = jnp.bfloat16,
     compiler_options: Mapping[str, str] = TPU_COMPILER_OPTIONS,
 ) -> str:
-    """The scheduled HLO of one product of sizes M, K and N on a mesh from `topology_mesh`."""
+    """Returns the scheduled HLO of one product of sizes M, K and N on a mesh from `topology_mesh`."""
     num_rows, num_summed, num_columns = sizes
 
     def matrix(shape: tuple[int, int], spec: jax.sharding.PartitionSpec) -> jax.ShapeDtypeStruct:
@@ -93,11 +94,12 @@ def compile_product(
             mesh=mesh,
             algorithm=algorithm,
             dataflow=product.dataflow,
-            slices=product.slices,
-            block=product.block if "block" in find_algorithm(algorithm).options else None,
-            in_parts=product.in_parts,
-            both_ways=product.both_ways,
-            num_packets=product.num_packets,
+            slices=options.slices,
+            block=options.block if "block" in find_algorithm(algorithm).options else None,
+            split_for_overlap=options.split_for_overlap,
+            ring=options.ring and options.ring.value,
+            bidirectional=options.bidirectional,
+            num_packets=options.num_packets,
         )
 
     lowered = jax.jit(run).lower(
@@ -122,7 +124,7 @@ def missing_compiler() -> str | None:
 
 
 def _chips(topology: str) -> list[Any]:
-    """One device a chip: v4 shows both cores of each."""
+    """Returns one device a chip: v4 shows both cores of each."""
     missing = missing_compiler()
     if missing is not None:
         raise InfeasibleGemmError(missing)

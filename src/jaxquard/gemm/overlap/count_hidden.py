@@ -1,8 +1,8 @@
-"""How many of the transfers that could hide behind products do so in a compiled program (design decision 10).
+"""The transfers that a compiled program hides behind products (design decision 10).
 
-The compiled text alone says what is hidden; what could hide follows from the algorithm (`overlap_hideable`). One
-transfer is one collective of the algorithm: one that is made of several steps, as the scatter of `meshslice_pieces` is,
-carries the name of a scope (`transfer3`) in its steps, and hides if all of them do.
+The compiled text alone says what is hidden; what could hide follows from the algorithm (`hideable`). One transfer is
+one collective of the algorithm: one that is made of several steps, as a `LineScatter` is, carries the name of a scope
+(`transfer3`) in its steps, and hides if all of them do.
 """
 
 import re
@@ -19,7 +19,7 @@ _BY_SHIFTS = frozenset({"wang", "summa", "cannon", "1d_tp", "fsdp"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Of the transfers of one product, how many could hide and how many do."""
+    """The number of transfers of one product that could hide, and of those that do."""
 
     hideable: int
     hidden: int
@@ -29,7 +29,7 @@ class Overlap:
 
 
 def count_hidden(text: str, *, algorithm: str) -> int:
-    """The hidden transfers of a compiled program of one product, given its text.
+    """Counts the hidden transfers of a compiled program of one product, given its text.
 
     Of an algorithm by shifts, shifts count; of the others, whole collectives: what the compiler adds on its own, such
     as the permutes with which it aligns a scatter, does not.

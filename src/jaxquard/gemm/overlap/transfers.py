@@ -1,4 +1,4 @@
-"""Which transfers of a scheduled program run beside a product.
+"""The transfers of a scheduled program, and whether a product runs beside them.
 
 A transfer that can hide has a start and a done, which the TPU compiler prints in one of three ways; the pair is found
 by following the done's operands back to a start:
@@ -27,8 +27,8 @@ class Transfer:
     Attributes:
         name: of the operation that starts it.
         kind: its opcode, without -start.
-        source: where the user's program asked for it, JAX's `op_name`: names of scopes and a primitive.
-        is_hidden: whether a product is scheduled between its start and its done.
+        source: its place in the user's program, JAX's `op_name`: names of scopes and a primitive.
+        is_hidden: a product is scheduled between its start and its done.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Transfer:
 
 
 def list_transfers(module: Module) -> tuple[Transfer, ...]:
-    """The transfers of a scheduled module, in the order in which they start.
+    """Returns the transfers of a scheduled module, in the order in which they start.
 
     Raises:
         ValueError: if the module is not scheduled, so that its order says nothing, or a transfer has no end.
@@ -70,12 +70,12 @@ def list_transfers(module: Module) -> tuple[Transfer, ...]:
 
 
 def is_product(module: Module, operation: Operation) -> bool:
-    """Whether an operation multiplies matrices, by itself or in what it runs."""
+    """Returns whether an operation multiplies matrices, by itself or in what it runs."""
     return any(inner.opcode in PRODUCTS for inner in module.inside(operation))
 
 
 def _role(module: Module, operation: Operation) -> str | None:
-    """`start`, `done` or `sync`; None for what starts no transfer and ends none."""
+    """Returns `start`, `done` or `sync`; None for what starts no transfer and ends none."""
     inside = module.inside(operation)
     targets = {inner.attribute("custom_call_target") for inner in inside if inner.opcode == "custom-call"}
     has_collective = any(inner.opcode.startswith(COLLECTIVES) for inner in inside)
@@ -89,7 +89,7 @@ def _role(module: Module, operation: Operation) -> str | None:
 
 
 def _ends_no_transfer(module: Module, done: Operation) -> bool:
-    """Whether a done belongs to a start of something else than a collective, such as a copy."""
+    """Returns whether a done belongs to a start of something else than a collective, such as a copy."""
     starts = [module.main.operation(name) for name in done.operands if name in module.main.positions]
     return any(start.opcode == "async-start" and _role(module, start) is None for start in starts)
 
@@ -99,7 +99,7 @@ def _collective(module: Module, operation: Operation) -> Operation | None:
 
 
 def _pair(module: Module, roles: dict[str, str | None]) -> dict[str, str]:
-    """For each start its done. A product may carry several transfers at once, which then differ in their chain."""
+    """Returns the done of each start. A product may carry several transfers at once, each with its own chain."""
     done_of: dict[str, str] = {}
     for done in (name for name, role in roles.items() if role == "done"):
         starts = [start for start in _starts_behind(module.main, roles, done) if start not in done_of]
@@ -117,7 +117,7 @@ def _chain(module: Module, name: str) -> str | None:
 
 
 def _starts_behind(main: Computation, roles: dict[str, str | None], done: str) -> list[str]:
-    """The starts that a done's operands lead back to, the nearest first."""
+    """Returns the starts that a done's operands lead back to, the nearest first."""
     waiting, seen, found = list(main.operation(done).operands), set(), []
     while waiting:
         name = waiting.pop(0)

@@ -12,10 +12,14 @@ from jaxquard.cluster import Cluster
 from jaxquard.evaluate.meshslice.figures.real_mesh import BATCH, MESH_SHAPE, NUM_CHIPS, NUM_SLICES
 from jaxquard.evaluate.meshslice.setup.models import MODELS
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
+from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.play import play_product
-from jaxquard.gemm.cost.products import SizedProduct, plan_products
+from jaxquard.gemm.cost.products import plan_products
+from jaxquard.gemm.problem import AlgorithmOptions
 from jaxquard.ir.timeline import Track
+
+_OPTIONS = AlgorithmOptions(slices=NUM_SLICES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ def mean_error(layers: Sequence[LayerCommunication]) -> float:
 
 
 def _estimated_s(cluster: Cluster, product: SizedProduct) -> float:
-    cost = price_product(cluster, product, algorithm="meshslice", mesh_shape=MESH_SHAPE, num_slices=NUM_SLICES)
+    cost = price_product(cluster, product, algorithm="meshslice", mesh_shape=MESH_SHAPE, options=_OPTIONS)
     return cost.communication_s
 
 
@@ -62,7 +66,7 @@ def _simulated_s(cluster: Cluster, product: SizedProduct) -> float:
         product,
         algorithm="meshslice",
         mesh_shape=MESH_SHAPE,
-        num_slices=NUM_SLICES,
+        options=_OPTIONS,
         memory_contention=True,
     )
     return sum(span.time_s for span in timeline.spans if span.track is Track.TRANSFER)

@@ -11,10 +11,11 @@ from statistics import mean
 
 from jaxquard.cluster import Cluster
 from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
+from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.registry import mesh_shapes
+from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.autotune.models import SEQUENCE
-from jaxquard.gemm.autotune.slices import PricedSlices, price_slices, slice_counts
-from jaxquard.gemm.cost.algorithms import mesh_shapes
-from jaxquard.gemm.cost.products import SizedProduct, sized_products
+from jaxquard.gemm.autotune.slices import PricedOptions, price_slices, slice_counts
 from jaxquard.gemm.problem import Stationary
 
 NUM_CHIPS = 256
@@ -76,12 +77,12 @@ def mean_gain(points: Sequence[ProductPoint], other: str) -> float:
 
 def _best(
     cluster: Cluster, product: SizedProduct, algorithm: str, *, num_slices: int | None
-) -> tuple[tuple[int, int], PricedSlices]:
+) -> tuple[tuple[int, int], PricedOptions]:
     """The best mesh, with the best slices or those given."""
     found = []
     for mesh in mesh_shapes(algorithm, NUM_CHIPS):
         counts = (num_slices,) if num_slices else slice_counts(product, mesh_shape=mesh, block=_BLOCK)
-        if not product.indivisible(mesh):
+        if product.is_divided_by(mesh):
             priced = price_slices(cluster, product, algorithm=algorithm, mesh_shape=mesh, counts=counts)
             found.append((mesh, priced[0]))
     return min(found, key=lambda pair: pair[1].cost.time_s)
@@ -94,7 +95,7 @@ def _point(
     product: SizedProduct,
     algorithm: str,
     mesh: tuple[int, int],
-    priced: PricedSlices,
+    priced: PricedOptions,
 ) -> ProductPoint:
     time_s = priced.cost.time_s
     return ProductPoint(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from jaxquard.cluster import Cluster
 from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
+from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.autotune.table import TuningRow
-from jaxquard.gemm.cost.algorithms import ALGORITHMS, mesh_shapes
 
 PAPER_CHIPS = (16, 32, 64, 128, 256)
 BEYOND_CHIPS = (1024, 4096)
@@ -36,7 +36,7 @@ class ScalingPoint:
 
 
 def weak_scaling(
-    tuner: Tuner, cluster: Cluster, *, chips: Sequence[int] = PAPER_CHIPS, algorithms: Sequence[str] = ALGORITHMS
+    tuner: Tuner, cluster: Cluster, *, chips: Sequence[int] = PAPER_CHIPS, algorithms: Sequence[str] = tuple(ALGORITHMS)
 ) -> tuple[ScalingPoint, ...]:
     """Figure 9, and beyond it; Cannon only where the chips make a square."""
     return tuple(

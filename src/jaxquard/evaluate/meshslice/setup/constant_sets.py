@@ -49,4 +49,4 @@ def constant_set(name: str, *, is_bidirectional: bool) -> ConstantSet:
 
 def constant_sets() -> tuple[ConstantSet, ...]:
     """All of them; the first is the one that the figures are drawn with."""
-    return tuple(constant_set(name, is_bidirectional=both_ways) for name in _PRESETS for both_ways in (True, False))
+    return tuple(constant_set(name, is_bidirectional=both) for name in _PRESETS for both in (True, False))

@@ -17,13 +17,15 @@ def test_halves_go_to_either_neighbour(dataflow):
     lhs, rhs = whole_numbers(32, 64, seed=0), whole_numbers(64, 96, seed=1)
     how = {"mesh": make_mesh((1, 8)), "algorithm": "wang", "dataflow": dataflow, "ring": "columns"}
     sizes = {}
-    for both_ways in (False, True):
+    for bidirectional in (False, True):
         text = compile_quickly(
-            lambda lhs, rhs, both_ways=both_ways: multiply(lhs, rhs, both_ways=both_ways, **how), lhs, rhs
+            lambda lhs, rhs, bidirectional=bidirectional: multiply(lhs, rhs, bidirectional=bidirectional, **how),
+            lhs,
+            rhs,
         ).as_text()
         for permute in (one for one in list_collectives(text) if one.kind == "collective-permute"):
             (step,) = {(source - destination) % 8 for source, destination in permute.groups}
-            sizes.setdefault((both_ways, step), []).append(sum(permute.result_bytes))
+            sizes.setdefault((bidirectional, step), []).append(sum(permute.result_bytes))
     assert {key: len(found) for key, found in sizes.items()} == {(False, 1): 7, (True, 1): 7, (True, 7): 7}
     assert sum(sizes[True, 1]) == sum(sizes[True, 7]) == sum(sizes[False, 1]) / 2
 
@@ -35,16 +37,16 @@ def test_odd_shards(width, ring, dataflow):
     """Halves of a shard of 3 are 1 and 2; of a shard of 1 there are none."""
     size = {"os": (4, 4 * width, 2), "ls": (4, 2, 4 * width)}[dataflow]
     lhs, rhs = whole_numbers(*size[:2], seed=0), whole_numbers(*size[1:], seed=1)
-    how = {"mesh": make_mesh((4, 2)), "algorithm": "wang", "dataflow": dataflow, "ring": ring, "both_ways": True}
+    how = {"mesh": make_mesh((4, 2)), "algorithm": "wang", "dataflow": dataflow, "ring": ring, "bidirectional": True}
     found = compile_quickly(lambda lhs, rhs: multiply(lhs, rhs, **how), lhs, rhs)(lhs, rhs)
     assert_array_equal(exact(found), exact(lhs) @ exact(rhs))
 
 
 def test_streams_bring_the_shards_of_all_chips_in_order():
-    """What passes by in all turns, put in order, is the all-gather."""
+    """The pieces that pass by in all turns, in order, are the all-gather."""
 
     def body(shard):
-        ways = streams(("x",), 5, both_ways=True)
+        ways = streams(("x",), 5, bidirectional=True)
         seen = []
         for way in ways:
             pieces = [way.own(shard, dim=0)]

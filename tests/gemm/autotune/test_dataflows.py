@@ -1,4 +1,4 @@
-"""What each layer keeps, and that nothing reshards between layers, at residual sums or between blocks."""
+"""The stationary matrix of each layer; nothing reshards between layers, at residual sums or between blocks."""
 
 import itertools
 
@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 
 from jaxquard.cluster import Axis
 from jaxquard.gemm import FcLayer, GemmProblem, Stationary, autotune, layer_shardings, matmul
+from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.autotune.dataflows import choose_dataflows, residual_parts
-from jaxquard.gemm.cost.algorithms import ALGORITHMS
 from jaxquard.gemm.cost.products import plan_products
 from jaxquard.gemm.layers.resolve_plan import resolve_plan
 from tests.gemm.collectives import traffic
@@ -91,7 +91,7 @@ def test_nothing_reshards(block, algorithm):
 
 
 def one_by_one(layers, weights, places, multiply, mesh_shape):
-    """What two blocks of the layers send if each is a program of its own."""
+    """The transfers of two blocks of the layers if each is its own program."""
     total = {}
     for layer, w, place in zip(layers, weights, places, strict=True):
         x, dy = (
@@ -116,7 +116,7 @@ WIDTHS = st.lists(st.sampled_from([64, 128, 256, 512]), min_size=2, max_size=6)
     widths=WIDTHS,
     ends=st.sets(st.integers(0, 4)),
     num_rows=st.sampled_from([64, 256, 1024]),
-    algorithm=st.sampled_from(ALGORITHMS),
+    algorithm=st.sampled_from(list(ALGORITHMS)),
 )
 def test_each_layer_takes_what_the_one_before_gives(widths, ends, num_rows, algorithm):
     """And each part up to a residual sum gives it as it took it; for any widths."""

@@ -1,4 +1,4 @@
-"""Moves: one collective on the rings of a mesh, with its time in parts."""
+"""Transfers: one collective on the rings of a mesh, with the parts of its time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from jaxquard.cluster.collective_time import (
     shares_port,
 )
 from jaxquard.gemm.algorithms.ring_broadcast import num_stages
-from jaxquard.gemm.cost.products import MovingMatrix, SizedProduct
+from jaxquard.gemm.algorithms.sized_product import MeshShape, MovingMatrix, SizedProduct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class RingTransfer:
     """A collective that all chips of a mesh do at once, each on its ring along `axis`.
 
     Attributes:
         num_steps: from neighbour to neighbour.
         num_launches: of operations, one after another.
-        size_bytes: what a chip sends in all of them.
+        size_bytes: the bytes that a chip sends in all of them.
     """
 
     name: str
@@ -39,32 +39,32 @@ class Move:
 
     @property
     def memory_bytes(self) -> float:
-        """What is read and written of a chip's memory: a reduction also reads what it adds to."""
+        """The bytes read and written in a chip's memory: a reduction also reads what it adds to."""
         return self.size_bytes * (3 if self.kind is Collective.REDUCE_SCATTER else 2)
 
 
-def collective_move(
-    cluster: Cluster, product: SizedProduct, moving: MovingMatrix, *, mesh_shape: tuple[int, int], num_slices: int
-) -> tuple[Move, ...]:
-    """All-gather or reduce-scatter of one slice of a matrix; nothing on a ring of one chip."""
+def collective_transfer(
+    cluster: Cluster, product: SizedProduct, moving: MovingMatrix, *, mesh_shape: MeshShape, num_slices: int
+) -> tuple[RingTransfer, ...]:
+    """Returns the all-gather or reduce-scatter of one slice of a matrix; nothing on a ring of one chip."""
     ring = ring_size(moving.axis, mesh_shape)
     shard = product.shard_bytes(moving, mesh_shape) / num_slices
     time = ring_time(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape, shard_bytes=shard)
-    return _moves(moving, moving.collective, steps=ring - 1, launches=1, size_bytes=(ring - 1) * shard, time=time)
+    return _transfers(moving, moving.collective, steps=ring - 1, launches=1, size_bytes=(ring - 1) * shard, time=time)
 
 
-def shift_move(
+def shift_transfer(
     cluster: Cluster,
     product: SizedProduct,
     moving: MovingMatrix,
     *,
-    mesh_shape: tuple[int, int],
+    mesh_shape: MeshShape,
     num_steps: int,
-    both_ways: bool = False,
-) -> tuple[Move, ...]:
+    bidirectional: bool = False,
+) -> tuple[RingTransfer, ...]:
     """Sends whole shards round the ring by a chain of `num_steps` permutes; nothing for 0 steps or one chip.
 
-    With `both_ways` a step sends one half of a shard each way.
+    With `bidirectional` a step sends one half of a shard each way.
     """
     shard = product.shard_bytes(moving, mesh_shape)
     time = ring_time(
@@ -74,12 +74,12 @@ def shift_move(
         mesh_shape=mesh_shape,
         shard_bytes=shard,
         num_steps=num_steps,
-        both_ways=both_ways,
+        bidirectional=bidirectional,
     )
     if ring_size(moving.axis, mesh_shape) == 1:
         num_steps = 0
     launches = round(num_launches(cluster, Collective.PERMUTE, num_steps=num_steps))
-    return _moves(
+    return _transfers(
         moving,
         Collective.PERMUTE,
         steps=num_steps,
@@ -89,17 +89,17 @@ def shift_move(
     )
 
 
-def broadcast_move(
+def broadcast_transfer(
     cluster: Cluster,
     product: SizedProduct,
     moving: MovingMatrix,
     *,
-    mesh_shape: tuple[int, int],
+    mesh_shape: MeshShape,
     num_parts: int,
     group: int,
     num_packets: int,
-) -> tuple[Move, ...]:
-    """SUMMA's broadcasts or reductions of `group` of a matrix's `num_parts` parts (section 2.3.3).
+) -> tuple[RingTransfer, ...]:
+    """Returns SUMMA's broadcasts or reductions of `group` of a matrix's `num_parts` parts (section 2.3.3).
 
     A part streams over a ring of P chips as D packets in P + D - 2 stages (`num_stages`), each synchronised and each a
     permute, as `ring_broadcast` makes them; or, where the network has broadcasts, each part is one operation.
@@ -118,33 +118,33 @@ def broadcast_move(
         sync_s=steps * sync_s,
         transfer_s=steps * part / num_packets / bandwidth,
     )
-    return _moves(moving, moving.collective, steps=steps, launches=launches, size_bytes=group * part, time=time)
+    return _transfers(moving, moving.collective, steps=steps, launches=launches, size_bytes=group * part, time=time)
 
 
 def broadcast_kind(cluster: Cluster, moving: MovingMatrix) -> Collective:
-    """Which links' numbers a broadcast or reduction of a matrix has."""
+    """Returns the kind of collective whose constants a broadcast or reduction of a matrix has."""
     return moving.collective if cluster.network.has_broadcast else Collective.PERMUTE
 
 
-def share_port(cluster: Cluster, moves: Sequence[Move], mesh_shape: tuple[int, int]) -> tuple[Move, ...]:
-    """The moves as they are when all are under way at once.
+def share_port(cluster: Cluster, transfers: Sequence[RingTransfer], mesh_shape: MeshShape) -> tuple[RingTransfer, ...]:
+    """Returns the transfers as they are when all are under way at once.
 
     On a switch what a chip sends along rows and columns goes through one port (section 6), so that each takes as long
     as the transfers of all; on a torus nothing changes.
     """
     if not shares_port(cluster, mesh_shape):
-        return tuple(moves)
-    transfer_s = sum(move.time.transfer_s for move in moves)
-    return tuple(replace(move, time=replace(move.time, transfer_s=transfer_s)) for move in moves)
+        return tuple(transfers)
+    transfer_s = sum(transfer.time.transfer_s for transfer in transfers)
+    return tuple(replace(transfer, time=replace(transfer.time, transfer_s=transfer_s)) for transfer in transfers)
 
 
-def _moves(
+def _transfers(
     moving: MovingMatrix, kind: Collective, *, steps: int, launches: int, size_bytes: float, time: RingTime
-) -> tuple[Move, ...]:
+) -> tuple[RingTransfer, ...]:
     if steps == 0:
         return ()
     return (
-        Move(
+        RingTransfer(
             name=moving.name,
             axis=moving.axis,
             kind=kind,

@@ -1,4 +1,4 @@
-"""What no ring and no product can have is refused, in words."""
+"""Arguments that no ring and no product can have are refused, in words."""
 
 import numpy as np
 import pytest

@@ -42,17 +42,17 @@ def test_a_cluster_is_its_own():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"torus"', '"ring"', "my.toml: [network] topology should be one of torus, switch, found 'ring'."),
-        ("num_chips = 4096", "num_chips = 0", "my.toml num_chips should be above 0, found 0."),
-        ("num_chips = 4096", "", "my.toml lacks the key num_chips; the keys are name, num_chips."),
-        ("num_chips = 4096", "num_chips = inf", "my.toml num_chips should be a whole number, found inf."),
-        ("chips_per_node = 0", "chips_per_node = 8", "[network] has nodes of 8 of 4096 chips, so that between_nodes"),
-        ("num_chips = 4096", "num_chips = 1.5", "my.toml num_chips should be a whole number, found 1.5."),
-        ("tile = 2048", "tiles = 2", "my.toml: [compute] has the unknown key tiles; the keys are peak_flops_per_s, "),
-        ("sync_s = 6e-06", "sync_s = -1", "my.toml: [all_gather] sync_s should be at least 0, found -1."),
-        ("sync_s = 6e-06", "sync_s = nan", "my.toml: [all_gather] sync_s should be at least 0, found nan."),
-        ("launch_s = 0.0", "launch_s = '0'", "my.toml: [compute] launch_s should be a number, found '0'."),
-        ("[memory]", "[memories]", "my.toml has the unknown key memories; the keys are name, num_chips."),
+        ('"torus"', '"ring"', "my.toml: network.topology should be one of torus, switch, found 'ring'."),
+        ("num_chips = 4096", "num_chips = 0", "my.toml: num_chips should be above 0, found 0."),
+        ("num_chips = 4096", "", "my.toml: cluster lacks the key num_chips; the keys are name, num_chips, compute, "),
+        ("num_chips = 4096", "num_chips = inf", "my.toml: num_chips should be finite, found inf."),
+        ("chips_per_node = 0", "chips_per_node = 8", "network has nodes of 8 of 4096 chips, so that between_nodes"),
+        ("num_chips = 4096", "num_chips = 1.5", "my.toml: num_chips should be a whole number, found 1.5."),
+        ("tile = 2048", "tiles = 2", "my.toml: compute has the unknown key tiles; the keys are peak_flops_per_s, "),
+        ("sync_s = 6e-06", "sync_s = -1", "my.toml: all_gather.sync_s should be at least 0, found -1."),
+        ("sync_s = 6e-06", "sync_s = nan", "my.toml: all_gather.sync_s should be finite, found nan."),
+        ("launch_s = 0.0", "launch_s = '0'", "my.toml: compute.launch_s should be a number, found '0'."),
+        ("[memory]", "[memories]", "my.toml: cluster has the unknown key memories; the keys are name, num_chips, "),
         ("is_bidirectional = true", "is_bidirectional = 1", "is_bidirectional should be true or false, found 1."),
         (
             "249000000000000.0",
@@ -82,7 +82,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path):
 
 def test_missing_table():
     text = _TEXT[: _TEXT.index("[permute]")]
-    with pytest.raises(ClusterError, match=r"needs a table \[permute\] with the keys row_bandwidth_bytes_per_s, "):
+    with pytest.raises(ClusterError, match=r"lacks the table permute with the keys row_bandwidth_bytes_per_s, "):
         parse_cluster(text)
 
 

@@ -1,0 +1,154 @@
+"""Clusters by name (a preset of the package) or as TOML files, read and written.
+
+    name = "my cluster"
+    num_chips = 64
+
+    [compute]
+    peak_flops_per_s = 272e12
+    effective_flops_per_s = 249e12
+
+    [memory] ...  [network] ...  [all_gather] ...  [reduce_scatter] ...  [permute] ...
+
+The tables are the dataclasses of `cluster.py`, the keys their fields; a field with a default may be left out.
+"""
+
+import json
+import os
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jaxquard.cluster.cluster import Cluster, check_cluster
+from jaxquard.errors import ClusterError
+from jaxquard.ir.codec import DataError, from_data, to_data
+
+
+def preset_names() -> tuple[str, ...]:
+    """Returns the names of the clusters that come with the package.
+
+    Example:
+        >>> jq.cluster.preset_names()
+        ('a100', 'h100', 'h200', 'tpu-v4', 'tpu-v4-fitted', 'tpu-v4-main', 'v5e', 'v5p', 'v6e')
+    """
+    folder = resources.files("jaxquard.cluster") / "presets"
+    return tuple(sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")))
+
+
+def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
+    """Loads a preset by name, or a cluster from a TOML file; a `Cluster` is returned as it is.
+
+    Raises:
+        ClusterError: the name is unknown, the file is missing, or its text is no cluster.
+
+    Example:
+        >>> jq.cluster.load_cluster("h100").name
+        'h100'
+    """
+    if isinstance(name_or_path, Cluster):
+        return name_or_path
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ClusterError(
+            f"a cluster is the name of a preset, the path of a TOML file, or a Cluster, but found {name_or_path!r}."
+        )
+    name = os.fspath(name_or_path)
+    if name in preset_names():
+        file = resources.files("jaxquard.cluster") / "presets" / f"{name}.toml"
+        return parse_cluster(file.read_text(), source=f"{name}.toml")
+    path = Path(name)
+    if path.is_file():
+        try:
+            return parse_cluster(path.read_text(), source=name)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ClusterError(f"cannot read a cluster from {name} ({reason}).") from None
+    raise ClusterError(
+        f"{name!r} is neither a cluster of the package nor a file. "
+        f"Use one of {', '.join(preset_names())}, or the path of a TOML file."
+    )
+
+
+def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """Writes a cluster as a TOML file that `load_cluster` reads.
+
+    Raises:
+        ClusterError: it is no cluster, or the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jq.cluster.save_cluster(jq.cluster.load_cluster("h100"), f"{folder}/mine.toml")
+        ...     jq.cluster.load_cluster(f"{folder}/mine.toml").num_chips
+        1016
+    """
+    text = cluster_text(cluster)
+    if not isinstance(path, str | os.PathLike):
+        raise ClusterError(f"path must be that of the file to write, but is {path!r}.")
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write the cluster to {os.fspath(path)} ({error.strerror}). Give a file in a folder that exists."
+        ) from None
+
+
+def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
+    """Parses a cluster from TOML text; `source` names the text in errors.
+
+    Raises:
+        ClusterError: it is no text, no TOML, or lacks something.
+
+    Example:
+        >>> text = jq.cluster.cluster_text(jq.cluster.load_cluster("tpu-v4"))
+        >>> jq.cluster.parse_cluster(text.replace('"tpu-v4"', '"mine"')).name
+        'mine'
+    """
+    if not isinstance(text, str):
+        raise ClusterError(f"{source} must be a text, but is {text!r:.80}. To read a file, use load_cluster(path).")
+    try:
+        cluster = from_data(Cluster, tomllib.loads(text), where="cluster")
+    except tomllib.TOMLDecodeError as error:
+        raise ClusterError(f"{source} is not TOML: {error}.") from None
+    except DataError as error:
+        raise ClusterError(f"{source}: {str(error).removeprefix('cluster.')}.") from None
+    if cluster.compute.effective_flops_per_s > cluster.compute.peak_flops_per_s:
+        raise ClusterError(
+            f"{source}: compute.effective_flops_per_s should be at most peak_flops_per_s "
+            f"({cluster.compute.peak_flops_per_s:g}), found {cluster.compute.effective_flops_per_s:g}."
+        )
+    nodes = cluster.network
+    if 0 < nodes.chips_per_node < cluster.num_chips and nodes.between_nodes_bandwidth_bytes_per_s == 0:
+        raise ClusterError(
+            f"{source}: network has nodes of {nodes.chips_per_node} of {cluster.num_chips} chips, so that "
+            "between_nodes_bandwidth_bytes_per_s should be above 0, found 0. Or is it one node: chips_per_node = 0?"
+        )
+    return cluster
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """Returns the TOML text of a cluster; `parse_cluster` gives the same cluster back.
+
+    Raises:
+        ClusterError: it is no cluster.
+
+    Example:
+        >>> text = jq.cluster.cluster_text(jq.cluster.load_cluster("tpu-v4"))
+        >>> text.splitlines()[0]
+        'name = "tpu-v4"'
+    """
+    check_cluster(cluster)
+    lines = []
+    for name, value in to_data(cluster).items():
+        if isinstance(value, dict):
+            lines += ["", f"[{name}]", *(f"{key} = {_value_text(entry)}" for key, entry in value.items())]
+        else:
+            lines.append(f"{name} = {_value_text(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
