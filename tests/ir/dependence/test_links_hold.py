@@ -14,7 +14,7 @@ from tests.ir.dependence.programs import random_program
 from tests.ir.dependence.tracing import call_of, equations, f32, flat_equations, i32
 
 # Each example compiles; `make test-slow` has many more.
-FEW, MANY = settings(max_examples=2), settings(max_examples=60)
+FEW, MANY = settings(max_examples=4), settings(max_examples=60)
 # Keys do not come as pieces of their numbers; random matrices need not have factors.
 NOT_IN_PIECES = {"bits", "factorisation", "keys"}
 
