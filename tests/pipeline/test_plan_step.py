@@ -34,7 +34,7 @@ def test_the_same_step_gives_the_same_program():
 
 @pytest.mark.slow
 def test_planning_eight_actors_forty_eight_stages_sixty_four_microbatches():
-    """A GPT of 48 layers under the interleaved schedule; the issue allows 10 s besides XLA and tracing."""
+    """A GPT of 48 layers under the interleaved schedule; planning may take 10 s, besides XLA and tracing."""
     config = gpt.GptConfig(vocab_size=64, num_layers=48, num_heads=2, model_dim=8, sequence_length=8, dtype=jnp.float32)
     optimizer = adamw()
 

@@ -347,7 +347,7 @@ def sort(draw):
 
 @case
 def top_k(draw):
-    # Indices into one element are all 0, which looks as if anything could be cut.
+    # Indices into one element are all 0, which looks as if anything could be split.
     shape = (*shape_of(draw)[:-1], draw(st.integers(2, 6)))
     return lambda x: lax.top_k(x, draw(st.integers(1, shape[-1]))), (f32(*shape),)
 

@@ -1,7 +1,7 @@
 """Two oracles of links, neither of which knows a rule.
 
 Perturbation: change an input everywhere outside run q; if a link is right, run q of the output does
-not change by a bit. Pieces: cut the inputs, run the primitive on each piece at its local shape, and
+not change by a bit. Pieces: split the inputs, run the primitive on each piece at its local shape, and
 the pieces of the output are those of the whole.
 """
 
@@ -32,7 +32,7 @@ def random_value(aval, rng):
 
 
 def plain(value):
-    """A key as its numbers, so that it can be compared and cut."""
+    """A key as its numbers, so that it can be compared and split."""
     return np.asarray(jax.random.key_data(value) if is_key(value) else value)
 
 
@@ -83,7 +83,7 @@ def check_links(equation, *, seed=0):
     """Every link, with every number of parts, together with those of the other inputs.
 
     Returns:
-        how many ways of cutting were tried.
+        the number of partitions tried.
     """
     subject = Subject(equation, seed=seed)
     inputs, others = subject.draw(), subject.draw()

@@ -7,13 +7,13 @@ from jaxquard.ir.dependence import can_partition
 from tests.ir.dependence.oracle import Subject, divisors, plain, take_run
 
 
-def _cut(sizes, dim, num_parts):
+def _split(sizes, dim, num_parts):
     return tuple(size // num_parts if at == dim else size for at, size in enumerate(sizes))
 
 
 def _shape_param(name):
     def rewrite(equation, out_dim, links, num_parts):
-        return {name: _cut(equation.params[name], out_dim, num_parts)}
+        return {name: _split(equation.params[name], out_dim, num_parts)}
 
     return rewrite
 
@@ -22,7 +22,7 @@ def _operand_sizes(name):
     """A parameter with a size for each dim of the first input."""
 
     def rewrite(equation, out_dim, links, num_parts):
-        return {name: _cut(equation.params[name], links[0].in_dim, num_parts)} if links[0] else {}
+        return {name: _split(equation.params[name], links[0].in_dim, num_parts)} if links[0] else {}
 
     return rewrite
 
@@ -41,7 +41,7 @@ LOCAL_PARAMS = {
     "slice": _operand_sizes("limit_indices"),
     "dynamic_slice": _operand_sizes("slice_sizes"),
     "gather": lambda equation, out_dim, links, num_parts: (
-        {"slice_sizes": _cut(equation.params["slice_sizes"], links[0].in_dim, num_parts)}
+        {"slice_sizes": _split(equation.params["slice_sizes"], links[0].in_dim, num_parts)}
         if links[0] and equation.params["slice_sizes"][links[0].in_dim] > 1
         else {}
     ),
@@ -53,7 +53,7 @@ def check_pieces(equation, *, seed=0):
     """For each output dim and number of parts: the pieces of the inputs give the pieces of the output.
 
     Returns:
-        how many ways of cutting were tried.
+        the number of partitions tried.
     """
     subject = Subject(equation, seed=seed)
     inputs = subject.draw() | {
@@ -68,16 +68,16 @@ def check_pieces(equation, *, seed=0):
                 if not any(link and can_partition(link, num_parts) for link in links):
                     continue
                 num_tried += 1
-                cut = [link if link and can_partition(link, num_parts) else None for link in links]
+                fitting = [link if link and can_partition(link, num_parts) else None for link in links]
                 for q in range(num_parts):
-                    piece = _run_piece(equation, inputs, cut, out_dim, num_parts, q)[output]
+                    piece = _run_piece(equation, inputs, fitting, out_dim, num_parts, q)[output]
                     expected = plain(take_run(wholes[output], out_dim, num_parts, q))
                     np.testing.assert_allclose(plain(piece), expected, rtol=1e-6, err_msg=str(equation))
     return num_tried
 
 
 def _link_of(found, output, place, out_dim):
-    """An input that this output does not read is cut as another output asks."""
+    """An input that this output does not read is split as another output asks."""
     rows = [found.links[output]] if found.reads[output][place] else found.links
     return next((link for row in rows for link in row[place] if link.out_dim == out_dim), None)
 

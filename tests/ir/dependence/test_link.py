@@ -14,7 +14,7 @@ def link(out_dim, in_dim, num_chunks):
 @pytest.mark.parametrize(
     ("num_parts", "expected"), [(1, True), (2, True), (3, True), (4, False), (6, True), (12, False)]
 )
-def test_a_dim_is_cut_into_what_divides_its_chunks(num_parts, expected):
+def test_a_dim_is_split_into_what_divides_its_chunks(num_parts, expected):
     assert can_partition(link(0, 0, 6), num_parts) is expected
 
 

@@ -14,13 +14,13 @@ from tests.ir.dependence.programs import random_program
 from tests.ir.dependence.tracing import call_of, equations, f32, flat_equations, i32
 
 # Each example compiles; `make test-slow` has many more.
-FEW, MANY = settings(max_examples=2), settings(max_examples=60)
+FEW, MANY = settings(max_examples=4), settings(max_examples=60)
 # Keys do not come as pieces of their numbers; random matrices need not have factors.
 NOT_IN_PIECES = {"bits", "factorisation", "keys"}
 
 
 def check_case(name, effort, check):
-    """Examples of a case, each checked by a function that tells how many ways of cutting it tried."""
+    """Examples of a case, each checked by a function that returns the number of partitions it tried."""
     num_tried = 0
 
     @effort
@@ -30,16 +30,16 @@ def check_case(name, effort, check):
         num_tried += check(*CASES[name](data.draw))
 
     check_examples()
-    assert num_tried > 0, "nothing was cut, so nothing was checked"
+    assert num_tried > 0, "nothing was partitioned, so nothing was checked"
 
 
-def cut_by_links(fn, types):
+def partition_by_links(fn, types):
     call = call_of(fn, *types)
     assert not dependences(call).unknown_primitives
     return check_links(call)
 
 
-def cut_in_pieces(fn, types):
+def run_in_pieces(fn, types):
     found = 0
     for equation in flat_equations(fn, *types):
         inputs = [atom for atom in equation.invars if is_var(atom)]
@@ -50,24 +50,24 @@ def cut_in_pieces(fn, types):
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_rule_links_keeps_to_its_run(name):
-    check_case(name, FEW, cut_by_links)
+    check_case(name, FEW, partition_by_links)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_rule_links_keeps_to_its_run_in_many_examples(name):
-    check_case(name, MANY, cut_by_links)
+    check_case(name, MANY, partition_by_links)
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - NOT_IN_PIECES))
 def test_pieces_run_apart_give_the_pieces_of_the_whole(name):
-    check_case(name, FEW, cut_in_pieces)
+    check_case(name, FEW, run_in_pieces)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES.keys() - NOT_IN_PIECES))
 def test_pieces_run_apart_give_the_pieces_of_the_whole_in_many_examples(name):
-    check_case(name, MANY, cut_in_pieces)
+    check_case(name, MANY, run_in_pieces)
 
 
 @settings(max_examples=40)
@@ -89,7 +89,7 @@ def _traceable(data):
 
 
 def test_the_pieces_of_these_are_really_tried():
-    """The oracle is not passed by finding nothing to cut."""
+    """The oracle is not passed by finding nothing to partition."""
     lax = jax.lax
     subjects = {
         "reshape": (lambda x: lax.reshape(x, (2, 2, 6)), f32(4, 6)),
