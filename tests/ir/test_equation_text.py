@@ -33,7 +33,7 @@ def test_names_go_on_after_z_as_in_jax():
 def test_a_variable_may_stand_for_something_else():
     names = Names()
     first, second = (new_var(jax.typeof(jnp.zeros(()))) for _ in range(2))
-    names.call(first, "total0")
+    names.alias(first, "total0")
     assert (names[first], names[second]) == ("total0", "a")
 
 

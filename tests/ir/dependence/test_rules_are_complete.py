@@ -88,7 +88,7 @@ def test_no_primitive_has_two_rules():
     families = [
         module.RULES for module in vars(rule_table).values() if isinstance(getattr(module, "RULES", None), dict)
     ]
-    assert len(families) == 13
+    assert len(families) == 9
     assert sum(map(len, families)) == len(RULES) + len(BODY_RULES)
 
 

@@ -46,6 +46,8 @@ def test_which_devices_of_a_kind_does_not_matter():
     ("name", "value"), [("jax_compiler_enable_remat_pass", False), ("jax_memory_fitting_effort", 0.5)]
 )
 def test_rare_settings_of_the_compiler_count(name, value):
+    if not hasattr(jax.config, name):
+        pytest.skip(f"this version of JAX has no {name}")
     before, usual = key_on("tpu"), getattr(jax.config, name)
     try:
         jax.config.update(name, value)

@@ -57,6 +57,7 @@ def demo(
     address: Annotated[
         str | None,
         typer.Option(
+            "--address",
             metavar="ADDRESS",
             help="With --runtime ray, the cluster: auto or HOST:6379.",
             show_default="Ray is started here",

@@ -25,7 +25,8 @@ def bench(
         int | None, typer.Option(metavar="N", min=1, help="The dim that is summed over.", show_default="as above")
     ] = None,
     n: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Columns of the right matrix.", show_default="as above")
+        int | None,
+        typer.Option("--n", metavar="N", min=1, help="Columns of the right matrix.", show_default="as above"),
     ] = None,
     algorithms: Annotated[str, typer.Option(metavar="NAME,...", help="Which to run.")] = ",".join(ALGORITHMS),
     slices: Annotated[str, typer.Option(metavar="S,...", help="Slice counts of MeshSlice.")] = "1,2,4",
