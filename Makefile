@@ -33,7 +33,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 PYTEST_RAY := $(BIN)/python -m pytest -q
 SLOW := $(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10
 # Most of the time goes into machine code for programs that run once: it is made quickly and left as it comes. Slow tests
-# optimise it, but for those of sharding: how a program is cut comes before. Later versions of JAX have only one way to
+# optimise it, but for those of sharding: partitioning comes before. Later versions of JAX have only one way to
 # make it.
 EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),--xla_cpu_use_fusion_emitters=false)
 QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"

@@ -1,4 +1,4 @@
-"""A schedule of one's own: rows of tasks, checked before anything is compiled, then run and measured."""
+"""A custom schedule: rows of tasks, checked before anything is compiled, then run and measured."""
 
 import jax
 import jax.numpy as jnp

@@ -53,7 +53,7 @@ def main():
 
     state, losses = train(found.apply(train_step), found.shard(state), batch)
     for name, weight in state["params"].items():
-        print(f"{name}: {weight.shape} cut as {weight.sharding.spec}")
+        print(f"{name}: {weight.shape} sharded as {weight.sharding.spec}")
     print("losses, sharded:   ", *(f"{loss:.5f}" for loss in losses))
     print("losses, in one jit:", *(f"{loss:.5f}" for loss in expected))
 

@@ -1,4 +1,4 @@
-"""Layers that are stacked for `lax.scan`: `pipeline_scan` cuts the scan, each actor keeps only its own layers."""
+"""Layers that are stacked for `lax.scan`: `pipeline_scan` splits the scan, each actor keeps only its own layers."""
 
 import jax
 import jax.numpy as jnp

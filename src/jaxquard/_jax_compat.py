@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 
 def has_started() -> bool:
-    """Whether JAX has begun to use a backend, so that settings from the environment come too late.
+    """Returns whether JAX has begun to use a backend, so that settings from the environment come too late.
 
     Relies on `xla_bridge.backends_are_initialized`; true if there is no such function, and then nothing is set.
     """
@@ -70,7 +70,7 @@ def shard_views(array: jax.Array) -> list[np.ndarray]:
 
 
 def type_of(array: jax.Array) -> Any:
-    """What `ShardPutter` wants to know of an array: shape and dtype, as JAX's abstract value."""
+    """Returns the shape and dtype of an array as JAX's abstract value, for `ShardPutter`."""
     return array.aval
 
 
@@ -155,12 +155,12 @@ def load_elsewhere(compiled: Any, devices: Sequence[jax.Device]) -> Any | None:
 
 
 def compile_request(lowered: Any, devices: Sequence[jax.Device], free_outputs: Sequence[bool]) -> bytes | None:
-    """What another process needs to compile the same for JAX's persistent cache; None if it cannot be told.
+    """Returns what another process needs to compile the same for JAX's persistent cache; None if that is unknown.
 
     The module and the options are exactly those of `lowered.compile()`, so that the keys of the cache agree; if in some
     version they did not, that would find nothing in the cache and compile by itself. All inputs must have shardings,
     and be kept; `free_outputs` says which outputs have none. The cache must be on already: where it is, is one of the
-    options. What calls back into Python, or is cut by the user's own rule (`custom_partitioning`), cannot come from
+    options. What calls back into Python, or has its own partitioning rule (`custom_partitioning`), cannot come from
     elsewhere. Relies on `pxla.create_compile_options`.
     """
     try:
@@ -239,7 +239,7 @@ def varying_axes(value: jax.Array) -> frozenset[str]:
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """How many constants and how many carries a scan equation has, given its parameters.
+    """Returns how many constants and how many carries a scan equation has, given its parameters.
 
     JAX 0.10 gives the numbers; 0.11 a tree of the inputs: constants, carries and what is scanned over.
     """
@@ -255,7 +255,7 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def is_ready(array: Any) -> bool:
-    """Whether an array is computed, also one of random keys, which does not say so itself."""
+    """Returns whether an array is computed, also one of random keys, which does not say so itself."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     return array.is_ready()
@@ -272,7 +272,7 @@ def trace_context() -> Any:
 
 
 def is_x64_enabled() -> bool:
-    """Whether 64-bit types are on, in this thread."""
+    """Returns whether 64-bit types are on, in this thread."""
     return bool(jax.config.read("jax_enable_x64"))
 
 
@@ -283,7 +283,7 @@ def dtype_named(name: str) -> Any:
 
 
 def key_implementation(name: str) -> str:
-    """What `jax.random.key` calls the generator of keys with this dtype: `threefry2x32` for `key<fry>`."""
+    """Returns the generator of keys with this dtype, as `jax.random.key` names it: `threefry2x32` for `key<fry>`."""
     kinds = _key_kinds()
     if name not in kinds:
         raise ValueError(f"keys of type {name} are of no generator that is known here. There are: {', '.join(kinds)}.")

@@ -11,7 +11,7 @@ class JaxquardError(Exception):
 
 
 class InfeasibleError(JaxquardError):
-    """What is asked for cannot be done here: nothing fits, or a device, compiler, package or disk space is missing."""
+    """A request that cannot be met here: nothing fits, or a device, compiler, package or disk space is missing."""
 
 
 class MarkError(JaxquardError, ValueError):

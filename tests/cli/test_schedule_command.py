@@ -102,7 +102,7 @@ REFUSED = {
     "gpipe --stages 2 --microbatches 2 --out .": "cannot write . (Is a directory).",
     ". --stages 2": "no schedule is called '.'. Use one of: gpipe, ",
     "1f1b --stages 0 --microbatches 4": "--stages should be a whole number, 1 or more, but is 0.",
-    "interleaved --stages 8 --microbatches 4": "interleaved needs the number of actors",
+    "interleaved --stages 8 --microbatches 4": "interleaved needs --actors, the number of actors",
     "zero-bubble-v --stages 7 --microbatches 4": "ZeroBubbleV(7) puts two stages on each actor",
     "gpipe --stages 2 --microbatches 2 --plot /no/folder/x.svg": (
         "cannot write /no/folder/x.svg (No such file or directory). Give a file in a folder that exists"

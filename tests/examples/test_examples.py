@@ -76,7 +76,7 @@ def test_gemm_equinox():
 def test_shard_mlp(tmp_path):
     text = run("shard_mlp.py", XDG_CACHE_HOME=tmp_path)
     assert text.startswith("sharding over devices=8: ")
-    assert "up: (128, 1024) cut as " in text
+    assert "up: (128, 1024) sharded as " in text
     sharded, plain = (line.partition(":")[2].split() for line in text.splitlines()[-2:])
     assert len(sharded) == 5
     assert list(map(float, sharded)) == pytest.approx(list(map(float, plain)), rel=1e-4)

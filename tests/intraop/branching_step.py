@@ -1,6 +1,6 @@
 """A step with collectives in a branch and beside it, run on 8 devices: `python -m tests.intraop.branching_step`.
 
-Without `jaxquard.pricing.compiler_options` XLA:CPU of JAX 0.10.2 stops in it, and ends the process after 40 s.
+Without `jaxquard.pricing.program.compiler_options` XLA:CPU of JAX 0.10.2 stops in it, and ends the process after 40 s.
 """
 
 import jax

@@ -72,9 +72,9 @@ def test_stages_must_divide_among_actors():
         Interleaved(6, 4)
     assert str(caught.value) == (
         "Interleaved(6, 4) gives every actor as many stages, but 6 stages do not divide among 4 actors. "
-        "Make 4 or 8 stages, or use one of 1, 2, 3, 6 actors."
+        "Use num_stages=4 or 8, or num_actors=1, 2, 3, 6."
     )
-    with pytest.raises(ScheduleError, match="Make 4 stages, or use one of 1, 3 actors"):
+    with pytest.raises(ScheduleError, match="Use num_stages=4, or num_actors=1, 3"):
         LoopedBFS(3, 4)
 
 
@@ -83,9 +83,9 @@ def test_a_v_needs_an_even_number_of_stages():
         ZeroBubbleV(5)
     assert str(caught.value) == (
         "ZeroBubbleV(5) puts two stages on each actor, so it needs an even number of stages, but 5 is odd. "
-        "Use ZeroBubbleV(4) or ZeroBubbleV(6)."
+        "Use num_stages=4 or num_stages=6."
     )
-    with pytest.raises(ScheduleError, match=r"Use DualPipeV\(2\)\."):
+    with pytest.raises(ScheduleError, match=r"Use num_stages=2\."):
         DualPipeV(1)
 
 

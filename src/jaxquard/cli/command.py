@@ -20,10 +20,11 @@ OLD_SPELLINGS = {"--svg": "--plot", "--csv": "--out", "--save": "--out", "--trac
 
 # Python argument names in messages of the library, where the flag is not `--` and the name.
 _FLAGS = {
-    "batch_axis": "--every-combination",
+    "every_combination": "--every-combination",
     "forward_s": "--forward-time",
     "input_gradient_s": "--input-gradient-time",
     "memory_limit_bytes": "--memory-limit",
+    "mesh_shape": "--mesh",
     "num_actors": "--actors",
     "num_chips": "--chips",
     "num_microbatches": "--microbatches",

@@ -17,7 +17,7 @@ from jaxquard.report.time_axis import tick_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class GridCell:
     """A task, or something outside the loop, in the columns from `start` up to, not including, `end`."""
 
     task: Task | None
@@ -42,7 +42,7 @@ class Band:
 class Part:
     """The columns of a cell that stand in one band."""
 
-    cell: Cell
+    cell: GridCell
     start: int
     end: int
     has_label: bool
@@ -57,7 +57,7 @@ def column_of(time_s: float, columns_per_s: float) -> int:
     return int(time_s * columns_per_s + 0.5)
 
 
-def split_bands(rows: Sequence[Sequence[Cell]], num_columns: int, room: int, *, color: bool) -> list[Band]:
+def split_bands(rows: Sequence[Sequence[GridCell]], num_columns: int, room: int, *, color: bool) -> list[Band]:
     """Splits a drawing into as few bands of at most `room` columns as it takes, about equally wide.
 
     A band ends, within a few columns, where the fewest labels and tasks suffer.
@@ -70,7 +70,7 @@ def split_bands(rows: Sequence[Sequence[Cell]], num_columns: int, room: int, *, 
     return [*bands, Band(start=start, end=num_columns)]
 
 
-def _choose_end(rows: Sequence[Sequence[Cell]], start: int, num_columns: int, room: int, *, color: bool) -> int:
+def _choose_end(rows: Sequence[Sequence[GridCell]], start: int, num_columns: int, room: int, *, color: bool) -> int:
     left = num_columns - start
     num_bands = -(-left // room)
     ideal, slack = -(-left // num_bands), max(room // 8, 1)
@@ -80,7 +80,7 @@ def _choose_end(rows: Sequence[Sequence[Cell]], start: int, num_columns: int, ro
     return min(columns, key=lambda column: (*_harm(rows, column, color=color), abs(column - start - ideal)))
 
 
-def _harm(rows: Sequence[Sequence[Cell]], column: int, *, color: bool) -> tuple[int, int]:
+def _harm(rows: Sequence[Sequence[GridCell]], column: int, *, color: bool) -> tuple[int, int]:
     """Counts the cells that a column splits so that neither part has room for the label, and all that it splits."""
     crossing = [cell for row in rows for cell in row if cell.start < column < cell.end]
     spoilt = (max(column - cell.start, cell.end - column) < cell.label_width(color=color) for cell in crossing)
@@ -88,7 +88,7 @@ def _harm(rows: Sequence[Sequence[Cell]], column: int, *, color: bool) -> tuple[
 
 
 def parts_of(
-    cells: Sequence[Cell], bands: Sequence[Band], *, color: bool, with_digits: bool = True
+    cells: Sequence[GridCell], bands: Sequence[Band], *, color: bool, with_digits: bool = True
 ) -> list[list[Part]]:
     """Returns for each band the parts of the cells that stand in it; the longest part of a cell has the label."""
     found: list[list[Part]] = [[] for _ in bands]
@@ -107,7 +107,7 @@ def parts_of(
 
 
 def count_labels(
-    rows: Sequence[Sequence[Cell]], bands: Sequence[Band], *, color: bool, with_digits: bool = True
+    rows: Sequence[Sequence[GridCell]], bands: Sequence[Band], *, color: bool, with_digits: bool = True
 ) -> int:
     """Counts the tasks that are drawn with their microbatch."""
     bands_of_rows = (parts_of(row, bands, color=color, with_digits=with_digits) for row in rows)
@@ -167,7 +167,7 @@ def _number(value: float) -> str:
 
 
 def explain_scale(
-    rows: Sequence[Sequence[Cell]],
+    rows: Sequence[Sequence[GridCell]],
     bands: Sequence[Band],
     columns_per_s: float,
     *,

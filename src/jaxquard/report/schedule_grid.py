@@ -13,7 +13,7 @@ from jaxquard.ir.task import Task
 from jaxquard.ir.timeline import Track
 from jaxquard.report.grid_rows import (
     Band,
-    Cell,
+    GridCell,
     column_of,
     draw_axis,
     draw_heading,
@@ -42,7 +42,7 @@ class _Layout:
     labels: list[str]
     columns_per_s: float
     cell_width: int
-    rows: list[list[Cell]]
+    rows: list[list[GridCell]]
     bands: list[Band]
 
 
@@ -122,7 +122,7 @@ def _choose_scale(playback: Playback, room: int, *, color: bool) -> tuple[float,
     if not spans:
         return 1.0, 0
     shortest_s = min(span.time_s for span in spans)
-    cells = [Cell(task=Task.parse(span.name), start=0, end=0) for span in spans]
+    cells = [GridCell(task=Task.parse(span.name), start=0, end=0) for span in spans]
     readable = max(cell.label_width(color=color) for cell in cells)
     num_cells = playback.makespan_s / shortest_s
     for cell_width in range(max(_WIDEST_CELL, readable), readable - 1, -1):
@@ -133,10 +133,10 @@ def _choose_scale(playback: Playback, room: int, *, color: bool) -> tuple[float,
     return room / playback.makespan_s, 0
 
 
-def _place_cells(playback: Playback, columns_per_s: float) -> list[list[Cell]]:
-    rows: list[list[Cell]] = [[] for _ in range(playback.timeline.num_actors)]
+def _place_cells(playback: Playback, columns_per_s: float) -> list[list[GridCell]]:
+    rows: list[list[GridCell]] = [[] for _ in range(playback.timeline.num_actors)]
     for span in playback.timeline.spans:
         if span.track is Track.COMPUTE:
             start, end = (column_of(time_s, columns_per_s) for time_s in (span.start_s, span.end_s))
-            rows[span.actor].append(Cell(task=Task.parse(span.name), start=start, end=end))
+            rows[span.actor].append(GridCell(task=Task.parse(span.name), start=start, end=end))
     return rows

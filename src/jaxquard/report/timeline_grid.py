@@ -9,7 +9,7 @@ from rich.text import Text
 from jaxquard.ir.timeline import Timeline, Track
 from jaxquard.report.grid_rows import (
     Band,
-    Cell,
+    GridCell,
     column_of,
     count_labels,
     draw_axis,
@@ -51,7 +51,7 @@ def timeline_grid(timeline: Timeline, *, width: int, color: bool = True) -> Text
     return Text("\n").join([*lines, legend])
 
 
-def _lay_out(timeline: Timeline, room: int, *, color: bool) -> tuple[float, list[list[Cell]], list[Band]]:
+def _lay_out(timeline: Timeline, room: int, *, color: bool) -> tuple[float, list[list[GridCell]], list[Band]]:
     """Chooses the scale that shows most microbatches, in as few bands as do."""
     layouts = []
     for num_bands in range(1, _MOST_BANDS + 1):
@@ -62,13 +62,13 @@ def _lay_out(timeline: Timeline, room: int, *, color: bool) -> tuple[float, list
     return max(layouts, key=lambda layout: count_labels(layout[1], layout[2], color=color))
 
 
-def _place_cells(timeline: Timeline, columns_per_s: float) -> list[list[Cell]]:
-    rows: list[list[Cell]] = [[] for _ in range(timeline.num_actors)]
+def _place_cells(timeline: Timeline, columns_per_s: float) -> list[list[GridCell]]:
+    rows: list[list[GridCell]] = [[] for _ in range(timeline.num_actors)]
     for span in timeline.spans:
         if span.track is Track.COMPUTE:
             task = next(iter(tasks_of(span)), None)
             start, end = (column_of(time_s, columns_per_s) for time_s in (span.start_s, span.end_s))
-            rows[span.actor].append(Cell(task=task, start=start, end=end))
+            rows[span.actor].append(GridCell(task=task, start=start, end=end))
     return rows
 
 

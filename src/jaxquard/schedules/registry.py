@@ -59,7 +59,7 @@ def make_schedule(name: str, *, num_stages: int, num_actors: int | None = None) 
     if issubclass(schedule_type, Looped):
         if num_actors is None:
             raise ScheduleError(
-                f"{name} needs the number of actors among which the {num_stages} stages are dealt out, but "
+                f"{name} needs num_actors, the number of actors among which the {num_stages} stages are dealt out, but "
                 f"got none. Give one that divides {num_stages}."
             )
         return schedule_type(num_stages, num_actors)
@@ -67,6 +67,6 @@ def make_schedule(name: str, *, num_stages: int, num_actors: int | None = None) 
     if num_actors not in (None, schedule.num_actors):
         raise ScheduleError(
             f"{name} puts {num_stages} stages on {schedule.num_actors} actors, but {num_actors} actors were "
-            "asked for. Leave the number of actors out, or use interleaved or looped-bfs."
+            "asked for. Leave num_actors out, or use interleaved or looped-bfs."
         )
     return schedule

@@ -58,6 +58,6 @@ def test_stages_that_actors_cannot_share():
     with pytest.raises(ScheduleError) as caught:
         jq.schedules.Interleaved(5, 2)
     assert str(caught.value) == (
-        "Interleaved(5, 2) gives every actor as many stages, but 5 stages do not divide among 2 actors. Make 4 or 6 "
-        "stages, or use one of 1, 5 actors."
+        "Interleaved(5, 2) gives every actor as many stages, but 5 stages do not divide among 2 actors. Use "
+        "num_stages=4 or 6, or num_actors=1, 5."
     )

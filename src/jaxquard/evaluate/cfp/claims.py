@@ -29,17 +29,21 @@ def check_claims(results: Results) -> tuple[Claim, ...]:
             len(ran),
             (f"{cell.spec.name}: {run.name} is faster" for cell in ran for run in faster_baselines(cell)),
         ),
-        make_claim("5.3", "The chosen plan has the least communication of all.", *_least_communication(cells)),
+        make_claim("5.3", "The chosen plan has the shortest communication of all.", *_shortest_communication(cells)),
         make_claim("5.4", "It fits wherever the plan of minimum volume does, and also elsewhere.", *_fits(limited)),
         make_claim("5.4", "Under a limit it is faster than ZeRO-1.", *_beats_zero(limited)),
         make_claim("5.5", "Compiling takes about as long whatever the batch.", *_stable_compiling(cells)),
-        make_claim("5.5", "Pricing takes less time than its compilers and runs, added up.", *_cut(priced_cells(cells))),
+        make_claim(
+            "5.5",
+            "Pricing takes less time than its compilers and runs, added up.",
+            *_below_sum(priced_cells(cells)),
+        ),
         make_claim("5.5", "The programs to price do not grow with depth.", *_same_programs(results.depths)),
         make_claim("5.6", "Analysis grows with depth, and no faster.", *_linear(results.depths)),
     )
 
 
-def _least_communication(cells: Sequence[Cell]) -> tuple[int, list[str]]:
+def _shortest_communication(cells: Sequence[Cell]) -> tuple[int, list[str]]:
     sent = figure_8(cells)
     ours = {one.model: one.communication_s for one in sent if one.plan == OURS}
     others = [one for one in sent if one.plan != OURS and one.model in ours]
@@ -93,7 +97,7 @@ def _stable_compiling(cells: Sequence[Cell]) -> tuple[int, list[str]]:
     return looked_at, found
 
 
-def _cut(cells: Sequence[Cell]) -> tuple[int, list[str]]:
+def _below_sum(cells: Sequence[Cell]) -> tuple[int, list[str]]:
     def one_by_one(cell: Cell) -> float:
         return (cell.seconds.compiled or 0.0) + (cell.seconds.profiled or 0.0)
 

@@ -32,7 +32,7 @@ def check_claims(results: Reproduction) -> tuple[Claim, ...]:
             large,
             _faster_than_collective,
         ),
-        _claim("5.1.2", "Collective has the least communication time.", results.communication, _talks_less),
+        _claim("5.1.2", "Collective has the shortest communication time.", results.communication, _talks_less),
         _claim("5.1.2", "SUMMA has more communication time than Cannon.", results.communication, _talks_more),
         _claim(
             "5.1.3",

@@ -1,4 +1,4 @@
-"""Why some headlines come out otherwise: the same question under other readings of the paper's text.
+"""Other readings of the paper's text, and what they give for headlines that come out otherwise.
 
 Two groups need a reason. All readings use the simulation set with SendRecv both ways, but for those that say so.
 

@@ -140,7 +140,7 @@ def _check_chips(cluster: Cluster, num_chips: int, mesh_shape: Any) -> tuple[int
     if num_chips > cluster.num_chips:
         raise GemmError(
             f"num_chips should be from 1 to the {cluster.num_chips} of {cluster.name}, found {num_chips}. "
-            "Ask for fewer, or raise num_chips in the cluster's file."
+            "Ask for fewer, or raise the number of chips in the cluster's file."
         )
     if mesh_shape is None:
         return None

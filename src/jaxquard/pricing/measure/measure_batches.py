@@ -31,7 +31,7 @@ _SMALL_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class PricingJob:
     """One program to measure.
 
     Attributes:
@@ -49,7 +49,7 @@ class Job:
 class _Begun:
     """A job whose compilation has begun; `finish` waits for it, and `again` compiles once more, at once."""
 
-    job: Job
+    job: PricingJob
     key: str
     finish: Callable[[], Any]
     again: Callable[[], Any]
@@ -59,7 +59,7 @@ class _Begun:
 class _Ready:
     """A job that can run."""
 
-    job: Job
+    job: PricingJob
     key: str
     executable: Any
     peak_bytes: int
@@ -88,7 +88,7 @@ class Measurement:
     watch: WatchedRun
     meter: Meter
 
-    def measure(self, jobs: Sequence[Job], *, batch_size: int) -> None:
+    def measure(self, jobs: Sequence[PricingJob], *, batch_size: int) -> None:
         """Measures all; each batch is compiled, then run."""
         batches = (self._begin(batch) for batch in _split(jobs, batch_size))
         if self.compilers.may_overlap:
@@ -99,7 +99,7 @@ class Measurement:
                 with self.meter.during("running_s"):
                     self._run(together)
 
-    def _begin(self, jobs: Iterable[Job]) -> list[_Begun]:
+    def _begin(self, jobs: Iterable[PricingJob]) -> list[_Begun]:
         """Lowers jobs, looks whether what they lower to has a price, and lets the others be compiled."""
         begun = []
         for job in jobs:
@@ -264,7 +264,7 @@ class Measurement:
             ),
         )
 
-    def _settle(self, job: Job, key: str, price: Price, *, is_cached: bool = False) -> None:
+    def _settle(self, job: PricingJob, key: str, price: Price, *, is_cached: bool = False) -> None:
         # One without the split that was asked for is used, but not kept.
         is_whole = self.num_profiled_runs == 0 or price.communication_s is not None
         if self.cache is not None and is_whole:
@@ -276,12 +276,12 @@ class Measurement:
         for number in job.numbers:
             self.ledger.settle(number, price, is_cached=is_cached)
 
-    def _set_aside(self, job: Job, reason: FailureReason, error: Exception) -> None:
+    def _set_aside(self, job: PricingJob, reason: FailureReason, error: Exception) -> None:
         for number in job.numbers:
             self.ledger.settle(number, failure_of(job.program.name, reason, error))
 
 
-def _split(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
+def _split(jobs: Sequence[PricingJob], size: int) -> Iterator[Sequence[PricingJob]]:
     for start in range(0, len(jobs), size):
         yield jobs[start : start + size]
 

@@ -15,7 +15,7 @@ from jaxquard.errors import PricingError
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers, choose_compilers, num_cores
 from jaxquard.pricing.measure.environment import environment_key
-from jaxquard.pricing.measure.measure_batches import Job, Measurement
+from jaxquard.pricing.measure.measure_batches import Measurement, PricingJob
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown
 from jaxquard.pricing.measure.reference_program import ReferenceProgram
 from jaxquard.pricing.measure.run_rounds import BestTimes, Effort
@@ -107,7 +107,7 @@ class MeasuredPricer:
         )
         # They hold what they have compiled, so once there are some, even a few programs go to them.
         self._has_compilers = False
-        self._pacer = ReferenceProgram()
+        self._reference = ReferenceProgram()
         self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
@@ -121,7 +121,7 @@ class MeasuredPricer:
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
         self._compilers.stop()
-        self._pacer.stop()
+        self._reference.stop()
         self._has_compilers = False
 
     @property
@@ -252,7 +252,7 @@ class MeasuredPricer:
             are_compared=candidates is not None,
             ledger=ledger,
             best=best,
-            reference=self._pacer,
+            reference=self._reference,
             watch=watch,
             meter=self._meter,
         )
@@ -293,10 +293,10 @@ def _find_missing(
     environment: str,
     ledger: Ledger,
     best: BestTimes,
-) -> list[Job]:
+) -> list[PricingJob]:
     """Settles what has a price on disk, and joins what is equal."""
     fingerprints = Fingerprints()
-    missing: dict[Hashable, Job] = {}
+    missing: dict[Hashable, PricingJob] = {}
     for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
         fingerprint = fingerprints.key(program)
         quick_key = None if fingerprint is None else combine_keys(environment, fingerprint)
@@ -307,7 +307,7 @@ def _find_missing(
             continue
         equal = missing.get(quick_key or number)
         numbers = (number,) if equal is None else (*equal.numbers, number)
-        missing[quick_key or number] = Job(
+        missing[quick_key or number] = PricingJob(
             numbers=numbers,
             program=program if equal is None else equal.program,
             group=group if equal is None else equal.group,

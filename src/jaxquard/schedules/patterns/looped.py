@@ -45,7 +45,7 @@ class Looped(PatternSchedule, abc.ABC):
         divisors = [str(count) for count in range(1, self.num_stages + 1) if self.num_stages % count == 0]
         return (
             f"{self!r} gives every actor as many stages, but {self.num_stages} stages do not divide among "
-            f"{self.num_actors} actors. Make {multiples} stages, or use one of {', '.join(divisors)} actors."
+            f"{self.num_actors} actors. Use num_stages={multiples}, or num_actors={', '.join(divisors)}."
         )
 
 

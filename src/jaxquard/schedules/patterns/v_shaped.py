@@ -23,8 +23,8 @@ class VShaped(PatternSchedule, abc.ABC):
     def __post_init__(self) -> None:
         Schedule.__post_init__(self)
         if self.num_stages % 2:
-            name, even = type(self).__name__, (self.num_stages - 1, self.num_stages + 1)
-            cures = " or ".join(f"{name}({count})" for count in even if count)
+            even = (self.num_stages - 1, self.num_stages + 1)
+            cures = " or ".join(f"num_stages={count}" for count in even if count)
             raise ScheduleError(
                 f"{self!r} puts two stages on each actor, so it needs an even number of stages, but "
                 f"{self.num_stages} is odd. Use {cures}."

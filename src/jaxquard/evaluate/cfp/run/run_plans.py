@@ -81,7 +81,7 @@ def run_plans(
 def _measured_runs(
     runs: Sequence[PlanRun], steps: WholeSteps, coarse: Mapping[str, Timing], fine: Mapping[str, Timing]
 ) -> list[PlanRun]:
-    pace = _pace(coarse, fine)
+    pace = _drift(coarse, fine)
     found = []
     for run in runs:
         few, many = coarse.get(run.name, Timing()), fine.get(run.name, Timing())
@@ -100,7 +100,7 @@ def _measured_runs(
     return found
 
 
-def _pace(coarse: Mapping[str, Timing], fine: Mapping[str, Timing]) -> float:
+def _drift(coarse: Mapping[str, Timing], fine: Mapping[str, Timing]) -> float:
     """Returns how much longer runs took when many were made than when few were, in most plans that have both."""
     pairs = [(coarse[name].minimum_s, timing.time_s) for name, timing in fine.items() if name in coarse]
     ratios = [many_s / few_s for few_s, many_s in pairs if few_s is not None and many_s is not None]

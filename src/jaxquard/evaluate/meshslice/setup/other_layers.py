@@ -16,7 +16,7 @@ _ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class RooflineOperation:
     """The work of one chip.
 
     Attributes:
@@ -32,20 +32,20 @@ class Operation:
 
 
 OPERATIONS = (
-    Operation(name="scores", activations=2, scores=1, products=1),
-    Operation(name="softmax", activations=0, scores=2),
-    Operation(name="values", activations=2, scores=1, products=1),
-    Operation(name="gradient of probabilities", activations=2, scores=1, products=1),
-    Operation(name="gradient of values", activations=2, scores=1, products=1),
-    Operation(name="gradient of softmax", activations=0, scores=3),
-    Operation(name="gradient of queries", activations=2, scores=1, products=1),
-    Operation(name="gradient of keys", activations=2, scores=1, products=1),
-    Operation(name="two layer norms", activations=2 * 2),
-    Operation(name="gradient of two layer norms", activations=2 * 3),
-    Operation(name="GeLU of 4 widths", activations=4 * 2),
-    Operation(name="gradient of GeLU", activations=4 * 3),
-    Operation(name="two residual sums", activations=2 * 3),
-    Operation(name="gradient of two residual sums", activations=2 * 3),
+    RooflineOperation(name="scores", activations=2, scores=1, products=1),
+    RooflineOperation(name="softmax", activations=0, scores=2),
+    RooflineOperation(name="values", activations=2, scores=1, products=1),
+    RooflineOperation(name="gradient of probabilities", activations=2, scores=1, products=1),
+    RooflineOperation(name="gradient of values", activations=2, scores=1, products=1),
+    RooflineOperation(name="gradient of softmax", activations=0, scores=3),
+    RooflineOperation(name="gradient of queries", activations=2, scores=1, products=1),
+    RooflineOperation(name="gradient of keys", activations=2, scores=1, products=1),
+    RooflineOperation(name="two layer norms", activations=2 * 2),
+    RooflineOperation(name="gradient of two layer norms", activations=2 * 3),
+    RooflineOperation(name="GeLU of 4 widths", activations=4 * 2),
+    RooflineOperation(name="gradient of GeLU", activations=4 * 3),
+    RooflineOperation(name="two residual sums", activations=2 * 3),
+    RooflineOperation(name="gradient of two residual sums", activations=2 * 3),
 )
 
 

@@ -132,7 +132,7 @@ class Monitor:
             return
         done, _ = ray.wait([pulse.reference], timeout=0)
         if not done:
-            self._note_silence(worker, pulse, elapsed_s)
+            self._note_missing_heartbeat(worker, pulse, elapsed_s)
             return
         reference, pulse.reference = pulse.reference, None
         try:
@@ -140,7 +140,7 @@ class Monitor:
         except ray.exceptions.RayTaskError:
             _log.warning("actor %d could not describe itself", worker.actor, exc_info=True)  # But it lives.
         except ray.exceptions.ActorUnavailableError:
-            self._note_silence(worker, pulse, elapsed_s)
+            self._note_missing_heartbeat(worker, pulse, elapsed_s)
             return
         except ray.exceptions.RayError as error:
             self._on_lost(worker, describe_death(error))
@@ -148,7 +148,7 @@ class Monitor:
         pulse.silent_s = 0.0
         pulse.reference = worker.handle.heartbeat()
 
-    def _note_silence(self, worker: WorkerProcess, pulse: _Pulse, elapsed_s: float) -> None:
+    def _note_missing_heartbeat(self, worker: WorkerProcess, pulse: _Pulse, elapsed_s: float) -> None:
         if not worker.is_started:
             return
         pulse.silent_s += elapsed_s
