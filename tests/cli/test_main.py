@@ -36,5 +36,5 @@ def test_python_m_jaxquard_says_what_is_wrong_without_a_traceback():
     assert done.stdout == ""
     assert done.stderr == (
         "error: DualPipeV(3) puts two stages on each actor, so it needs an even number of stages, but 3 is "
-        "odd. Use DualPipeV(2) or DualPipeV(4).\n"
+        "odd. Use --stages 2 or --stages 4.\n"
     )

@@ -54,7 +54,7 @@ def _never(equation: Equation) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOpener:
-    """Opens calls.
+    """Opens the calls of a jaxpr in place.
 
     Attributes:
         constants: receives the arrays that calls closed over; None: calls that close over arrays stay closed.

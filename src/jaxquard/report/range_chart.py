@@ -16,7 +16,7 @@ _LEFT, _RIGHT, _TOP = 400.0, 1010.0, 50.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """One line.
+    """One line of the chart.
 
     Attributes:
         fitted: the ends of a second, thinner band.

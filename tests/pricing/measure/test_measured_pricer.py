@@ -220,7 +220,7 @@ def test_before_something_does_not_fit_the_pace_is_let_go(monkeypatch):
     """Here there is room only as long as no program stays in memory."""
     pricer = quick_pricer(round_size=1)
     monkeypatch.setattr(
-        measure_batches, "available_bytes", lambda mesh: 10**6 if pricer._pacer._program is None else 100
+        measure_batches, "available_bytes", lambda mesh: 10**6 if pricer._reference._program is None else 100
     )
     assert all(isinstance(price, Price) for price in pricer.price_all([product(16), product(24)]))
     assert all(isinstance(price, Price) for price in pricer.price_all([product(32)]))

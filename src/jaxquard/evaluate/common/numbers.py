@@ -27,7 +27,7 @@ def milliseconds(time_s: float) -> str:
 
 
 def mebibytes(size_bytes: float) -> str:
-    """Bytes in MiB."""
+    """`12345678` as `11.8 MiB`."""
     return f"{digits(size_bytes / 2**20)} MiB"
 
 

@@ -97,7 +97,7 @@ def headline_values(tuner: Tuner, one: ConstantSet) -> dict[str, float]:
 
 
 def _scaling_values(tuner: Tuner, one: ConstantSet) -> dict[str, float]:
-    """Those of Figure 9."""
+    """Returns the headlines of Figure 9, by key."""
     found = {}
     for model in MODELS:
         small = scaling_point(tuner, one.cluster, model, "meshslice", 16, batch=8)

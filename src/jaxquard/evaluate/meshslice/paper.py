@@ -18,7 +18,7 @@ class Paper:
     traffic_meshslice_mb: float
 
     def value(self, key: str) -> float:
-        """Of a headline."""
+        """Returns the paper's value of a headline."""
         return next(headline.value for headline in self.headlines if headline.key == key)
 
 

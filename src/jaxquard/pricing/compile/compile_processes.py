@@ -37,7 +37,7 @@ OnCompiled = Callable[[float], None]
 
 
 def ignore(_: float) -> None:
-    """Nobody asks."""
+    """Does nothing with the seconds of a compilation."""
 
 
 def compile_timed(lowered: Any, on_compiled: OnCompiled) -> Any:
@@ -168,7 +168,7 @@ def _end(
 
 
 class _Worker:
-    """One process."""
+    """A process that compiles."""
 
     def __init__(self, folder: str) -> None:
         self._connection, theirs = Pipe()

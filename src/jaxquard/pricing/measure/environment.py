@@ -39,7 +39,7 @@ _NCCL_LOGS = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 
 
 def device_kind(mesh: Mesh) -> str:
-    """As JAX names it; all processors are "cpu" to it, so there the model and the cores follow."""
+    """Returns the device kind as JAX names it; on a CPU, which it calls "cpu", the model and the cores follow."""
     device = mesh.devices.flat[0]
     if device.platform != "cpu":
         return device.device_kind
@@ -87,6 +87,6 @@ def _order(mesh: Mesh) -> list[int]:
 
 
 def _flags(name: str, platform_name: str) -> list[str]:
-    """Those that matter on the platform."""
+    """Returns the XLA flags that matter on the platform."""
     no_matter = _NO_MATTER if platform_name == "cpu" else (*_NO_MATTER, "--xla_cpu_")
     return sorted(flag for flag in os.environ.get(name, "").split() if not flag.startswith(no_matter))

@@ -122,7 +122,7 @@ class Measurement:
         return begun
 
     def _finish(self, begun: Sequence[_Begun]) -> Iterator[_Ready]:
-        """Those that compiled and fit."""
+        """Returns the jobs that compiled and fit."""
         for done, item in enumerate(begun):
             self.ledger.report(f"compiling {done + 1} of {len(begun)}")
             try:

@@ -131,7 +131,7 @@ class MeasuredPricer:
 
     @property
     def compilers(self) -> Compilers:
-        """Those it compiles with; they hold what they have compiled until they end."""
+        """The compilers that it uses; they hold what they have compiled until they end."""
         return self._compilers
 
     @property

@@ -52,7 +52,7 @@ def paired_errors(times_s: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 def _logarithms(times_s: Sequence[Sequence[float]]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Of all runs, and of those programs that have most."""
+    """Returns the logarithms of all runs, and of the programs that have most."""
     logs = [np.log(np.asarray(runs)) for runs in times_s]
     return logs, np.array([runs for runs in logs if len(runs) == max(map(len, logs))])
 

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 def communication_shares(
     timed_programs: Mapping[int, TimedProgram], *, num_runs: int, limit_s: float, watch: WatchedRun
 ) -> dict[int, float]:
-    """For each program, the part of a run in which devices communicate and do not compute.
+    """Returns for each program the part of a run in which devices communicate and do not compute.
 
     See `Price` for what that means. A program without collectives has none and is not run again. One that the profiler
     does not show is left out, and the log says why.
@@ -51,7 +51,7 @@ def communication_shares(
 
 
 def _instructions(timed_programs: Mapping[int, TimedProgram]) -> dict[int, Instructions]:
-    """Of those whose compiled text can be read."""
+    """Returns the instructions of the programs whose compiled text can be read."""
     found = {}
     for number, timed in timed_programs.items():
         try:

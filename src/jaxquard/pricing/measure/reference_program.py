@@ -53,7 +53,7 @@ class ReferenceProgram:
         small: Collection[int],
         on_round: Callable[[int, int], None] = lambda done, most: None,
     ) -> None:
-        """As `run_rounds`; the times of the round with the best pace are kept.
+        """Runs rounds as `run_rounds` does; the times of the round with the best pace are kept.
 
         Args:
             timed_programs: `on_error` takes what fails out of it.

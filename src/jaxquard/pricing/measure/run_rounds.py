@@ -132,7 +132,7 @@ def _is_enough(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable
 
 
 def _far_behind(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], effort: Effort) -> list[int]:
-    """Those that are not close to the best of their group."""
+    """Returns the programs that are not close to the best of their group."""
     assert effort.close is not None
     found = []
     for group in {groups[number] for number in racing}:

@@ -64,7 +64,7 @@ class TimedProgram:
 
     @property
     def times_s(self) -> list[float]:
-        """Of all runs of the series, the first one first."""
+        """Seconds of all runs of the series, the first one first."""
         return self.series.times_s
 
     @property

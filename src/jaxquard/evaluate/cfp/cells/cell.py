@@ -165,7 +165,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell.
+    """A cell of the evaluation, as it ran.
 
     Attributes:
         limit_bytes: the memory limit that was used.

@@ -45,5 +45,5 @@ def axes_of(spec: CellSpec) -> dict[str, int]:
 
 
 def num_tokens(spec: CellSpec) -> int:
-    """Of one step."""
+    """Returns the tokens of one step."""
     return spec.batch_size * spec.sequence_length

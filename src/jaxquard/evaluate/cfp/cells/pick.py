@@ -11,7 +11,7 @@ NUM_BY_VOLUME = 20
 
 
 def line_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Of one mesh axis, without a limit, and of the model's smallest depth: the grid."""
+    """Returns the cells of the grid: one mesh axis, no limit, the model's smallest depth."""
     deep = deep_cells(cells)
     return [cell for cell in _on_a_line(cells) if cell not in deep]
 
@@ -41,7 +41,7 @@ def are_some_strategies(cell: Cell) -> bool:
 
 
 def models_of(cells: Sequence[Cell]) -> list[str]:
-    """In the order in which they ran."""
+    """Returns the models of cells, in the order in which they ran."""
     return list(dict.fromkeys(cell.spec.model for cell in cells))
 
 

@@ -71,7 +71,7 @@ def ratio_errors(cell: Cell) -> list[float]:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers."""
+    """Returns the geometric mean of positive numbers."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 

@@ -26,23 +26,23 @@ class Predicted:
 
     @property
     def rmse_s(self) -> float:
-        """In seconds."""
+        """The root of the mean squared error, in seconds."""
         pairs = zip(self.predicted_s, self.measured_s, strict=True)
         return math.sqrt(sum((one - other) ** 2 for one, other in pairs) / len(self.measured_s))
 
     @property
     def rmse(self) -> float:
-        """As a part of the mean measured time."""
+        """The same error as a part of the mean measured time."""
         return self.rmse_s * len(self.measured_s) / sum(self.measured_s)
 
     @property
     def correlation(self) -> float | None:
-        """Of ranks (Spearman): 1 if the order is right; None for fewer than three plans."""
+        """The correlation of ranks (Spearman): 1 if the order is right; None for fewer than three plans."""
         return _spearman(self.predicted_s, self.measured_s) if len(self.names) > 2 else None
 
 
 def figure_10(cells: Sequence[Cell]) -> tuple[Predicted, ...]:
-    """For one cell of each model and all deep ones, both ways."""
+    """Returns predictions for one cell of each model and all deep ones, by both ways."""
     found = []
     firsts = [first_cell(cells, model) for model in models_of(cells)]
     for cell in (*filter(None, firsts), *deep_cells(cells)):
@@ -51,7 +51,7 @@ def figure_10(cells: Sequence[Cell]) -> tuple[Predicted, ...]:
 
 
 def predicted(cell: Cell, way: str, guess: Callable[[PlanRun], float | None]) -> Predicted:
-    """Those plans that have both times."""
+    """Returns the plans of a cell that have both times."""
     pairs = [(run, guess(run), run.time_s) for run in cell.runs]
     known = [(run, one, other) for run, one, other in pairs if one is not None and other is not None]
     return Predicted(

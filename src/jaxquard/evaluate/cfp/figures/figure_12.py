@@ -16,7 +16,7 @@ _PARTS = (
 
 
 def priced_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Those of the grid whose prices were measured for them, so that their seconds are those of a search."""
+    """Returns the grid's cells whose prices were measured for them, so that their seconds are those of a search."""
     return [cell for cell in line_cells(cells) if cell.is_measured_anew and cell.seconds.compiled is not None]
 
 

@@ -26,7 +26,7 @@ PLANS = (OURS, *COMPARED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedups:
-    """Of the chosen plan over another one, over cells; empty where none ran."""
+    """Speedups of the chosen plan over another one, over cells; empty where none ran."""
 
     over: str
     ratios: tuple[float, ...]

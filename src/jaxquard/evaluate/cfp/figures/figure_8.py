@@ -27,7 +27,7 @@ class Sent:
 
 
 def figure_8(cells: Sequence[Cell]) -> tuple[Sent, ...]:
-    """For one cell of each model."""
+    """Returns the bytes and times of plans, for one cell of each model."""
     found = []
     for model in models_of(cells):
         cell = first_cell(cells, model)

@@ -28,7 +28,7 @@ class ByVolume:
 
 
 def figure_9(cells: Sequence[Cell]) -> tuple[ByVolume, ...]:
-    """For one cell of each model."""
+    """Returns the plans in the order of volume, for one cell of each model."""
     found = []
     for model in models_of(cells):
         cell = first_cell(cells, model)

@@ -17,7 +17,7 @@ from jaxquard.report.html_page import html_charts, html_paragraph, html_section
 
 
 def figure_sections(results: Results) -> list[str]:
-    """In the order of the paper."""
+    """Returns the sections of the figures, in the order of the paper."""
     return [
         *filter(None, [_figure_1(results)]),
         *_section_52(results),

@@ -198,7 +198,7 @@ def _plans(
 
 
 class _Clock:
-    """Laps."""
+    """Measures laps of wall-clock time."""
 
     def start(self) -> None:
         self._last_s = time.perf_counter()

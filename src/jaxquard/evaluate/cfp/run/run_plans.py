@@ -18,7 +18,7 @@ from jaxquard.intraop.shardings.volume import volume_problem
 
 
 def volumes(analysis: Analysis, assignments: Sequence[Mapping[int, Sequence[str]]]) -> list[float]:
-    """For each assignment, what `volume` gives; communication is found once for all."""
+    """Returns the volume of each assignment; communication is found once for all."""
     choices = [
         list(dict.fromkeys(tuple(assignment[block.number]) for assignment in assignments)) for block in analysis.blocks
     ]
@@ -146,7 +146,7 @@ def _predicted_runs(
 
 
 def _roles(found: PlanSearch | ShardingError, plans: Sequence[CandidatePlan]) -> Mapping[str, Role]:
-    """Of finalists and baselines; all others are strategies."""
+    """Returns the roles of finalists and baselines; all others are strategies."""
     if isinstance(found, ShardingError):
         return {plan.name: Role.BASELINE for plan in plans}
     finalists = {plan.name: Role.FINALIST for plan in found.finalists}

@@ -12,7 +12,7 @@ from jaxquard.intraop.step.phases import EquationPhase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumPrice:
-    """By equations (8) and (9); infinite if a segment has no price."""
+    """Time and memory by equations (8) and (9); infinite if a segment has no price."""
 
     time_s: float
     size_bytes: int
@@ -30,7 +30,7 @@ class SumPricer:
         }
 
     def price(self, assignment: Mapping[int, Sequence[str]]) -> SumPrice | None:
-        """Of a plan that keeps state as it uses it; None if the search did not look at one of its strategies."""
+        """Returns the price of a plan with state kept as it is used; None if the search lacks one of its strategies."""
         time_s, size_bytes, left = 0.0, 0, None
         for segment, priced in zip(self._analysis.segments, self._chain, strict=True):
             strategy = tuple(tuple(assignment[block]) for block in segment.blocks)

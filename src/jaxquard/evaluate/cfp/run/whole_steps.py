@@ -44,7 +44,7 @@ class WholeStep:
 
     @property
     def sent_bytes(self) -> float | None:
-        """By its collectives; None if it did not compile, or one stands in a loop. Reading its text takes a while."""
+        """Returns the bytes that its collectives send; None if it did not compile, or one stands in a loop. Slow."""
         found = () if self.executable is None else collectives(self.executable)
         if self.executable is None or any(collective.is_in_loop for collective in found):
             return None
@@ -112,7 +112,7 @@ class WholeSteps:
         return {name: found[self._keys[name]] for name in names}
 
     def shares(self, names: Sequence[str], *, on_step: OnStep) -> dict[str, float]:
-        """For each step, the part of it that is communication, unless the profiler does not show it."""
+        """Returns the share of communication of each step that the profiler shows it for."""
         wanted = {self._keys[name]: self[name] for name in names if self[name].failure is None}
         found: dict[str, float] = {}
         done = 0
@@ -142,7 +142,7 @@ class WholeSteps:
         return self._compilers.start(lowered, free_outputs=tuple(spec is None for spec in program.out_specs))
 
     def _rounds(self, steps: Mapping[str, WholeStep], size: int) -> Iterator[dict[str, WholeStep]]:
-        """Those that run in turns; together they take at most half of the memory."""
+        """Yields the steps that run in turns; together they take at most half of the memory."""
         available = available_bytes(self._mesh)
         together: dict[str, WholeStep] = {}
         for key, step in steps.items():

@@ -24,7 +24,7 @@ class DataflowRow:
 
 
 def dataflow_table(tuner: Tuner, cluster: Cluster) -> tuple[DataflowRow, ...]:
-    """Both rows."""
+    """Returns both rows of Table 2."""
     rows = []
     for model in MODELS:
         problem = model.problem(NUM_CHIPS // 2)

@@ -51,7 +51,7 @@ def layer_communication(tuner: Tuner, cluster: Cluster) -> tuple[LayerCommunicat
 
 
 def mean_error(layers: Sequence[LayerCommunication]) -> float:
-    """Of the estimates, relative to the simulation."""
+    """Returns the mean error of the estimates, relative to the simulation."""
     return mean(abs(layer.estimated_s / layer.simulated_s - 1) for layer in layers)
 
 

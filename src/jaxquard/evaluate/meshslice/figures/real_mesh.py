@@ -47,17 +47,17 @@ class RealMeshRow:
 
 
 def real_mesh(tuner: Tuner, cluster: Cluster) -> tuple[RealMeshRow, ...]:
-    """Both rows."""
+    """Returns both rows of Table 3."""
     return tuple(_row(tuner, cluster, model) for model in MODELS)
 
 
 def mean_overhead(rows: Sequence[RealMeshRow]) -> float:
-    """Of both models."""
+    """Returns the mean overhead of both models."""
     return mean(row.overhead for row in rows)
 
 
 def mean_slicing(rows: Sequence[RealMeshRow]) -> float:
-    """Of both models."""
+    """Returns the mean cost of slicing of both models."""
     return mean(row.slicing for row in rows)
 
 

@@ -46,7 +46,7 @@ def weak_scaling(
 
 
 def strong_scaling(tuner: Tuner, cluster: Cluster) -> tuple[ScalingPoint, ...]:
-    """Figure 12."""
+    """Returns the points of Figure 12."""
     algorithms = [algorithm for algorithm in ALGORITHMS if algorithm != "fsdp"]
     return tuple(
         scaling_point(tuner, cluster, model, algorithm, num_chips, batch=STRONG_BATCH)

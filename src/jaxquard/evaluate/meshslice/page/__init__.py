@@ -1,1 +1,4 @@
-"""The page of MeshSlice: its figures, tables, headlines and claims beside ours, as HTML and as JSON."""
+"""The page of MeshSlice (sections 5 and 7).
+
+In: a `Reproduction`. Out: one HTML page with the paper's results beside ours, and the numbers as JSON.
+"""

@@ -89,7 +89,7 @@ def set_table(headlines: Sequence[Headline]) -> str:
 
 
 def dataflow_table_html(results: Reproduction) -> str:
-    """Table 2."""
+    """Returns Table 2 as HTML."""
     rows = []
     for row in results.dataflow_table:
         paper = results.paper.table_2[row.model]
@@ -136,7 +136,7 @@ def real_mesh_table(rows: Sequence[RealMeshRow], paper: Paper) -> str:
 
 
 def traffic_table(rows: Sequence[Traffic], paper: Paper) -> str:
-    """Section 7."""
+    """Returns the traffic of section 7 as HTML."""
     said = {
         "2.5D": f"{paper.traffic_25d_gb:g} GB",
         "MeshSlice with data parallelism": f"{paper.traffic_meshslice_mb:g} MB",

@@ -41,7 +41,7 @@ class ConstantSet:
 
 
 def constant_set(name: str, *, is_bidirectional: bool) -> ConstantSet:
-    """One of them."""
+    """Returns a set of constants by its name."""
     cluster = load_cluster(_PRESETS[name])
     network = replace(cluster.network, is_bidirectional=is_bidirectional, has_broadcast=True)
     return ConstantSet(name=name, is_bidirectional=is_bidirectional, cluster=replace(cluster, network=network))

@@ -50,7 +50,7 @@ OPERATIONS = (
 
 
 def other_layers_time_s(model: Model, cluster: Cluster, *, batch: int, num_chips: int) -> float:
-    """Of one block, forward and backward, on each chip."""
+    """Returns the time of one block's other layers, forward and backward, on each chip."""
     tokens = batch * SEQUENCE / num_chips
     activation_bytes = tokens * model.hidden * _ACTIVATION_BYTES
     score_bytes = tokens * model.num_heads * SEQUENCE * _SCORE_BYTES
