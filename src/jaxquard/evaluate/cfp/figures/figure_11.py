@@ -15,7 +15,7 @@ TOO_LARGE = "✗"
 
 
 def memory_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Returns LLAMA's cells with a limit that is the same for a whole series, or with any if there is no such series."""
+    """Returns LLAMA's cells with a limit that is the same for a whole series, or with any if no series has one."""
     limited = [cell for cell in cells if cell.spec.model == "llama" and cell.spec.has_limit]
     fixed = [cell for cell in limited if cell.spec.memory_limit_bytes is not None]
     return fixed or limited
