@@ -40,7 +40,8 @@ QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS
 NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this machine is $(ARCH); its tests are left out'
 # Each example compiles, so make test has few of them.
 GENERATED := tests/pipeline/test_generated_programs.py
-RAY_TESTS = $(shell grep -rl 'mark\.ray' tests --include='test_*.py')
+# Sorted: what is refused before Ray starts is tested before it starts.
+RAY_TESTS = $(sort $(shell grep -rl 'mark\.ray' tests --include='test_*.py'))
 TPU_TESTS := tests/gemm/overlap/test_compile.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq

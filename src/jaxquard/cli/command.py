@@ -76,7 +76,8 @@ def use_flags(message: str, flags: set[str]) -> str:
         if flag not in flags:
             continue
         message = re.sub(rf"(?<![\w-]){name}=True\b", flag, message)
-        message = re.sub(rf"(?<![\w-]){name}=(['\"]?)([^\s'\",.;]+(?:\.\d+)?)\1", rf"{flag} \2", message)
+        message = re.sub(rf"(?<![\w-]){name}=(['\"])([^'\"]*)\1", rf"{flag} \2", message)
+        message = re.sub(rf"(?<![\w-]){name}=([^\s'\",.;]+(?:\.\d+)?)", rf"{flag} \1", message)
         if name in _FLAGS:
             message = re.sub(rf"(?<![\w-]){name}\b", flag, message)
     return message

@@ -20,6 +20,9 @@ from jaxquard.pricing.compile.compile_processes import CompileProcesses
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
+# Counts what JAX finds in its compilation cache, so no test runs before these in their process.
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture
 def compilers():
