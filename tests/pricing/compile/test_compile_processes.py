@@ -122,7 +122,7 @@ def test_the_last_words_of_a_process_are_told(compilers, monkeypatch):
 class TestModulesOfTheSameName:
     @pytest.fixture
     def folder(self, tmp_path):
-        (tmp_path / "queue.py").write_text("raise RuntimeError('not the queue that was meant')")
+        (tmp_path / "jaxlib.py").write_text("raise RuntimeError('not the jaxlib that was meant')")
         return tmp_path
 
     def test_in_the_working_folder_do_not_matter(self, compilers, hits, folder, monkeypatch):
@@ -142,7 +142,7 @@ class TestModulesOfTheSameName:
         (record,) = caplog.records
         assert record.message == (
             "compiling in this process, one program after the other: the compiler ended its process (exit code 1): "
-            "RuntimeError: not the queue that was meant"
+            "RuntimeError: not the jaxlib that was meant"
         )
 
 
