@@ -20,7 +20,7 @@ from jaxquard.pricing.compile.compile_processes import CompileProcesses
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
-# Counts what JAX finds in its compilation cache, so no test runs before these in their process.
+# Starts processes.
 pytestmark = pytest.mark.ray
 
 
@@ -110,7 +110,7 @@ def test_a_crash_takes_one_program_with_it(compilers):
     start(compilers, product(24))()
 
 
-def test_the_last_words_of_a_process_are_told(compilers, monkeypatch):
+def test_the_end_of_the_log_of_a_process_is_shown(compilers, monkeypatch):
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     start(compilers, product(8))()
     (worker,) = compilers._group._workers

@@ -135,7 +135,7 @@ def test_repeats_take_a_part_of_the_time_at_most(phases, monkeypatch):
     assert minimum_s(late) == [24]
 
 
-def test_a_pacer_that_fails_is_replaced(phases):
+def test_a_reference_that_fails_is_replaced(phases):
     machine = Machine(1)
     phases(machine)
     reference = ReferenceProgram()
