@@ -1,7 +1,7 @@
 """Products by dataflow and sizes alone, on a mesh whose axes are called rows and columns."""
 
-from jaxquard.gemm.algorithms.product import Product
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.problem import Dataflow
 
 

@@ -19,8 +19,8 @@ from jaxquard.errors import GemmError
 from jaxquard.gemm import ALGORITHMS, Dataflow, Product, multiply
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_choice
+from jaxquard.gemm.algorithms.products.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
 from jaxquard.gemm.algorithms.registry import find_algorithm, mesh_shapes
-from jaxquard.gemm.algorithms.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
 
 _PLAIN = "plain"
 _SLICED = ("meshslice",)

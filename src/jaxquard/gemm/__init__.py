@@ -12,8 +12,8 @@ from jaxquard._lazy_exports import export_lazily
 if TYPE_CHECKING:
     from jaxquard.gemm.algorithms.multiply import multiply as multiply
     from jaxquard.gemm.algorithms.multiply import multiply_local as multiply_local
-    from jaxquard.gemm.algorithms.product import Layout as Layout
-    from jaxquard.gemm.algorithms.product import Product as Product
+    from jaxquard.gemm.algorithms.products.product import Layout as Layout
+    from jaxquard.gemm.algorithms.products.product import Product as Product
     from jaxquard.gemm.algorithms.registry import ALGORITHMS as ALGORITHMS
     from jaxquard.gemm.autotune.autotune import autotune as autotune
     from jaxquard.gemm.autotune.models import gpt3 as gpt3
@@ -42,7 +42,7 @@ else:
         __name__,
         {
             "algorithms.multiply": ["multiply", "multiply_local"],
-            "algorithms.product": ["Layout", "Product"],
+            "algorithms.products.product": ["Layout", "Product"],
             "algorithms.registry": ["ALGORITHMS"],
             "autotune.autotune": ["autotune"],
             "autotune.models": ["gpt3", "megatron_nlg", "transformer_block"],

@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from jaxquard.gemm import multiply
-from jaxquard.gemm.algorithms.line_scatter import LineScatter
+from jaxquard.gemm.algorithms.transfers.line_scatter import LineScatter
 from tests.gemm.jaxpr_dependences import shard_map_body, waits_for
 from tests.gemm.meshes import make_mesh
 

@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_array_equal
 
 from jaxquard.gemm import Dataflow, Product, multiply
+from jaxquard.gemm.algorithms.products.shardings import lhs_spec, rhs_spec
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.shardings import lhs_spec, rhs_spec
 from tests.gemm.collectives import expected_traffic, traffic
 from tests.gemm.meshes import compile_quickly, exact, make_mesh, place, whole_numbers
 from tests.gemm.variants import EVERY_CASE, VARIANTS, mesh_id

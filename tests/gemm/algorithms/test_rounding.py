@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxquard.gemm import multiply
-from jaxquard.gemm.algorithms import product as layout
+from jaxquard.gemm.algorithms.products import product as layout
 from tests.gemm.meshes import compile_quickly, make_mesh
 from tests.gemm.variants import VARIANTS
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from jaxquard.cluster import Axis, load_cluster
 from jaxquard.errors import GemmError
-from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.products.layer_products import sized_products
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.dataflows import choose_dataflows

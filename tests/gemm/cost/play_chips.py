@@ -12,7 +12,7 @@ import math
 
 from jaxquard.cluster import Cluster
 from jaxquard.cluster.collective_time import ring_size
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.cost.ring_transfers import RingTransfer
 from jaxquard.gemm.cost.steps import Steps, product_steps
 from jaxquard.gemm.problem import AlgorithmOptions

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxquard.cluster import Axis, Topology, load_cluster
 from jaxquard.errors import GemmError
-from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.products.layer_products import sized_products
 from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
 from jaxquard.gemm.autotune.slices import price_slices

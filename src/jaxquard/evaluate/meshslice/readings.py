@@ -17,9 +17,9 @@ from jaxquard.cluster import Axis, Cluster
 from jaxquard.evaluate.meshslice.setup.constant_sets import FITTED, SIMULATION, constant_set
 from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
-from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.products.layer_products import sized_products
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import mesh_shapes
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.autotune.slices import slice_counts
 from jaxquard.gemm.cost.cost import price_product, steps_time_s
 from jaxquard.gemm.cost.products import plan_products

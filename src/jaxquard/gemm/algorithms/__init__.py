@@ -2,5 +2,5 @@
 
 In: the shards of two matrices on a chip, inside `shard_map`; a `Product` (dataflow, mesh axes, layout) and the
 `AlgorithmOptions`. Out: the shard of their product. `multiply` takes whole arrays, `registry` has the algorithms by
-name, `layer_products` the three products of a layer (Table 1), and `SizedProduct` joins one with its sizes.
+name; `products/` describes a product and its sizes, `transfers/` moves shards along the rings of a mesh.
 """

@@ -15,8 +15,8 @@ Dims: M rows of the product, N its columns, K the dim that is summed over; k, n:
 
 import jax
 
-from jaxquard.gemm.algorithms.product import Axes, Product
-from jaxquard.gemm.algorithms.rings import permute, ring_size, shift
+from jaxquard.gemm.algorithms.products.product import Axes, Product
+from jaxquard.gemm.algorithms.transfers.rings import permute, ring_size, shift
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 

@@ -7,8 +7,8 @@ from dataclasses import fields
 from jaxquard.cluster.collective_time import ring_size
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.choices import find_count
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.algorithms.registry import ALGORITHMS, Algorithm
-from jaxquard.gemm.algorithms.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.problem import AlgorithmOptions
 
 MATRIX_NAMES: Mapping[str, str] = {

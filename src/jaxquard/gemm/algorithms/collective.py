@@ -7,8 +7,8 @@ RS  gather A along columns, multiply, reduce-scatter C along rows
 
 import jax
 
-from jaxquard.gemm.algorithms.product import Product
-from jaxquard.gemm.algorithms.rings import all_gather, reduce_scatter
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.algorithms.transfers.rings import all_gather, reduce_scatter
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 

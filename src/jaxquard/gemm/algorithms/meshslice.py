@@ -27,9 +27,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.gemm.algorithms.line_scatter import LineScatter, Passing
-from jaxquard.gemm.algorithms.product import Product
-from jaxquard.gemm.algorithms.rings import all_gather, reduce_scatter, ring_size
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.algorithms.transfers.line_scatter import LineScatter, Passing
+from jaxquard.gemm.algorithms.transfers.rings import all_gather, reduce_scatter, ring_size
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 

@@ -15,9 +15,8 @@ from jaxtyping import Array, Float
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_option, check_product
 from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_ring
-from jaxquard.gemm.algorithms.product import Axes, Product
-from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.shardings import (
+from jaxquard.gemm.algorithms.products.product import Axes, Product
+from jaxquard.gemm.algorithms.products.shardings import (
     AnyMesh,
     find_mesh,
     lhs_spec,
@@ -27,7 +26,8 @@ from jaxquard.gemm.algorithms.shardings import (
     rhs_spec,
     two_axes,
 )
-from jaxquard.gemm.algorithms.sized_product import SizedProduct, size_shards
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct, size_shards
+from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.problem import DEFAULT_OPTIONS, AlgorithmOptions, Dataflow
 
 Matrix = jax.Array | jax.ShapeDtypeStruct
@@ -158,13 +158,14 @@ def multiply_local(
     for name, shard in (("lhs", lhs), ("rhs", rhs)):
         if shard.ndim != 2:
             raise GemmError(f"{name} must be the shard of a matrix, with 2 dims, but has the shape {shard.shape}.")
-    sized = size_shards(lhs, rhs, product)
+    mesh_shape = mesh_shape_of(product, shape)
+    sized = size_shards(lhs, rhs, product, mesh_shape=mesh_shape)
     over = num_chips(product.axes(product.direction("K", "KN")), shape)
     summed = rhs.shape[product.layout.rhs.index("K")] * over
     check_matrices(
         jax.ShapeDtypeStruct((sized.m, sized.k), lhs.dtype), jax.ShapeDtypeStruct((summed, sized.n), rhs.dtype)
     )
-    check_product(chosen, sized, options, mesh_shape=mesh_shape_of(product, shape))
+    check_product(chosen, sized, options, mesh_shape=mesh_shape)
     return chosen.multiply(lhs, rhs, product, options)
 
 

@@ -13,7 +13,7 @@ Both are the 2D dataflows on a mesh of one row or of one column, so that nothing
 The transposed forms of the latter are the other one of the two. The product is `wang`'s, on a ring of the whole mesh.
 """
 
-from jaxquard.gemm.algorithms.product import Axes
+from jaxquard.gemm.algorithms.products.product import Axes
 
 
 def one_row(rows: Axes, columns: Axes) -> tuple[Axes, Axes]:

@@ -11,8 +11,8 @@ from jaxquard.gemm.algorithms.cannon import cannon
 from jaxquard.gemm.algorithms.collective import collective
 from jaxquard.gemm.algorithms.meshslice import meshslice
 from jaxquard.gemm.algorithms.one_dimensional import one_column, one_row
-from jaxquard.gemm.algorithms.product import Axes, Product
-from jaxquard.gemm.algorithms.sized_product import MeshShape
+from jaxquard.gemm.algorithms.products.product import Axes, Product
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape
 from jaxquard.gemm.algorithms.summa import num_parts, summa
 from jaxquard.gemm.algorithms.wang import wang
 from jaxquard.gemm.problem import AlgorithmOptions

@@ -12,10 +12,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxquard.gemm.algorithms.product import Axes, Product
-from jaxquard.gemm.algorithms.ring_broadcast import broadcast, reduce
-from jaxquard.gemm.algorithms.rings import ring_index, ring_size
-from jaxquard.gemm.algorithms.sized_product import MeshShape
+from jaxquard.gemm.algorithms.products.product import Axes, Product
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape
+from jaxquard.gemm.algorithms.transfers.ring_broadcast import broadcast, reduce
+from jaxquard.gemm.algorithms.transfers.rings import ring_index, ring_size
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 

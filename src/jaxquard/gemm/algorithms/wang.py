@@ -20,16 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxquard.cluster import Axis
-from jaxquard.gemm.algorithms.product import Product
-from jaxquard.gemm.algorithms.rings import Stream, all_gather, interleave, reduce_scatter, ring_size, streams
-from jaxquard.gemm.algorithms.sized_product import size_shards
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.algorithms.products.sized_product import size_shards
+from jaxquard.gemm.algorithms.transfers.rings import Stream, all_gather, interleave, reduce_scatter, ring_size, streams
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
 def wang(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """Multiplies the shards of one chip, inside `shard_map`."""
     mesh_shape = ring_size(product.rows), ring_size(product.columns)
-    ring = options.ring or size_shards(lhs, rhs, product).longer_ring(mesh_shape)
+    ring = options.ring or size_shards(lhs, rhs, product, mesh_shape=mesh_shape).longer_ring(mesh_shape)
     match product.dataflow, ring:
         case Dataflow.OS, Axis.COLUMNS:
             return _pass_lhs(lhs, rhs, product, options)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Cluster
 from jaxquard.errors import InfeasibleGemmError
-from jaxquard.gemm.algorithms.layer_products import SizedProducts
+from jaxquard.gemm.algorithms.products.layer_products import SizedProducts
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape
 from jaxquard.gemm.algorithms.registry import mesh_shapes
-from jaxquard.gemm.algorithms.sized_product import MeshShape
 from jaxquard.gemm.autotune.slices import (
     PricedOptions,
     needs_split,

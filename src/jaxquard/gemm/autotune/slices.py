@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from jaxquard.cluster import Axis, Cluster, Topology
 from jaxquard.cluster.collective_time import ring_bandwidth_bytes_per_s, ring_size, ring_sync_s
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.cost.cost import GemmCost, price_steps
 from jaxquard.gemm.cost.ring_transfers import broadcast_kind
 from jaxquard.gemm.cost.steps import product_steps

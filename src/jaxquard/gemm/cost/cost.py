@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.gemm.algorithms.sized_product import MeshShape, SizedProduct
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.cost.ring_transfers import RingTransfer
 from jaxquard.gemm.cost.steps import Steps, product_steps
 from jaxquard.gemm.problem import AlgorithmOptions

@@ -10,7 +10,7 @@ only interference between cores and network).
 import math
 
 from jaxquard.cluster import Cluster, load_cluster
-from jaxquard.gemm.algorithms.sized_product import MeshShape, SizedProduct
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.cost.products import plan_products, problem_flops
 from jaxquard.gemm.cost.ring_transfers import RingTransfer
 from jaxquard.gemm.cost.steps import Steps, product_steps

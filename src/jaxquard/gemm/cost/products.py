@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxquard.gemm.algorithms.layer_products import SizedProducts, sized_products
+from jaxquard.gemm.algorithms.products.layer_products import SizedProducts, sized_products
 from jaxquard.gemm.problem import GemmProblem, LayerPlan
 
 

@@ -11,8 +11,8 @@ from jaxquard.cluster.collective_time import (
     ring_sync_s,
     shares_port,
 )
-from jaxquard.gemm.algorithms.ring_broadcast import num_stages
-from jaxquard.gemm.algorithms.sized_product import MeshShape, MovingMatrix, SizedProduct
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape, MovingMatrix, SizedProduct
+from jaxquard.gemm.algorithms.transfers.ring_broadcast import num_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

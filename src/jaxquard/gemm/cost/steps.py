@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from jaxquard.cluster import Axis, Cluster, product_memory_bytes, product_time_s, sliced_product_time_s
 from jaxquard.cluster.collective_time import ring_size
 from jaxquard.cluster.product_time import ACCUMULATOR_BYTES
+from jaxquard.gemm.algorithms.products.sized_product import MeshShape, MovingMatrix, SizedProduct
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.sized_product import MeshShape, MovingMatrix, SizedProduct
 from jaxquard.gemm.cost.ring_transfers import (
     RingTransfer,
     broadcast_transfer,

@@ -18,8 +18,8 @@ from jaxquard._jax_compat import ambient_mesh
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_count, find_flag
-from jaxquard.gemm.algorithms.product import Axes
-from jaxquard.gemm.algorithms.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
+from jaxquard.gemm.algorithms.products.product import Axes
+from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.matmul import multiply_layer
 from jaxquard.gemm.layers.resolve_plan import Choices, resolve_plan

@@ -22,8 +22,8 @@ from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.multiply import check_matrices, manual_shape
-from jaxquard.gemm.algorithms.product import Axes
-from jaxquard.gemm.algorithms.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
+from jaxquard.gemm.algorithms.products.product import Axes
+from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.resolve_plan import Choices, check_layer, resolve_plan
 from jaxquard.gemm.layers.sharded_layer import ShardedLayer

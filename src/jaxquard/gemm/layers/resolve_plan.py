@@ -7,11 +7,11 @@ from typing import Any, Literal, TypedDict, Unpack
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_option, check_options, check_product, check_size
 from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag, find_ring
-from jaxquard.gemm.algorithms.layer_products import layer_products
-from jaxquard.gemm.algorithms.product import Axes
+from jaxquard.gemm.algorithms.products.layer_products import layer_products
+from jaxquard.gemm.algorithms.products.product import Axes
+from jaxquard.gemm.algorithms.products.shardings import axes_of, mesh_shape_of, num_chips
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
-from jaxquard.gemm.algorithms.shardings import axes_of, mesh_shape_of, num_chips
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.sharded_layer import Options, ShardedLayer
 from jaxquard.gemm.problem import AlgorithmOptions, GemmPlan, LayerPlan, Stationary

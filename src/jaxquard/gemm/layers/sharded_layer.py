@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxquard.gemm.algorithms.layer_products import Products
-from jaxquard.gemm.algorithms.product import Product
+from jaxquard.gemm.algorithms.products.layer_products import Products
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.algorithms.products.shardings import lhs_spec, out_spec, rhs_spec
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.shardings import lhs_spec, out_spec, rhs_spec
 from jaxquard.gemm.problem import AlgorithmOptions, ProductRole
 
 Options = tuple[AlgorithmOptions, AlgorithmOptions, AlgorithmOptions]

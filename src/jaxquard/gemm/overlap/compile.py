@@ -20,9 +20,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jaxquard._install_hint import install_hint
 from jaxquard.errors import GemmError, InfeasibleGemmError
 from jaxquard.gemm.algorithms.multiply import multiply
-from jaxquard.gemm.algorithms.product import Product
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.algorithms.products.shardings import lhs_spec, rhs_spec
 from jaxquard.gemm.algorithms.registry import find_algorithm
-from jaxquard.gemm.algorithms.shardings import lhs_spec, rhs_spec
 from jaxquard.gemm.problem import AlgorithmOptions
 
 TPU_COMPILER_OPTIONS: Mapping[str, str] = MappingProxyType(

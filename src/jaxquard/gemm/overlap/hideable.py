@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxquard.errors import GemmError
-from jaxquard.gemm.algorithms.ring_broadcast import num_stages
 from jaxquard.gemm.algorithms.summa import num_parts
+from jaxquard.gemm.algorithms.transfers.ring_broadcast import num_stages
 from jaxquard.gemm.problem import AlgorithmOptions
 
 

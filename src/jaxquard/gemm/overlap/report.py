@@ -8,10 +8,10 @@ from jax.sharding import Mesh
 
 from jaxquard.cluster.collective_time import ring_size
 from jaxquard.gemm.algorithms.check_product import check_product
-from jaxquard.gemm.algorithms.product import Product
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.algorithms.products.shardings import mesh_shape_of
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
-from jaxquard.gemm.algorithms.shardings import mesh_shape_of
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS, compile_product
 from jaxquard.gemm.overlap.count_hidden import Overlap, count_hidden
 from jaxquard.gemm.overlap.hideable import Rings, num_hideable

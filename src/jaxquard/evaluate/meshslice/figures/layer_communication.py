@@ -12,7 +12,7 @@ from jaxquard.cluster import Cluster
 from jaxquard.evaluate.meshslice.figures.real_mesh import BATCH, MESH_SHAPE, NUM_CHIPS, NUM_SLICES
 from jaxquard.evaluate.meshslice.setup.models import MODELS
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.play import play_product
 from jaxquard.gemm.cost.products import plan_products

@@ -11,9 +11,9 @@ from statistics import mean
 
 from jaxquard.cluster import Cluster
 from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
-from jaxquard.gemm.algorithms.layer_products import sized_products
+from jaxquard.gemm.algorithms.products.layer_products import sized_products
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import mesh_shapes
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
 from jaxquard.gemm.autotune.models import SEQUENCE
 from jaxquard.gemm.autotune.slices import PricedOptions, price_slices, slice_counts
 from jaxquard.gemm.problem import Stationary

@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from jaxquard._jax_compat import ambient_mesh
 from jaxquard.errors import GemmError
-from jaxquard.gemm.algorithms.product import Axes, Product
+from jaxquard.gemm.algorithms.products.product import Axes, Product
 
 AnyMesh = Mesh | AbstractMesh
 

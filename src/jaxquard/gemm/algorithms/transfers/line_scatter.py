@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.gemm.algorithms.product import Axes, accumulator
-from jaxquard.gemm.algorithms.rings import permute, ring_index, ring_size
+from jaxquard.gemm.algorithms.products.product import Axes, accumulator
+from jaxquard.gemm.algorithms.transfers.rings import permute, ring_index, ring_size
 
 Passing = tuple[jax.Array, jax.Array]
 

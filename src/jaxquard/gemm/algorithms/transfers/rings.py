@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxquard.gemm.algorithms.product import Axes
+from jaxquard.gemm.algorithms.products.product import Axes
 
 
 def ring_size(axes: Axes) -> int:

@@ -7,8 +7,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.cluster import Axis
 from jaxquard.gemm import Dataflow, FcLayer, Product, Stationary
-from jaxquard.gemm.algorithms.layer_products import layer_products, sized_products
-from jaxquard.gemm.algorithms.shardings import lhs_spec, out_spec, rhs_spec
+from jaxquard.gemm.algorithms.products.layer_products import layer_products, sized_products
+from jaxquard.gemm.algorithms.products.shardings import lhs_spec, out_spec, rhs_spec
 from jaxquard.gemm.layers.resolve_plan import resolve_plan
 from tests.gemm.sized_products import sized_product
 

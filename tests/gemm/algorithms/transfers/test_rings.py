@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_array_equal
 
 from jaxquard.gemm import multiply
-from jaxquard.gemm.algorithms.rings import interleave, streams
+from jaxquard.gemm.algorithms.transfers.rings import interleave, streams
 from tests.gemm.collectives import list_collectives
 from tests.gemm.meshes import compile_quickly, exact, make_mesh, whole_numbers
 

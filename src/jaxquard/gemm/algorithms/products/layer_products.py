@@ -15,8 +15,8 @@ its gradient) is stationary, and the other two move along the same direction in 
 (`layers`) and what is priced (`cost`) both come from here.
 """
 
-from jaxquard.gemm.algorithms.product import Axes, Layout, Product
-from jaxquard.gemm.algorithms.sized_product import SizedProduct
+from jaxquard.gemm.algorithms.products.product import Axes, Layout, Product
+from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.problem import TABLE_1, Dataflow, FcLayer, ProductRole, Stationary
 
 Products = tuple[Product, Product, Product]

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.gemm.algorithms.product import Axes
-from jaxquard.gemm.algorithms.rings import permute, ring_index, ring_size
+from jaxquard.gemm.algorithms.products.product import Axes
+from jaxquard.gemm.algorithms.transfers.rings import permute, ring_index, ring_size
 
 
 def num_stages(num_chips: int, num_packets: int) -> int:

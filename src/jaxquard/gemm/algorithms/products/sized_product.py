@@ -7,8 +7,7 @@ import jax
 
 from jaxquard.cluster import Axis, Collective
 from jaxquard.cluster.collective_time import ring_size
-from jaxquard.gemm.algorithms import rings
-from jaxquard.gemm.algorithms.product import Product
+from jaxquard.gemm.algorithms.products.product import Product
 from jaxquard.gemm.problem import Dataflow
 
 MeshShape = tuple[int, int]
@@ -118,10 +117,10 @@ class SizedProduct:
         return replace(self, product=self.product.mirrored(), m=self.n, n=self.m)
 
 
-def size_shards(lhs: jax.Array, rhs: jax.Array, product: Product) -> SizedProduct:
-    """Returns a product with the sizes of its whole matrices, given one chip's shards; inside `shard_map`."""
+def size_shards(lhs: jax.Array, rhs: jax.Array, product: Product, *, mesh_shape: MeshShape) -> SizedProduct:
+    """Returns a product with the sizes of its whole matrices, given one chip's shards."""
     sizes: dict[str, Any] = {}
     for layout, matrix, shard in ((product.layout.rhs, "KN", rhs), (product.layout.lhs, "MK", lhs)):
         for dim, size in zip(layout, shard.shape, strict=True):
-            sizes[dim.lower()] = size * rings.ring_size(product.axes(product.direction(dim, matrix)))
+            sizes[dim.lower()] = size * ring_size(product.direction(dim, matrix), mesh_shape)
     return SizedProduct(product=product, item_bytes=lhs.dtype.itemsize, **sizes)
