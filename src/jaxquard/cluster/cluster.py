@@ -191,11 +191,13 @@ class Cluster:
     permute: Links
 
     def links(self, kind: Collective) -> Links:
-        return {
-            Collective.ALL_GATHER: self.all_gather,
-            Collective.REDUCE_SCATTER: self.reduce_scatter,
-            Collective.PERMUTE: self.permute,
-        }[kind]
+        match kind:
+            case Collective.ALL_GATHER:
+                return self.all_gather
+            case Collective.REDUCE_SCATTER:
+                return self.reduce_scatter
+            case Collective.PERMUTE:
+                return self.permute
 
 
 def check_cluster(cluster: Any) -> None:

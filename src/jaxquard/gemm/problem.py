@@ -33,29 +33,33 @@ class Dataflow(enum.Enum):
         ['os', 'ls', 'rs']
     """
 
-    OS = "os"
-    LS = "ls"
-    RS = "rs"
+    stationary_dims: str
+    """The dims of the stationary matrix: the one over the mesh's rows, the one over its columns."""
+    sliced_dim: str
+    """The dim that the stationary matrix lacks."""
 
-    @property
-    def stationary_dims(self) -> str:
-        """The dims of the stationary matrix: the one over the mesh's rows, the one over its columns."""
-        return _STATIONARY_DIMS[self]
+    OS = "os", "MN", "K"
+    LS = "ls", "MK", "N"
+    RS = "rs", "KN", "M"
 
-    @property
-    def sliced_dim(self) -> str:
-        """The dim that the stationary matrix lacks."""
-        return _SLICED_DIM[self]
+    def __new__(cls, value: str, stationary_dims: str, sliced_dim: str) -> "Dataflow":
+        """Keeps the dims in each member: prices ask for them a million times."""
+        member = object.__new__(cls)
+        member._value_ = value
+        member.stationary_dims = stationary_dims
+        member.sliced_dim = sliced_dim
+        return member
 
     @property
     def mirrored(self) -> "Dataflow":
         """The dataflow of C^T = B^T A^T, with rows and columns of the mesh exchanged."""
-        return _MIRRORED[self]
-
-
-_STATIONARY_DIMS = {Dataflow.OS: "MN", Dataflow.LS: "MK", Dataflow.RS: "KN"}
-_SLICED_DIM = {Dataflow.OS: "K", Dataflow.LS: "N", Dataflow.RS: "M"}
-_MIRRORED = {Dataflow.OS: Dataflow.OS, Dataflow.LS: Dataflow.RS, Dataflow.RS: Dataflow.LS}
+        match self:
+            case Dataflow.OS:
+                return self
+            case Dataflow.LS:
+                return Dataflow.RS
+            case _:
+                return Dataflow.LS
 
 
 class ProductRole(enum.Enum):

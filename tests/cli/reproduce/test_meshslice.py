@@ -15,19 +15,23 @@ def run(*words, columns=120):
     return run_cli("reproduce", *words, columns=columns)
 
 
+@pytest.fixture(scope="module")
+def known_results(tmp_path_factory):
+    def results(*, on_progress):
+        on_progress(1, 1, "Figure 9")
+        return meshslice_results(tmp_path_factory)
+
+    return results
+
+
 @pytest.fixture(scope="module", params=["known", pytest.param("computed", marks=pytest.mark.slow)])
-def done(request, tmp_path_factory):
+def done(request, tmp_path_factory, known_results):
     """With results that other tests have computed, or by itself."""
     folder = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "known":
             patch.setattr(command, "reproduce_meshslice", known_results)
         return run("meshslice", "--out", folder / "new" / "pages"), folder / "new" / "pages"
-
-
-def known_results(*, on_progress):
-    on_progress(1, 1, "Figure 9")
-    return meshslice_results()
 
 
 def test_prints_the_headlines(done):
@@ -52,7 +56,7 @@ def test_writes_the_page_and_the_numbers(done):
     assert took is not None
 
 
-def test_json_has_what_the_file_has(done, tmp_path, monkeypatch):
+def test_json_has_what_the_file_has(done, tmp_path, monkeypatch, known_results):
     monkeypatch.setattr(command, "reproduce_meshslice", known_results)
     answer = read_json(run("meshslice", "--out", tmp_path, "--json"))
     assert answer == json.loads((tmp_path / "meshslice.json").read_text())

@@ -7,5 +7,5 @@ from tests.evaluate.meshslice.shared_results import meshslice_results
 
 
 @pytest.fixture(scope="session")
-def results() -> Reproduction:
-    return meshslice_results()
+def results(tmp_path_factory) -> Reproduction:
+    return meshslice_results(tmp_path_factory)

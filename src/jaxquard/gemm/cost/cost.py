@@ -80,12 +80,17 @@ def price_product(
 
 def price_steps(steps: Steps) -> GemmCost:
     """Returns the cost of steps."""
+    launch_s = transfer_s = sync_s = 0.0
+    for count, one in _counted_transfers(steps):
+        launch_s += count * one.time.launch_s
+        transfer_s += count * one.time.transfer_s
+        sync_s += count * one.time.sync_s
     return GemmCost(
         time_s=steps_time_s(steps),
         compute_s=steps.num_iterations * steps.compute_s,
-        launch_s=sum(count * one.time.launch_s for count, one in _counted_transfers(steps)),
-        transfer_s=sum(count * one.time.transfer_s for count, one in _counted_transfers(steps)),
-        sync_s=sum(count * one.time.sync_s for count, one in _counted_transfers(steps)),
+        launch_s=launch_s,
+        transfer_s=transfer_s,
+        sync_s=sync_s,
         buffer_bytes=steps.buffer_bytes,
     )
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jaxquard.cluster import Axis, Cluster, Collective, RingTime, ring_time
+from jaxquard.cluster import Axis, Cluster, Collective, RingTime
 from jaxquard.cluster.collective_time import (
+    checked_ring_time,
     num_launches,
     ring_bandwidth_bytes_per_s,
     ring_size,
@@ -49,7 +50,7 @@ def collective_transfer(
     """Returns the all-gather or reduce-scatter of one slice of a matrix; nothing on a ring of one chip."""
     ring = ring_size(moving.axis, mesh_shape)
     shard = product.shard_bytes(moving, mesh_shape) / num_slices
-    time = ring_time(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape, shard_bytes=shard)
+    time = checked_ring_time(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape, shard_bytes=shard)
     return _transfers(moving, moving.collective, steps=ring - 1, launches=1, size_bytes=(ring - 1) * shard, time=time)
 
 
@@ -67,7 +68,7 @@ def shift_transfer(
     With `bidirectional` a step sends one half of a shard each way.
     """
     shard = product.shard_bytes(moving, mesh_shape)
-    time = ring_time(
+    time = checked_ring_time(
         cluster,
         Collective.PERMUTE,
         axis=moving.axis,

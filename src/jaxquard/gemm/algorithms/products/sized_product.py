@@ -1,6 +1,6 @@
 """A product joined with its sizes: the parts of it that a chip holds, multiplies and sends."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -32,13 +32,21 @@ class MovingMatrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedProduct:
-    """A product C[M,N] = A[M,K] B[K,N] with its sizes; rows and columns of a mesh are those of the product."""
+    """A product C[M,N] = A[M,K] B[K,N] with its sizes; rows and columns of a mesh are those of the product.
+
+    Attributes:
+        moving: the two matrices that move, inputs first: each along the direction over which its sliced dim is sharded.
+    """
 
     product: Product
     m: int
     k: int
     n: int
     item_bytes: int = 2
+    moving: tuple[MovingMatrix, MovingMatrix] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "moving", self._find_moving())
 
     @property
     def dataflow(self) -> Dataflow:
@@ -58,9 +66,7 @@ class SizedProduct:
         """True where the products of slices are summed on the chip, not laid side by side."""
         return self.product.sliced_dim == "K"
 
-    @property
-    def moving(self) -> tuple[MovingMatrix, MovingMatrix]:
-        """The two matrices that move, inputs first: each along the direction over which its sliced dim is sharded."""
+    def _find_moving(self) -> tuple[MovingMatrix, MovingMatrix]:
         first, second = (
             MovingMatrix(
                 name=name,
