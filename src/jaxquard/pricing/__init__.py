@@ -11,7 +11,7 @@ from jaxquard._lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from jaxquard.pricing.cache import PriceCache as PriceCache
-    from jaxquard.pricing.communication.collectives import Collective as Collective
+    from jaxquard.pricing.communication.collectives import CollectiveInstruction as CollectiveInstruction
     from jaxquard.pricing.communication.collectives import collectives as collectives
     from jaxquard.pricing.measure.measured_pricer import MeasuredPricer as MeasuredPricer
     from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
@@ -30,7 +30,7 @@ else:
         __name__,
         {
             "cache": ["PriceCache"],
-            "communication.collectives": ["Collective", "collectives"],
+            "communication.collectives": ["CollectiveInstruction", "collectives"],
             "measure.measured_pricer": ["MeasuredPricer"],
             "measure.outcomes": ["TimeBreakdown"],
             "measure.steady_cpu": ["make_cpu_steady"],

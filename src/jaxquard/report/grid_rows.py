@@ -31,7 +31,7 @@ class GridCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class ColumnRange:
     """The columns of a drawing that stand side by side."""
 
     start: int
@@ -57,7 +57,7 @@ def column_of(time_s: float, columns_per_s: float) -> int:
     return int(time_s * columns_per_s + 0.5)
 
 
-def split_bands(rows: Sequence[Sequence[GridCell]], num_columns: int, room: int, *, color: bool) -> list[Band]:
+def split_bands(rows: Sequence[Sequence[GridCell]], num_columns: int, room: int, *, color: bool) -> list[ColumnRange]:
     """Splits a drawing into as few bands of at most `room` columns as it takes, about equally wide.
 
     A band ends, within a few columns, where the fewest labels and tasks suffer.
@@ -65,9 +65,9 @@ def split_bands(rows: Sequence[Sequence[GridCell]], num_columns: int, room: int,
     bands, start = [], 0
     while num_columns - start > room:
         end = _choose_end(rows, start, num_columns, room, color=color)
-        bands.append(Band(start=start, end=end))
+        bands.append(ColumnRange(start=start, end=end))
         start = end
-    return [*bands, Band(start=start, end=num_columns)]
+    return [*bands, ColumnRange(start=start, end=num_columns)]
 
 
 def _choose_end(rows: Sequence[Sequence[GridCell]], start: int, num_columns: int, room: int, *, color: bool) -> int:
@@ -88,7 +88,7 @@ def _harm(rows: Sequence[Sequence[GridCell]], column: int, *, color: bool) -> tu
 
 
 def parts_of(
-    cells: Sequence[GridCell], bands: Sequence[Band], *, color: bool, with_digits: bool = True
+    cells: Sequence[GridCell], bands: Sequence[ColumnRange], *, color: bool, with_digits: bool = True
 ) -> list[list[Part]]:
     """Returns for each band the parts of the cells that stand in it; the longest part of a cell has the label."""
     found: list[list[Part]] = [[] for _ in bands]
@@ -107,7 +107,7 @@ def parts_of(
 
 
 def count_labels(
-    rows: Sequence[Sequence[GridCell]], bands: Sequence[Band], *, color: bool, with_digits: bool = True
+    rows: Sequence[Sequence[GridCell]], bands: Sequence[ColumnRange], *, color: bool, with_digits: bool = True
 ) -> int:
     """Counts the tasks that are drawn with their microbatch."""
     bands_of_rows = (parts_of(row, bands, color=color, with_digits=with_digits) for row in rows)
@@ -115,7 +115,7 @@ def count_labels(
     return sum(part.has_label and part.cell.task is not None for part in parts)
 
 
-def draw_row(parts: Sequence[Part], stages: tuple[int, ...], band: Band, *, color: bool) -> Text:
+def draw_row(parts: Sequence[Part], stages: tuple[int, ...], band: ColumnRange, *, color: bool) -> Text:
     """Draws one actor's cells in a band, in order, with dots between them."""
     row, position, idle = Text(), band.start, "·" if color else "."
     for part in parts:
@@ -139,7 +139,7 @@ def _draw_part(part: Part, stages: tuple[int, ...], *, color: bool) -> Text:
     return Text(("" if is_continued else letter + digits).ljust(width, "-"))
 
 
-def draw_axis(time_s: float, columns_per_s: float, band: Band, *, unit_s: float = 1.0) -> str:
+def draw_axis(time_s: float, columns_per_s: float, band: ColumnRange, *, unit_s: float = 1.0) -> str:
     """Draws round times, each written from its own column on, as far as they fit into a band."""
     axis = ""
     for tick in tick_times(time_s / unit_s, width_per_s=columns_per_s * unit_s, spacing=8):
@@ -151,7 +151,7 @@ def draw_axis(time_s: float, columns_per_s: float, band: Band, *, unit_s: float 
 
 
 def draw_heading(
-    band: Band, time_s: float, columns_per_s: float, *, width: int, unit_s: float = 1.0, unit: str = ""
+    band: ColumnRange, time_s: float, columns_per_s: float, *, width: int, unit_s: float = 1.0, unit: str = ""
 ) -> Text:
     """Draws the line above a band: `time 0 to 26 of 99 (continued below)`."""
     is_last = band.end >= column_of(time_s, columns_per_s)
@@ -168,7 +168,7 @@ def _number(value: float) -> str:
 
 def explain_scale(
     rows: Sequence[Sequence[GridCell]],
-    bands: Sequence[Band],
+    bands: Sequence[ColumnRange],
     columns_per_s: float,
     *,
     color: bool,

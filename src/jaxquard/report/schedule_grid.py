@@ -12,7 +12,7 @@ from rich.text import Text
 from jaxquard.ir.task import Task
 from jaxquard.ir.timeline import Track
 from jaxquard.report.grid_rows import (
-    Band,
+    ColumnRange,
     GridCell,
     column_of,
     draw_axis,
@@ -43,7 +43,7 @@ class _Layout:
     columns_per_s: float
     cell_width: int
     rows: list[list[GridCell]]
-    bands: list[Band]
+    bands: list[ColumnRange]
 
 
 def schedule_grid(playback: Playback, *, width: int, color: bool = True) -> Text:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from jaxquard.ir.timeline import Timeline, Track
 from jaxquard.report.grid_rows import (
-    Band,
+    ColumnRange,
     GridCell,
     column_of,
     count_labels,
@@ -51,7 +51,7 @@ def timeline_grid(timeline: Timeline, *, width: int, color: bool = True) -> Text
     return Text("\n").join([*lines, legend])
 
 
-def _lay_out(timeline: Timeline, room: int, *, color: bool) -> tuple[float, list[list[GridCell]], list[Band]]:
+def _lay_out(timeline: Timeline, room: int, *, color: bool) -> tuple[float, list[list[GridCell]], list[ColumnRange]]:
     """Chooses the scale that shows most microbatches, in as few bands as do."""
     layouts = []
     for num_bands in range(1, _MOST_BANDS + 1):

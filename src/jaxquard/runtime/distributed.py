@@ -21,7 +21,7 @@ from jaxquard.pipeline.plan_step import PassRecord, PlannedStep, Request, plan_s
 from jaxquard.runtime.bind_arguments import ArgumentBinder
 from jaxquard.runtime.call_leaves import flat_specs, pair_results
 from jaxquard.runtime.engine import ActorMesh, Loaded, Running
-from jaxquard.runtime.initial_state import trace_step
+from jaxquard.runtime.initial_state import trace_on_mesh
 from jaxquard.runtime.remote_array import RemoteArray
 
 
@@ -176,7 +176,7 @@ class DistributedStep:
 
     def _trace(self, call: "_Call", leaves: list[Any], tree: Any, *, keep_text: bool) -> _Traced:
         types = [_abstract(leaf) for leaf in leaves]
-        step, shapes = trace_step(
+        step, shapes = trace_on_mesh(
             lambda *flat: self._fn_of(call)(jax.tree.unflatten(tree, flat)), types, mesh=self._mesh
         )
         request = self._request(call, jax.tree.unflatten(tree, types), shapes)

@@ -19,7 +19,7 @@ from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 
 
-def trace_step(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorMesh) -> tuple[Step, Any]:
+def trace_on_mesh(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorMesh) -> tuple[Step, Any]:
     """Traces a function of flat arrays, or of their types, under the axes of the actors' meshes.
 
     Returns:
@@ -60,7 +60,7 @@ class Initialisation:
     @classmethod
     def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: ActorMesh) -> "Initialisation":
         flat, tree = jax.tree.flatten(args)
-        step, shapes = trace_step(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), flat, mesh=mesh)
+        step, shapes = trace_on_mesh(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), flat, mesh=mesh)
         return cls(step=step, args=flat, tree=jax.tree.structure(shapes), mesh=mesh)
 
     def arrays(self) -> Any:

@@ -34,8 +34,8 @@ class PretendedSteps:
     def same_as(self, names):
         return [*names, self.names[-1]] if self.names[0] in names and self.names[-1] not in names else names
 
-    def time(self, names, effort, *, round_size, on_step):
-        if effort is COARSE:
+    def time(self, names, budget, *, round_size, on_step):
+        if budget is COARSE:
             return {name: Timing(time_s=self.time_s(name), minimum_s=self.time_s(name)) for name in names}
         self.fine = names
         return {

@@ -7,10 +7,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.evaluate.cfp.run.whole_steps import WholeSteps
 from jaxquard.pricing.compile.compilers import CompileHere
-from jaxquard.pricing.measure.run_rounds import Effort
+from jaxquard.pricing.measure.run_rounds import RunBudget
 from tests.pricing.programs import line_mesh, product
 
-EFFORT = Effort(num_warmups=1, num_runs=4, slow_factor=1e9, limit_s=60.0)
+BUDGET = RunBudget(num_warmups=1, num_runs=4, slow_factor=1e9, limit_s=60.0)
 PROGRAMS = {
     "small": product(8),
     "large": product(256),
@@ -43,7 +43,7 @@ def test_equal_programs_are_found(compiled):
 
 def test_equal_programs_have_one_time_and_others_an_error_of_theirs(compiled):
     steps, _ = compiled
-    found = steps.time(list(PROGRAMS), EFFORT, round_size=None, on_step=lambda *_: None)
+    found = steps.time(list(PROGRAMS), BUDGET, round_size=None, on_step=lambda *_: None)
     assert list(found) == list(PROGRAMS)
     assert found["small"] is found["small again"]
     for name in ("small", "large", "larger"):
@@ -56,12 +56,12 @@ def test_equal_programs_have_one_time_and_others_an_error_of_theirs(compiled):
 
 def test_what_does_not_compile_is_named(compiled):
     steps, _ = compiled
-    (failure,) = (timing.failure for timing in steps.time(["nonsense"], EFFORT, round_size=8, on_step=print).values())
+    (failure,) = (timing.failure for timing in steps.time(["nonsense"], BUDGET, round_size=8, on_step=print).values())
     assert failure.startswith("nonsense")
     assert steps["nonsense"].sent_bytes is None
 
 
 def test_two_have_no_neighbours_to_tell_an_error_by(compiled):
     steps, _ = compiled
-    found = steps.time(["small", "large"], EFFORT, round_size=None, on_step=lambda *_: None)
+    found = steps.time(["small", "large"], BUDGET, round_size=None, on_step=lambda *_: None)
     assert [timing.error for timing in found.values()] == [None, None]

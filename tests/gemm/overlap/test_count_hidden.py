@@ -7,7 +7,7 @@ from jaxquard.gemm import AlgorithmOptions
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.overlap.count_hidden import Overlap, count_hidden
 from jaxquard.gemm.overlap.hideable import HIDEABLE, Rings, num_hideable
-from jaxquard.gemm.overlap.transfers import list_transfers
+from jaxquard.gemm.overlap.transfers import scheduled_collectives
 from jaxquard.hlo import parse_module
 from tests.gemm.compiled_texts import PROGRAMS, read
 
@@ -48,7 +48,7 @@ def test_hidden_is_a_product_between_start_and_done():
 
 def test_a_synchronous_collective_is_not_hidden():
     text = program("%gather = f32[16,8] all-gather(%a), dimensions={0}", MULTIPLY)
-    (transfer,) = list_transfers(parse_module(text))
+    (transfer,) = scheduled_collectives(parse_module(text))
     assert (transfer.kind, transfer.is_hidden) == ("all-gather", False)
 
 
@@ -117,7 +117,7 @@ def test_compiled_programs(name, hidden):
 
 def test_pairs_of_a_compiled_program():
     """Two gathers wait, two run beside a half of the first product each."""
-    transfers = list_transfers(parse_module(read("meshslice-os-v5e")))
+    transfers = scheduled_collectives(parse_module(read("meshslice-os-v5e")))
     assert [(transfer.kind, transfer.is_hidden) for transfer in transfers] == [
         ("all-gather", False),
         ("all-gather", False),

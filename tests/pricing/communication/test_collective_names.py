@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.hlo import parse_module
-from jaxquard.pricing.communication.collectives import Kind, instruction_kinds
+from jaxquard.pricing.communication.collectives import InstructionKind, instruction_kinds
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import array, line_mesh, make
 
@@ -49,7 +49,7 @@ def names_of(text, kind):
 
 
 def test_the_opcode_decides_and_not_the_name():
-    found = names_of(TEXT, Kind.COLLECTIVE)
+    found = names_of(TEXT, InstructionKind.COLLECTIVE)
     assert {"all-reduce-start.1", "all-reduce-done.1", "async-start", "async-update", "async-done", "fusion.3"} <= found
     assert found.isdisjoint({"all-reduce_add_fusion", "x", "sum", "twice"})
 
@@ -60,5 +60,5 @@ def test_loops_are_containers_and_what_is_in_them_is_not():
 
     program = make(loop, array(32, 64), array(64, 64), ins=(P(), P(None, "x")), outs=(P(),))
     text = lower_program(program, mesh=line_mesh()).compile().as_text()
-    assert any(name.startswith("while") for name in names_of(text, Kind.CONTAINER))
-    assert any(name.startswith("all-reduce") for name in names_of(text, Kind.COLLECTIVE))
+    assert any(name.startswith("while") for name in names_of(text, InstructionKind.CONTAINER))
+    assert any(name.startswith("all-reduce") for name in names_of(text, InstructionKind.COLLECTIVE))

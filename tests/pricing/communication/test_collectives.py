@@ -4,7 +4,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.pricing import Collective, collectives, reshard_program
+from jaxquard.pricing import CollectiveInstruction, collectives, reshard_program
 from jaxquard.pricing.communication.collectives import read_collectives
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.communication.test_collective_names import TEXT
@@ -107,4 +107,7 @@ def test_a_permutation_sends_what_it_has(pairs, sent):
 
 
 def test_a_ring_of_one_sends_nothing():
-    assert Collective(name="c", opcode="all-reduce", operand_bytes=8, result_bytes=8, group_size=1).sent_bytes == 0
+    assert (
+        CollectiveInstruction(name="c", opcode="all-reduce", operand_bytes=8, result_bytes=8, group_size=1).sent_bytes
+        == 0
+    )

@@ -39,7 +39,7 @@ def test_where_nobody_says_there_is_no_limit(container, name):
 
 def test_what_the_process_keeps_it_can_use_again(monkeypatch):
     monkeypatch.setattr(memory, "_host_bytes", lambda: 3 * GIB)
-    monkeypatch.setattr(memory, "kept_bytes", lambda: 5 * GIB)
+    monkeypatch.setattr(memory, "retained_heap_bytes", lambda: 5 * GIB)
     assert memory.available_bytes(line_mesh()) == GIB
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from jaxquard.pricing.measure import reference_program as reference_module
 from jaxquard.pricing.measure.reference_program import ReferenceProgram
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort
-from jaxquard.pricing.measure.timed_program import Series, TimedProgram
+from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget
+from jaxquard.pricing.measure.timed_program import RunSeries, TimedProgram
 
-EFFORT = Effort(num_warmups=1, num_runs=3, slow_factor=2.5, limit_s=1e9)
+BUDGET = RunBudget(num_warmups=1, num_runs=3, slow_factor=2.5, limit_s=1e9)
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Program(TimedProgram):
 
     def __init__(self, machine, time_s):
         self._machine, self._time_s = machine, time_s
-        self.series = Series()
+        self.series = RunSeries()
         self.fails = False
 
     def run(self, label=""):
@@ -70,7 +70,7 @@ def run_all(reference, *programs, best=None, small=None):
         timed_programs,
         groups=dict.fromkeys(timed_programs),
         best=best or BestTimes(),
-        effort=EFFORT,
+        budget=BUDGET,
         watch=Direct(),
         on_error=on_error,
         small=range(len(programs)) if small is None else small,
@@ -79,7 +79,7 @@ def run_all(reference, *programs, best=None, small=None):
 
 
 def minimum_s(*programs):
-    return [program.minimum_s(EFFORT.num_warmups) for program in programs]
+    return [program.minimum_s(BUDGET.num_warmups) for program in programs]
 
 
 def test_a_round_in_a_slow_phase_is_run_again(phases):
@@ -109,7 +109,7 @@ def test_an_even_machine_repeats_nothing(phases):
     run_all(reference, machine.program(10))
     before = machine.num_runs
     run_all(reference, machine.program(30), machine.program(31))
-    assert machine.num_runs - before == 3 * (EFFORT.num_warmups + EFFORT.num_runs)
+    assert machine.num_runs - before == 3 * (BUDGET.num_warmups + BUDGET.num_runs)
 
 
 def test_what_looked_slow_in_a_slow_phase_is_not_stopped_for_it(phases):
@@ -147,7 +147,7 @@ def test_a_reference_that_fails_is_replaced(phases):
     assert minimum_s(late) == [12]
     before = machine.num_runs
     run_all(reference, machine.program(13))
-    assert machine.num_runs - before == 2 * (EFFORT.num_warmups + EFFORT.num_runs)
+    assert machine.num_runs - before == 2 * (BUDGET.num_warmups + BUDGET.num_runs)
 
 
 def test_only_a_small_program_stays(phases):

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, run_rounds
-from jaxquard.pricing.measure.timed_program import Series
+from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget, run_rounds
+from jaxquard.pricing.measure.timed_program import RunSeries
 
 
 class Runner:
@@ -14,7 +14,7 @@ class Runner:
 
     def __init__(self, *times_s):
         self._given = itertools.chain(times_s, itertools.repeat(times_s[-1]))
-        self.series = Series()
+        self.series = RunSeries()
 
     def run(self):
         return next(self._given)
@@ -35,12 +35,12 @@ class Direct:
 
 def run_all(*runners, on_error=None, **more):
     usual = {"num_warmups": 2, "num_runs": 4, "max_runs": 10, "slow_factor": math.inf, "limit_s": math.inf}
-    effort = Effort(**{**usual, **more})
+    budget = RunBudget(**{**usual, **more})
     run_rounds(
         dict(enumerate(runners)),
         groups=dict.fromkeys(range(len(runners))),
         best=BestTimes(),
-        effort=effort,
+        budget=budget,
         watch=Direct(),
         on_error=on_error or (lambda number, error: pytest.fail(str(error))),
     )

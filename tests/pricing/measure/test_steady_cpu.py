@@ -64,7 +64,7 @@ def test_xla_knows_the_flag():
 TAKE_MEMORY = """
 import resource, sys, threading
 import numpy as np
-from jaxquard.pricing.measure.steady_cpu import is_memory_kept, keep_memory, kept_bytes
+from jaxquard.pricing.measure.steady_cpu import is_memory_kept, keep_memory, retained_heap_bytes
 if sys.argv[1] == "keep":
     keep_memory()
 
@@ -73,7 +73,7 @@ def take():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range(10):
             np.ones(6 * 2**20)
-    print(is_memory_kept(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, kept_bytes() // 2**20)
+    print(is_memory_kept(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, retained_heap_bytes() // 2**20)
 
 thread = threading.Thread(target=take)
 thread.start()

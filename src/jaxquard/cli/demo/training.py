@@ -149,7 +149,7 @@ def choose_devices_on_ray(*, num_actors: int, per_actor: int | None, platform: s
     return Devices(platform=platform, per_actor=each, num_actors=num_actors, runtime="ray", address=address)
 
 
-def make_mesh(devices: Devices) -> jq.RemoteMesh:
+def make_remote_mesh(devices: Devices) -> jq.RemoteMesh:
     """Makes the actors; on Ray their processes are up when this returns."""
     shape = (devices.num_actors,), (devices.per_actor,), ("data",)
     if devices.runtime == "ray":
@@ -161,7 +161,7 @@ def train_on_actors(
     training: Training, devices: Devices, *, on_start: Callable[[], None], on_compile: Progress, on_step: Progress
 ) -> Outcome:
     """Trains on a mesh of actors; the batch is sharded over each actor's devices."""
-    with make_mesh(devices) as mesh:
+    with make_remote_mesh(devices) as mesh:
         on_start()
         state = mesh.init(training.init_state, _key())
         step = mesh.distributed(

@@ -52,7 +52,7 @@ def compare(
     from jaxquard.cli.shard.find_step import find_step
     from jaxquard.cli.shard.run_search import interruptible, move_bars, run_search
     from jaxquard.cli.shard.run_whole import print_runs, run_content, run_whole
-    from jaxquard.intraop.plan.sharding_plan import load_sharding, make_mesh
+    from jaxquard.intraop.plan.sharding_plan import load_sharding, make_device_mesh
 
     saved = None if plan is None else load_sharding(plan)
     if saved is not None:
@@ -60,7 +60,7 @@ def compare(
         sizes = _check_mesh(saved, sizes, num_devices=devices, path=plan)
     prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)
     step = find_step(model, batch_size=batch_size)
-    used = start_mesh(sizes, num_devices=devices) if saved is None else make_mesh(saved.axes)
+    used = start_mesh(sizes, num_devices=devices) if saved is None else make_device_mesh(saved.axes)
     chosen = saved or run_search(
         step, mesh=used, memory_limit_bytes=limit_bytes, every_combination=every_combination, cache=prices
     )

@@ -27,7 +27,7 @@ VERDICTS = (AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class MeasuredHeadline:
     """One number; None where the cells that it needs were not run."""
 
     paper: PaperHeadline
@@ -38,11 +38,11 @@ class Headline:
         return NOT_RUN if self.ours is None else _RULES[self.paper.unit](self.ours, self.paper.value)
 
 
-def headlines(results: Results) -> tuple[Headline, ...]:
+def headlines(results: Results) -> tuple[MeasuredHeadline, ...]:
     """All of the paper's, in the order of the file."""
     values = _values(results)
     paper = paper_headlines(read_paper("jaxquard.evaluate.cfp"))
-    return tuple(Headline(paper=headline, ours=values[headline.key]) for headline in paper)
+    return tuple(MeasuredHeadline(paper=headline, ours=values[headline.key]) for headline in paper)
 
 
 def in_unit(value: float | None, unit: str) -> str:

@@ -10,7 +10,7 @@ from jaxquard.evaluate.cfp.cells.grid import MODELS, QUICK_MODELS, full_cells, q
 from jaxquard.evaluate.cfp.cells.results_file import Results, read_results, results_text
 from jaxquard.evaluate.cfp.run.depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
 from jaxquard.evaluate.cfp.run.run_cell import OnPart, describe_machine, run_cell
-from jaxquard.intraop.plan.sharding_plan import make_mesh
+from jaxquard.intraop.plan.sharding_plan import make_device_mesh
 from jaxquard.pricing import PriceCache
 
 # How many cells are done, of how many, and the next one's name.
@@ -103,7 +103,7 @@ def run_depths(results: Results, specs: Sequence[CellSpec], *, on_part: OnPart =
 
 
 def _machine(spec: CellSpec) -> str:
-    return describe_machine(make_mesh(axes_of(spec)))
+    return describe_machine(make_device_mesh(axes_of(spec)))
 
 
 def keep_results(results: Results, path: Path | None) -> None:

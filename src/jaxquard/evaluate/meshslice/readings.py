@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Axis, Cluster
 from jaxquard.evaluate.meshslice.setup.constant_sets import FITTED, SIMULATION, constant_set
-from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
+from jaxquard.evaluate.meshslice.setup.models import MODELS, PaperModel
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 from jaxquard.gemm.algorithms.products.layer_products import sized_products
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
@@ -57,18 +57,20 @@ def readings(tuner: Tuner) -> tuple[Reading, ...]:
 def _losses(tuner: Tuner) -> list[Reading]:
     cluster, fitted = (constant_set(name, is_bidirectional=True).cluster for name in (SIMULATION, FITTED))
 
-    def by_rule(model: Model, num_chips: int) -> list[Sequence[SizedProduct]]:
+    def by_rule(model: PaperModel, num_chips: int) -> list[Sequence[SizedProduct]]:
         problem = model.problem(num_chips // 2)
         return list(plan_products(problem, tuner.tune(problem, cluster, num_chips).plan.layers))
 
-    def as_in_a_large_batch(model: Model, num_chips: int) -> list[Sequence[SizedProduct]]:
+    def as_in_a_large_batch(model: PaperModel, num_chips: int) -> list[Sequence[SizedProduct]]:
         problem = model.problem(num_chips // 2)
         return [
             sized_products(layer, num_rows=problem.num_rows, stationary=kept)
             for layer, kept in zip(problem.layers, _LARGE_BATCH, strict=True)
         ]
 
-    def loss(text: str, products: Callable[[Model, int], list[Sequence[SizedProduct]]], time: LayerTime) -> Reading:
+    def loss(
+        text: str, products: Callable[[PaperModel, int], list[Sequence[SizedProduct]]], time: LayerTime
+    ) -> Reading:
         percents = {}
         for model in MODELS:
             small_s, large_s = (_best_s(products(model, chips), chips, time) for chips in (SMALL, LARGE))

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxquard.gemm.overlap.transfers import Transfer, list_transfers
+from jaxquard.gemm.overlap.transfers import ScheduledCollective, scheduled_collectives
 from jaxquard.hlo import parse_module
 
 _SCOPE = re.compile(r"\btransfer\d+\b")
@@ -34,8 +34,8 @@ def count_hidden(text: str, *, algorithm: str) -> int:
     Of an algorithm by shifts, shifts count; of the others, whole collectives: what the compiler adds on its own, such
     as the permutes with which it aligns a scatter, does not.
     """
-    transfers = list_transfers(parse_module(text))
-    steps: dict[str, list[Transfer]] = defaultdict(list)
+    transfers = scheduled_collectives(parse_module(text))
+    steps: dict[str, list[ScheduledCollective]] = defaultdict(list)
     for transfer in transfers:
         scope = _SCOPE.search(transfer.source)
         if scope or (transfer.kind == "collective-permute") == (algorithm in _BY_SHIFTS):
@@ -43,5 +43,5 @@ def count_hidden(text: str, *, algorithm: str) -> int:
     return sum(map(_is_hidden, steps.values()))
 
 
-def _is_hidden(steps: Iterable[Transfer]) -> bool:
+def _is_hidden(steps: Iterable[ScheduledCollective]) -> bool:
     return all(step.is_hidden for step in steps)

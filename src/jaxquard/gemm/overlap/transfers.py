@@ -21,7 +21,7 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class ScheduledCollective:
     """One collective of the program's main computation.
 
     Attributes:
@@ -37,7 +37,7 @@ class Transfer:
     is_hidden: bool
 
 
-def list_transfers(module: Module) -> tuple[Transfer, ...]:
+def scheduled_collectives(module: Module) -> tuple[ScheduledCollective, ...]:
     """Returns the transfers of a scheduled module, in the order in which they start.
 
     Raises:
@@ -59,7 +59,7 @@ def list_transfers(module: Module) -> tuple[Transfer, ...]:
             collective = _collective(module, operation)
             assert collective is not None
             transfers.append(
-                Transfer(
+                ScheduledCollective(
                     name=operation.name,
                     kind=collective.opcode.removesuffix("-start"),
                     source=(collective.attribute("op_name") or "").strip('"'),

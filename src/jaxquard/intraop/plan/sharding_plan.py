@@ -136,7 +136,7 @@ class ShardingPlan(PlanRecord):
     def _mesh(self, mesh: Mesh | None) -> Mesh:
         mesh = mesh or self.mesh
         if mesh is None:
-            return make_mesh(self.axes)
+            return make_device_mesh(self.axes)
         if tuple(mesh.shape.items()) != tuple(self.axes.items()):
             raise ShardingError(
                 f"the plan is for a mesh of {dict(self.axes)}, but found {dict(mesh.shape)}. Use a mesh of that shape, "
@@ -177,7 +177,7 @@ def load_sharding(path: str | Path, *, mesh: Mesh | None = None) -> ShardingPlan
     return ShardingPlan(**{entry.name: getattr(record, entry.name) for entry in fields(record)}, mesh=mesh)
 
 
-def make_mesh(axes: Mapping[str, int]) -> Mesh:
+def make_device_mesh(axes: Mapping[str, int]) -> Mesh:
     """Returns a mesh of the first devices.
 
     Raises:

@@ -31,7 +31,7 @@ COLLECTIVES = frozenset(
 _CONTAINERS = frozenset({"while", "conditional", "call"})
 
 
-class Kind(enum.Enum):
+class InstructionKind(enum.Enum):
     """The kind of work that an instruction does."""
 
     COMPUTE = "compute"
@@ -44,7 +44,7 @@ def base_opcode(opcode: str) -> str:
     return opcode.removesuffix("-start").removesuffix("-done").removesuffix("-update")
 
 
-def instruction_kinds(module: Module) -> Mapping[str, Kind]:
+def instruction_kinds(module: Module) -> Mapping[str, InstructionKind]:
     """The kind of every instruction, by name."""
     return {
         operation.name: _kind(operation, computation, module)
@@ -53,13 +53,13 @@ def instruction_kinds(module: Module) -> Mapping[str, Kind]:
     }
 
 
-def _kind(operation: Operation, computation: Computation, module: Module) -> Kind:
+def _kind(operation: Operation, computation: Computation, module: Module) -> InstructionKind:
     if operation.opcode in _CONTAINERS:
-        return Kind.CONTAINER
+        return InstructionKind.CONTAINER
     first = _first_of_pair(operation, computation)
     if any(base_opcode(inner.opcode) in COLLECTIVES for inner in module.inside(first)):
-        return Kind.COLLECTIVE
-    return Kind.COMPUTE
+        return InstructionKind.COLLECTIVE
+    return InstructionKind.COMPUTE
 
 
 def _first_of_pair(operation: Operation, computation: Computation) -> Operation:
@@ -80,7 +80,7 @@ _SENT_OF_RESULT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class CollectiveInstruction:
     """One collective, as one device sees it.
 
     Attributes:
@@ -92,7 +92,7 @@ class Collective:
         is_in_loop: whether it stands in a `while`, where it may run many times, and counts once here.
 
     Example:
-        >>> gather = jq.pricing.Collective(
+        >>> gather = jq.pricing.CollectiveInstruction(
         ...     name="all-gather.1", opcode="all-gather", operand_bytes=1024, result_bytes=8192, group_size=8
         ... )
         >>> gather.sent_bytes
@@ -120,7 +120,7 @@ class Collective:
         return float(self.size_bytes if sent is None else self.result_bytes * sent(self.group_size))
 
 
-def collectives(executable: Any) -> tuple[Collective, ...]:
+def collectives(executable: Any) -> tuple[CollectiveInstruction, ...]:
     """The collectives of a compiled program, in the order of its text; an asynchronous pair is one.
 
     Args:
@@ -136,7 +136,7 @@ def collectives(executable: Any) -> tuple[Collective, ...]:
     return read_collectives(executable.as_text())
 
 
-def read_collectives(text: str) -> tuple[Collective, ...]:
+def read_collectives(text: str) -> tuple[CollectiveInstruction, ...]:
     """The collectives in the text of a compiled program."""
     module = parse_module(text)
     looped = set(_looped(module))
@@ -150,12 +150,14 @@ def read_collectives(text: str) -> tuple[Collective, ...]:
     )
 
 
-def _collective(operation: Operation, computation: Computation, num_devices: int, *, is_in_loop: bool) -> Collective:
+def _collective(
+    operation: Operation, computation: Computation, num_devices: int, *, is_in_loop: bool
+) -> CollectiveInstruction:
     is_start = operation.opcode.endswith("-start")
     # The first half of a pair gives its operands back too, and what it needs besides; the second only the result.
     ended = _done(operation, computation) if is_start else operation
     operand_bytes = sum(computation.operation(name).result_bytes for name in operation.operands)
-    return Collective(
+    return CollectiveInstruction(
         name=operation.name,
         opcode=operation.opcode.removesuffix("-start"),
         operand_bytes=operand_bytes,

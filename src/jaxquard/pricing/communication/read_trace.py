@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxquard.hlo import parse_module
-from jaxquard.pricing.communication.collectives import Kind, instruction_kinds
+from jaxquard.pricing.communication.collectives import InstructionKind, instruction_kinds
 from jaxquard.pricing.communication.exposed_time import Interval
 from jaxquard.pricing.communication.instruction_users import instruction_users
 
@@ -32,7 +32,7 @@ HOST = "host"
 class Instructions:
     """The instructions of a compiled program, as reading a trace needs them: their kinds and their users."""
 
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, InstructionKind]
     users: Mapping[str, frozenset[str]]
 
     @staticmethod
@@ -43,7 +43,7 @@ class Instructions:
 
     @property
     def communicate(self) -> bool:
-        return Kind.COLLECTIVE in self.kinds.values()
+        return InstructionKind.COLLECTIVE in self.kinds.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +105,9 @@ def _sort(events: Iterable[_Event], instructions: Instructions, ends_ns: Mapping
     devices: dict[str, DeviceTrace] = defaultdict(DeviceTrace)
     for event in events:
         kind = _kind(event, instructions.kinds)
-        if kind is not Kind.CONTAINER:
+        if kind is not InstructionKind.CONTAINER:
             trace = devices[event.device]
-            place = trace.communication if kind is Kind.COLLECTIVE else trace.compute
+            place = trace.communication if kind is InstructionKind.COLLECTIVE else trace.compute
             place.append((event.start_ns, _end_ns(event, instructions, starts_ns, ends_ns)))
     return dict(devices)
 
@@ -129,11 +129,11 @@ def _end_ns(
     return end_ns
 
 
-def _kind(event: _Event, kinds: Mapping[str, Kind]) -> Kind:
+def _kind(event: _Event, kinds: Mapping[str, InstructionKind]) -> InstructionKind:
     if event.is_kernel and "nccl" in event.name.lower():
-        return Kind.COLLECTIVE
-    kind = kinds.get(event.name, Kind.COMPUTE)
-    return Kind.COMPUTE if event.is_kernel and kind is Kind.CONTAINER else kind
+        return InstructionKind.COLLECTIVE
+    kind = kinds.get(event.name, InstructionKind.COMPUTE)
+    return InstructionKind.COMPUTE if event.is_kernel and kind is InstructionKind.CONTAINER else kind
 
 
 def _read(data: Any, labels: Any) -> tuple[dict[str, Interval], list[_Event], dict[Any, float]]:

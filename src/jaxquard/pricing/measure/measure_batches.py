@@ -18,7 +18,7 @@ from jaxquard.pricing.measure.outcomes import Ledger, Meter, failure_of, over_li
 from jaxquard.pricing.measure.paired_times import paired_program_times
 from jaxquard.pricing.measure.profile_runs import communication_shares
 from jaxquard.pricing.measure.reference_program import ReferenceProgram
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, spread_of
+from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget, spread_of
 from jaxquard.pricing.measure.timed_program import TimedProgram
 from jaxquard.pricing.measure.watched_run import WatchedRun
 from jaxquard.pricing.price import FailureReason, Price, Provenance
@@ -74,7 +74,7 @@ class Measurement:
     """
 
     mesh: Mesh
-    effort: Effort
+    budget: RunBudget
     cache: PriceCache | None
     compilers: Compilers
     environment: str
@@ -198,7 +198,7 @@ class Measurement:
             timed_programs,
             groups={position: item.job.group for position, item in enumerate(together)},
             best=self.best,
-            effort=self.effort,
+            budget=self.budget,
             watch=self.watch,
             on_error=reject,
             on_round=self._tell_round,
@@ -233,18 +233,18 @@ class Measurement:
         if self.num_profiled_runs == 0:
             return {}
         return communication_shares(
-            timed_programs, num_runs=self.num_profiled_runs, limit_s=self.effort.limit_s, watch=self.watch
+            timed_programs, num_runs=self.num_profiled_runs, limit_s=self.budget.limit_s, watch=self.watch
         )
 
     def _times(self, timed_programs: Mapping[int, TimedProgram]) -> dict[int, float]:
         """The seconds of each."""
-        num_warmups = self.effort.num_warmups
+        num_warmups = self.budget.num_warmups
         if self.are_compared:
             return paired_program_times(timed_programs, num_warmups=num_warmups)
         return {position: timed.minimum_s(num_warmups) for position, timed in timed_programs.items()}
 
     def _price(self, ready: _Ready, timed: TimedProgram, *, time_s: float, share: float | None) -> Price:
-        counted = timed.times_s[self.effort.num_warmups :]
+        counted = timed.times_s[self.budget.num_warmups :]
         device = self.mesh.devices.flat[0]
         return Price(
             time_s=time_s,

@@ -18,7 +18,7 @@ from jaxquard.pricing.measure.environment import environment_key
 from jaxquard.pricing.measure.measure_batches import Measurement, PricingJob
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown
 from jaxquard.pricing.measure.reference_program import ReferenceProgram
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort
+from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget
 from jaxquard.pricing.measure.watched_run import WatchedRun
 from jaxquard.pricing.price import Failure, OnProgress, Price
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
@@ -96,7 +96,7 @@ class MeasuredPricer:
         assert num_profiled_runs >= 0
         self._num_profiled_runs = num_profiled_runs
         self._mesh = mesh = automatic_mesh(mesh)
-        self._effort = Effort(
+        self._budget = RunBudget(
             num_warmups=num_warmups, num_runs=num_runs, max_runs=max_runs, slow_factor=slow_factor, limit_s=limit_s
         )
         self._cache = PriceCache() if cache == "default" else cache
@@ -161,7 +161,7 @@ class MeasuredPricer:
         return self._measure(
             programs,
             groups,
-            effort=self._effort,
+            budget=self._budget,
             round_size=self._round_size,
             cache=self._cache,
             candidates=None,
@@ -180,20 +180,20 @@ class MeasuredPricer:
         Times of different days do not show which is best: all prices come from disk, from a call with the same
         programs, or all are measured now.
         """
-        num_runs = 3 * self._effort.num_runs
-        max_runs = 0 if self._effort.max_runs <= self._effort.num_runs else _FINE_RUNS * num_runs
-        effort = replace(
-            self._effort, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, fair_s=_FAIR_S, close=_CLOSE
+        num_runs = 3 * self._budget.num_runs
+        max_runs = 0 if self._budget.max_runs <= self._budget.num_runs else _FINE_RUNS * num_runs
+        budget = replace(
+            self._budget, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, fair_s=_FAIR_S, close=_CLOSE
         )
         keys = self._keys(programs)
         candidates = combine_keys(*sorted(key for key, _ in keys))
         cache = self._cache
-        if cache is not None and not self._knows_all(keys, cache, self._environment(effort, candidates)):
+        if cache is not None and not self._knows_all(keys, cache, self._environment(budget, candidates)):
             cache = _OnlyKeeps(cache.folder)
         return self._measure(
             programs,
             groups,
-            effort=effort,
+            budget=budget,
             round_size=len(programs),
             cache=cache,
             candidates=candidates,
@@ -227,7 +227,7 @@ class MeasuredPricer:
         programs: Sequence[ShardedProgram],
         groups: Sequence[Hashable] | None,
         *,
-        effort: Effort,
+        budget: RunBudget,
         round_size: int,
         cache: PriceCache | None,
         candidates: str | None,
@@ -236,13 +236,13 @@ class MeasuredPricer:
         """Measures what has no price yet; `candidates` is a key of all programs, if they are to be compared."""
         ledger = Ledger([program.name for program in programs], on_progress)
         best, watch = BestTimes(), WatchedRun()
-        environment = self._environment(effort, candidates)
+        environment = self._environment(budget, candidates)
         jobs = _find_missing(programs, groups or [None] * len(programs), cache, environment, ledger, best)
         self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS
         here = CompileHere(on_compiled=self._meter.add_compile_work)
         measurement = Measurement(
             mesh=self._mesh,
-            effort=effort,
+            budget=budget,
             cache=cache,
             compilers=self._compilers if self._has_compilers else here,
             environment=environment,
@@ -265,15 +265,15 @@ class MeasuredPricer:
             watch.end(wait_s=1.0)
         return ledger.results()
 
-    def _environment(self, effort: Effort, candidates: str | None) -> str:
+    def _environment(self, budget: RunBudget, candidates: str | None) -> str:
         """Returns the key of everything beside the program that decides a price."""
-        measured: dict[str, Any] = {"num_warmups": effort.num_warmups, "num_runs": effort.num_runs}
+        measured: dict[str, Any] = {"num_warmups": budget.num_warmups, "num_runs": budget.num_runs}
         if candidates is not None:
             # Each compared with each; before, all with the median of their round.
             measured["each with each"] = candidates
         # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
-        if effort.max_runs != DEFAULT_MAX_RUNS:
-            measured["max_runs"] = effort.max_runs
+        if budget.max_runs != DEFAULT_MAX_RUNS:
+            measured["max_runs"] = budget.max_runs
         if self._num_profiled_runs:
             measured["num_profiled_runs"] = self._num_profiled_runs
         return environment_key(self._mesh, **measured)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from jaxquard.pricing.measure.steady_cpu import kept_bytes
+from jaxquard.pricing.measure.steady_cpu import retained_heap_bytes
 
 
 def peak_bytes(compiled: Any) -> int:
@@ -25,7 +25,7 @@ def available_bytes(mesh: Mesh) -> int | None:
     if devices[0].platform == "cpu":
         host = _host_bytes()
         # What the process keeps for itself it can use again.
-        return None if host is None else (host + kept_bytes()) // len(devices)
+        return None if host is None else (host + retained_heap_bytes()) // len(devices)
     stats = [device.memory_stats() or {} for device in devices]
     limits = [stat["bytes_limit"] - stat.get("bytes_in_use", 0) for stat in stats if "bytes_limit" in stat]
     return min(limits, default=None)

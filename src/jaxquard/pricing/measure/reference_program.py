@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 
 from jaxquard.errors import PricingError
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, run_rounds
+from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget, run_rounds
 from jaxquard.pricing.measure.timed_program import TimedProgram
 from jaxquard.pricing.measure.watched_run import StalledError, WatchedRun
 
@@ -47,7 +47,7 @@ class ReferenceProgram:
         *,
         groups: Mapping[int, Hashable],
         best: BestTimes,
-        effort: Effort,
+        budget: RunBudget,
         watch: WatchedRun,
         on_error: Callable[[int, Exception], None],
         small: Collection[int],
@@ -66,7 +66,7 @@ class ReferenceProgram:
         def race_once() -> tuple[float, float]:
             """The pace, and the seconds that it took."""
             start_s = time.perf_counter()
-            pace = self._race_once(timed_programs, groups, best, effort, watch, on_error, on_round)
+            pace = self._race_once(timed_programs, groups, best, budget, watch, on_error, on_round)
             return pace, time.perf_counter() - start_s
 
         pace, took_s = race_once()
@@ -84,7 +84,7 @@ class ReferenceProgram:
             for number, timed in timed_programs.items():
                 timed.series = series[number]
         if self._program is None:
-            self._choose({number: timed_programs[number] for number in small if number in timed_programs}, effort)
+            self._choose({number: timed_programs[number] for number in small if number in timed_programs}, budget)
 
     def _has_time(self, needed_s: float) -> bool:
         return self._repeated_s + needed_s <= _FREE_S + _REPEATED_SHARE * self._raced_s
@@ -94,7 +94,7 @@ class ReferenceProgram:
         timed_programs: Mapping[int, TimedProgram],
         groups: Mapping[int, Hashable],
         best: BestTimes,
-        effort: Effort,
+        budget: RunBudget,
         watch: WatchedRun,
         on_error: Callable[[int, Exception], None],
         on_round: Callable[[int, int], None],
@@ -109,7 +109,7 @@ class ReferenceProgram:
         def note_error(number: int, error: Exception) -> None:
             if number == _PLACE:
                 if isinstance(error, StalledError):
-                    self._wait_for_devices(effort, watch)
+                    self._wait_for_devices(budget, watch)
                 self.stop()
             else:
                 on_error(number, error)
@@ -118,35 +118,35 @@ class ReferenceProgram:
             racing,
             groups={**groups, _PLACE: self},
             best=best,
-            effort=effort,
+            budget=budget,
             watch=watch,
             on_error=note_error,
             on_round=on_round,
         )
         if self._program is None:
             return 1.0
-        time_s = self._program.minimum_s(effort.num_warmups)
+        time_s = self._program.minimum_s(budget.num_warmups)
         pace = time_s / self._minimum_s
         self._minimum_s = min(time_s, self._minimum_s)
         return pace
 
-    def _wait_for_devices(self, effort: Effort, watch: WatchedRun) -> None:
+    def _wait_for_devices(self, budget: RunBudget, watch: WatchedRun) -> None:
         """Tries our program again: one that was left behind as too slow may still have been running."""
         assert self._program is not None
         for _ in range(_MOST_WAITS):
             with contextlib.suppress(StalledError):
-                watch.run(self._program.run, limit_s=effort.limit_s)
+                watch.run(self._program.run, limit_s=budget.limit_s)
                 return
         raise PricingError(
             f"the devices do not answer any more: a program that has run before did not end in {_MOST_WAITS + 1} times "
-            f"{effort.limit_s:g} s. What was last rejected as too slow may still be running. Prices so far are kept, "
+            f"{budget.limit_s:g} s. What was last rejected as too slow may still be running. Prices so far are kept, "
             "if there is a cache; start again, with a larger limit_s of the pricer if that one only takes long."
         )
 
-    def _choose(self, timed_programs: Mapping[int, TimedProgram], effort: Effort) -> None:
+    def _choose(self, timed_programs: Mapping[int, TimedProgram], budget: RunBudget) -> None:
         """Takes one of middling time."""
         fair = [timed for timed in timed_programs.values() if not timed.was_stopped_early]
         if fair:
-            ordered = sorted(fair, key=lambda timed: timed.minimum_s(effort.num_warmups))
+            ordered = sorted(fair, key=lambda timed: timed.minimum_s(budget.num_warmups))
             self._program = ordered[len(ordered) // 2]
-            self._minimum_s = self._program.minimum_s(effort.num_warmups)
+            self._minimum_s = self._program.minimum_s(budget.num_warmups)

@@ -31,8 +31,8 @@ _RUNS_BETWEEN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """The effort of a measurement: how many runs, and for how long.
+class RunBudget:
+    """The budget of a measurement: how many runs, and for how long.
 
     Attributes:
         num_warmups: runs before those that count.
@@ -75,7 +75,7 @@ def run_rounds(
     *,
     groups: Mapping[int, Hashable],
     best: BestTimes,
-    effort: Effort,
+    budget: RunBudget,
     watch: WatchedRun,
     on_error: Callable[[int, Exception], None],
     on_round: Callable[[int, int], None] = lambda done, most: None,
@@ -90,24 +90,24 @@ def run_rounds(
 
     def run_one(number: int, timed: TimedProgram) -> None:
         try:
-            timed.times_s.append(watch.run(timed.run, limit_s=effort.limit_s))
+            timed.times_s.append(watch.run(timed.run, limit_s=budget.limit_s))
         except Exception as error:  # One candidate's trouble; the others go on.
             on_error(number, error)
             del racing[number]
             return
         if len(timed.times_s) > 1:
             best.note(groups[number], timed.warm_s)
-        if _is_hopeless(timed, best[groups[number]], effort):
+        if _is_hopeless(timed, best[groups[number]], budget):
             timed.series.was_stopped_early = True
             del racing[number]
 
-    planned = effort.num_warmups + effort.num_runs
-    most = effort.num_warmups + max(effort.num_runs, effort.max_runs)
+    planned = budget.num_warmups + budget.num_runs
+    most = budget.num_warmups + max(budget.num_runs, budget.max_runs)
     for round_ in range(most):
-        if effort.close is not None and round_ >= planned and (round_ - planned) % _RUNS_BETWEEN == 0:
-            for number in _far_behind(racing, groups, effort):
+        if budget.close is not None and round_ >= planned and (round_ - planned) % _RUNS_BETWEEN == 0:
+            for number in _far_behind(racing, groups, budget):
                 del racing[number]
-        if round_ >= planned and _is_enough(racing, groups, effort):
+        if round_ >= planned and _is_enough(racing, groups, budget):
             return
         on_round(round_ + 1, most)
         order = list(racing.items())
@@ -117,28 +117,28 @@ def run_rounds(
             run_one(number, timed)
 
 
-def _is_enough(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], effort: Effort) -> bool:
+def _is_enough(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], budget: RunBudget) -> bool:
     """Returns whether the times of each can be trusted, or more runs would take too long."""
-    planned = effort.num_warmups + effort.num_runs
+    planned = budget.num_warmups + budget.num_runs
     times_s = [timed.times_s for timed in racing.values()]
     spent_s = sum(sum(runs[planned:]) for runs in times_s)
     # Ten runs of a long program are no better than ten of a short one: as much again as was planned is never too long.
-    allowed_s = max(effort.extra_s * len(racing), sum(sum(runs[:planned]) for runs in times_s))
+    allowed_s = max(budget.extra_s * len(racing), sum(sum(runs[:planned]) for runs in times_s))
     if spent_s > allowed_s:
         return True
-    if effort.close is not None:
+    if budget.close is not None:
         return len({groups[number] for number in racing}) == len(racing)
-    return all(_is_confirmed(runs[effort.num_warmups :]) for runs in times_s)
+    return all(_is_confirmed(runs[budget.num_warmups :]) for runs in times_s)
 
 
-def _far_behind(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], effort: Effort) -> list[int]:
+def _far_behind(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], budget: RunBudget) -> list[int]:
     """Returns the programs that are not close to the best of their group."""
-    assert effort.close is not None
+    assert budget.close is not None
     found = []
     for group in {groups[number] for number in racing}:
         numbers = [number for number in racing if groups[number] == group]
-        times_s = paired_times([racing[number].times_s[effort.num_warmups :] for number in numbers])
-        bound_s = (1 + effort.close) * min(times_s)
+        times_s = paired_times([racing[number].times_s[budget.num_warmups :] for number in numbers])
+        bound_s = (1 + budget.close) * min(times_s)
         found += [number for number, time_s in zip(numbers, times_s, strict=True) if time_s > bound_s]
     return found
 
@@ -148,12 +148,12 @@ def _is_confirmed(times_s: Sequence[float]) -> bool:
     return len(nearest) == _NUM_ALIKE and nearest[-1] <= nearest[0] * (1 + _ALIKE)
 
 
-def _is_hopeless(timed: TimedProgram, best_s: float, effort: Effort) -> bool:
-    num_left = effort.num_warmups + effort.num_runs - len(timed.times_s)
+def _is_hopeless(timed: TimedProgram, best_s: float, budget: RunBudget) -> bool:
+    num_left = budget.num_warmups + budget.num_runs - len(timed.times_s)
     spent_s = sum(timed.times_s)
-    is_tried = len(timed.times_s) >= _FEWEST_RUNS and spent_s >= effort.fair_s
-    is_slow = is_tried and timed.warm_s > effort.slow_factor * best_s
-    return num_left > 0 and (is_slow or spent_s > effort.limit_s)
+    is_tried = len(timed.times_s) >= _FEWEST_RUNS and spent_s >= budget.fair_s
+    is_slow = is_tried and timed.warm_s > budget.slow_factor * best_s
+    return num_left > 0 and (is_slow or spent_s > budget.limit_s)
 
 
 def spread_of(times_s: Sequence[float]) -> float | None:

@@ -67,7 +67,7 @@ def is_memory_kept() -> bool:
     return _is_memory_kept
 
 
-def kept_bytes() -> int:
+def retained_heap_bytes() -> int:
     """Returns the bytes that the process keeps and does not use; 0 if it keeps none, or if they cannot be read."""
     if not _is_memory_kept:
         return 0

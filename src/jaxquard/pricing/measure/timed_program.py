@@ -13,7 +13,7 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 @dataclass(slots=True)
-class Series:
+class RunSeries:
     """Runs in a row, the first one first, and whether they were ended before their time."""
 
     times_s: list[float] = field(default_factory=list)
@@ -40,7 +40,7 @@ class TimedProgram:
             for position, type_ in enumerate(self._types)
         ]
         self._successors = self._find_successors(closed.out_avals)
-        self.series = Series()
+        self.series = RunSeries()
 
     def run(self, label: str = "jaxquard run") -> float:
         """The seconds of one run, which has the label in a trace."""
@@ -60,7 +60,7 @@ class TimedProgram:
 
     def start_series(self) -> None:
         """From here on, other runs count."""
-        self.series = Series()
+        self.series = RunSeries()
 
     @property
     def times_s(self) -> list[float]:

@@ -12,7 +12,7 @@ from jaxquard.report.bar_chart import Bar, Series, bar_chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class CommunicationRow:
     """Bytes that each device sends in a compiled step, and the communication that computation does not hide."""
 
     model: str
@@ -26,7 +26,7 @@ class Sent:
         return self.sent_bytes / self.communication_s if self.communication_s > 0 else None
 
 
-def figure_8(cells: Sequence[Cell]) -> tuple[Sent, ...]:
+def figure_8(cells: Sequence[Cell]) -> tuple[CommunicationRow, ...]:
     """Returns the bytes and times of plans, for one cell of each model."""
     found = []
     for model in models_of(cells):
@@ -34,12 +34,14 @@ def figure_8(cells: Sequence[Cell]) -> tuple[Sent, ...]:
         for plan in PLANS if cell is not None else ():
             run = None if cell is None else compared_run(cell, plan)
             if run is not None and run.compiled_bytes is not None and run.communication_s is not None:
-                sent = Sent(model=model, plan=plan, sent_bytes=run.compiled_bytes, communication_s=run.communication_s)
+                sent = CommunicationRow(
+                    model=model, plan=plan, sent_bytes=run.compiled_bytes, communication_s=run.communication_s
+                )
                 found.append(sent)
     return tuple(found)
 
 
-def draw_figure_8(sent: Sequence[Sent]) -> list[str]:
+def draw_figure_8(sent: Sequence[CommunicationRow]) -> list[str]:
     """Bytes, time and bandwidth."""
     return [
         _draw("Communication that is not hidden", sent, "ms", lambda one: one.communication_s * 1e3),
@@ -48,11 +50,13 @@ def draw_figure_8(sent: Sequence[Sent]) -> list[str]:
     ]
 
 
-def _gigabytes_per_s(one: Sent) -> float | None:
+def _gigabytes_per_s(one: CommunicationRow) -> float | None:
     return None if one.bandwidth_bytes_per_s is None else one.bandwidth_bytes_per_s / 1e9
 
 
-def _draw(title: str, sent: Sequence[Sent], unit: str, value_of: Callable[[Sent], float | None]) -> str:
+def _draw(
+    title: str, sent: Sequence[CommunicationRow], unit: str, value_of: Callable[[CommunicationRow], float | None]
+) -> str:
     models = list(dict.fromkeys(one.model for one in sent))
     known = {(one.model, one.plan): value_of(one) for one in sent}
     series = []

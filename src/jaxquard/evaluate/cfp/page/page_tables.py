@@ -7,12 +7,12 @@ from jaxquard.evaluate.cfp.cells.labels import cell_label, model_label, size_lab
 from jaxquard.evaluate.cfp.cells.targets import Target
 from jaxquard.evaluate.cfp.figures.figure_9 import ByVolume
 from jaxquard.evaluate.cfp.figures.figure_10 import Predicted
-from jaxquard.evaluate.cfp.headlines import Headline, in_unit
+from jaxquard.evaluate.cfp.headlines import MeasuredHeadline, in_unit
 from jaxquard.evaluate.common.numbers import digits
 from jaxquard.report.html_page import Badge, html_table
 
 
-def headline_table(headlines: Sequence[Headline]) -> str:
+def headline_table(headlines: Sequence[MeasuredHeadline]) -> str:
     """Paper, ours, verdict and why."""
     rows = [
         [

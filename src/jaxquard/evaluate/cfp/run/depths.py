@@ -12,7 +12,7 @@ from jaxquard.evaluate.cfp.cells.cell_step import axes_of, make_step
 from jaxquard.evaluate.cfp.run.run_cell import describe_machine
 from jaxquard.intraop.plan.finalists import choose_finalists
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
-from jaxquard.intraop.plan.sharding_plan import make_mesh
+from jaxquard.intraop.plan.sharding_plan import make_device_mesh
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.shardings.programs import StepPrograms
@@ -51,7 +51,7 @@ def measure_depth(spec: CellSpec) -> Depth:
         traced_s=laps_s[1] - laps_s[0],
         analysed_s=min(laps_s[2] - laps_s[1], laps_s[3] - laps_s[2]),
         composed_s=time.perf_counter() - start_s,
-        machine=describe_machine(make_mesh(axes_of(spec))),
+        machine=describe_machine(make_device_mesh(axes_of(spec))),
     )
 
 

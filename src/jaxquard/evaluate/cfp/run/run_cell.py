@@ -20,7 +20,7 @@ from jaxquard.intraop.blocks.contraction import Contraction
 from jaxquard.intraop.plan.predict import predict_all
 from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
-from jaxquard.intraop.plan.sharding_plan import make_mesh
+from jaxquard.intraop.plan.sharding_plan import make_device_mesh
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
 from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
@@ -97,7 +97,7 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
         on_part: called with how far each part of the work is.
     """
     axes = axes_of(spec)
-    mesh = make_mesh(axes)
+    mesh = make_device_mesh(axes)
     clock = _Clock()
     on_part("analysing", 0, 1, "")
     step, args = make_step(spec)

@@ -14,7 +14,7 @@ from jaxquard.pricing.measure.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import failure_of
 from jaxquard.pricing.measure.paired_times import paired_errors, paired_program_times
 from jaxquard.pricing.measure.profile_runs import communication_shares
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, run_rounds, spread_of
+from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget, run_rounds, spread_of
 from jaxquard.pricing.measure.timed_program import TimedProgram
 from jaxquard.pricing.measure.watched_run import WatchedRun
 from jaxquard.pricing.price import FailureReason
@@ -22,10 +22,10 @@ from jaxquard.pricing.program.fingerprint import Fingerprints
 from jaxquard.pricing.program.lower_program import lower_program
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
-COARSE = Effort(num_warmups=1, num_runs=3, slow_factor=5.0, limit_s=60.0)
+COARSE = RunBudget(num_warmups=1, num_runs=3, slow_factor=5.0, limit_s=60.0)
 # Plans that are close differ by less than a busy machine's runs: more of them, until the minimum is confirmed.
-FINE = Effort(num_warmups=3, num_runs=30, max_runs=90, extra_s=3.0, slow_factor=50.0, limit_s=60.0)
-_WARM = Effort(num_warmups=1, num_runs=1, slow_factor=50.0, limit_s=60.0)
+FINE = RunBudget(num_warmups=3, num_runs=30, max_runs=90, extra_s=3.0, slow_factor=50.0, limit_s=60.0)
+_WARM = RunBudget(num_warmups=1, num_runs=1, slow_factor=50.0, limit_s=60.0)
 # One run's share of communication wanders by half; the median of these counts.
 _NUM_PROFILED = 5
 COARSE_ROUND = 8
@@ -98,7 +98,7 @@ class WholeSteps:
         return [*names, *(name for name, key in self._keys.items() if key in keys and name not in names)]
 
     def time(
-        self, names: Sequence[str], effort: Effort, *, round_size: int | None, on_step: OnStep
+        self, names: Sequence[str], budget: RunBudget, *, round_size: int | None, on_step: OnStep
     ) -> dict[str, Timing]:
         """Runs steps in turns, in rounds of so many (None: all in one, as far as they fit in memory)."""
         wanted = {self._keys[name]: self[name] for name in names}
@@ -107,7 +107,7 @@ class WholeSteps:
         best = BestTimes()
         on_step(0, len(running), "")
         for together in self._rounds(running, round_size or len(running)):
-            found |= self._run(together, effort, best)
+            found |= self._run(together, budget, best)
             on_step(sum(key in found for key in running), len(running), next(iter(together.values())).program.name)
         return {name: found[self._keys[name]] for name in names}
 
@@ -124,7 +124,7 @@ class WholeSteps:
                     timed_programs,
                     groups=dict.fromkeys(timed_programs),
                     best=BestTimes(),
-                    effort=_WARM,
+                    budget=_WARM,
                     watch=watch,
                     on_error=reject,
                 )
@@ -154,13 +154,13 @@ class WholeSteps:
         if together:
             yield together
 
-    def _run(self, together: Mapping[str, WholeStep], effort: Effort, best: BestTimes) -> dict[str, Timing]:
+    def _run(self, together: Mapping[str, WholeStep], budget: RunBudget, best: BestTimes) -> dict[str, Timing]:
         found: dict[str, Timing] = {}
         with self._timed_programs(together, found) as (timed_programs, watch, reject):
             groups = dict.fromkeys(timed_programs)
-            run_rounds(timed_programs, groups=groups, best=best, effort=effort, watch=watch, on_error=reject)
+            run_rounds(timed_programs, groups=groups, best=best, budget=budget, watch=watch, on_error=reject)
             keys = list(together)
-            num_warmups = effort.num_warmups
+            num_warmups = budget.num_warmups
             counted = {place: one.times_s[num_warmups:] for place, one in timed_programs.items()}
             errors = dict(zip(counted, paired_errors(list(counted.values())), strict=True))
             for place, time_s in paired_program_times(timed_programs, num_warmups=num_warmups).items():

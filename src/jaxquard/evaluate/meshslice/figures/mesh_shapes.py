@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.evaluate.meshslice.setup.models import GPT3, MODELS, Model
+from jaxquard.evaluate.meshslice.setup.models import GPT3, MODELS, PaperModel
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 from jaxquard.gemm.cost.play import play_plan
 
@@ -21,7 +21,7 @@ class MeshPoint:
     simulated: float
 
 
-def mesh_shapes(tuner: Tuner, cluster: Cluster, *, models: Sequence[Model] = MODELS) -> tuple[MeshPoint, ...]:
+def mesh_shapes(tuner: Tuner, cluster: Cluster, *, models: Sequence[PaperModel] = MODELS) -> tuple[MeshPoint, ...]:
     """All meshes, the tallest first."""
     points = []
     for model in models:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from jaxquard.cluster import Cluster
-from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
+from jaxquard.evaluate.meshslice.setup.models import MODELS, PaperModel
 from jaxquard.gemm.algorithms.products.layer_products import sized_products
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import mesh_shapes
@@ -53,7 +53,7 @@ def product_shapes(cluster: Cluster, *, algorithms: Sequence[str] = ALGORITHMS_2
     return tuple(points)
 
 
-def distinct_products(model: Model) -> tuple[tuple[str, SizedProduct], ...]:
+def distinct_products(model: PaperModel) -> tuple[tuple[str, SizedProduct], ...]:
     """The eight products with a name; of equal ones the first."""
     problem = model.problem(NUM_CHIPS // 2)
     found: dict[tuple[int, int, int], tuple[str, SizedProduct]] = {}
@@ -90,7 +90,7 @@ def _best(
 
 def _point(
     cluster: Cluster,
-    model: Model,
+    model: PaperModel,
     name: str,
     product: SizedProduct,
     algorithm: str,

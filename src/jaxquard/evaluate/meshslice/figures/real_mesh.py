@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from jaxquard.cluster import Cluster
-from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
+from jaxquard.evaluate.meshslice.setup.models import MODELS, PaperModel
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 from jaxquard.gemm.autotune.table import TuningRow
 from jaxquard.gemm.cost.products import problem_flops
@@ -61,7 +61,7 @@ def mean_slicing(rows: Sequence[RealMeshRow]) -> float:
     return mean(row.slicing for row in rows)
 
 
-def _row(tuner: Tuner, cluster: Cluster, model: Model) -> RealMeshRow:
+def _row(tuner: Tuner, cluster: Cluster, model: PaperModel) -> RealMeshRow:
     copying = replace(cluster, compute=replace(cluster.compute, slice_copy_exposed=1.0))
     collective = _tune(tuner, cluster, model, "meshslice", 1)
     wang = _tune(tuner, cluster, model, "wang", NUM_SLICES)
@@ -80,7 +80,7 @@ def _row(tuner: Tuner, cluster: Cluster, model: Model) -> RealMeshRow:
     )
 
 
-def _tune(tuner: Tuner, cluster: Cluster, model: Model, algorithm: str, num_slices: int) -> TuningRow:
+def _tune(tuner: Tuner, cluster: Cluster, model: PaperModel, algorithm: str, num_slices: int) -> TuningRow:
     problem = model.problem(BATCH)
     return tuner.tune(problem, cluster, NUM_CHIPS, algorithm, mesh_shape=MESH_SHAPE, num_slices=num_slices).best
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
+from jaxquard.evaluate.meshslice.setup.models import MODELS, PaperModel
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.autotune.table import TuningRow
@@ -55,7 +55,7 @@ def strong_scaling(tuner: Tuner, cluster: Cluster) -> tuple[ScalingPoint, ...]:
 
 
 def scaling_point(
-    tuner: Tuner, cluster: Cluster, model: Model, algorithm: str, num_chips: int, *, batch: int
+    tuner: Tuner, cluster: Cluster, model: PaperModel, algorithm: str, num_chips: int, *, batch: int
 ) -> ScalingPoint:
     """One bar of either figure."""
     best: TuningRow = tuner.tune(model.problem(batch), cluster, num_chips, algorithm).best
@@ -73,7 +73,7 @@ def scaling_point(
     )
 
 
-def _bars(chips: Sequence[int], algorithms: Sequence[str]) -> Iterable[tuple[Model, int, str]]:
+def _bars(chips: Sequence[int], algorithms: Sequence[str]) -> Iterable[tuple[PaperModel, int, str]]:
     for model in MODELS:
         for num_chips in chips:
             for algorithm in algorithms:

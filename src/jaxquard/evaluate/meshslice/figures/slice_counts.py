@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.evaluate.meshslice.setup.models import MODELS, Model
+from jaxquard.evaluate.meshslice.setup.models import MODELS, PaperModel
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 from jaxquard.gemm.autotune.slices import divisors
 from jaxquard.gemm.cost.play import play_plan
@@ -35,6 +35,6 @@ def slice_counts(tuner: Tuner, cluster: Cluster) -> tuple[SlicePoint, ...]:
     return tuple(points)
 
 
-def possible_counts(model: Model) -> tuple[int, ...]:
+def possible_counts(model: PaperModel) -> tuple[int, ...]:
     """All products of a block are sliced along the hidden dim, in blocks of 8 of the smaller shard."""
     return divisors(model.hidden // max(MESH_SHAPE) // _BLOCK)

@@ -7,7 +7,7 @@ from jaxquard.gemm.problem import GemmProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class PaperModel:
     """A transformer; the authors' code gives both heads of 128, Megatron therefore 160 of them."""
 
     key: str
@@ -20,6 +20,6 @@ class Model:
         return transformer_block(self.hidden, num_rows=batch * SEQUENCE)
 
 
-GPT3 = Model(key="gpt3", label="GPT-3", hidden=12288, num_heads=96)
-MEGATRON = Model(key="megatron", label="Megatron-NLG", hidden=20480, num_heads=160)
+GPT3 = PaperModel(key="gpt3", label="GPT-3", hidden=12288, num_heads=96)
+MEGATRON = PaperModel(key="megatron", label="Megatron-NLG", hidden=20480, num_heads=160)
 MODELS = (GPT3, MEGATRON)

@@ -9,7 +9,7 @@ all chips share the work evenly.
 from dataclasses import dataclass
 
 from jaxquard.cluster import Cluster
-from jaxquard.evaluate.meshslice.setup.models import Model
+from jaxquard.evaluate.meshslice.setup.models import PaperModel
 from jaxquard.gemm.autotune.models import SEQUENCE
 
 _ACTIVATION_BYTES, _SCORE_BYTES = 2, 4
@@ -49,7 +49,7 @@ OPERATIONS = (
 )
 
 
-def other_layers_time_s(model: Model, cluster: Cluster, *, batch: int, num_chips: int) -> float:
+def other_layers_time_s(model: PaperModel, cluster: Cluster, *, batch: int, num_chips: int) -> float:
     """Returns the time of one block's other layers, forward and backward, on each chip."""
     tokens = batch * SEQUENCE / num_chips
     activation_bytes = tokens * model.hidden * _ACTIVATION_BYTES

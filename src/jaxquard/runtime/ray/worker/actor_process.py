@@ -30,8 +30,8 @@ from jaxquard.runtime.ray.messages import (
     WorkerInfo,
 )
 from jaxquard.runtime.ray.worker.channels import Unacknowledged
-from jaxquard.runtime.ray.worker.jax_process import configure_jax, free_address, join_processes, make_mesh
-from jaxquard.runtime.ray.worker.run_order import run_order
+from jaxquard.runtime.ray.worker.jax_process import configure_jax, free_address, join_processes, make_actor_mesh
+from jaxquard.runtime.ray.worker.run_step_order import run_step_order
 from jaxquard.runtime.ray.worker.self_report import ActivityFile, count_oom_kills, own_boot, tail_of
 from jaxquard.runtime.ray.worker.turns import TurnOver, Turns
 from jaxquard.runtime.ray.worker.worker_program import WorkerProgram
@@ -86,7 +86,7 @@ class ActorProcess:
         configure_jax(self._config)
         if coordinator is not None:
             join_processes(self._config, coordinator)
-        mesh = make_mesh(self._config)
+        mesh = make_actor_mesh(self._config)
         self._actor = Actor(index=self._config.actor, mesh=mesh)
         self._site = Site(mesh=mesh, has_witness=self._actor.platform != "cpu")
         _log.info("actor %d, process %d: %s", self._config.actor, self._config.rank, mesh.devices.flatten().tolist())
@@ -146,7 +146,7 @@ class ActorProcess:
             with self._turns.take(order.turn):
                 self._running = order.turn.epoch
                 self._free(order.frees)
-                reply = run_order(
+                reply = run_step_order(
                     order,
                     self._programs[order.program],
                     actor=self._actor,

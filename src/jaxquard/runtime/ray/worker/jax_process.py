@@ -52,7 +52,7 @@ def join_processes(config: WorkerConfig, coordinator: str) -> None:
     )
 
 
-def make_mesh(config: WorkerConfig) -> Mesh:
+def make_actor_mesh(config: WorkerConfig) -> Mesh:
     """Makes the actor's mesh over the devices of all its processes."""
     devices = _actor_devices(config)
     needed = prod(config.mesh_shape)

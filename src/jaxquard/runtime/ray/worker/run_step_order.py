@@ -48,7 +48,7 @@ class LocalState(StepState):
         super().report_ended(failure=failure, is_intact=is_intact)
 
 
-def run_order(
+def run_step_order(
     order: StepOrder,
     loaded: WorkerProgram,
     *,
