@@ -1,6 +1,6 @@
 """The cost of importing jaxquard, as a ratio to `import jax`: the processor time of whole processes, start to exit.
 
-Processor time, as other programs on a busy machine change it least. Modules are compiled beforehand into a folder of
+Processor time, which other programs on a busy machine hardly change. Modules are compiled beforehand into a folder of
 this run, as an installation does: else each process would compile them anew where Python may not write beside the
 sources.
 """

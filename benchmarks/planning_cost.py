@@ -25,18 +25,20 @@ _NUM_STRATEGIES, _NUM_LAYOUTS = 81, 3
 def main() -> None:
     """Prints the seconds of each, beside what is wanted."""
     problem = gpt3(batch=2048)
-    _tell(f"tuning GPT-3 for {_NUM_CHIPS} chips", lambda: autotune(problem, num_chips=_NUM_CHIPS), wanted_s=2)
+    _report_time(f"tuning GPT-3 for {_NUM_CHIPS} chips", lambda: autotune(problem, num_chips=_NUM_CHIPS), wanted_s=2)
     for algorithm in ALGORITHMS:
         plan = autotune(problem, num_chips=_NUM_CHIPS, algorithm=algorithm, memory_limit_bytes=math.inf).plan
-        _tell(f"simulating its block, {algorithm}", lambda plan=plan: play_plan(problem, plan, "tpu-v4"), wanted_s=1)
+        _report_time(
+            f"simulating its block, {algorithm}", lambda plan=plan: play_plan(problem, plan, "tpu-v4"), wanted_s=1
+        )
     chain = _chain()
-    _tell(f"searching {_NUM_LAYERS} layers", lambda: search_chain(chain, memory_limit_bytes=None), wanted_s=2)
+    _report_time(f"searching {_NUM_LAYERS} layers", lambda: search_chain(chain, memory_limit_bytes=None), wanted_s=2)
     ends = search_chain(chain, memory_limit_bytes=None, max_points=2)
     limit_bytes = int(0.7 * ends.smallest.size_bytes + 0.3 * ends.best.size_bytes)
-    _tell("the same under a memory limit", lambda: search_chain(chain, memory_limit_bytes=limit_bytes))
+    _report_time("the same under a memory limit", lambda: search_chain(chain, memory_limit_bytes=limit_bytes))
 
 
-def _tell(what: str, work: Callable[[], object], wanted_s: float | None = None) -> None:
+def _report_time(what: str, work: Callable[[], object], wanted_s: float | None = None) -> None:
     times_s = []
     for _ in range(_NUM_TIMES):
         start_s = time.process_time()

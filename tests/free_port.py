@@ -1,4 +1,4 @@
-"""A port that nobody has, for processes that are told it before they open it."""
+"""A port that nobody has, for processes that are given it before they open it."""
 
 import random
 import socket

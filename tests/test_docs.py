@@ -101,23 +101,3 @@ def test_benchmarks_that_are_named_exist():
     named = {name for text in texts for name in re.findall(r'BENCH="(\w+)"', text)}
     assert named
     assert named <= set(benchmark_names())
-
-
-# Words that the field has others for; the glossary has those.
-PRIVATE_WORDS = re.compile(
-    r"\b(rivals?|travellers?|rooms?|contenders?|pacer|set aside|signs? of life|hand-overs?|one's own|last words|"
-    r"in_parts|both_ways|silence_limit_s)\b",
-    re.IGNORECASE,
-)
-
-
-TEXTS = [
-    *(page for page in PAGES if page.stem != "api"),  # That one has the identifiers of the code.
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-    *sorted(ROOT.glob("benchmarks/*.py")),
-]
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
-def test_the_docs_use_the_words_of_the_field(path):
-    assert PRIVATE_WORDS.findall(path.read_text()) == []

@@ -1,8 +1,11 @@
 """The words of the code and of its docs: one name for one thing, and the field's name where it has one."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "jaxquard"
@@ -21,3 +24,86 @@ def test_a_class_name_means_one_thing():
     )
     assert classes["RemoteMesh"] == 1
     assert [name for name, count in classes.items() if count > 1] == []
+
+
+# Words that the field has others for; the glossary (docs/glossary.md) has those. An underscore ends a word, so that
+# parts of identifiers count. Honest uses are excepted by what stands beside them: "at least", "a power cut".
+PRIVATE_WORDS = re.compile(
+    r"(?<![a-z])(?:"
+    r"(?<!power )cuts?(?![ _]off)|cutting|borders?(?![-:])|banks?|travellers?|contenders?|rivals?|pacers?|crews?|"
+    r"berths?|homeless|misfits?|rooms|search room|(?:a|each|every|this) room(?! for)|"
+    r"tells?|told|telling|race[ds]?(?! condition)|racing|"
+    r"set[ _]aside|sets aside|signs?[ _]of[ _]life|hand[-_ ]?overs?|handed over|hands over|takes? over the|in hand:|"
+    r"(?<!at[ _\n])least(?! squares)(?! common)|one's own|of now|of then|last[ _]words|is paid for|not better in both|"
+    r"even_times|later_work|own_equations|unseen_products|price_s_per_byte|silence_limit_s"
+    r")(?![a-z])|\b(?:in_parts|both_ways)\b",
+    re.IGNORECASE,
+)
+# Names that files and calls of earlier versions have, where they are still read, and where that is tested or announced.
+FORMER_NAMES = {
+    "CHANGELOG.md": {"silence_limit_s", "in_parts", "both_ways"},
+    "src/jaxquard/evaluate/cfp/cells/cell.py": {"least"},
+    "src/jaxquard/gemm/layers/plan_file.py": {"in_parts", "both_ways"},
+    "src/jaxquard/gemm/problem.py": {"in_parts", "both_ways"},
+    "src/jaxquard/intraop/plan/plan_record.py": {"rivals"},
+    "src/jaxquard/runtime/remote_mesh.py": {"silence_limit_s"},
+    "tests/gemm/layers/test_plan_file.py": {"in_parts"},
+    "tests/intraop/plan/test_sharding_plan.py": {"rivals", "set aside"},
+    "tests/runtime/test_remote_mesh.py": {"silence_limit_s"},
+}
+
+
+def written_texts() -> dict[str, str]:
+    """Everything that a person wrote in words, by its path; not goldens, saved plans and other data."""
+    folders = ("src", "tests", "docs", "benchmarks", "examples")
+    found = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md", ".toml"}
+    ]
+    found += [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), ROOT / "Makefile"]
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in found if path != Path(__file__)}
+
+
+def test_code_and_docs_use_the_words_of_the_field():
+    texts = written_texts()
+    assert {"README.md", "CONTRIBUTING.md", "pyproject.toml", "tests/test_docs.py", "docs/design.md"} <= set(texts)
+    found = {
+        f"{name}:{text.count(chr(10), 0, match.start()) + 1}": match[0]
+        for name, text in texts.items()
+        for match in PRIVATE_WORDS.finditer(text)
+        if match[0].lower() not in FORMER_NAMES.get(name, ())
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "is_cut_over",
+        "the cuts of x",
+        "Rivals",
+        "def hand_over(",
+        "a border",
+        "the least time",
+        "each room",
+        "a told one",
+    ],
+)
+def test_private_words_are_found(text):
+    assert PRIVATE_WORDS.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "at least 3",
+        "at\nleast 3",
+        "least squares",
+        "is cut off",
+        "a power cut",
+        "border: 1px",
+        "arrivals",
+        "a race condition",
+    ],
+)
+def test_honest_words_are_not(text):
+    assert PRIVATE_WORDS.search(text) is None

@@ -25,7 +25,7 @@ def test_runs_the_named_one(capfd):
 
 
 @pytest.mark.usefixtures("folder")
-def test_runs_all_and_tells_which_failed(capfd):
+def test_runs_all_and_reports_which_failed(capfd):
     assert run.main([]) == 1
     out = capfd.readouterr().out
     assert "== bad: failed with status 3" in out

@@ -131,7 +131,7 @@ class Case:
         }
 
     def compute_s(self, parts):
-        """One of `parts` equal products on a chip: the one dim of which the matrix in place has nothing is cut."""
+        """One of `parts` equal products on a chip: the one dim of which the matrix in place has nothing is split."""
         if self.dataflow == "os":
             m, k, n = self.m / self.rows, self.k / parts, self.n / self.columns
             return _summed_s(self.cluster, m, k, n, parts, self.item_bytes)

@@ -1,6 +1,6 @@
 """A transformer block whose four FC layers are multiplied by a function that is passed in.
 
-Section 3.2.1: the batch is cut over the mesh's rows, heads and features over its columns. The columns of `qkv` are
+Section 3.2.1: the batch is sharded over the mesh's rows, heads and features over its columns. The columns of `qkv` are
 ordered head by head, so that the split into q, k and v stays on a chip.
 """
 

@@ -1,4 +1,4 @@
-"""Equations as lines: names, literals, and which parameters are told."""
+"""Equations as lines: names, literals, and which parameters are shown."""
 
 import re
 
@@ -49,7 +49,7 @@ def test_literals_and_operands():
     ]
 
 
-def test_params_that_the_type_tells_are_left_out():
+def test_params_that_the_type_implies_are_left_out():
     assert lines(lambda x: x.astype(jnp.bfloat16), np.zeros((2, 3), np.float32)) == [
         "b:bfloat16[2,3] = convert_element_type a"
     ]
@@ -61,7 +61,7 @@ def test_params_that_the_type_tells_are_left_out():
     ]
 
 
-def test_a_sharding_is_told_where_it_is_the_point():
+def test_a_sharding_is_shown_where_it_is_the_point():
     mesh = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
     for spec, text in ((PartitionSpec("data"), "P('data',)"), (PartitionSpec(None), "P(None,)")):
         sharding = NamedSharding(mesh, spec)

@@ -39,7 +39,7 @@ def test_8_devices_can_share_every_dim_of_a_tiny_model(name):
 
 @pytest.mark.parametrize("name", zoo.MODELS)
 @pytest.mark.parametrize("remat", [False, True])
-def test_every_model_can_be_cut_and_rematerialised(name, remat):
+def test_every_model_can_be_split_and_rematerialised(name, remat):
     model = zoo.find_model(f"{name}-tiny")
     marks = []
 

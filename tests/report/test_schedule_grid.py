@@ -96,7 +96,7 @@ def test_the_labels_give_way_before_the_digits():
     assert max(map(len, plain)) <= 73
 
 
-def test_colours_tell_phase_and_chunk():
+def test_colours_show_phase_and_chunk():
     text = grid(ZeroBubbleV(4), 2, color=True)
     used = {str(span.style).split(" on ")[-1] for span in text.spans}
     for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT):

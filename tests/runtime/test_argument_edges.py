@@ -68,7 +68,7 @@ def test_none_in_state_with_shardings(mesh):
     assert state["empty"] is None
 
 
-def test_optimizer_state_is_cut_as_its_parameters_are(mesh):
+def test_optimizer_state_is_sharded_as_its_parameters_are(mesh):
     def step(params, moments, batch):
         grads, losses = grads_of(params, batch)
         moments = jax.tree.map(lambda moment, grad: 0.9 * moment + grad, moments, grads)

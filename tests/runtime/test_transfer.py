@@ -25,7 +25,7 @@ def values_of(shape, dtype):
     return np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape).astype(jnp.dtype(dtype))
 
 
-def hand_over(value, type_, source, target, target_type=None, may_share=False):
+def transfer_value(value, type_, source, target, target_type=None, may_share=False):
     target_type = target_type or type_
     array = place(value, sharding_on(source, type_))
     move = choose_transfer(array.sharding, sharding_on(target, target_type), type_, may_share=may_share)
@@ -41,7 +41,7 @@ def hand_over(value, type_, source, target, target_type=None, may_share=False):
 def test_values_arrive_without_a_copy(dtype, num_devices):
     source, target = make_meshes(2, num_devices)
     type_ = array_type(4, 6, dtype=dtype, spec=[["data"]])
-    array, moved = hand_over(values_of((4, 6), dtype), type_, source, target)
+    array, moved = transfer_value(values_of((4, 6), dtype), type_, source, target)
     if dtype not in ("int4", "uint4"):
         assert pointers(moved) == pointers(array)
 
@@ -50,7 +50,7 @@ def test_values_arrive_without_a_copy(dtype, num_devices):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
 def test_scalars_and_empty_arrays(shape, dtype):
     source, target = make_meshes(2, 2)
-    hand_over(values_of(shape, dtype), array_type(*shape, dtype=dtype), source, target)
+    transfer_value(values_of(shape, dtype), array_type(*shape, dtype=dtype), source, target)
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
@@ -75,22 +75,22 @@ def test_equal_shard_sizes_with_other_indices_are_resharded(shape):
     value = values_of(shape, "float32")
     for before in specs:
         for after in specs:
-            hand_over(value, array_type(*shape, spec=before), *meshes, array_type(*shape, spec=after))
+            transfer_value(value, array_type(*shape, spec=before), *meshes, array_type(*shape, spec=after))
 
 
 def test_other_numbers_of_devices():
     one, two = (Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,)) for devices in make_cpu_devices([1, 2]))
     value = values_of((4, 4), "float32")
-    hand_over(value, array_type(4, 4, spec=[["data"]]), one, two)
-    hand_over(value, array_type(4, 4, spec=[["data"]]), two, one)
+    transfer_value(value, array_type(4, 4, spec=[["data"]]), one, two)
+    transfer_value(value, array_type(4, 4, spec=[["data"]]), two, one)
 
 
 def test_the_same_devices_share_the_array_or_copy_it():
     (mesh,) = make_meshes(1, 2)
     type_ = array_type(4, 6, spec=[["data"]])
-    array, moved = hand_over(values_of((4, 6), "float32"), type_, mesh, mesh, may_share=True)
+    array, moved = transfer_value(values_of((4, 6), "float32"), type_, mesh, mesh, may_share=True)
     assert moved is array
-    array, moved = hand_over(values_of((4, 6), "float32"), type_, mesh, mesh, may_share=False)
+    array, moved = transfer_value(values_of((4, 6), "float32"), type_, mesh, mesh, may_share=False)
     assert not set(pointers(moved)) & set(pointers(array))
 
 
@@ -183,4 +183,4 @@ def test_the_public_fallback_gives_the_same(num_devices, monkeypatch):
     monkeypatch.setattr(_jax_compat, "shard_putter", lambda: _jax_compat._put_one_by_one)
     source, target = make_meshes(2, num_devices)
     for dtype in ("float32", "bfloat16", "bool"):
-        hand_over(values_of((4, 6), dtype), array_type(4, 6, dtype=dtype, spec=[["data"]]), source, target)
+        transfer_value(values_of((4, 6), dtype), array_type(4, 6, dtype=dtype, spec=[["data"]]), source, target)

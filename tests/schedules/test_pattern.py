@@ -45,6 +45,6 @@ def test_gradients_are_added_up_in_order(schedule, num_microbatches):
 
 @MANY
 @given(schedule=schedules(max_actors=4))
-def test_splits_backward_tells_whether_there_is_an_input_gradient(schedule):
+def test_splits_backward_says_whether_there_is_an_input_gradient(schedule):
     phases = {oracle.split(task)[1] for row in oracle.to_texts(schedule.rows(12)) for task in row}
     assert schedule.splits_backward == ("I" in phases) == ("W" in phases)

@@ -103,7 +103,7 @@ def _fit_group(kind: Collective, axis: Axis, samples: list[LinkSample]) -> LinkF
     for what, values in (("ring sizes", steps), ("shard sizes", sizes)):
         if len(set(values)) < 2:
             raise ClusterError(
-                f"{kind.value} along {axis.value} needs samples of two {what} to tell its constants apart, "
+                f"{kind.value} along {axis.value} needs samples of two {what} to separate its constants, "
                 f"found {len(set(values))}. Measure another."
             )
     if (times_s <= 0).any():

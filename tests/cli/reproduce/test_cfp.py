@@ -91,7 +91,7 @@ def test_measures_what_is_asked_for(asked, tmp_path):
     assert f"wrote {tmp_path / 'cfp-quick.html'}" in result.stderr
 
 
-def test_keeps_results_where_it_is_told(asked, tmp_path):
+def test_keeps_results_where_out_says(asked, tmp_path):
     run("cfp", "--out", tmp_path / "other")
     assert asked[0]["path"] == tmp_path / "other" / "cfp.json"
     assert (asked[0]["models"], asked[0]["is_quick"]) == (None, False)

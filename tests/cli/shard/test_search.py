@@ -200,7 +200,7 @@ def test_refused(words, message):
     [
         ("broken:make_step", "ModuleNotFoundError", "No module named 'no_such_module_at_all'", "broken.py:1"),
         ("steps:make_failing", "RuntimeError", "the user's own", "steps.py:48"),
-        ("steps:make_misfit", "TypeError", "dot_general requires contracting dimensions", "steps.py:7"),
+        ("steps:make_mismatch", "TypeError", "dot_general requires contracting dimensions", "steps.py:7"),
     ],
 )
 def test_errors_of_the_users_code(name, kind, message, where):

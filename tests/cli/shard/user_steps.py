@@ -52,7 +52,7 @@ def make_failing():
     raise RuntimeError("the user's own")
 
 
-def make_misfit():
+def make_mismatch():
     return train_step, (jnp.ones((3, 4)), {"x": jnp.ones((2, 2)), "y": jnp.ones((2, 4))})
 
 

@@ -63,7 +63,7 @@ def test_figure_8_is_bytes_over_time():
     assert found["megatron"].bandwidth_bytes_per_s == pytest.approx(compiled * MIB / (share * time_ms * 1e-3))
 
 
-def test_figure_8_leaves_out_what_the_profiler_cannot_tell():
+def test_figure_8_leaves_out_what_the_profiler_does_not_measure():
     assert figure_8([with_runs(made_cell(), lambda run: replace(run, communication_s=None))]) == ()
 
 

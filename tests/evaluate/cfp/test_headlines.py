@@ -101,7 +101,7 @@ def test_behind_the_best_counts_what_fits():
 
 
 def test_a_baseline_is_faster_only_beyond_chance():
-    """Each time is known to 1 %: two standard errors of a ratio are 2.8 %. Runs spread by half, which tells nothing."""
+    """Each time is known to 1 %: two standard errors of a ratio are 2.8 %. Runs spread by half: no proof."""
     near = slower(made_cell(), "megatron", 9.8 / 11)
     far = slower(made_cell(), "megatron", 9.7 / 11)
     assert faster_baselines(near) == []
@@ -147,8 +147,8 @@ def test_targets_over_cells():
     assert targets([]) == ()
 
 
-def test_lucky_runs_are_told_beside():
-    """By the least run a baseline is best; by runs side by side it is not."""
+def test_lucky_runs_are_reported_beside():
+    """By the fastest run a baseline is best; by runs side by side it is not."""
     cell = made_cell()
     runs = [replace(run, minimum_s=0.009 if run.name == "megatron" else run.measured_s) for run in cell.runs]
     found = targets([replace(cell, runs=tuple(runs))])[0]

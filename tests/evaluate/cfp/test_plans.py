@@ -1,4 +1,4 @@
-"""What a cell asks of the search room: sums, counts, volumes, strategies, names; and small cells run for real."""
+"""The search space of a cell: sums, counts, volumes, strategies, names; and small cells run for real."""
 
 import re
 
@@ -61,7 +61,7 @@ def test_a_strategy_that_was_not_priced_has_no_sum(analysis, prices):
 
 
 def test_equation_7_for_gpt(analysis, prices):
-    # Embedding and head of 3, a layer of 3^4, and three borders of 3 * 3.
+    # Embedding and head of 3, a layer of 3^4, and three boundaries of 3 * 3.
     assert equation_7(analysis, batch_axis=None) == 3 + 81 + 3 + 3 * 9
     assert prices.num_programs <= equation_7(analysis, batch_axis=None)
 
@@ -121,9 +121,9 @@ def test_some_strategies_of_a_layer(analysis, prices):
     sizes_bytes = dict(
         zip((plan.name for plan in every), volumes(analysis, [p.assignment for p in every]), strict=True)
     )
-    least = sorted(sizes_bytes, key=sizes_bytes.__getitem__)[:3]
+    smallest = sorted(sizes_bytes, key=sizes_bytes.__getitem__)[:3]
     # The fastest, those of minimum volume, and the slowest among others.
-    assert {*(plan.name for plan in every[:3]), *least, every[-1].name} <= {plan.name for plan in some}
+    assert {*(plan.name for plan in every[:3]), *smallest, every[-1].name} <= {plan.name for plan in some}
     assert [plan for plan in every if plan in some] == some
     assert len(layer_strategies(analysis, prices, bases=[chosen], count=1, limit_bytes=None)) == 1
 
@@ -192,7 +192,7 @@ def _fields(spec):
     return {name: getattr(spec, name) for name in type(spec).__dataclass_fields__}
 
 
-def test_equation_7_counts_every_value_at_a_border():
+def test_equation_7_counts_every_value_at_a_boundary():
     """Two values enter the experts' segment, taken by different blocks: 12 pairs of choices more than with one."""
     moe = analyse(*zoo_types("moe-tiny"))
     assert equation_7(moe, batch_axis=None) == 231

@@ -31,11 +31,11 @@ def test_every_cell_is_kept_and_none_is_run_twice(fake_runs, tmp_path):
     specs = quick_cells()[:2]
     first = module.run_cells(specs[:1], path=path, cache=None)
     assert read_results(path) == first
-    told = []
-    both = module.run_cells(specs, path=path, cache=None, on_cell=lambda *said: told.append(said))
+    reported = []
+    both = module.run_cells(specs, path=path, cache=None, on_cell=lambda *said: reported.append(said))
     assert fake_runs == specs
     assert [cell.spec for cell in both.cells] == specs
-    assert told == [(0, 2, specs[0].name), (1, 2, specs[1].name), (2, 2, "")]
+    assert reported == [(0, 2, specs[0].name), (1, 2, specs[1].name), (2, 2, "")]
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -75,10 +75,10 @@ def test_the_file_keeps_what_was_not_asked_for(fake_runs, tmp_path):
 
 def test_without_a_file_nothing_is_kept(fake_runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = []
-    reproduce_cfp(models=("bert",), is_quick=True, on_cell=lambda *said: told.append(said))
+    reported = []
+    reproduce_cfp(models=("bert",), is_quick=True, on_cell=lambda *said: reported.append(said))
     assert not list(tmp_path.iterdir())
-    assert told[-2:] == [(1, 2, "analysis by depth"), (2, 2, "")]
+    assert reported[-2:] == [(1, 2, "analysis by depth"), (2, 2, "")]
 
 
 def test_the_list_of_cells():

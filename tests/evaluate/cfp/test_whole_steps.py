@@ -22,15 +22,15 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def compiled():
-    told = []
-    steps = WholeSteps(line_mesh(), compilers=CompileHere(on_compiled=told.append))
+    reported = []
+    steps = WholeSteps(line_mesh(), compilers=CompileHere(on_compiled=reported.append))
     steps.compile(PROGRAMS, on_step=lambda *_: None)
-    return steps, told
+    return steps, reported
 
 
 def test_equal_programs_are_compiled_once(compiled):
-    steps, told = compiled
-    assert len(told) == 3
+    steps, reported = compiled
+    assert len(reported) == 3
     assert steps["small"] is steps["small again"]
     assert steps["small"].program.name == "small"
 
@@ -61,7 +61,7 @@ def test_what_does_not_compile_is_named(compiled):
     assert steps["nonsense"].sent_bytes is None
 
 
-def test_two_have_no_neighbours_to_tell_an_error_by(compiled):
+def test_two_have_no_neighbours_to_estimate_an_error_by(compiled):
     steps, _ = compiled
     found = steps.time(["small", "large"], BUDGET, round_size=None, on_step=lambda *_: None)
     assert [timing.error for timing in found.values()] == [None, None]

@@ -13,18 +13,18 @@ counts = st.integers(1, 4)
 
 
 @given(slices=counts, block=counts, repeats=counts, other=counts, dim=st.sampled_from([0, 1]))
-def test_join_undoes_cut(slices, block, repeats, other, dim):
+def test_join_undoes_slicing(slices, block, repeats, other, dim):
     shape = [other, other]
     shape[dim] = slices * block * repeats
     shard = np.arange(np.prod(shape)).reshape(shape)
 
     @jax.jit
-    def cut_and_join(shard):
+    def slice_and_join(shard):
         parts = split_slices(shard, dim=dim, slices=slices, block=block)
         assert len(parts) == slices
         return join_slices(parts, dim=dim, block=block)
 
-    assert_array_equal(cut_and_join(shard), shard)
+    assert_array_equal(slice_and_join(shard), shard)
 
 
 @given(slices=counts, block=counts, repeats=counts, chips=st.sampled_from([1, 2, 3, 4]))

@@ -44,6 +44,6 @@ def test_line_scatter_is_a_reduce_scatter(num_chips, dim):
         return line.finish(partial[0], passing)[None]
 
     partials = jax.random.randint(jax.random.key(0), (num_chips, 16, 24), -8, 8).astype(jnp.bfloat16)
-    cut = jax.sharding.PartitionSpec("x")
-    parts = jax.jit(jax.shard_map(by_line, mesh=mesh, in_specs=cut, out_specs=cut, check_vma=False))(partials)
+    spec = jax.sharding.PartitionSpec("x")
+    parts = jax.jit(jax.shard_map(by_line, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))(partials)
     assert_array_equal(jnp.concatenate(list(parts), axis=dim), partials.sum(0))

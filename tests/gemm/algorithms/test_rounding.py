@@ -1,11 +1,11 @@
 """The error of bf16 products: sums in float32, each rounded to bf16 once, and no more.
 
-With unit roundoffs u (float32, 2^-24) and v (bf16, 2^-8), of K products, which are exact, a sum in float32 is off by
-at most g |A||B| with g = K u / (1 - K u), in whatever order. Then it is rounded once: v |C|. Where the dim that is
-summed over is cut over P chips (over the columns of the mesh in LS, its rows in RS), sums travel in bf16, and P of them
+With unit roundoffs u (float32, 2^-24) and v (bf16, 2^-8), of K products, which are exact, a sum in float32 is off by at
+most g |A||B| with g = K u / (1 - K u), in whatever order. Then it is rounded once: v |C|. Where the dim that is summed
+over is sharded over P chips (over the columns of the mesh in LS, its rows in RS), sums travel in bf16, and P of them
 are rounded, whatever the algorithm: of those that a chip hands on P - 1, and the result; or P partial products, whose
-roundings together weigh as one, and P - 1 sums. Each is at most the sum T of the chips' partial products, taken
-without their signs. T, unlike |A||B|, is small where signs cancel, so the bound is near to what happens.
+roundings together weigh as one, and P - 1 sums. Each is at most the sum T of the chips' partial products, taken without
+their signs. T, unlike |A||B|, is small where signs cancel, so the bound is near to what happens.
 """
 
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def test_every_algorithm_is_held_to_it():
 
 @pytest.mark.parametrize("chips", [1, 2, 4, 8])
 def test_sums_in_bf16_would_be_seen(chips):
-    """Term by term, for as many chips as K may be cut over."""
+    """Term by term, for as many chips as K may be sharded over."""
     lhs, rhs = matrices()
     total = np.zeros((M, N), jnp.bfloat16)
     for k in range(K):

@@ -192,7 +192,7 @@ def test_a_gpu_stops_slicing_when_it_costs_more_than_it_hides():
     assert forward_slices(1e11, 3e-6) > 1
 
 
-def test_memory_error_says_the_least():
+def test_memory_error_says_the_minimum():
     with pytest.raises(
         GemmError, match=r"nothing fits in 34.36 GB of each of 256 chips of tpu-v4: the minimum is (.*) GB"
     ):
@@ -201,10 +201,12 @@ def test_memory_error_says_the_least():
     try:
         autotune(gpt3(num_blocks=1), memory_limit_bytes=1)
     except GemmError as error:
-        least = float(str(error).split("the minimum is ")[1].split(" GB")[0]) * 1e9
-    assert autotune(gpt3(num_blocks=1), memory_limit_bytes=least * 1.02).best.memory_bytes <= least * 1.02
+        minimum_bytes = float(str(error).split("the minimum is ")[1].split(" GB")[0]) * 1e9
+    assert (
+        autotune(gpt3(num_blocks=1), memory_limit_bytes=minimum_bytes * 1.02).best.memory_bytes <= minimum_bytes * 1.02
+    )
     with pytest.raises(GemmError):
-        autotune(gpt3(num_blocks=1), memory_limit_bytes=least * 0.98)
+        autotune(gpt3(num_blocks=1), memory_limit_bytes=minimum_bytes * 0.98)
 
 
 @pytest.mark.parametrize(

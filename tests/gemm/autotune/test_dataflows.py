@@ -161,7 +161,7 @@ def test_one_layer_at_most_gives_way(widths, num_rows):
 
 
 def test_1d_tensor_parallelism_keeps_w():
-    """On one row of chips W is cut over all of them and does not move along it, whatever a plan calls stationary."""
+    """On one row of chips W is sharded over all of them and does not move, whatever a plan calls stationary."""
     how = {"rows": ("r",), "columns": ("c",), "shape": {"r": 1, "c": 8}, "algorithm": "1d_tp"}
     for layers in BLOCKS.values():
         problem = GemmProblem(layers=layers, num_rows=32)

@@ -28,7 +28,7 @@ def _choose(links_s, products_s):
 
 
 def _regret(shape, links_share):
-    """By measured products: the count that the model chooses, its time, and the least, both of the whole product."""
+    """By measured products: the count that the model chooses, its time, and the minimum, both of the whole product."""
     m, k, n = shape
     measured_s = {slices: _MEASURED_S[m, k, n, slices] for slices in _SLICES}
     modelled_s = {

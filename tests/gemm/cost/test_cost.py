@@ -91,7 +91,7 @@ def test_wang_by_hand():
         for axis, time_s in along.items():
             steps = wang_steps(cluster, product, (32, 8), replace(options, ring=Axis(axis)))
             assert steps_time_s(steps) == pytest.approx(time_s, rel=1e-12)
-        # Not told, the ring runs where more bytes move: 31 shards of B along the rows against 7 of A.
+        # By default the ring runs where more bytes move: 31 shards of B along the rows against 7 of A.
         cost = price_product(cluster, product, algorithm="wang", mesh_shape=(32, 8), options=options)
         assert 31 * shard_v > 7 * shard_h
         assert cost.time_s == pytest.approx(along["rows"], rel=1e-12)

@@ -36,9 +36,9 @@ _PRESETS = st.sampled_from(list(_CLUSTERS.values()))
 _RINGS = {"": None, "h": Axis.COLUMNS, "v": Axis.ROWS}
 
 
-def _number(least, most):
+def _number(lowest, highest):
     """Of hardware: 0 is among them where nothing is below."""
-    return st.floats(least, most, allow_nan=False, allow_subnormal=False)
+    return st.floats(lowest, highest, allow_nan=False, allow_subnormal=False)
 
 
 def _links():

@@ -86,14 +86,14 @@ def test_the_mesh_that_is_set(kind):
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind))
     problem = GemmProblem(layers=(FcLayer(name="fc", in_features=32, out_features=64),), num_rows=16)
     tuning = autotune(problem, num_chips=8, mesh_shape=(4, 2))
-    layer, told = dense(64, plan=tuning, use_bias=True), dense(64, plan=tuning, use_bias=True, mesh=mesh)
+    layer, on_mesh = dense(64, plan=tuning, use_bias=True), dense(64, plan=tuning, use_bias=True, mesh=mesh)
     x = place(np.random.default_rng(0).normal(size=(16, 32)).astype(np.float32), mesh, P("x", "y"))
     with jax.set_mesh(mesh):
-        assert layer.shardings() == told.shardings()
+        assert layer.shardings() == on_mesh.shardings()
         assert layer_shardings(plan=tuning) == layer_shardings(plan=tuning, mesh=mesh)
         params = layer.init(jax.random.key(0), 32)
         traced = jax.jit(lambda key: layer.init(key, 32))(jax.random.key(0))
-        for name, param in told.init(jax.random.key(0), 32).items():
+        for name, param in on_mesh.init(jax.random.key(0), 32).items():
             for found in (params[name], traced[name]):
                 np.testing.assert_array_equal(found, param)
                 assert found.sharding == param.sharding == layer.shardings()[name]

@@ -261,7 +261,7 @@ def test_plans_that_do_not_fit():
 
 
 def test_shards_that_do_not_fit():
-    """Inside a `shard_map` of one's own, the sizes are those of the whole matrices."""
+    """Inside a user's `shard_map`, the sizes are those of the whole matrices."""
     product = Product(dataflow=Dataflow.OS, rows=("x",), columns=("y",))
     options = AlgorithmOptions(slices=4, block=1)
 

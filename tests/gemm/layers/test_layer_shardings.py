@@ -1,4 +1,4 @@
-"""Where the matrices of a layer lie, by what stays put: Table 1 of the paper, transposed matrices cut the other way."""
+"""The shardings of a layer's matrices, by what stays put: Table 1 of the paper, transposed ones the other way."""
 
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -24,13 +24,13 @@ def test_two_dimensional(stationary, x, w, y):
     assert specs(stationary=stationary, is_transposed=True) == (P(x[0], None, x[1]), P(*w), P(y[0], None, y[1]))
 
 
-def test_fsdp_cuts_the_batch_and_the_weight():
+def test_fsdp_shards_the_batch_and_the_weight():
     every = ("x", "y")
     assert specs(algorithm="fsdp", stationary="y") == (P(every, None, None), P(every, None), P(every, None, None))
 
 
 def test_1d_tensor_parallelism_has_whole_rows_between_its_pairs_of_layers():
-    """Sequence parallelism: x is cut by rows, the first layer's y and w by columns; and back in the second."""
+    """Sequence parallelism: x is sharded by rows, the first layer's y and w by columns; and back in the second."""
     every = ("x", "y")
     first = specs(algorithm="1d_tp", stationary="w")
     second = specs(algorithm="1d_tp", stationary="w", is_transposed=True)

@@ -121,7 +121,7 @@ def test_bf16_in_bf16_out():
 
 @pytest.mark.parametrize("stationary", ["y", "x", "w"])
 def test_nothing_is_transposed(stationary):
-    """Neither forward nor backward, nor between: the matrix that the paper stores transposed is only cut otherwise."""
+    """Neither forward nor backward: the matrix that the paper stores transposed is only sharded otherwise."""
     mesh = make_mesh((4, 2))
     jaxpr = jax.make_jaxpr(
         lambda x, w, dy: value_and_gradients(

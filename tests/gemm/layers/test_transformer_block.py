@@ -3,8 +3,8 @@
 What the compiled step may send, and nothing else:
 
 - what the twelve products send by their closed formulas (all-gathers, reduce-scatters, permutes);
-- all-reduces of the norms: features are cut over the mesh's columns, so a mean over features is a sum over columns of
-  one number a row; forward mean and mean of squares, backward two more of each norm;
+- all-reduces of the norms: features are sharded over the mesh's columns, so a mean over features is a sum over columns
+  of one number a row; forward mean and mean of squares, backward two more of each norm;
 - all-reduces of gradients of vectors (the norms' scales), one number a feature, over the mesh's rows;
 - all-reduce of the loss, one number.
 

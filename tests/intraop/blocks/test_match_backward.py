@@ -91,7 +91,7 @@ def gradients_by_jax(forward, lhs, rhs):
 
 @settings(max_examples=15)
 @given(products([2]), st.booleans())
-def test_gradients_have_their_dims_where_sizes_cannot_tell(product, is_swapped):
+def test_gradients_have_their_dims_where_sizes_are_ambiguous(product, is_swapped):
     """All dims have one size, so only the numbers can: each gradient, its dims in order, is what JAX says it is."""
     spec, shapes = product
     weight, data = inputs(*shapes[0], seed=1), inputs(*shapes[1], seed=2)

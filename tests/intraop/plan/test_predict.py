@@ -85,7 +85,7 @@ def test_a_plan_that_needs_more_as_one_program_is_not_chosen():
 
 
 def test_if_nothing_fits_the_error_says_the_minimum():
-    """The sum is 100 at least, and 60 less together."""
+    """The sum is at least 100, and 60 less together."""
     with pytest.raises(ShardingError, match=r"need 40 bytes .* the smallest is a plan of the search"):
         search(2, memory_limit_bytes=20)
 
@@ -124,9 +124,9 @@ def test_far_finalists_are_not_but_all_baselines_are():
     """The baselines keep their state in parts with rows everywhere."""
     pricer = RoughPricer(lambda name: 3.0 if "zero" in name or "contracted" in name else 1.0)
     search(2, pricer=pricer)
-    in_parts = [name for name in pricer.compared if "zero" in name]
-    assert len(in_parts) == 2
-    assert not [name for name in in_parts if "columns" in name]
+    sharded_state = [name for name in pricer.compared if "zero" in name]
+    assert len(sharded_state) == 2
+    assert not [name for name in sharded_state if "columns" in name]
     assert len([name for name in pricer.compared if "scattered" in name]) == 1
 
 
@@ -166,18 +166,18 @@ def test_a_finalist_that_fails_is_not_chosen_and_named():
 
 
 def test_segments_that_the_search_does_not_look_at_are_priced_for_the_chosen_plan_alone():
-    def in_parts(pricer):
+    def with_sharded_state(pricer):
         return [name for name in pricer.names if re.match(r"segment \d+:", name) and "zero" in name]
 
     pricer = FakePricer(times_ms=TRADES, sizes=SIZES)
     assert search(2, pricer=pricer).storage is Storage.AS_USED
-    assert not in_parts(pricer)
+    assert not with_sharded_state(pricer)
     pricer = FakePricer(
         times_ms=TRADES, sizes=SIZES, fails=lambda name: " and " in name and not name.endswith("zero 1")
     )
     found = search(2, pricer=pricer)
     assert found.storage is Storage.ZERO_1
-    assert len(in_parts(pricer)) == len({segment.kind for segment in found.segments})
+    assert len(with_sharded_state(pricer)) == len({segment.kind for segment in found.segments})
     assert found.sum_s == pytest.approx(sum(segment.time_s for segment in found.segments))
 
 
@@ -193,7 +193,7 @@ def test_finalists_for_a_deep_step_are_compared_by_their_parts():
     assert found.time_s == pytest.approx(2 * found.sum_s)
 
 
-def test_state_in_parts_may_go_with_any_strategy():
+def test_sharded_state_may_go_with_any_strategy():
     """Neither data parallelism nor Megatron is fastest; the best strategy is faster yet with its state in parts."""
     prices = FakePricer(times_ms=TRADES | {"rows": 3, "columns": 1})
 

@@ -114,7 +114,7 @@ class TestMeshes:
 
 class TestStorage:
     @pytest.mark.parametrize("storage", [Storage.ZERO_1, Storage.ZERO_3])
-    def test_state_kept_in_parts_gives_the_same_numbers(self, storage):
+    def test_sharded_state_gives_the_same_numbers(self, storage):
         step, args = zoo_step("gpt-tiny", num_layers=1)
         analysis = analyse(step, args)
         rows = {block.number: ("rows",) for block in analysis.blocks}

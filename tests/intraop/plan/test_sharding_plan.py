@@ -77,7 +77,7 @@ class TestApply:
             NamedSharding(mesh_of(x=8), PartitionSpec(None, "x")), placed["w1"].ndim
         )
 
-    def test_a_plan_that_keeps_its_state_in_parts_does_too(self, mesh, tmp_path):
+    def test_a_plan_that_shards_its_state_does_too(self, mesh, tmp_path):
         step, (params, batch) = PATTERNS["mlp"]()
         prices = FakePricer(fails=lambda name: "zero 3" not in name)
         search_sharding(step, (params, batch), mesh=mesh, pricer=prices).save(str(tmp_path / "plan.json"))
@@ -378,7 +378,7 @@ class TestOlderFiles:
 
     def test_it_has_every_part(self, older):
         content, plan = json.loads(older.read_text()), load_sharding(older)
-        assert [baseline.name for baseline in plan.baselines] == [rival["name"] for rival in content["rivals"]]
+        assert [baseline.name for baseline in plan.baselines] == [entry["name"] for entry in content["rivals"]]
         assert plan.fingerprint.key == content["step"]["key"]
         assert plan.choices == (("columns", "columns"),) * 3
         assert plan.specs["argument 0['w1']"] == PartitionSpec(None, ("data", "model"))

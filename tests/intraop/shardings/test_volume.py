@@ -157,7 +157,7 @@ def test_the_compiled_step_moves_as_much(baseline: str, tolerance: float):
 
 
 @pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_state_in_parts_moves_as_its_name_says(remat):
+def test_sharded_state_moves_as_its_name_says(remat):
     """In units of one gather of all weights: data parallelism sums gradients for 2, on a CPU also where parts are kept.
 
     ZeRO-1 gathers new weights once. So does ZeRO-3, and keeps them from the forward to the backward, unless a

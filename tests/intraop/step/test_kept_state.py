@@ -34,7 +34,7 @@ class TestMeansOfWeights:
     """State that is written and read by nothing but its own update."""
 
     @pytest.mark.parametrize(("storage", "choice"), list(itertools.product(STORAGES, ("rows", "columns"))))
-    def test_they_are_kept_as_the_weights_or_in_parts(self, storage, choice):
+    def test_they_are_kept_as_the_weights_or_sharded(self, storage, choice):
         specs = specs_of("mean of weights", (choice,), storage)[1]
         for name in WEIGHTS:
             weight, mean = (specs[f"argument 0['{group}']['{name}']"] for group in ("params", "mean"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from jaxquard.intraop.step.traced_step import trace_step
-from tests.intraop.in_parts import run_in_parts
+from tests.intraop.run_traced import run_traced
 from tests.intraop.same_numbers import TOLERANCE, check_same
 from tests.intraop.scanned_patterns import OPENED, encoder_and_decoder, microbatches, plain, recurrent
 from tests.intraop.steps import inputs, weights
@@ -40,7 +40,7 @@ def joins_in(traced):
 
 def check_opened(step, args, *, tolerance=TOLERANCE):
     traced = trace_step(step, args)
-    check_same(run_in_parts(traced, args), jax.jit(step)(*args), tolerance=tolerance)
+    check_same(run_traced(traced, args), jax.jit(step)(*args), tolerance=tolerance)
     return traced
 
 

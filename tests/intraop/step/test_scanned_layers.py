@@ -156,7 +156,7 @@ class TestNumbers:
             check_step(step, args, analysis, assignments, mesh=mesh_of(**axes), tolerance=tolerance)
 
     @pytest.mark.slow
-    def test_state_that_is_kept_in_parts_does(self):
+    def test_state_that_is_kept_sharded_does(self):
         step, args = OPENED["adam with clipping"]()
         analysis = analyse(step, args)
         for storage, seed in itertools.product((Storage.ZERO_1, Storage.ZERO_3), range(2)):

@@ -139,7 +139,7 @@ def reduction(draw):
 def arg_reduction(draw):
     shape = list(shape_of(draw))
     axis = draw(st.integers(0, len(shape) - 1))
-    # The least of one element is where it is, whatever it is.
+    # The minimum of one element is where it is, whatever it is.
     shape[axis] = max(2, shape[axis])
     fn = draw(st.sampled_from([lax.argmax, lax.argmin]))
     return lambda x: fn(x, axis, jnp.int32), (f32(*shape),)

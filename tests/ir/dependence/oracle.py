@@ -90,7 +90,7 @@ def check_links(equation, *, seed=0):
     before = subject.outputs(inputs)
     num_tried = 0
     for output, row in enumerate(subject.found.links):
-        for out_dim, num_parts in _cuts(row):
+        for out_dim, num_parts in _partitions(row):
             num_tried += 1
             for q in range(num_parts):
                 changed = dict(inputs)
@@ -114,7 +114,7 @@ def check_reads(subject, inputs, others, before):
             assert same(before[output], subject.outputs(changed)[output]), f"output {output} of {subject.equation}"
 
 
-def _cuts(row):
+def _partitions(row):
     found = {}
     for link in (link for links in row for link in links):
         found.setdefault((link.out_dim, link.num_chunks), None)

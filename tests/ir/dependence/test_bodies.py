@@ -148,7 +148,7 @@ def test_a_primitive_without_a_rule_is_not_partitionable_and_named():
     assert [[bool(links) for links in row] for row in around.links] == [[False, False], [False, True]]
 
 
-def test_what_only_tells_is_not_named():
+def test_what_only_prints_is_not_named():
     def fn(x):
         jax.debug.print("{}", x)
         jax.debug.callback(lambda _: None, x)

@@ -43,7 +43,7 @@ def test_no_step_of_the_zoo_has_an_operation_without_a_rule(name):
     assert all(graph.links(position).is_known for position in range(len(graph.equations)))
 
 
-def test_attention_can_be_cut_by_batch_and_its_inside_by_heads():
+def test_attention_can_be_sharded_by_batch_and_its_inside_by_heads():
     def attend(query, key, value):
         scores = jnp.einsum("bqhk,bshk->bhqs", query, key)
         return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(scores), value)

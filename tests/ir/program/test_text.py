@@ -86,7 +86,7 @@ def test_odd_names_and_empty_lists():
     assert parse_program(text) == program
 
 
-def test_types_that_no_line_tells_have_a_line_of_their_own():
+def test_types_that_no_line_shows_have_a_line_of_their_own():
     scalar = ArrayType(dtype="float32", shape=())
     vector = ArrayType(dtype="float32", shape=(4,))
     call = Call(name="f", inputs=(), outputs=(scalar,))

@@ -124,7 +124,7 @@ def test_updates_of_any_form(update):
     assert planned.planned.arg_parts[0] == (2, 1)
 
 
-def test_two_scans_over_one_stack_that_are_cut_differently():
+def test_two_scans_over_one_stack_that_are_split_differently():
     def step(accumulate, kernel, batch):
         def loss(kernel, x):
             body = lambda h, w: (jnp.tanh(h @ w), None)  # noqa: E731

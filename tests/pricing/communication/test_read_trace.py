@@ -77,7 +77,7 @@ def test_what_ends_in_another_thread_lasts_until_then():
     assert share(trace(_host__CPU=lines)) == pytest.approx(0.49)
 
 
-def test_an_end_that_is_told_late_is_when_a_user_starts():
+def test_an_end_that_is_reported_late_is_when_a_user_starts():
     lines = {
         "a": [thunk("fusion", 0, 5, token=7), thunk("while", 10, 90), thunk("all-reduce.1", 10, 90)],
         "b": [event("end: fusion", 95, 96, _c=7)],

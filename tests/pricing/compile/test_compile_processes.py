@@ -76,7 +76,7 @@ def test_what_calls_back_is_compiled_here(compilers, hits):
     assert hits() == 0
 
 
-def test_what_the_user_cuts_is_compiled_here(compilers, hits):
+def test_what_the_user_shards_is_compiled_here(compilers, hits):
     """The rule is a function of this process."""
 
     @custom_partitioning

@@ -124,7 +124,7 @@ def test_a_corrupt_price_is_measured_again(tmp_path):
     assert quick_pricer(cache).price(product(16)) == price
 
 
-def test_what_does_not_fit_is_set_aside_and_the_rest_goes_on():
+def test_what_does_not_fit_is_rejected_and_the_rest_goes_on():
     huge = make(lambda x: x + jnp.ones((1 << 43,), jnp.float32), array(1 << 43), name="huge")
     failure, price = quick_pricer().price_all([huge, product(16)])
     assert isinstance(price, Price)
@@ -251,7 +251,7 @@ def test_devices_that_do_not_answer_any_more_end_it(monkeypatch, num_stalls):
                 pricer.price_all([product(24), product(32)])
 
 
-def test_what_does_not_run_is_set_aside(monkeypatch):
+def test_what_does_not_run_is_rejected(monkeypatch):
     def run(self):
         raise RuntimeError("INTERNAL: broken\nmore")
 
@@ -260,7 +260,7 @@ def test_what_does_not_run_is_set_aside(monkeypatch):
         quick_pricer().price(product(16, "mine"))
 
 
-def test_a_sharding_that_divides_nothing_is_set_aside():
+def test_a_sharding_that_divides_nothing_is_rejected():
     odd = make(lambda x: x + 1, array(7), ins=(P("x"),), name="odd")
     failure, price = quick_pricer().price_all([odd, product(16)])
     assert failure.reason is FailureReason.NO_LOWERING
@@ -268,7 +268,7 @@ def test_a_sharding_that_divides_nothing_is_set_aside():
     assert isinstance(price, Price)
 
 
-def test_what_stalls_is_set_aside(monkeypatch):
+def test_what_stalls_is_rejected(monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(TimedProgram, "run", lambda self: release.wait(100))
     (failure,) = quick_pricer(limit_s=0.5).price_all([product(16)])
@@ -298,7 +298,7 @@ def test_a_slow_one_is_stopped_early(monkeypatch):
     assert (fair.time_s, fair.provenance.was_stopped_early) == (2.4, False)
 
 
-def test_only_rivals_stop_each_other(monkeypatch):
+def test_only_candidates_of_a_group_stop_each_other(monkeypatch):
     times_of(monkeypatch, [9, 1.0, 1.2, 1.1, 1.3], [20, 6.0, 7.0, 5.9, 5.8])
     _, slow = quick_pricer().price_all([product(8), product(16)], groups=["a", "b"])
     assert (slow.time_s, slow.provenance.was_stopped_early) == (5.8, False)
@@ -380,7 +380,7 @@ def test_keys_and_loops_and_constraints_have_prices():
     assert all(isinstance(price, Price) for price in quick_pricer().price_all(programs))
 
 
-def test_progress_tells_what_is_left():
+def test_progress_says_what_is_left():
     seen = []
     quick_pricer(round_size=1).price_all([product(8, "a"), product(16, "b")], on_progress=seen.append)
     assert [(p.done, p.name) for p in seen] == [
@@ -396,7 +396,7 @@ def test_progress_tells_what_is_left():
     assert seen[-1].left_s == 0
 
 
-def test_a_comparison_tells_of_every_round():
+def test_a_comparison_reports_every_round():
     seen = []
     quick_pricer().compare([product(8, "a"), product(16, "b")], on_progress=seen.append)
     names = [p.name for p in seen if p.done == 0]
@@ -422,7 +422,7 @@ def test_another_process_finds_the_prices(tmp_path):
 
 
 class TestCompare:
-    def test_all_rivals_run_in_turns_and_more_often(self, monkeypatch):
+    def test_all_candidates_run_in_turns_and_more_often(self, monkeypatch):
         order = []
 
         def run(self):
@@ -460,7 +460,7 @@ class TestCompare:
         kept = quick_pricer(PriceCache(tmp_path)).compare([third, second, first])
         assert [price.time_s for price in kept] == pytest.approx([7.0, 6.0, 5.0]), "and all are kept"
 
-    def test_nor_are_those_of_two_calls_with_other_rivals(self, monkeypatch, tmp_path):
+    def test_nor_are_those_of_two_calls_with_other_candidates(self, monkeypatch, tmp_path):
         pricer = quick_pricer(PriceCache(tmp_path))
         times_of(monkeypatch, *([9] + [time_s] * 12 for time_s in (3.0, 2.0, 5.0, 6.0, 7.0, 8.0)))
         first, second, third = product(8), product(16), product(24)

@@ -51,7 +51,7 @@ def test_the_host_or_the_container_whichever_has_less(monkeypatch):
 
 
 def accelerators(*stats):
-    """A mesh of devices that tell so much."""
+    """A mesh of devices that report so much."""
     devices = [SimpleNamespace(platform="gpu", memory_stats=lambda stat=stat: stat) for stat in stats]
     return SimpleNamespace(devices=np.array(devices, dtype=object))
 
@@ -65,6 +65,6 @@ def test_an_accelerator_has_what_is_left_and_the_fullest_decides():
 
 
 @pytest.mark.parametrize("stats", [None, {}])
-def test_where_a_device_does_not_tell_nothing_is_known(stats):
+def test_where_a_device_does_not_report_nothing_is_known(stats):
     assert memory.available_bytes(accelerators(stats)) is None
     assert memory.capacity_bytes(accelerators(stats)) is None

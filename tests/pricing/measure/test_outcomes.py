@@ -63,27 +63,27 @@ def test_what_fails_is_counted_too(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [CompileHere, lambda **more: CompileInThreads(2, **more)])
-def test_compilers_tell_their_work(kind):
-    told = []
-    compilers = kind(on_compiled=told.append)
+def test_compilers_report_their_work(kind):
+    reported = []
+    compilers = kind(on_compiled=reported.append)
     waiting = [compilers.start(Slow(), free_outputs=()) for _ in range(4)]
     assert [finish() for finish in waiting] == ["compiled"] * 4
     compilers.stop()
-    assert len(told) == 4
-    assert all(0.05 <= time_s < 60 for time_s in told)
+    assert len(reported) == 4
+    assert all(0.05 <= time_s < 60 for time_s in reported)
 
 
-def test_processes_tell_their_work_without_their_start():
-    told = []
-    compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120, on_compiled=told.append)
+def test_processes_report_their_work_without_their_start():
+    reported = []
+    compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120, on_compiled=reported.append)
     lowered = lower_program(product(8), mesh=line_mesh())
     start_s = time.perf_counter()
     compilers.start(lowered, free_outputs=(False,))()
     waited_s = time.perf_counter() - start_s
     compilers.stop()
     # A process imports JAX before it compiles.
-    assert len(told) == 1
-    assert 0.001 < told[0] < waited_s - 0.2
+    assert len(reported) == 1
+    assert 0.001 < reported[0] < waited_s - 0.2
 
 
 def test_the_work_of_processes_is_counted():

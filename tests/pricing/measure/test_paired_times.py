@@ -23,7 +23,7 @@ def test_quiet_programs_take_what_each_run_takes():
     assert paired_times([[0.1] * 5, [0.2] * 5]) == pytest.approx([0.1, 0.2])
 
 
-def test_one_alone_takes_its_least():
+def test_one_alone_takes_its_minimum():
     assert paired_times([[0.3, 0.1, 0.2]]) == pytest.approx([0.1])
 
 
@@ -44,19 +44,19 @@ def test_one_lucky_run_makes_no_winner():
     assert min(slower) < min(faster)
 
 
-def test_the_level_is_that_of_the_least_runs():
+def test_the_level_is_that_of_the_fastest_runs():
     runs = noisy_runs(0)
     assert np.log(paired_times(runs)).mean() == pytest.approx(np.log(runs.min(axis=1)).mean())
 
 
 @pytest.mark.parametrize("true_s", FIELDS, ids=len)
-def test_ratios_wander_less_than_those_of_least_runs(true_s):
+def test_ratios_wander_less_than_those_of_fastest_runs(true_s):
     def wander(estimates):
         return np.log(estimates / np.exp(np.log(estimates).mean(axis=1, keepdims=True)) / true_s).std(axis=0).mean()
 
     found = np.array([paired_times(noisy_runs(seed, true_s=true_s)) for seed in range(200)])
-    least = np.array([noisy_runs(seed, true_s=true_s).min(axis=1) for seed in range(200)])
-    assert wander(found) < 0.4 * wander(least)
+    minima = np.array([noisy_runs(seed, true_s=true_s).min(axis=1) for seed in range(200)])
+    assert wander(found) < 0.4 * wander(minima)
     assert (found.argmin(axis=1) == 0).mean() > 0.95
 
 
@@ -71,12 +71,12 @@ def test_no_two_of_different_speed_come_out_as_equal(true_s):
 
 @pytest.mark.parametrize("true_s", FIELDS, ids=len)
 def test_errors_are_what_ratios_wander_by(true_s):
-    """Over many repetitions; times of neighbours in a race hang together, so that it is no equality."""
+    """Over many repetitions; times of neighbouring runs are correlated, so that it is no equality."""
     found = np.array([paired_times(noisy_runs(seed, true_s=true_s)) for seed in range(200)])
     wander = np.log(found / np.exp(np.log(found).mean(axis=1, keepdims=True))).std(axis=0)
-    told = np.array([paired_errors(noisy_runs(seed, true_s=true_s)) for seed in range(200)]).mean(axis=0)
-    assert told == pytest.approx(wander, rel=0.5)
-    assert 0.002 < told.mean() < 0.02
+    errors = np.array([paired_errors(noisy_runs(seed, true_s=true_s)) for seed in range(200)]).mean(axis=0)
+    assert errors == pytest.approx(wander, rel=0.5)
+    assert 0.002 < errors.mean() < 0.02
 
 
 def test_few_runs_have_no_error():

@@ -52,7 +52,7 @@ def noisy(*, after, time_s=0.01):
     return Runner(*(time_s * 2 ** (after - number) for number in range(after)), time_s)
 
 
-def test_a_quiet_machine_needs_no_more_runs_than_the_least():
+def test_a_quiet_machine_needs_no_more_runs_than_the_minimum():
     assert run_all(Runner(0.01), Runner(0.02)) == [6, 6]
 
 

@@ -1,4 +1,4 @@
-"""What a program only tells is not told while it is priced."""
+"""A program that is priced prints nothing."""
 
 import jax
 import jax.numpy as jnp
@@ -17,27 +17,27 @@ def report(value):
     heard.append(value)
 
 
-def telling(value):
+def printing(value):
     jax.debug.callback(report, value.sum())
     return value
 
 
 WAYS = {
-    "at the top": lambda x: telling(x) * 2,
+    "at the top": lambda x: printing(x) * 2,
     "in order": lambda x: (io_callback(report, None, x[0], ordered=True), x * 2)[1],
     "printed": lambda x: (jax.debug.print("{}", x), x * 2)[1],
     "inspected": lambda x: (jax.debug.inspect_array_sharding(x, callback=report), x * 2)[1],
-    "in a scan": lambda x: lax.scan(lambda carry, one: (telling(carry + one), telling(one)), 0.0, x),
-    "in a while": lambda x: lax.while_loop(lambda s: telling(s).sum() < 9, lambda s: telling(s) + 1, x),
-    "in a cond": lambda x: lax.cond(x[0] > 0, lambda: telling(x), lambda: telling(-x)),
-    "in a jit": lambda x: jax.jit(telling)(x),
-    "in a checkpoint": lambda x: jax.checkpoint(lambda x: telling(jnp.sin(x)))(x),
-    "in a scan of conds": lambda x: lax.map(lambda one: lax.cond(one > 0, telling, lambda one: -one, one), x),
+    "in a scan": lambda x: lax.scan(lambda carry, one: (printing(carry + one), printing(one)), 0.0, x),
+    "in a while": lambda x: lax.while_loop(lambda s: printing(s).sum() < 9, lambda s: printing(s) + 1, x),
+    "in a cond": lambda x: lax.cond(x[0] > 0, lambda: printing(x), lambda: printing(-x)),
+    "in a jit": lambda x: jax.jit(printing)(x),
+    "in a checkpoint": lambda x: jax.checkpoint(lambda x: printing(jnp.sin(x)))(x),
+    "in a scan of conds": lambda x: lax.map(lambda one: lax.cond(one > 0, printing, lambda one: -one, one), x),
 }
 
 
 @pytest.mark.parametrize("fn", WAYS.values(), ids=WAYS)
-def test_nothing_is_told_and_the_numbers_stay(fn, capfd):
+def test_nothing_is_printed_and_the_numbers_stay(fn, capfd):
     x = jnp.arange(3.0) - 1
     wanted = jax.tree.leaves(jax.jit(fn)(x))
     jax.effects_barrier()
@@ -61,7 +61,7 @@ def test_one_that_returns_something_stays():
 def test_what_changes_a_reference_stays():
     def fn(x):
         total = jax.new_ref(jnp.zeros(()))
-        lax.fori_loop(0, 3, lambda at, _: total.__setitem__(..., total[...] + telling(x[at])), None)
+        lax.fori_loop(0, 3, lambda at, _: total.__setitem__(..., total[...] + printing(x[at])), None)
         return total[...]
 
     closed = jax.make_jaxpr(fn)(array(3))

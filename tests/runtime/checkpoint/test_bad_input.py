@@ -108,7 +108,7 @@ def test_bytes_that_are_lost(tmp_path):
     assert message(restore, path, like=state).startswith(f"{path} cannot be read on {HOST}: ")
 
 
-def test_a_remote_array_that_does_not_tell_where_it_was():
+def test_a_remote_array_that_does_not_say_where_it_was():
     cell = ResultCell(actor=0, buffer=jnp.ones(2))
     array = RemoteArray(parts=(RemotePart(type=ArrayType(dtype="float32", shape=(2,)), copies=(cell,)),))
     assert message(store_to_read, Leaf(path="['w']", value=array)) == (

@@ -375,7 +375,7 @@ def test_donations_without_an_output_do_not_warn():
     assert float(engine.execute(loaded, [ones]).results()[0]) == 8
 
 
-def test_progress_is_told():
+def test_progress_is_reported():
     seen = []
     engine = InProcessEngine(make_meshes(2))
     engine.load(MlpPipeline(num_stages=2).program(), on_progress=lambda *args: seen.append(args))

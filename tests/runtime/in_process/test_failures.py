@@ -102,7 +102,7 @@ def test_the_task_and_actor_are_named(num_devices, values, task, actor):
     assert [float(np.asarray(result)[0]) for result in good.results()] == [12, 24, 48]
 
 
-def test_of_two_failures_the_first_in_order_is_told():
+def test_of_two_failures_the_first_in_order_is_reported():
     relay = Relay(3, 1)
     with pytest.raises(TaskFailed, match="task 0F1 failed on actor 0"):
         relay.run(6.5, 13, 1).wait()
@@ -123,7 +123,7 @@ def test_steps_queued_on_a_failed_one_fail_with_its_error(num_devices):
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_consumed_state_is_told(num_devices):
+def test_consumed_state_is_reported(num_devices):
     relay = Relay(2, num_devices, donated=True)
     first = relay.run(1, 1, 1)
     run = relay.run(1, 6.5, 1, totals=[result.cell(actor=i) for i, result in enumerate(first.results())])
@@ -202,7 +202,7 @@ def test_an_error_does_not_keep_buffers():
     assert buffer() is None
 
 
-def test_errors_are_told_in_one_line():
+def test_errors_are_reported_in_one_line():
     assert summarise(ValueError("")) == "ValueError"
     assert summarise(ValueError("one.\ntwo")) == "one"
     text = "INTERNAL: CpuCallback error: Traceback (most recent call last):\n  File x\nValueError: boom"

@@ -62,7 +62,7 @@ def test_a_step_on_the_results_of_a_failed_step_says_so(mesh, step, first_loss, 
     assert one_loss(mesh, step) == first_loss
 
 
-def test_a_step_that_is_sent_as_soon_as_a_failure_is_told(mesh, step, first_loss, monkeypatch, tmp_path):
+def test_a_step_that_is_sent_as_soon_as_a_failure_is_reported(mesh, step, first_loss, monkeypatch, tmp_path):
     """By then the epoch of the failed step has ended: the next step is not given up with it."""
     state, other = jax.block_until_ready([mesh.init(spinning_step.init, KEY) for _ in range(2)])
     call_inside(mesh, 0, fail_in, "after.0", str(tmp_path / "now"))

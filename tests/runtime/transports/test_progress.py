@@ -38,7 +38,7 @@ def test_a_message_is_sent_when_it_is_computed(progress):
     assert progress.report().sent[0].number == 2
 
 
-def test_a_wait_is_told_while_it_lasts(progress):
+def test_a_wait_is_reported_while_it_lasts(progress):
     first, second = (progress.add_receiver(peer=1, program_id=number) for number in range(2))
     second.begin_wait(3, 4)
     (mark,) = progress.report().waiting

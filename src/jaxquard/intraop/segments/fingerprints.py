@@ -100,7 +100,7 @@ def _given(choice: Choice, var: Var) -> Hashable:
 
 
 def _shape_of(equation: Equation) -> Hashable:
-    """Returns the shapes and parameters of a product: a stride tells convolutions of the same inputs apart."""
+    """Returns the shapes and parameters of a product: a stride distinguishes convolutions of the same inputs."""
     shapes = tuple((atom.aval.shape, str(atom.aval.dtype)) for atom in (*equation.invars, *equation.outvars))
     params = tuple((name, str(value)) for name, value in sorted(equation.params.items()))
     return equation.primitive.name, shapes, params

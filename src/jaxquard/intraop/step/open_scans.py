@@ -74,11 +74,11 @@ class _Writer(StackValues):
     def write(self) -> FlatStep:
         step, jaxpr = self.step, self.step.jaxpr
         inputs: list[Var] = []
-        in_parts: list[LeafPart] = []
+        input_parts: list[LeafPart] = []
         for var, part in zip(jaxpr.invars, step.inputs, strict=False):
             made, parts = self._input(var, part)
             inputs.extend(made)
-            in_parts.extend(parts)
+            input_parts.extend(parts)
         constants = jaxpr.invars[len(step.inputs) :]
         self.whole.update((var, var) for var in constants)
         for place, equation in enumerate(jaxpr.eqns):
@@ -93,7 +93,7 @@ class _Writer(StackValues):
         return FlatStep(
             jaxpr=prune(opened),
             constants=(*step.constants, *self.constants.values()),
-            inputs=tuple(in_parts),
+            inputs=tuple(input_parts),
             outputs=tuple(out_parts),
         )
 

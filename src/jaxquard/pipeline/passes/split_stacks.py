@@ -212,7 +212,7 @@ class _Writer:
 
     def result(self, atom: Any) -> list[Any]:
         if is_var(atom) and atom in self.sizes:
-            return self.in_parts(atom, self.sizes[atom])
+            return self.pieces_of(atom, self.sizes[atom])
         return [self.joined(atom)]
 
     def joined(self, atom: Any) -> Any:
@@ -224,7 +224,7 @@ class _Writer:
             assert sum(sizes) == atom.aval.shape[0]
         return self.whole[atom]
 
-    def in_parts(self, atom: Any, sizes: Sizes) -> list[Any]:
+    def pieces_of(self, atom: Any, sizes: Sizes) -> list[Any]:
         known = self.parts.get(atom) if is_var(atom) else None
         if known is not None and tuple(part.aval.shape[0] for part in known) == sizes:
             return known
@@ -238,7 +238,7 @@ class _Writer:
 
     def write(self, equation: Equation) -> None:
         if equation.primitive is split_stack_p:
-            pieces = self.in_parts(equation.invars[0], equation.params["sizes"])
+            pieces = self.pieces_of(equation.invars[0], equation.params["sizes"])
             self.whole.update(zip(equation.outvars, pieces, strict=True))
             return
         if equation.primitive is join_stack_p:
@@ -261,7 +261,7 @@ class _Writer:
 
     def _write_parts(self, equation: Equation, rule: _Rule, sizes: Sizes) -> None:
         inputs = [
-            self.in_parts(atom, sizes) if rule.is_split(equation, atom) else [self.joined(atom)] * len(sizes)
+            self.pieces_of(atom, sizes) if rule.is_split(equation, atom) else [self.joined(atom)] * len(sizes)
             for atom in equation.invars
         ]
         (output,) = equation.outvars
@@ -323,7 +323,7 @@ def _split_outputs(equation: Equation) -> list[Equation]:
             results.append(result)
             reductions.append(reduction)
             continue
-        pieces = writer.in_parts(atom, parts)
+        pieces = writer.pieces_of(atom, parts)
         outer = [new_var(result.aval.update(shape=piece.aval.shape)) for piece in pieces]
         outputs.extend(pieces)
         results.extend(outer)

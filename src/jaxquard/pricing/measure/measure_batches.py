@@ -108,7 +108,7 @@ class Measurement:
                     lowered = lower_program(job.program, mesh=self.mesh)
                     key = combine_keys(self.environment, lowered_key(lowered))
             except Exception as error:  # A candidate that makes no sense to JAX; the others may.
-                self._set_aside(job, FailureReason.NO_LOWERING, error)
+                self._reject(job, FailureReason.NO_LOWERING, error)
                 continue
             known = None if self.cache is None else self.cache.find(key)
             if known is not None:
@@ -130,7 +130,7 @@ class Measurement:
                     executable = self._compiled(item)
                 needed = peak_bytes(executable)
             except Exception as error:  # The compiler refuses this candidate.
-                self._set_aside(item.job, FailureReason.NO_COMPILATION, error)
+                self._reject(item.job, FailureReason.NO_COMPILATION, error)
                 continue
             available = self._available_for(needed)
             if available is not None and needed > available:
@@ -187,7 +187,7 @@ class Measurement:
             if failure.reason is FailureReason.OUT_OF_MEMORY and len(together) > 1:
                 crowded.append(together[position])
             else:
-                self._set_aside(together[position].job, FailureReason.NO_RUN, error)
+                self._reject(together[position].job, FailureReason.NO_RUN, error)
 
         for position, item in enumerate(together):
             try:
@@ -201,7 +201,7 @@ class Measurement:
             budget=self.budget,
             watch=self.watch,
             on_error=reject,
-            on_round=self._tell_round,
+            on_round=self._report_round,
             small=[position for position, item in enumerate(together) if self._is_small(item)],
         )
         self._settle_all(together, timed_programs)
@@ -220,7 +220,7 @@ class Measurement:
             price = self._price(item, timed, time_s=times_s[position], share=shares.get(position))
             self._settle(item.job, item.key, price)
 
-    def _tell_round(self, done: int, most: int) -> None:
+    def _report_round(self, done: int, most: int) -> None:
         # Others are soon done, and the program is of more interest.
         if self.are_compared:
             self.ledger.report(f"round {done} of at most {most}")
@@ -276,7 +276,7 @@ class Measurement:
         for number in job.numbers:
             self.ledger.settle(number, price, is_cached=is_cached)
 
-    def _set_aside(self, job: PricingJob, reason: FailureReason, error: Exception) -> None:
+    def _reject(self, job: PricingJob, reason: FailureReason, error: Exception) -> None:
         for number in job.numbers:
             self.ledger.settle(number, failure_of(job.program.name, reason, error))
 

@@ -35,7 +35,7 @@ class ReferenceProgram:
     def __init__(self) -> None:
         self._program: TimedProgram | None = None
         self._minimum_s = float("inf")
-        self._raced_s = self._repeated_s = 0.0
+        self._run_s = self._repeated_s = 0.0
 
     def stop(self) -> None:
         """Lets go of the program; the next round gives another."""
@@ -63,20 +63,20 @@ class ReferenceProgram:
             PricingError: if even the program that keeps the pace stalls.
         """
 
-        def race_once() -> tuple[float, float]:
+        def run_once() -> tuple[float, float]:
             """The pace, and the seconds that it took."""
             start_s = time.perf_counter()
-            pace = self._race_once(timed_programs, groups, best, budget, watch, on_error, on_round)
+            pace = self._run_once(timed_programs, groups, best, budget, watch, on_error, on_round)
             return pace, time.perf_counter() - start_s
 
-        pace, took_s = race_once()
-        self._raced_s += took_s
+        pace, took_s = run_once()
+        self._run_s += took_s
         for _ in range(_MOST_REPEATS):
             if pace <= 1 + _TOLERANCE or not self._has_time(took_s):
                 break
             _log.info("a round took %.2f times as long as it should, and is run again", pace)
             series = {number: timed.series for number, timed in timed_programs.items()}
-            again, took_s = race_once()
+            again, took_s = run_once()
             self._repeated_s += took_s
             if again < pace:
                 pace = again
@@ -87,9 +87,9 @@ class ReferenceProgram:
             self._choose({number: timed_programs[number] for number in small if number in timed_programs}, budget)
 
     def _has_time(self, needed_s: float) -> bool:
-        return self._repeated_s + needed_s <= _FREE_S + _REPEATED_SHARE * self._raced_s
+        return self._repeated_s + needed_s <= _FREE_S + _REPEATED_SHARE * self._run_s
 
-    def _race_once(
+    def _run_once(
         self,
         timed_programs: Mapping[int, TimedProgram],
         groups: Mapping[int, Hashable],
@@ -100,10 +100,10 @@ class ReferenceProgram:
         on_round: Callable[[int, int], None],
     ) -> float:
         """Returns how much longer the reference took than at best; 1 if there is none."""
-        racing = dict(timed_programs)
+        active = dict(timed_programs)
         if self._program is not None:
-            racing[_PLACE] = self._program
-        for timed in racing.values():
+            active[_PLACE] = self._program
+        for timed in active.values():
             timed.start_series()
 
         def note_error(number: int, error: Exception) -> None:
@@ -115,7 +115,7 @@ class ReferenceProgram:
                 on_error(number, error)
 
         run_rounds(
-            racing,
+            active,
             groups={**groups, _PLACE: self},
             best=best,
             budget=budget,

@@ -86,58 +86,58 @@ def run_rounds(
         on_error: called with what fails.
         on_round: called with the number of a round before it begins, and of how many there may be.
     """
-    racing = dict(timed_programs)
+    active = dict(timed_programs)
 
     def run_one(number: int, timed: TimedProgram) -> None:
         try:
             timed.times_s.append(watch.run(timed.run, limit_s=budget.limit_s))
         except Exception as error:  # One candidate's trouble; the others go on.
             on_error(number, error)
-            del racing[number]
+            del active[number]
             return
         if len(timed.times_s) > 1:
             best.note(groups[number], timed.warm_s)
         if _is_hopeless(timed, best[groups[number]], budget):
             timed.series.was_stopped_early = True
-            del racing[number]
+            del active[number]
 
     planned = budget.num_warmups + budget.num_runs
     most = budget.num_warmups + max(budget.num_runs, budget.max_runs)
     for round_ in range(most):
         if budget.close is not None and round_ >= planned and (round_ - planned) % _RUNS_BETWEEN == 0:
-            for number in _far_behind(racing, groups, budget):
-                del racing[number]
-        if round_ >= planned and _is_enough(racing, groups, budget):
+            for number in _far_behind(active, groups, budget):
+                del active[number]
+        if round_ >= planned and _is_enough(active, groups, budget):
             return
         on_round(round_ + 1, most)
-        order = list(racing.items())
+        order = list(active.items())
         if round_ > 0:  # In another order each time: what follows on a large program finds the caches full of it.
             random.Random(round_).shuffle(order)
         for number, timed in order:
             run_one(number, timed)
 
 
-def _is_enough(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], budget: RunBudget) -> bool:
+def _is_enough(active: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], budget: RunBudget) -> bool:
     """Returns whether the times of each can be trusted, or more runs would take too long."""
     planned = budget.num_warmups + budget.num_runs
-    times_s = [timed.times_s for timed in racing.values()]
+    times_s = [timed.times_s for timed in active.values()]
     spent_s = sum(sum(runs[planned:]) for runs in times_s)
     # Ten runs of a long program are no better than ten of a short one: as much again as was planned is never too long.
-    allowed_s = max(budget.extra_s * len(racing), sum(sum(runs[:planned]) for runs in times_s))
+    allowed_s = max(budget.extra_s * len(active), sum(sum(runs[:planned]) for runs in times_s))
     if spent_s > allowed_s:
         return True
     if budget.close is not None:
-        return len({groups[number] for number in racing}) == len(racing)
+        return len({groups[number] for number in active}) == len(active)
     return all(_is_confirmed(runs[budget.num_warmups :]) for runs in times_s)
 
 
-def _far_behind(racing: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], budget: RunBudget) -> list[int]:
+def _far_behind(active: Mapping[int, TimedProgram], groups: Mapping[int, Hashable], budget: RunBudget) -> list[int]:
     """Returns the programs that are not close to the best of their group."""
     assert budget.close is not None
     found = []
-    for group in {groups[number] for number in racing}:
-        numbers = [number for number in racing if groups[number] == group]
-        times_s = paired_times([racing[number].times_s[budget.num_warmups :] for number in numbers])
+    for group in {groups[number] for number in active}:
+        numbers = [number for number in active if groups[number] == group]
+        times_s = paired_times([active[number].times_s[budget.num_warmups :] for number in numbers])
         bound_s = (1 + budget.close) * min(times_s)
         found += [number for number, time_s in zip(numbers, times_s, strict=True) if time_s > bound_s]
     return found

@@ -89,8 +89,8 @@ class LoopedBFS(Looped):
 
     All microbatches go through one chunk before the next: GPipe over the loop placement. Bubble (p-1)(TF+TB) in times
     of one stage when there are at least p microbatches, and the activations of all microbatches of all chunks are kept.
-    It takes up each stage once per direction, so sharded weights are gathered least often. The backwards run in the
-    order of the microbatches, as in `GPipe`.
+    It takes up each stage once per direction, so sharded weights are gathered once per direction too. The backwards
+    run in the order of the microbatches, as in `GPipe`.
 
     Example:
         >>> for row in jq.schedules.LoopedBFS(4, 2).rows(num_microbatches=2):

@@ -89,12 +89,12 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
     full = [cell for cell in cells if cell.spec.num_strategies != 0] or cells
     behind = [(cell, part) for cell in full if (part := behind_best(cell)) is not None]
     # The fastest run of each is what many report; who has it is chance (`paired_times`).
-    by_least = [part for cell in full if (part := behind_best(cell, time_s=lambda run: run.minimum_s)) is not None]
+    by_minimum = [part for cell in full if (part := behind_best(cell, time_s=lambda run: run.minimum_s)) is not None]
     if behind:
         found = f"{_worst_and_mean([part for _, part in behind])} of {len(behind)} cells"
         yield Target(
             text=f"within {MOST_BEHIND_BEST:.0%} of the best of all that were run",
-            found=f"{found}; by the fastest run of each {_worst_and_mean(by_least)}" if by_least else found,
+            found=f"{found}; by the fastest run of each {_worst_and_mean(by_minimum)}" if by_minimum else found,
             is_met=all(part <= MOST_BEHIND_BEST for _, part in behind),
             exceptions=tuple(f"{cell.spec.name}: {part:.1%}" for cell, part in behind if part > MOST_BEHIND_BEST),
         )

@@ -78,8 +78,8 @@ def _weight(analysis: Analysis, seed: Contraction, names: dict[Var, str]) -> str
             (var,) = inputs
         if is_var(var) and var in analysis.graph.state:
             words = [one or other for one, other in _KEY.findall(names[var])]
-            telling = [word for word in words if word not in _COMMON and not word.isdecimal()]
-            return " ".join(telling[-2:]) or names[var]
+            distinctive = [word for word in words if word not in _COMMON and not word.isdecimal()]
+            return " ".join(distinctive[-2:]) or names[var]
     return seed.equation.primitive.name
 
 

@@ -23,14 +23,14 @@ class Traffic:
 
     Attributes:
         traffic_bytes: counting P shards for a ring of P, as the paper does.
-        least_traffic_bytes: counting P - 1.
+        minimum_traffic_bytes: counting P - 1.
         memory_bytes: of its shards of A, B and C, with the copies that the algorithm makes.
     """
 
     name: str
     mesh_shape: tuple[int, int, int]
     traffic_bytes: float
-    least_traffic_bytes: float
+    minimum_traffic_bytes: float
     memory_bytes: float
 
 
@@ -49,7 +49,7 @@ def _two_and_a_half(*, keeps_a: bool) -> Traffic:
         name="2.5D, A kept in place" if keeps_a else "2.5D",
         mesh_shape=(side, side, layers),
         traffic_bytes=shifts * moving,
-        least_traffic_bytes=(shifts - 1) * moving,
+        minimum_traffic_bytes=(shifts - 1) * moving,
         memory_bytes=a + b + c,
     )
 
@@ -62,6 +62,6 @@ def _meshslice() -> Traffic:
         name="MeshSlice with data parallelism",
         mesh_shape=(rows, columns, layers),
         traffic_bytes=columns * c + rows * b,
-        least_traffic_bytes=(columns - 1) * c + (rows - 1) * b,
+        minimum_traffic_bytes=(columns - 1) * c + (rows - 1) * b,
         memory_bytes=a + b + c,
     )

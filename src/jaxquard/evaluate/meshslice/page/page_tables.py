@@ -148,7 +148,7 @@ def traffic_table(rows: Sequence[Traffic], paper: Paper) -> str:
             said.get(row.name, "left out"),
             f"{row.traffic_bytes / MIB:,.1f} MiB",
             f"{row.traffic_bytes / 1e9:.3f} GB",
-            f"{row.least_traffic_bytes / MIB:,.1f} MiB",
+            f"{row.minimum_traffic_bytes / MIB:,.1f} MiB",
             f"{row.memory_bytes / MIB:,.1f} MiB",
         ]
         for row in rows

@@ -9,7 +9,7 @@ from jax.extend import core
 from jaxquard.intraop.step.traced_step import TracedStep
 
 
-def run_in_parts(traced: TracedStep, args: Any) -> Any:
+def run_traced(traced: TracedStep, args: Any) -> Any:
     """The results of a step; stacks are taken apart and put together by NumPy."""
     leaves = jax.tree.leaves(args)
     parts = [np.asarray(leaves[part.leaf])[part.index] for part in traced.inputs]
