@@ -1,4 +1,4 @@
-"""How Sphinx builds the docs; pages with code cells are run anew each time."""
+"""Settings of Sphinx for the docs; pages with code cells are run anew each time."""
 
 import importlib.metadata
 import json

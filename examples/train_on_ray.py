@@ -25,7 +25,7 @@ def batch_of(number):
 
 
 def last_checkpoint(mesh, folder):
-    """How many steps were done, and the state after them."""
+    """Returns the number of steps done, and the state after them."""
     state = mesh.init(init_state, jax.random.key(0))  # nothing is computed before a step takes it
     path = max(folder.glob("step-*"), default=None)  # whole, as a checkpoint appears at once
     if path is None:

@@ -1,4 +1,4 @@
-"""What every test shares: 8 virtual CPU devices, Hypothesis profiles, golden texts."""
+"""Shared by every test: 8 virtual CPU devices, Hypothesis profiles, golden texts."""
 
 import faulthandler
 import gc

@@ -1,4 +1,4 @@
-"""What the docs say of the code is still there, and nothing is left out."""
+"""Docs match the code: all that they name exists, and nothing is left out."""
 
 import re
 from pathlib import Path

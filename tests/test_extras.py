@@ -23,7 +23,7 @@ def distribution(requirement: str) -> str:
 
 
 def distributions(extra: str) -> set[str]:
-    """What installing jaxquard with an extra brings, extras of extras included."""
+    """The packages that an extra of jaxquard installs, extras of extras included."""
     found = set(map(distribution, PROJECT["dependencies"]))
     for requirement in EXTRAS[extra]:
         if inner := re.fullmatch(r"jaxquard\[([\w,-]+)\]", requirement):

@@ -1,6 +1,7 @@
 """The words of the code and of its docs: one name for one thing, and the field's name where it has one."""
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "jaxquard"
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
@@ -107,3 +109,22 @@ def test_private_words_are_found(text):
 )
 def test_honest_words_are_not(text):
     assert PRIVATE_WORDS.search(text) is None
+
+
+def docstrings(path: Path) -> dict[int, str]:
+    """The docstrings of a file: of the module, of its classes and of all functions, by line."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(parse(path)) if isinstance(node, kinds)]
+    return {node.body[0].lineno: text for node in nodes if (text := ast.get_docstring(node)) is not None}
+
+
+def test_docstrings_open_with_a_verb_or_a_noun():
+    folders = ("src", "tests", "benchmarks", "examples", "docs")
+    found = {
+        f"{path.relative_to(ROOT)}:{line}": text.splitlines()[0]
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        for line, text in docstrings(path).items()
+    }
+    assert len(found) > 2000
+    assert {place: text for place, text in found.items() if re.match(r"(What|Whether|How|Which)\b", text)} == {}

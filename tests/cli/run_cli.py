@@ -51,5 +51,5 @@ def read_json(result):
 
 
 def without_progress(text):
-    """What stands on stderr but for the lines that a slow machine gets every 15 s."""
+    """Returns what stands on stderr but for the lines that a slow machine gets every 15 s."""
     return "".join(line for line in text.splitlines(keepends=True) if not re.match(r"(\d+ (h|min|s) ?)+: ", line))

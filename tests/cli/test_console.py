@@ -1,4 +1,4 @@
-"""What the subcommands share in printing."""
+"""Printing that the subcommands share."""
 
 import io
 import json

@@ -41,7 +41,7 @@ def test_where_a_garbage_collection_swallows_it():
 
 
 def test_a_command_is_kept_from_losing_it(monkeypatch):
-    """What is raised after a collection is only printed, where nothing is done about it."""
+    """An error raised after a collection is only printed, where nothing is done about it."""
     found = []
     monkeypatch.setattr("jaxquard.cli.main.app", lambda: found.append(sys.unraisablehook))
     monkeypatch.setattr(sys, "unraisablehook", print)

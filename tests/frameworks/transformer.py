@@ -1,4 +1,4 @@
-"""What the tests of the frameworks share: a tiny language-modelling task, and two steps against the oracle."""
+"""Shared by the tests of the frameworks: a tiny language-modelling task, and two steps against the oracle."""
 
 from collections.abc import Callable
 from typing import Any

@@ -33,7 +33,7 @@ def compiled_bytes(text: str) -> float:
 
 
 def _group_size(attributes: str) -> int:
-    """How many devices take part together; every pair of a permutation counts as one."""
+    """The number of devices that take part together; every pair of a permutation counts as one."""
     if "source_target_pairs" in attributes:
         return 1
     mesh = re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes)

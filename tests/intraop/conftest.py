@@ -1,4 +1,4 @@
-"""What the tests of sharding share."""
+"""Shared by the tests of sharding."""
 
 import jax
 import pytest

@@ -14,7 +14,7 @@ WIDTH = 4
 
 
 def adamw() -> optax.GradientTransformation:
-    """What people train with: clipping by the global norm, AdamW, a learning-rate schedule."""
+    """A common optimizer: clipping by the global norm, AdamW, a learning-rate schedule."""
     rate = optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 10)
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, eps=0.1))
 
@@ -90,5 +90,5 @@ class MlpStep:
 
 @functools.cache
 def weight_type() -> str:
-    """How a program writes the type of a kernel, and of its gradient."""
+    """The type of a kernel and of its gradient, as a program writes it."""
     return f"float32[{WIDTH},{WIDTH}]"

@@ -1,4 +1,4 @@
-"""What a step must compute: a plain Python loop over the microbatches, each under `jax.jit`.
+"""The oracle of a step: a plain Python loop over the microbatches, each under `jax.jit`.
 
 A step under test is written as a function of the loop that it runs, `step(accumulate, state, batch)`, and
 calls `accumulate(fn, reduce)(batch)`. The oracle passes the loop below, which shares no code with

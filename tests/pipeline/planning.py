@@ -132,7 +132,7 @@ def is_loop_task(name: str) -> bool:
 
 
 def count_primitive(jaxpr: Any, name: str) -> int:
-    """How often a primitive stands in a jaxpr and what it calls."""
+    """Counts a primitive in a jaxpr and in the jaxprs that it calls."""
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
     return sum(
         (equation.primitive.name == name) + sum(count_primitive(inner, name) for inner in sub_jaxprs(equation))
@@ -141,7 +141,7 @@ def count_primitive(jaxpr: Any, name: str) -> int:
 
 
 def count_in_microbatch(program: Program, name: str, microbatch: int = 0) -> int:
-    """How often a primitive runs for one microbatch, over all actors."""
+    """Counts the runs of a primitive for one microbatch, over all actors."""
     return sum(
         count_primitive(program.calls[run.call].code, name)
         for _, run in runs(program)

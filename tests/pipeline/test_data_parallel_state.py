@@ -111,7 +111,7 @@ def make_step(mesh, schedule, **options):
 
 
 def count_collectives(mesh, call):
-    """How often each collective stands in a compiled call, those of scalars left out."""
+    """Counts each collective of a compiled call, those of scalars left out."""
     shardings = [
         [NamedSharding(mesh.meshes[0], PartitionSpec(*(axes or None for axes in type_.spec))) for type_ in types]
         for types in (call.inputs, call.outputs)

@@ -1,4 +1,4 @@
-"""What the passes write of a step: golden texts, and the forms that these do not have."""
+"""The texts of a step after each pass: golden texts, and the forms that these do not have."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What people write around a loss: averages, loss scales, penalties, per-example gradients, reshaped batches."""
+"""Common code around a loss: averages, loss scales, penalties, per-example gradients, reshaped batches."""
 
 import jax
 import jax.numpy as jnp

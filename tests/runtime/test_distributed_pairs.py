@@ -1,4 +1,4 @@
-"""Which result takes the place of which argument, and which arguments are data."""
+"""Pairs of results with the arguments that they replace; the other arguments are data."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a schedule must be, said a second time, by other means, for the tests alone.
+"""A second, independent checker of schedules, for the tests alone.
 
 Works on text (`0F3`) and shares no code with jaxquard: rules are counted with sets, cycles are
 found by the standard library's topological sorter, and times by relaxing a longest path until

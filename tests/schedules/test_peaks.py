@@ -1,4 +1,4 @@
-"""How many activations each actor keeps at most, against the closed forms."""
+"""The peak number of activations of each actor, against the closed forms."""
 
 import pytest
 from hypothesis import given

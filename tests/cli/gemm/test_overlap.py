@@ -14,7 +14,7 @@ def run(*words):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the library was asked for."""
+    """Records the calls of the library."""
     asked = {}
 
     def report(mesh, *, algorithms, on_progress, **how):

@@ -1,4 +1,4 @@
-"""What becomes of the times of whole steps, with steps that only pretend to run."""
+"""Times of whole steps and the plans chosen by them, with steps that only pretend to run."""
 
 from types import SimpleNamespace
 

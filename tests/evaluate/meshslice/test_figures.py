@@ -90,7 +90,7 @@ def test_strong_scaling_meets_weak_scaling_at_64_chips(results):
 
 
 def test_communication_adds_up(results):
-    """What is not hidden is at most all of it; products take what their FLOPs take."""
+    """Exposed communication is at most all of it; products take what their FLOPs take."""
     for bar in results.communication:
         point = find(results.weak_scaling, model=bar.model, algorithm=bar.algorithm, num_chips=256)
         assert bar.total * point.compute_s >= point.time_s - point.compute_s - 1e-12

@@ -94,7 +94,7 @@ class TestZoo:
             assert crossing.count((64,)) <= 1
 
     def test_one_value_enters_a_layer_with_experts_and_the_one_after_it(self):
-        """What brings the experts' results back to the sequence follows their block."""
+        """Equations that bring the experts' results back to the sequence belong to their block."""
         analysis = analyse(*zoo_types("moe-tiny", num_layers=4))
         assert [segment.kind for segment in analysis.segments] == [0, 1, 2, 1, 2, 3]
         for segment in analysis.segments[1:]:

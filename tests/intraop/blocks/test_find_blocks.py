@@ -19,7 +19,7 @@ THREE = ("rows", "columns", "contracted")
 
 
 def products(analysis, block):
-    """What a block's contractions multiply, forward."""
+    """The operands of a block's contractions, forward."""
     return [
         tuple(atom.aval.shape for atom in analysis.graph.equations[position].invars)
         for position in analysis.blocks[block].contractions

@@ -33,7 +33,7 @@ SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
 def collectives(compiled):
-    """How often which collective gives an array of how many elements."""
+    """Counts collectives by opcode and by the elements of their result."""
     found = Counter()
     for types, name in COLLECTIVE.findall(compiled.as_text()):
         for dims in SHAPE.findall(types):

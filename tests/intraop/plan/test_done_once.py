@@ -1,4 +1,4 @@
-"""What a search derives of a step is derived once, and is what it would be the first time."""
+"""A search derives each fact of a step once, and the same as the first time."""
 
 import random
 from collections import Counter
@@ -33,7 +33,7 @@ class KeepingPricer(FakePricer):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How often each segment was looked at, and laid out under each choice of its blocks."""
+    """Counts how often each segment was analysed, and laid out under each choice of its blocks."""
     found = Counter()
     find, lay_out = layouts.find_interface, layouts._lay_out
 

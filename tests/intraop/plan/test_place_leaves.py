@@ -33,7 +33,7 @@ def plan():
 
 @pytest.fixture
 def new_leaves(monkeypatch):
-    """How many leaves were new, call by call."""
+    """The number of new leaves, call by call."""
     found, original = [], LeafPlacer.new_leaves
 
     def count(self, leaves):

@@ -1,4 +1,4 @@
-"""What a plan takes as one program, or by pairs of neighbours, under made-up prices."""
+"""The predicted time of a plan: as one program, or by pairs of neighbours, under made-up prices."""
 
 import re
 from dataclasses import replace
@@ -182,7 +182,7 @@ def test_segments_that_the_search_does_not_look_at_are_priced_for_the_chosen_pla
 
 
 def test_finalists_for_a_deep_step_are_compared_by_their_parts():
-    """When pairs were priced, those with their state in parts met with a faster machine: 3 % are 6 % in 7 layers."""
+    """When pairs were priced, those with sharded state met with a faster machine: 3 % are 6 % in 7 layers."""
     pricer = RoughPricer(lambda name: 0.97 if " and " in name and name.endswith("zero 3") else 1.0, pace=2.0)
     found = search(7, pricer=pricer)
     assert found.storage is Storage.AS_USED

@@ -33,7 +33,7 @@ class ScaledPricer(FakePricer):
 
 
 class FailingPricer(FakePricer):
-    """What fails says which it is."""
+    """A program that fails says which it is."""
 
     def _price(self, name):
         found = super()._price(name)

@@ -306,7 +306,7 @@ class TestBadInput:
 
 
 class TestWithoutALimit:
-    """What the devices have is the limit, if prices are measured on them."""
+    """The devices' memory is the limit, if prices are measured on them."""
 
     @pytest.fixture
     def search_with(self, mesh, monkeypatch):

@@ -117,7 +117,7 @@ def test_frozen_convolutions_are_too():
 
 
 class TestStateWithoutGradients:
-    """What updates it depends on no gradient, so that by its inputs it is forward."""
+    """Its update depends on no gradient, so that by its inputs it is forward."""
 
     def check(self, step, args):
         """Every part of a layer's state is updated in the layer's blocks, and sharded as its weights."""

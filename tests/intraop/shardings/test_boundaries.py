@@ -1,4 +1,4 @@
-"""What crosses boundaries is resharded once at each, and priced so."""
+"""Values that cross boundaries are resharded once at each, and priced so."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""How values between blocks are sharded: branches, and blocks that want the same value in different ways (figure 5)."""
+"""Shardings of values between blocks: branches, and blocks that want the same value in different ways (figure 5)."""
 
 import jax.numpy as jnp
 import pytest
@@ -11,7 +11,7 @@ ROWS, COLUMNS, CONTRACTED = ("rows",), ("columns",), ("contracted",)
 
 
 def specs(loss, args, choices):
-    """How what a sine or a tanh computes is sharded, by its name."""
+    """The shardings of the results of a sine or a tanh, by its name."""
     analysis = analyse(sgd(loss), args)
     assert len(analysis.blocks) == len(choices)
     found = {}

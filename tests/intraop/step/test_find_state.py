@@ -246,7 +246,7 @@ def test_parts_that_are_replaced():
 
 
 def test_moments_of_layers_in_a_scan():
-    """What a scan stacks up leads nowhere; the gradient is such."""
+    """Values that a scan stacks lead nowhere; the gradient is such."""
     stacked = {"w": jax.ShapeDtypeStruct((3, 4, 4), jnp.float32)}
 
     def step(params, moments, batch):

@@ -1,4 +1,4 @@
-"""How state is kept between steps: moments, means of weights, and parts on two axes."""
+"""The layout of state between steps: moments, means of weights, and parts on two axes."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Which arguments are state."""
+"""Traced steps know which arguments are state."""
 
 import jax
 import jax.numpy as jnp

@@ -156,7 +156,7 @@ def _holds(subject, inputs, other, before, output, place, out_dim, in_dim, num_p
 
 
 def found_chunks(equation):
-    """What the rules find, in the form of `held_chunks`."""
+    """The findings of the rules, in the form of `held_chunks`."""
     return {
         (output, place, link.out_dim, link.in_dim): set(divisors(link.num_chunks))
         for output, row in enumerate(dependences(equation).links)

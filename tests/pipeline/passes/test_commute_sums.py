@@ -26,7 +26,7 @@ def transfers_of_weights(program, type_):
 
 
 def partial_sums(program, actor, type_):
-    """How many accumulators of a type an actor starts."""
+    """The number of accumulators of a type that an actor starts."""
     (start,) = (program.calls[run.call] for _, run in runs(program, actor) if run.task == "start")
     return [str(found) for found in start.outputs].count(type_)
 

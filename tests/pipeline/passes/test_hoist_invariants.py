@@ -1,4 +1,4 @@
-"""What is the same for every microbatch runs once per step."""
+"""Equations that are the same for every microbatch run once per step."""
 
 import jax
 import jax.numpy as jnp

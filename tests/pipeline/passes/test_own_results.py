@@ -30,7 +30,7 @@ def test_a_donated_input_that_is_returned_twice():
 
 
 def test_loop_results_that_are_its_constants():
-    """What a loop returns unchanged is no input of the program either, and a number is a value."""
+    """A value that a loop returns unchanged is no input of the program either, and a number is a value."""
 
     def step(weight, batch):
         return jq.accumulate_grads(lambda x: (jnp.sum(x), weight, 3.0), jq.schedules.GPipe(1), "last")(batch)

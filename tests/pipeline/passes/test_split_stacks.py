@@ -115,7 +115,7 @@ UPDATES = {
 
 @pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
 def test_updates_of_any_form(update):
-    """What has no rule is done on the joined value: right for everything."""
+    """A primitive without a rule runs on the joined value, which is always right."""
     kernel = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3, 3)), jnp.float32)
     batch = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2, 3)), jnp.float32)
     step = step_with_update(update)
@@ -141,7 +141,7 @@ def test_two_scans_over_one_stack_that_are_split_differently():
 
 
 def test_a_penalty_on_the_stack_itself():
-    """What the loss does with the whole leaf is done part by part too: no actor ever has the others' layers."""
+    """The loss's own use of the whole leaf runs part by part too: no actor ever has the others' layers."""
 
     def step(accumulate, kernel, batch):
         def loss(kernel, x):

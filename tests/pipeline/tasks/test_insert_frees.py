@@ -73,7 +73,7 @@ def test_activations_live_as_long_as_the_schedule_says():
 
 
 def is_sum(program, actor, slots):
-    """Whether all that is left of a task's outputs are accumulators, which the next task takes."""
+    """Returns True if all that is left of a task's outputs are accumulators, which the next task takes."""
     return slots <= set(donated_slots(program, actor))
 
 

@@ -1,4 +1,4 @@
-"""How much memory there is."""
+"""The memory of devices and of the host."""
 
 from types import SimpleNamespace
 

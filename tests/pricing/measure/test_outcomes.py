@@ -1,4 +1,4 @@
-"""What the time of a pricer went into."""
+"""The breakdown of a pricer's time."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""How many runs there are; made-up times."""
+"""The number of runs, under made-up times."""
 
 import itertools
 import math

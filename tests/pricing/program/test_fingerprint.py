@@ -138,7 +138,7 @@ def test_keys_are_the_same_in_another_process():
 
 
 def test_operations_around_a_callback_are_distinguished():
-    """What is called back prints its address: it does not count, and all beside it in the same loop does."""
+    """A callback prints its address: it does not count, and all beside it in the same loop does."""
 
     def texts(operation):
         def body(x, _):

@@ -67,7 +67,7 @@ def descendants(program):
 
 
 def directory_of(processes):
-    """Where Ray keeps its files: in the command line of the raylet."""
+    """The folder of Ray's files, from the command line of the raylet."""
     (raylet,) = (process for process in processes if name_of(process) == "raylet")
     (option,) = (word for word in raylet.cmdline() if word.startswith("--temp_dir="))
     return Path(option.removeprefix("--temp_dir=")).parent
