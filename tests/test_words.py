@@ -128,3 +128,11 @@ def test_docstrings_open_with_a_verb_or_a_noun():
     }
     assert len(found) > 2000
     assert {place: text for place, text in found.items() if re.match(r"(What|Whether|How|Which)\b", text)} == {}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.glob("*/**/__init__.py")), ids=lambda path: path.parent.name)
+def test_a_subpackage_says_what_goes_in_and_what_comes_out(path):
+    text = ast.get_docstring(parse(path)) or ""
+    assert re.search(r"\bIn: ", text)
+    assert re.search(r"\b[Oo]ut: ", text)
+    assert len([line for line in text.splitlines() if line]) <= 8

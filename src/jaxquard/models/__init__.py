@@ -1,4 +1,9 @@
-"""Models in plain JAX with their published sizes; marks are passed in, so they stand alone."""
+"""Models in plain JAX with their published sizes: GPT, BERT, Llama and a mixture of experts.
+
+In: the name of a size (`zoo.find_model`), or a config; and a function that marks the end of a stage.
+Out: parameters, a loss, and a whole `TrainingStep` with its state and batch. They use nothing else of jaxquard; the
+evaluations of the papers and the command line use them.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,8 @@
-"""Schedules: for each actor, the order of its tasks. Pure data, no JAX.
+"""Schedules: for each actor, the order of its tasks (JaxPP, section 2.2.1). Pure data, no JAX.
 
-`OneFOneB(4).rows(num_microbatches=8)` gives the order, `check_rows` says whether it can run, and
-`play_rows` when each task would.
+In: numbers of stages, actors and microbatches, or a custom order (`Custom`, `read_csv`).
+Out: `Rows` of tasks (`OneFOneB(4).rows(num_microbatches=8)`), which `check_rows` checks; a `Playback` with the time of
+each task (`play_rows`); one order over all actors (`run_order`).
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,7 @@
-"""`jaxquard cluster` and its subcommands, one a file."""
+"""`jaxquard cluster` and its subcommands, one a file.
+
+In: the name or the file of a cluster, or the devices at hand. Out: its description, or a calibrated cluster file.
+"""
 
 import typer
 

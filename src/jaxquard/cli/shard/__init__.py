@@ -1,4 +1,8 @@
-"""`jaxquard shard` and its subcommands, one a file."""
+"""`jaxquard shard` and its subcommands, one a file.
+
+In: a training step, by its name or as a model of the zoo, and a mesh; or a saved plan. Out: a plan with its prices, or
+plans compared.
+"""
 
 import typer
 

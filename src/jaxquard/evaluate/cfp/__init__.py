@@ -1,4 +1,9 @@
-"""The evaluation of CFP (arXiv 2504.00598, section 5), redone on virtual devices."""
+"""The evaluation of CFP (arXiv 2504.00598, section 5), redone on virtual devices.
+
+In: the models, sizes and meshes of the paper at our scale, and its published numbers (`paper.toml`).
+Out: `Results` (`reproduce_cfp`), and the page and the JSON made of them. `cells` says what is run, `run` runs it,
+`figures` and `headlines` take the numbers, `claims` compares them with the paper's words, `page` shows them.
+"""
 
 from jaxquard.evaluate.cfp.cells.results_file import Results as Results
 from jaxquard.evaluate.cfp.cells.results_file import read_results as read_results

@@ -1,7 +1,8 @@
-"""A step as one flat list of instructions per actor (design decision 2).
+"""A step as one flat list of instructions per actor (design decision 2; JaxPP, section 4.2).
 
-`instructions` has the data, `program` the whole step; `write` and `parse` its text; `order` plays it without values,
-and `check` holds it against the rules that every runtime relies on.
+In: calls with their jaxprs, and for each actor its instructions over numbered slots (`instructions`); or their text
+(`parse`). Out: a `Program` (`program`) and its text (`write`), which `check` holds against the rules that every runtime
+relies on; `order` plays it without values.
 """
 
 from jaxquard.ir.program.instructions import ActorProgram as ActorProgram
