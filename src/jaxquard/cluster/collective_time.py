@@ -23,16 +23,9 @@ class RingTime:
     """The time of a collective: launch, synchronisation and transfer.
 
     Example:
-        >>> cluster = jq.cluster.load_cluster("tpu-v4")
-        >>> time = jq.cluster.ring_time(
-        ...     cluster,
-        ...     jq.cluster.Collective("all_gather"),
-        ...     axis=jq.cluster.Axis("rows"),
-        ...     mesh_shape=(4, 4),
-        ...     shard_bytes=2**20,
-        ... )
-        >>> f"{time.transfer_s:.2e} of {time.time_s:.2e} s"
-        '5.24e-05 of 1.70e-04 s'
+        >>> time = jq.cluster.RingTime(launch_s=1e-5, sync_s=2e-5, transfer_s=7e-5)
+        >>> f"{time.transfer_s / time.time_s:.0%} of {time.time_s:.1e} s"
+        '70% of 1.0e-04 s'
     """
 
     launch_s: float = 0.0

@@ -9,6 +9,8 @@ from jaxquard.runtime.ray.cluster.hosts import list_hosts
 from jaxquard.runtime.ray.cluster.import_ray import environment, quiet
 from jaxquard.runtime.ray.cluster.session import Session, start_or_join
 
+# For hosts that do answer: long, as a worker may have to be started for it.
+LIMIT_S = 60
 _LOOPBACK = {"node_ip_address": "127.0.0.1"}
 _HEAD = {"num_cpus": 2, "no_monitor": True, "include_dashboard": False, "include_log_monitor": False}
 _VARIABLES = {

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.ray.cluster_hosts import three_hosts
+from jaxquard.runtime.ray.cluster.hosts import is_this_host, list_hosts
+from tests.runtime.ray.cluster_hosts import joined, three_hosts
 from tests.runtime.ray.shared_meshes import SharedMeshes
 
 MESHES = pytest.StashKey[SharedMeshes]()
@@ -14,6 +15,19 @@ MESHES = pytest.StashKey[SharedMeshes]()
 def cluster():
     with three_hosts() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def session(cluster):
+    """A session of the module on the cluster."""
+    with joined(cluster) as session:
+        yield session
+
+
+@pytest.fixture(params=["this host", "another host"])
+def node_id(request, session):
+    here, there, _ = sorted((host.host.node_id for host in list_hosts()), key=lambda id_: not is_this_host(id_))
+    return here if request.param == "this host" else there
 
 
 @pytest.fixture(scope="session")

@@ -44,18 +44,9 @@ class TimeBreakdown:
             several cores and take less than its part of this.
 
     Example:
-        >>> mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        >>> w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-        >>> program = jq.pricing.ShardedProgram(
-        ...     name="x @ w",
-        ...     jaxpr=jax.make_jaxpr(jnp.matmul)(w, w),
-        ...     in_specs=(jax.P("x"), jax.P()),
-        ...     out_specs=(jax.P("x"),),
-        ... )
-        >>> with jq.pricing.MeasuredPricer(mesh, num_runs=2, max_runs=2, cache=None) as pricer:
-        ...     price = pricer.price(program)
-        ...     pricer.time_breakdown.running_s > 0
-        True
+        >>> spent = jq.pricing.TimeBreakdown(lowering_s=0.5, compiling_s=6.0, running_s=3.5, compile_work_s=11.0)
+        >>> f"{spent.compile_work_s / spent.compiling_s:.1f} compilers at a time"
+        '1.8 compilers at a time'
     """
 
     lowering_s: float = 0.0

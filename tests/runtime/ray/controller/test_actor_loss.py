@@ -5,29 +5,13 @@ import signal
 
 import pytest
 
-from jaxquard.runtime.ray.cluster.hosts import is_this_host, list_hosts
 from jaxquard.runtime.ray.controller.actor_loss import PostMortem, post_mortem
 from jaxquard.runtime.ray.messages import WorkerInfo
 from jaxquard.runtime.ray.worker.self_report import ActivityFile, count_oom_kills
-from tests.runtime.ray.cluster_hosts import joined
+from tests.runtime.ray.cluster_hosts import LIMIT_S
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.ray
-
-# For hosts that do answer: long, as a worker may have to be started for it.
-LIMIT_S = 60
-
-
-@pytest.fixture(scope="module", autouse=True)
-def session(cluster):
-    with joined(cluster) as session:
-        yield session
-
-
-@pytest.fixture(params=["this host", "another host"])
-def node_id(request):
-    here, there, _ = sorted((host.host.node_id for host in list_hosts()), key=lambda id_: not is_this_host(id_))
-    return here if request.param == "this host" else there
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("session")]
 
 
 def info_of(node_id, activity_path="/nowhere", log_paths=()):

@@ -25,9 +25,9 @@ from jaxquard.runtime.ray.controller.ray_run import RayRun, RemoteCause
 from jaxquard.runtime.ray.controller.replies import weakly
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import WorkerInfo
+from jaxquard.runtime.ray.worker.self_report import tail_reader
 from jaxquard.runtime.step_state import ActorPlace, TaskFailure, make_error
 
-_NUM_LOG_LINES = 20
 _TIMEOUT_S = 3.0
 
 
@@ -133,26 +133,19 @@ class PostMortem:
 
 def post_mortem(info: WorkerInfo, *, timeout_s: float = _TIMEOUT_S) -> PostMortem:
     """Asks the host of a process that cannot be asked itself."""
-    activity_path, log_paths, num_lines = info.activity_path, info.log_paths, _NUM_LOG_LINES
+    activity_path, read_log = info.activity_path, tail_reader(info.log_paths)
 
     def read() -> tuple[str, str, int]:
         # Sent to another host by value, so everything it needs is inside.
-        import os
-
-        def content(path: str, last_bytes: int = 1 << 16) -> str:
+        def content(path: str) -> str:
             try:
-                with open(path, "rb") as file:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - last_bytes))
-                    return file.read().decode(errors="replace")
+                with open(path, errors="replace") as file:
+                    return file.read()
             except OSError:
                 return ""
 
-        # Lines with which Ray marks its log files.
-        marks = (":job_id:", ":actor_name:", ":task_name:")
-        logs = [[x for x in content(path).splitlines() if x and not x.startswith(marks)] for path in log_paths]
-        tail = [line for lines in logs for line in lines[-num_lines:]]
         kills = [line.split()[1] for line in content("/proc/vmstat").splitlines() if line.startswith("oom_kill ")]
-        return content(activity_path).strip("\0\n "), "\n".join(tail), int(kills[0]) if kills else 0
+        return content(activity_path).strip("\0\n "), read_log(), int(kills[0]) if kills else 0
 
     try:
         activity, log, num_oom_kills = run_on_host(read, info.node_id, timeout_s=timeout_s)

@@ -32,7 +32,7 @@ from jaxquard.runtime.ray.messages import (
 from jaxquard.runtime.ray.worker.channels import Unacknowledged
 from jaxquard.runtime.ray.worker.jax_process import configure_jax, free_address, join_processes, make_actor_mesh
 from jaxquard.runtime.ray.worker.run_step_order import run_step_order
-from jaxquard.runtime.ray.worker.self_report import ActivityFile, count_oom_kills, own_boot, tail_of
+from jaxquard.runtime.ray.worker.self_report import ActivityFile, count_oom_kills, own_boot, tail_reader
 from jaxquard.runtime.ray.worker.turns import TurnOver, Turns
 from jaxquard.runtime.ray.worker.worker_program import WorkerProgram
 from jaxquard.runtime.result_cell import ResultCell
@@ -158,7 +158,7 @@ class ActorProcess:
                 self._activity.write("idle")
                 if reply.failure is not None:
                     _log.error("step %d failed in %s\n%s", order.step, reply.failure.task, reply.failure.traceback)
-                    reply = replace(reply, failure=replace(reply.failure, log=tail_of(self._logs)))
+                    reply = replace(reply, failure=replace(reply.failure, log=tail_reader(self._logs)()))
                 return reply
         except TurnOver:
             self._free(order.frees)

@@ -7,8 +7,7 @@ when the process has died (see `controller.actor_loss`).
 import mmap
 import os
 import tempfile
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _SIZE_BYTES = 256
@@ -45,10 +44,25 @@ def count_oom_kills() -> int:
     return int(kills[0]) if kills else 0
 
 
-def tail_of(paths: Sequence[str], *, num_lines: int = 20) -> str:
-    """Returns the last lines of files, of each in turn."""
-    lines: list[str] = []
-    for path in paths:
-        with open(path, errors="replace") as file:
-            lines += deque(file, maxlen=num_lines)
-    return "".join(lines).rstrip()
+def tail_reader(paths: Sequence[str], *, num_lines: int = 20, last_bytes: int = 1 << 16) -> Callable[[], str]:
+    """Returns a function that reads the last lines of logs, of each in turn, but for those with which Ray marks them.
+
+    It can be sent to another host by value: everything that it needs is inside.
+    """
+
+    def read() -> str:
+        import os
+
+        marks = (":job_id:", ":actor_name:", ":task_name:")
+        tail: list[str] = []
+        for path in paths:
+            try:
+                with open(path, "rb") as file:
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - last_bytes))
+                    lines = file.read().decode(errors="replace").splitlines()
+            except OSError:
+                continue
+            tail += [line for line in lines if line and not line.startswith(marks)][-num_lines:]
+        return "\n".join(tail)
+
+    return read
