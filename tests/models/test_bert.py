@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxquard.models import bert
 from tests.models import reference
+from tests.models.check_dropout import check_dropout
 from tests.models.counts import product_dtypes
 
 TINY = bert.BertConfig(
@@ -92,15 +93,7 @@ def test_three_products_share_the_input_of_attention():
 
 
 def test_dropout_needs_a_key_and_differs_by_key():
-    params, microbatch = make(DROPOUT)
-
-    def value(seed):
-        return float(loss(params, microbatch, DROPOUT, key=jax.random.key(seed)))
-
-    plain = float(loss(params, microbatch, TINY))
-    assert float(loss(params, microbatch, DROPOUT)) == plain
-    assert value(1) == value(1)
-    assert len({value(1), value(2), plain}) == 3
+    check_dropout(loss, *make(DROPOUT), plain=TINY, dropout=DROPOUT)
 
 
 def test_synthetic_batch_masks_as_many_tokens_in_every_row():

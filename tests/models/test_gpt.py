@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxquard.models import gpt
+from tests.models.check_dropout import check_dropout
 
 TINY = gpt.GptConfig(vocab_size=31, num_layers=2, num_heads=2, model_dim=16, sequence_length=8, dtype=jnp.float32)
 TIED = dataclasses.replace(TINY, tied_embeddings=True)
@@ -188,15 +189,7 @@ def test_heads_must_divide_the_model():
 
 
 def test_dropout_needs_a_key_and_differs_by_key():
-    params, microbatch = make(DROPOUT)
-
-    def value(seed):
-        return float(loss(params, microbatch, DROPOUT, key=jax.random.key(seed)))
-
-    plain = float(loss(params, microbatch, TINY))
-    assert float(loss(params, microbatch, DROPOUT)) == plain
-    assert value(1) == value(1)
-    assert len({value(1), value(2), plain}) == 3
+    check_dropout(loss, *make(DROPOUT), plain=TINY, dropout=DROPOUT)
 
 
 def test_synthetic_batch_can_be_learned():

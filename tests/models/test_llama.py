@@ -9,6 +9,7 @@ import pytest
 
 from jaxquard.models import llama
 from tests.models import reference
+from tests.models.check_dropout import check_dropout
 from tests.models.counts import product_dtypes
 
 TINY = llama.LlamaConfig(
@@ -107,15 +108,7 @@ def test_products_in_bfloat16(config):
 
 
 def test_dropout_needs_a_key_and_differs_by_key():
-    params, microbatch = make(DROPOUT)
-
-    def value(seed):
-        return float(loss(params, microbatch, DROPOUT, key=jax.random.key(seed)))
-
-    plain = float(loss(params, microbatch, TINY))
-    assert float(loss(params, microbatch, DROPOUT)) == plain
-    assert value(1) == value(1)
-    assert len({value(1), value(2), plain}) == 3
+    check_dropout(loss, *make(DROPOUT), plain=TINY, dropout=DROPOUT)
 
 
 def test_layers_share_no_table():

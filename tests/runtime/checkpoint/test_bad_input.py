@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import socket
-import subprocess
 
 import jax
 import jax.numpy as jnp
@@ -251,18 +250,6 @@ def test_a_disk_that_fills_up(saved, monkeypatch):
     )
     assert [path.name for path in saved.parent.iterdir()] == ["ok"]
     restore(saved, like=STATE)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 2 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system is not permitted here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_disk_that_is_really_full(small_disk, monkeypatch, capfd):

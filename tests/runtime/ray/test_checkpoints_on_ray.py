@@ -1,7 +1,6 @@
 """Checkpoints of state that other processes hold: saved while steps go on, restored anywhere."""
 
 import socket
-import subprocess
 
 import jax
 import numpy as np
@@ -150,18 +149,6 @@ def test_a_folder_that_goes_away(mesh, run, tmp_path):
     (tmp_path / "a").rename(tmp_path / "b")
     with pytest.raises(CheckpointError, match="is not there any more, or not seen from"):
         np.asarray(late["params"]["head"])
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 2 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system is not permitted here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_disk_that_is_full_on_an_actor(mesh, small_disk, monkeypatch):
