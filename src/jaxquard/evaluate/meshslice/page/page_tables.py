@@ -14,8 +14,8 @@ from jaxquard.evaluate.meshslice.readings import Reading
 from jaxquard.evaluate.meshslice.reproduce import Reproduction
 from jaxquard.evaluate.meshslice.setup.constant_sets import ConstantSet
 from jaxquard.evaluate.meshslice.setup.labels import ALGORITHM_LABELS, MODEL_LABELS, in_unit, span_in_unit
+from jaxquard.report.charts.range_chart import Range, range_chart
 from jaxquard.report.html_page import html_table
-from jaxquard.report.range_chart import Range, range_chart
 
 _BAND_COLORS = {Grade.GOOD: "#7cc79b", Grade.FAIR: "#e8c468", Grade.POOR: "#e89a92"}
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxquard.report.chart_parts import GREY, draw_box, draw_legend, draw_svg, draw_text
+from jaxquard.report.charts.chart_parts import GREY, draw_box, draw_legend, draw_svg, draw_text
 
 _WIDTH, _ROW, _HEADING, _LEFT = 1100.0, 30.0, 12.0, 150.0
 _LETTER = 0.56

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from jaxquard.report.chart_parts import GREY, draw_box, draw_diamond, draw_line, draw_svg, draw_text
+from jaxquard.report.charts.chart_parts import GREY, draw_box, draw_diamond, draw_line, draw_svg, draw_text
 
 _WIDTH, _ROW = 1100.0, 27.0
 _LEFT, _RIGHT, _TOP = 400.0, 1010.0, 50.0

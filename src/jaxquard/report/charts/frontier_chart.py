@@ -1,12 +1,22 @@
-"""Time against memory, as SVG: the Pareto frontier of plans, and named ones beside it."""
+"""Time against memory, as SVG: the Pareto frontier of plans, a sharding plan on it, and the baselines beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from jaxquard.report.chart_parts import GREY, INK, Frame, draw_legend, draw_line, draw_svg, draw_text, draw_value_axis
-from jaxquard.report.place_labels import Box, Point, place_labels
-from jaxquard.report.time_axis import tick_times
+from jaxquard.intraop.plan.sharding_plan import ShardingPlan
+from jaxquard.report.charts.chart_parts import (
+    GREY,
+    INK,
+    Frame,
+    draw_legend,
+    draw_line,
+    draw_svg,
+    draw_text,
+    draw_value_axis,
+    tick_times,
+)
+from jaxquard.report.charts.place_labels import Box, Point, place_labels
 
 _WIDTH, _PLOT_HEIGHT = 700.0, 320.0
 _BLUE, _PALE, _ORANGE, _RED = "#1d4ed8", "#93b4f5", "#d97706", "#b91c1c"
@@ -151,3 +161,14 @@ def _dot(place: Point, fill: str, stroke: str, hint: str, *, radius: float) -> s
 
 def _in_words(name: str, time_s: float, size_bytes: int) -> str:
     return f"{name}: {time_s * 1e3:.3g} ms, {size_bytes / 2**20:.4g} MiB"
+
+
+def plan_chart(plan: ShardingPlan, *, title: str, limit_bytes: int | None = None) -> str:
+    """Draws time against memory and returns the SVG; baselines without a price are left out."""
+    alternatives = [
+        NamedPoint(name=baseline.name, time_s=baseline.time_s, size_bytes=baseline.size_bytes)
+        for baseline in plan.baselines
+        if baseline.time_s != float("inf")
+    ]
+    chosen = NamedPoint(name="the plan", time_s=plan.time_s, size_bytes=plan.size_bytes)
+    return frontier_chart(title, plan.frontier, chosen=chosen, alternatives=alternatives, limit_bytes=limit_bytes)

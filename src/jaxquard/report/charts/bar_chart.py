@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxquard.report.chart_parts import (
+from jaxquard.report.charts.chart_parts import (
     GREY,
     Frame,
     draw_box,

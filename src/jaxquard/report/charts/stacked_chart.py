@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from jaxquard.report.chart_parts import (
+from jaxquard.report.charts.chart_parts import (
     GREY,
     Frame,
     draw_box,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxquard.report.time_axis import tick_times
+from jaxquard.report.charts.chart_parts import tick_times
 
 
 def test_ticks_are_round():

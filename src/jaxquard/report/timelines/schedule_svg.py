@@ -2,23 +2,21 @@
 
 Colour shows the phase, shade the chunk, the digits the microbatch; a pointer resting on a task
 shows its name and times. Needs nothing but a browser to look at.
+Its caption has the numbers: time, bubble and peak of activations.
 """
 
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from jaxquard.ir.task import Task
 from jaxquard.ir.timeline import Span, Track
-from jaxquard.report.schedule_caption import schedule_caption
-from jaxquard.report.schedule_palette import PHASE_NAMES, ink, phases_used, shade, stages_by_actor
-from jaxquard.report.time_axis import tick_times
+from jaxquard.report.charts.chart_parts import FONT, GREY, draw_text, tick_times
+from jaxquard.report.timelines.schedule_palette import PHASE_NAMES, ink, phases_used, shade, stages_by_actor
 from jaxquard.schedules.play import Playback
 
 _MARGIN, _TOP, _LANE, _GAP = 24, 84, 26, 5
 _WIDEST_TASK, _NARROWEST_TASK = 30, 10
 _USUAL_WIDTH, _GREATEST_WIDTH = 1400, 8000
-_FONT = "-apple-system, 'Segoe UI', Inter, 'DejaVu Sans', sans-serif"
-_GREY, _INK, _LANE_COLOR = "#6b7280", "#1f2937", "#f1f3f5"
+_LANE_COLOR = "#f1f3f5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +53,16 @@ def schedule_svg(playback: Playback, *, title: str) -> str:
     width = max(frame.right + 60, _MARGIN * 2 + 6.4 * len(caption), 640)
     height = frame.bottom + 70
     parts = [
-        _text(_MARGIN, 34, title, size=17, weight=600),
+        draw_text(_MARGIN, 34, title, size=17, weight=600),
         *_draw_legend(playback, stages),
         *_draw_axis(frame),
         *_draw_lanes(playback, frame, stages),
         *_draw_tasks(playback, frame, stages),
-        _text(_MARGIN, height - 18, caption, size=12, fill=_GREY),
+        draw_text(_MARGIN, height - 18, caption, size=12, fill=GREY),
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="{_FONT}">\n'
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="{FONT}">\n'
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
@@ -96,12 +94,12 @@ def _draw_legend(playback: Playback, stages: tuple[tuple[int, ...], ...]) -> lis
         for chunk in range(num_chunks):
             parts.append(_box(x, y, 14, 14, shade(phase, chunk, num_chunks)))
             x += 15
-        parts.append(_text(x + 4, y + 11, PHASE_NAMES[phase], size=12))
+        parts.append(draw_text(x + 4, y + 11, PHASE_NAMES[phase], size=12))
         x += 26 + 6.6 * len(PHASE_NAMES[phase])
-    parts += [_box(x, y, 14, 14, _LANE_COLOR), _text(x + 19, y + 11, "waiting", size=12)]
+    parts += [_box(x, y, 14, 14, _LANE_COLOR), draw_text(x + 19, y + 11, "waiting", size=12)]
     if num_chunks > 1:
         parts.append(
-            _text(x + 88, y + 11, "(darkest: an actor's first stage; lightest: its last)", size=12, fill=_GREY)
+            draw_text(x + 88, y + 11, "(darkest: an actor's first stage; lightest: its last)", size=12, fill=GREY)
         )
     return parts
 
@@ -112,20 +110,20 @@ def _draw_axis(frame: _Frame) -> list[str]:
         x = frame.x(tick_s)
         parts += [
             f'<line x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{frame.bottom + 2:.1f}" stroke="#d9dde2"/>',
-            _text(x, frame.bottom + 16, f"{tick_s:g}", size=11, fill=_GREY, anchor="middle"),
+            draw_text(x, frame.bottom + 16, f"{tick_s:g}", size=11, fill=GREY, anchor="middle"),
         ]
     return parts
 
 
 def _draw_lanes(playback: Playback, frame: _Frame, stages: tuple[tuple[int, ...], ...]) -> list[str]:
-    parts = [_text(frame.right + 12, _TOP - 8, "peak", size=11, fill=_GREY)]
+    parts = [draw_text(frame.right + 12, _TOP - 8, "peak", size=11, fill=GREY)]
     for actor, peak in enumerate(playback.peak_activations):
         y = frame.y(actor)
         parts += [
-            _text(_MARGIN, y + 17, f"actor {actor}", size=12, weight=600),
-            _text(_MARGIN + 56, y + 17, _name_stages(stages[actor]), size=11, fill=_GREY),
+            draw_text(_MARGIN, y + 17, f"actor {actor}", size=12, weight=600),
+            draw_text(_MARGIN + 56, y + 17, _name_stages(stages[actor]), size=11, fill=GREY),
             _box(frame.left, y, frame.right - frame.left, _LANE, _LANE_COLOR),
-            _text(frame.right + 12, y + 17, str(peak), size=12),
+            draw_text(frame.right + 12, y + 17, str(peak), size=12),
         ]
     return parts
 
@@ -147,7 +145,7 @@ def _draw_task(span: Span, task: Task, frame: _Frame, stages: tuple[int, ...]) -
     if 0.65 * frame.font_size * len(digits) > width:
         return f"<g>{hint}{box}</g>"
     middle = frame.y(span.actor) + _LANE / 2 + 0.36 * frame.font_size
-    label = _text(x + width / 2, middle, digits, size=frame.font_size, fill=ink(color), anchor="middle")
+    label = draw_text(x + width / 2, middle, digits, size=frame.font_size, fill=ink(color), anchor="middle")
     return f"<g>{hint}{box}{label}</g>"
 
 
@@ -155,10 +153,17 @@ def _box(x: float, y: float, width: float, height: float, fill: str) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2.5" fill="{fill}"/>'
 
 
-def _text(
-    x: float, y: float, text: str, *, size: float, fill: str = _INK, weight: int = 400, anchor: str = "start"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:.3g}" fill="{fill}" font-weight="{weight}" '
-        f'text-anchor="{anchor}">{escape(text)}</text>'
-    )
+def schedule_caption(playback: Playback) -> str:
+    """Time, bubble and peak activations: `time 69, bubble 30.4 %, at most 8 activations (actor 0)`."""
+    bubble = f"bubble {_percent(playback.bubble)}"
+    if _percent(playback.period_bubble) != _percent(playback.bubble):
+        bubble += f" ({_percent(playback.period_bubble)} when steps follow each other without a barrier)"
+    peak = max(playback.peak_activations)
+    actors = [actor for actor, count in enumerate(playback.peak_activations) if count == peak]
+    where = "every actor" if len(actors) == len(playback.peak_activations) > 1 else f"actor {actors[0]}"
+    kept = f"at most {peak} activation{'' if peak == 1 else 's'} kept ({where})"
+    return f"time {playback.makespan_s:g}, {bubble}, {kept}"
+
+
+def _percent(share: float) -> str:
+    return f"{abs(share) * 100:.1f} %"

@@ -6,7 +6,7 @@ teal, rose and sand, follow Paul Tol's "muted" set, made with colour-blind reade
 
 from jaxquard.ir.task import Phase
 from jaxquard.ir.timeline import Timeline
-from jaxquard.report.loop_tasks import tasks_of
+from jaxquard.report.timelines.loop_tasks import tasks_of
 
 PHASE_NAMES = {
     Phase.FORWARD: "forward",

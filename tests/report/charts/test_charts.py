@@ -1,13 +1,12 @@
-"""Charts and pages: where bars end, what is written, what is escaped."""
+"""Charts: where bars end, what is written, what is escaped."""
 
 from xml.etree import ElementTree
 
 import pytest
 
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
-from jaxquard.report.html_page import Badge, html_page, html_paragraph, html_section, html_table
-from jaxquard.report.range_chart import Range, range_chart
-from jaxquard.report.stacked_chart import stacked_chart
+from jaxquard.report.charts.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.charts.range_chart import Range, range_chart
+from jaxquard.report.charts.stacked_chart import stacked_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -76,14 +75,3 @@ def test_ranges():
     assert band["x"] > 0
     hints = [title.text for title in ElementTree.fromstring(chart).iter(f"{SVG}title")]
     assert {"band: 10 to 20", "ours: 10", "the paper: 5"} <= set(hints)
-
-
-def test_pages_escape_what_they_are_given():
-    table = html_table(["a", "b", "c"], [["x < y", "13.8 %", Badge(text="holds", kind="good")]])
-    assert '<td>x &lt; y</td><td class="number">13.8&nbsp;%</td>' in table
-    assert '<th>a</th><th class="number">b</th><th>c</th>' in table
-    assert '<span class="badge good">holds</span>' in table
-    page = html_page("A & B", html_paragraph("1 < 2"), [html_section("one", "R&D", table)])
-    assert "<title>A &amp; B</title>" in page
-    assert "<p>1 &lt; 2</p>" in page
-    assert '<section id="one">\n<h2>R&amp;D</h2>' in page

@@ -1,6 +1,6 @@
 """The caption: time, bubbles and peak, in words."""
 
-from jaxquard.report.schedule_caption import schedule_caption
+from jaxquard.report.timelines.schedule_svg import schedule_caption
 from jaxquard.schedules import Custom, OneFOneB, ZeroBubbleV, play_rows
 
 

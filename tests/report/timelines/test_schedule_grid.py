@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.ir.task import Phase
-from jaxquard.report.schedule_grid import schedule_grid
-from jaxquard.report.schedule_palette import shade
+from jaxquard.report.timelines.schedule_grid import schedule_grid
+from jaxquard.report.timelines.schedule_palette import shade
 from jaxquard.schedules import (
     Custom,
     Interleaved,

@@ -8,8 +8,7 @@ import pytest
 from jaxquard.intraop.plan.plan_record import BaselinePrice
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.step.fingerprint import StepFingerprint
-from jaxquard.report.frontier_chart import NamedPoint, frontier_chart
-from jaxquard.report.plan_chart import plan_chart
+from jaxquard.report.charts.frontier_chart import NamedPoint, frontier_chart, plan_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 FRONTIER = ((0.010, 8 * 2**20), (0.020, 4 * 2**20), (0.040, 2 * 2**20))

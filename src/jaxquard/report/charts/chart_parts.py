@@ -1,10 +1,8 @@
-"""The pieces that charts are drawn of, as SVG text, and what they share: fonts, greys, the axis of values."""
+"""The pieces that charts are drawn of, as SVG text, and what they share: fonts, greys, round values for an axis."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
-
-from jaxquard.report.time_axis import tick_times
 
 FONT = "-apple-system, 'Segoe UI', Inter, 'DejaVu Sans', sans-serif"
 GREY, INK, RULE = "#6b7280", "#1f2937", "#e3e6ea"
@@ -93,3 +91,16 @@ def draw_value_axis(frame: Frame, name: str, show: Callable[[float], str]) -> li
         parts.append(draw_text(frame.left - 6, y + 4, show(tick), size=11, fill=GREY, anchor="end"))
     parts.append(draw_text(frame.left - 34, frame.top - 10, name, size=11, fill=GREY))
     return parts
+
+
+def tick_times(makespan_s: float, *, width_per_s: float, spacing: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, at least `spacing` apart on the page.
+
+    Args:
+        makespan_s: where the axis ends.
+        width_per_s: columns, or other units of the page, that a second takes.
+        spacing: how many of these units two ticks must have between them.
+    """
+    steps = (digit * 10.0**power for power in range(-15, 16) for digit in (1, 2, 5))
+    step_s = next(step for step in steps if step * width_per_s >= spacing)
+    return [tick * step_s for tick in range(int(makespan_s / step_s + 1e-9) + 1)]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from jaxquard.ir.task import Phase, Task
-from jaxquard.report.schedule_palette import OTHER_COLOR, PHASE_NAMES, ink, shade
-from jaxquard.report.time_axis import tick_times
+from jaxquard.report.charts.chart_parts import tick_times
+from jaxquard.report.timelines.schedule_palette import OTHER_COLOR, PHASE_NAMES, ink, shade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxquard.ir.timeline import Span, Timeline, Track
-from jaxquard.report.loop_tasks import loop_part, split_fused, tasks_of
+from jaxquard.report.timelines.loop_tasks import loop_part, split_fused, tasks_of
 from jaxquard.schedules import OneFOneB, play_rows
 
 

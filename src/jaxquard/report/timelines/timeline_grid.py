@@ -7,7 +7,7 @@ are. Up to four bands are used where they show more microbatches.
 from rich.text import Text
 
 from jaxquard.ir.timeline import Timeline, Track
-from jaxquard.report.grid_rows import (
+from jaxquard.report.timelines.grid_rows import (
     Band,
     GridCell,
     column_of,
@@ -20,9 +20,9 @@ from jaxquard.report.grid_rows import (
     parts_of,
     split_bands,
 )
-from jaxquard.report.loop_tasks import split_fused, tasks_of
-from jaxquard.report.schedule_grid import label_actors
-from jaxquard.report.schedule_palette import OTHER_COLOR, phases_used, stages_by_actor
+from jaxquard.report.timelines.loop_tasks import split_fused, tasks_of
+from jaxquard.report.timelines.schedule_grid import label_actors
+from jaxquard.report.timelines.schedule_palette import OTHER_COLOR, phases_used, stages_by_actor
 
 _MS = 1e-3
 _MOST_BANDS = 4

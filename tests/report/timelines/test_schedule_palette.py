@@ -3,7 +3,7 @@
 import pytest
 
 from jaxquard.ir.task import Phase
-from jaxquard.report.schedule_palette import ink, phases_used, shade, stages_by_actor
+from jaxquard.report.timelines.schedule_palette import ink, phases_used, shade, stages_by_actor
 from jaxquard.schedules import Interleaved, OneFOneB, TaskTimes, play_rows
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from jaxquard.ir.timeline import Span, Timeline, Track
-from jaxquard.report.perfetto import write_perfetto
+from jaxquard.report.timelines.perfetto import write_perfetto
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import xml.etree.ElementTree as ElementTree
 from hypothesis import given
 
 from jaxquard.ir.timeline import Track
-from jaxquard.report.schedule_caption import schedule_caption
-from jaxquard.report.schedule_svg import schedule_svg
+from jaxquard.report.timelines.schedule_svg import schedule_caption, schedule_svg
 from jaxquard.schedules import Custom, DualPipeV, GPipe, OneFOneB, TaskTimes, ZeroBubbleV, play_rows
 from tests.schedules.strategies import MANY, microbatch_counts, schedules
 

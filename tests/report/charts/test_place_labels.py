@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxquard.report.place_labels import place_labels
+from jaxquard.report.charts.place_labels import place_labels
 
 PAGE = (0.0, 0.0, 600.0, 400.0)
 coordinates = st.tuples(st.integers(150, 450).map(float), st.integers(100, 300).map(float))

@@ -4,8 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxquard.report.tile_chart import TileGroup, tile_chart
-from jaxquard.report.xy_chart import Dot, DotSeries, xy_chart
+from jaxquard.report.charts.tile_chart import TileGroup, tile_chart
+from jaxquard.report.charts.xy_chart import Dot, DotSeries, xy_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.ir.timeline import Span, Timeline, Track
-from jaxquard.report.schedule_palette import OTHER_COLOR
-from jaxquard.report.timeline_grid import timeline_grid
+from jaxquard.report.timelines.schedule_palette import OTHER_COLOR
+from jaxquard.report.timelines.timeline_grid import timeline_grid
 from jaxquard.schedules import OneFOneB, TaskTimes, play_rows
-from tests.report.test_loop_tasks import MEASURED
-from tests.report.test_schedule_grid import LABEL, rows_of
+from tests.report.timelines.test_loop_tasks import MEASURED
+from tests.report.timelines.test_schedule_grid import LABEL, rows_of
 from tests.schedules.strategies import MANY, microbatch_counts, schedules
 
 

@@ -4,8 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from jaxquard.report.chart_parts import GREY, Frame, draw_legend, draw_line, draw_svg, draw_text, draw_value_axis
-from jaxquard.report.time_axis import tick_times
+from jaxquard.report.charts.chart_parts import (
+    GREY,
+    Frame,
+    draw_legend,
+    draw_line,
+    draw_svg,
+    draw_text,
+    draw_value_axis,
+    tick_times,
+)
 
 _WIDTH, _PLOT_HEIGHT = 560.0, 260.0
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jaxquard.ir.task import Task
 from jaxquard.ir.timeline import Track
-from jaxquard.report.grid_rows import (
+from jaxquard.report.timelines.grid_rows import (
     Band,
     GridCell,
     column_of,
@@ -23,7 +23,7 @@ from jaxquard.report.grid_rows import (
     parts_of,
     split_bands,
 )
-from jaxquard.report.schedule_palette import phases_used, stages_by_actor
+from jaxquard.report.timelines.schedule_palette import phases_used, stages_by_actor
 from jaxquard.schedules.play import Playback
 
 _WIDEST_CELL = 4
