@@ -1,4 +1,9 @@
-"""Models in plain JAX with their published sizes; marks are passed in, so they stand alone."""
+"""Models in plain JAX with their published sizes; marks are passed in, so they stand alone.
+
+In: a config, or the name of a size ("llama-2-7b"), and a random key. Out: parameters, a loss, a batch to train on, and
+a training step. Each model is a file; `configs/` has its sizes, `layers/` what several models are built of, `training`
+the step, and `zoo` finds a model by name.
+"""
 
 from typing import TYPE_CHECKING
 

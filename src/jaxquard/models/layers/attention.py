@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxquard.models.parts import Hidden, Params, init_linear, linear
+from jaxquard.models.layers.parts import Hidden, Params, init_linear, linear
 
 Heads = Float[Array, "batch sequence heads head"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import PRNGKeyArray
 
-from jaxquard.models.parts import Params, fold
+from jaxquard.models.layers.parts import Params, fold
 
 Remat = bool | Callable[..., bool]
 Mark = Callable[[Any], Any]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxquard.models.config_checks import check_config
+from jaxquard.models.configs.config_checks import check_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxquard.models.config_checks import check_config, check_multiple
+from jaxquard.models.configs.config_checks import check_config, check_multiple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxquard.models.parts import Hidden, Microbatch, Params, normal
+from jaxquard.models.layers.parts import Hidden, Microbatch, Params, normal
 
 
 class SequenceConfig(Protocol):

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxquard.models.top2_gating import top2_gating
+from jaxquard.models.layers.top2_gating import top2_gating
 
 
 def numpy_gating(logits, capacity, goes=None):
