@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from jaxquard.pricing.measure.make_inputs import InputMaker, make_input
+from jaxquard.pricing.measure.runs.make_inputs import InputMaker, make_input
 from jaxquard.pricing.program.lower_program import usable_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 

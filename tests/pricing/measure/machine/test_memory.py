@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxquard.pricing.measure import memory
+from jaxquard.pricing.measure.machine import memory
 from tests.pricing.programs import line_mesh
 
 GIB = 2**30

@@ -11,7 +11,7 @@ import jaxlib
 from jax.sharding import Mesh
 
 from jaxquard.pricing.compile.compilers import num_cores
-from jaxquard.pricing.measure.steady_cpu import is_memory_kept
+from jaxquard.pricing.measure.machine.steady_cpu import is_memory_kept
 
 # Settings of JAX that change what a jaxpr lowers or compiles to.
 _SETTINGS = (

@@ -7,7 +7,7 @@ import jaxlib
 import numpy as np
 import pytest
 
-from jaxquard.pricing.measure.environment import environment_key
+from jaxquard.pricing.measure.machine.environment import environment_key
 
 
 def key_on(platform, *, kind="made up", shape=(("x", 2),), axis_types=("auto",), ids=(0, 1), runtime="1", **measured):

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from jaxquard.pricing.measure.watched_run import StalledError, WatchedRun
+from jaxquard.pricing.measure.runs.watched_run import StalledError, WatchedRun
 
 
 def test_results_and_errors_come_back():

@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from jaxquard import _jax_compat
-from jaxquard.pricing.measure import steady_cpu
-from jaxquard.pricing.measure.environment import _flags, environment_key
-from jaxquard.pricing.measure.steady_cpu import compute_on_one_thread
+from jaxquard.pricing.measure.machine import steady_cpu
+from jaxquard.pricing.measure.machine.environment import _flags, environment_key
+from jaxquard.pricing.measure.machine.steady_cpu import compute_on_one_thread
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_flags_of_the_cpu_decide_prices_on_it_alone(monkeypatch):
 def test_xla_knows_the_flag():
     # XLA ends the process for a flag that it does not know.
     code = (
-        "import os, jax; from jaxquard.pricing.measure.steady_cpu import compute_on_one_thread as ask; ask(); "
+        "import os, jax; from jaxquard.pricing.measure.machine.steady_cpu import compute_on_one_thread as ask; ask(); "
         f"assert {steady_cpu._FLAG!r} in os.environ['XLA_FLAGS']; print(jax.jit(lambda x: x + 1)(1))"
     )
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
@@ -64,7 +64,7 @@ def test_xla_knows_the_flag():
 TAKE_MEMORY = """
 import resource, sys, threading
 import numpy as np
-from jaxquard.pricing.measure.steady_cpu import is_memory_kept, keep_memory, kept_bytes
+from jaxquard.pricing.measure.machine.steady_cpu import is_memory_kept, keep_memory, kept_bytes
 if sys.argv[1] == "keep":
     keep_memory()
 

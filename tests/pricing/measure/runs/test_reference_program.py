@@ -2,10 +2,10 @@
 
 import pytest
 
-from jaxquard.pricing.measure import reference_program as reference_module
-from jaxquard.pricing.measure.reference_program import ReferenceProgram
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort
-from jaxquard.pricing.measure.timed_program import Series, TimedProgram
+from jaxquard.pricing.measure.runs import reference_program as reference_module
+from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
+from jaxquard.pricing.measure.runs.run_rounds import BestTimes, Effort
+from jaxquard.pricing.measure.runs.timed_program import Series, TimedProgram
 
 EFFORT = Effort(num_warmups=1, num_runs=3, slow_factor=2.5, limit_s=1e9)
 

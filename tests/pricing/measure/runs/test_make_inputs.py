@@ -5,7 +5,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.pricing.measure.make_inputs import InputMaker, make_input
+from jaxquard.pricing.measure.runs.make_inputs import InputMaker, make_input
 from tests.pricing.programs import array, line_mesh
 
 

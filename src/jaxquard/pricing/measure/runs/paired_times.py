@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxquard.pricing.measure.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 
 # Of fewer runs, the quartiles say nothing.
 _FEWEST = 4

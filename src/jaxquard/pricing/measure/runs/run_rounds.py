@@ -18,9 +18,9 @@ import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxquard.pricing.measure.paired_times import paired_times
-from jaxquard.pricing.measure.timed_program import TimedProgram
-from jaxquard.pricing.measure.watched_run import WatchedRun
+from jaxquard.pricing.measure.runs.paired_times import paired_times
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 
 # The first is cold, and the minimum of the others is compared.
 _FEWEST_RUNS = 4

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 
 from jaxquard.errors import PricingError
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, run_rounds
-from jaxquard.pricing.measure.timed_program import TimedProgram
-from jaxquard.pricing.measure.watched_run import StalledError, WatchedRun
+from jaxquard.pricing.measure.runs.run_rounds import BestTimes, Effort, run_rounds
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.watched_run import StalledError, WatchedRun
 
 _log = logging.getLogger(__name__)
 

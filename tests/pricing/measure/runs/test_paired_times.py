@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxquard.pricing.measure.paired_times import paired_errors, paired_times
+from jaxquard.pricing.measure.runs.paired_times import paired_errors, paired_times
 
 TRUE_S = np.array([0.100, 0.103, 0.110, 0.125])
 # Odd and even numbers of programs; the best is 3 % ahead of the next.

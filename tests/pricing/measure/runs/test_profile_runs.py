@@ -6,11 +6,11 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.pricing import PriceCache
-from jaxquard.pricing.measure import profile_runs
-from jaxquard.pricing.measure.environment import environment_key
-from jaxquard.pricing.measure.make_inputs import InputMaker
+from jaxquard.pricing.measure.machine.environment import environment_key
 from jaxquard.pricing.measure.measured_pricer import DEFAULT_MAX_RUNS
-from jaxquard.pricing.measure.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs import profile_runs
+from jaxquard.pricing.measure.runs.make_inputs import InputMaker
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import array, line_mesh, make, quick_pricer

@@ -12,8 +12,8 @@ import jax
 
 from jaxquard.pricing.communication.exposed_time import exposed_time
 from jaxquard.pricing.communication.read_trace import Instructions, RunTrace, read_trace
-from jaxquard.pricing.measure.timed_program import TimedProgram
-from jaxquard.pricing.measure.watched_run import WatchedRun
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 
 _log = logging.getLogger(__name__)
 

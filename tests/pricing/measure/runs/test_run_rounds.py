@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from jaxquard.pricing.measure.run_rounds import BestTimes, Effort, run_rounds
-from jaxquard.pricing.measure.timed_program import Series
+from jaxquard.pricing.measure.runs.run_rounds import BestTimes, Effort, run_rounds
+from jaxquard.pricing.measure.runs.timed_program import Series
 
 
 class Runner:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from jaxquard.pricing.measure.steady_cpu import kept_bytes
+from jaxquard.pricing.measure.machine.steady_cpu import kept_bytes
 
 
 def peak_bytes(compiled: Any) -> int:
