@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxquard.pricing.communication.exposed_time import exposed_time
-from jaxquard.pricing.communication.read_trace import Instructions, RunTrace, read_trace
+from jaxquard.pricing.communication.read_trace import Instructions, RunTrace, exposed_time, read_trace
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxquard.ir.check_jaxpr import check_jaxpr
 from jaxquard.ir.jaxpr_tools import make_jaxpr, new_var
+from jaxquard.pipeline.check_step import check_jaxpr
 
 JAXPR = jax.make_jaxpr(lambda x: jnp.cos(jnp.sin(x)) * 2.0)(jnp.ones(2)).jaxpr
 SIN, COS, MUL = JAXPR.eqns
