@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = _parser().parse_args(arguments)
     import jax
 
-    from jaxquard.pricing.measure.steady_cpu import make_cpu_steady
+    from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", NUM_DEVICES)

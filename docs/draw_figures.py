@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 from docs.draw_imports import draw_imports
 from jaxquard import schedules
-from jaxquard.report.schedule_svg import schedule_svg
+from jaxquard.report.timelines.schedule_svg import schedule_svg
 
 STATIC = Path(__file__).parent / "_static"
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "shard_search.json"

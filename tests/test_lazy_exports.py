@@ -42,7 +42,7 @@ def test_importing_a_subpackage_loads_nothing_of_it(package):
         "import jaxquard; jaxquard.errors.JaxquardError",
         "import jaxquard.ir.task",
         "import jaxquard.ir.timeline",
-        "import jaxquard.report.schedule_svg, jaxquard.report.perfetto",
+        "import jaxquard.report.timelines.schedule_svg, jaxquard.report.timelines.perfetto",
         "import jaxquard.cluster as c; c.load_cluster('tpu-v4')",
     ],
 )
@@ -51,7 +51,7 @@ def test_what_needs_no_arrays_needs_no_jax(code):
 
 
 def test_a_drawing_for_a_terminal_needs_rich_alone():
-    assert modules_after("import jaxquard.report.schedule_grid") & HEAVY == {"rich"}
+    assert modules_after("import jaxquard.report.timelines.schedule_grid") & HEAVY == {"rich"}
 
 
 def test_a_pipelined_step_needs_no_search_and_no_service():

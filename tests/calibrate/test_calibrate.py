@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from jaxquard.calibrate import calibrate, calibration_text
-from jaxquard.calibrate.base_cluster import base_cluster
-from jaxquard.calibrate.calibrate import _fit_links, _fit_products, _poor_notes, _with_links
+from jaxquard.calibrate.calibrate import _fit_links, _fit_products, _poor_notes, _with_links, base_cluster
 from jaxquard.calibrate.measure_links import measure_links, ring_sizes
 from jaxquard.calibrate.measure_products import measure_products, sliced_product
 from jaxquard.calibrate.sampling import Effort, choose_effort

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxquard.models.parts import fold
-from jaxquard.models.stages import rematted
+from jaxquard.models.layers.parts import fold
+from jaxquard.models.layers.stages import rematted
 from jaxquard.models.training import TrainingStep, training_step
 from jaxquard.models.zoo import find_model
 

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from jaxquard.cli.exit_codes import UsageError
 from jaxquard.errors import InfeasibleError
-from jaxquard.pricing.measure.steady_cpu import make_cpu_steady
+from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady
 
 NUM_CPU_DEVICES = 8
 # The names that the command line gives to the axes of a mesh.

@@ -75,7 +75,7 @@ def schedule(
     if out is not None:
         write_file(out, write_csv(rows))
     if plot is not None:
-        from jaxquard.report.schedule_svg import schedule_svg
+        from jaxquard.report.timelines.schedule_svg import schedule_svg
 
         write_file(plot, schedule_svg(playback, title=title))
     if as_json:
@@ -132,8 +132,8 @@ def _content(chosen: Schedule, rows: Rows, playback: Playback) -> dict[str, Any]
 
 
 def _print(playback: Playback, title: str) -> None:
-    from jaxquard.report.schedule_caption import schedule_caption
-    from jaxquard.report.schedule_grid import schedule_grid
+    from jaxquard.report.timelines.schedule_grid import schedule_grid
+    from jaxquard.report.timelines.schedule_svg import schedule_caption
 
     console = make_console()
     print_line(console, title, style="bold")

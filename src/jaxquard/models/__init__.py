@@ -1,8 +1,8 @@
-"""Models in plain JAX with their published sizes: GPT, BERT, Llama and a mixture of experts.
+"""Models in plain JAX with their published sizes; marks are passed in, so they stand alone.
 
-In: the name of a size (`zoo.find_model`), or a config; and a function that marks the end of a stage.
-Out: parameters, a loss, and a whole `TrainingStep` with its state and batch. They use nothing else of jaxquard; the
-evaluations of the papers and the command line use them.
+In: a config, or the name of a size ("llama-2-7b"), and a random key. Out: parameters, a loss, a batch to train on, and
+a training step. Each model is a file; `configs/` has its sizes, `layers/` what several models are built of, `training`
+the step, and `zoo` finds a model by name.
 """
 
 from typing import TYPE_CHECKING

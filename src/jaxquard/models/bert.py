@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxquard.models.attention import attend
-from jaxquard.models.bert_config import SIZES as SIZES
-from jaxquard.models.bert_config import BertConfig as BertConfig
-from jaxquard.models.bert_config import flops_per_token as flops_per_token
-from jaxquard.models.bert_config import num_parameters as num_parameters
-from jaxquard.models.language import counting_batch, embed, init_embedding, logits_of, token_losses
-from jaxquard.models.parts import (
+from jaxquard.models.configs.bert_config import SIZES as SIZES
+from jaxquard.models.configs.bert_config import BertConfig as BertConfig
+from jaxquard.models.configs.bert_config import flops_per_token as flops_per_token
+from jaxquard.models.configs.bert_config import num_parameters as num_parameters
+from jaxquard.models.layers.attention import attend
+from jaxquard.models.layers.language import counting_batch, embed, init_embedding, logits_of, token_losses
+from jaxquard.models.layers.parts import (
     Hidden,
     Microbatch,
     Params,
@@ -35,7 +35,7 @@ from jaxquard.models.parts import (
     mlp,
     normal,
 )
-from jaxquard.models.stages import Mark, Remat, no_mark, run_layers
+from jaxquard.models.layers.stages import Mark, Remat, no_mark, run_layers
 
 MASKED_FRACTION = 0.15
 

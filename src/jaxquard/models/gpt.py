@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxquard.models.attention import fused_causal_attention, init_fused_attention
-from jaxquard.models.gpt_config import SIZES as SIZES
-from jaxquard.models.gpt_config import GptConfig as GptConfig
-from jaxquard.models.gpt_config import flops_per_token as flops_per_token
-from jaxquard.models.gpt_config import num_parameters as num_parameters
-from jaxquard.models.language import counting_batch, embed, init_embedding, logits_of, token_losses
-from jaxquard.models.parts import (
+from jaxquard.models.configs.gpt_config import SIZES as SIZES
+from jaxquard.models.configs.gpt_config import GptConfig as GptConfig
+from jaxquard.models.configs.gpt_config import flops_per_token as flops_per_token
+from jaxquard.models.configs.gpt_config import num_parameters as num_parameters
+from jaxquard.models.layers.attention import fused_causal_attention, init_fused_attention
+from jaxquard.models.layers.language import counting_batch, embed, init_embedding, logits_of, token_losses
+from jaxquard.models.layers.parts import (
     Hidden,
     Microbatch,
     Params,
@@ -35,7 +35,7 @@ from jaxquard.models.parts import (
     mlp,
     normal,
 )
-from jaxquard.models.stages import Mark, Remat, no_mark, rematted, run_layers
+from jaxquard.models.layers.stages import Mark, Remat, no_mark, rematted, run_layers
 
 
 def init(key: PRNGKeyArray, config: GptConfig) -> Params:

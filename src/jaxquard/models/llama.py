@@ -16,14 +16,24 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxquard.models.attention import Heads, attend
-from jaxquard.models.language import counting_batch, logits_of, token_losses
-from jaxquard.models.llama_config import SIZES as SIZES
-from jaxquard.models.llama_config import LlamaConfig as LlamaConfig
-from jaxquard.models.llama_config import flops_per_token as flops_per_token
-from jaxquard.models.llama_config import num_parameters as num_parameters
-from jaxquard.models.parts import Hidden, Microbatch, Params, dropout, fold, init_linear, linear, normal, rms_norm
-from jaxquard.models.stages import Mark, Remat, no_mark, run_layers
+from jaxquard.models.configs.llama_config import SIZES as SIZES
+from jaxquard.models.configs.llama_config import LlamaConfig as LlamaConfig
+from jaxquard.models.configs.llama_config import flops_per_token as flops_per_token
+from jaxquard.models.configs.llama_config import num_parameters as num_parameters
+from jaxquard.models.layers.attention import Heads, attend
+from jaxquard.models.layers.language import counting_batch, logits_of, token_losses
+from jaxquard.models.layers.parts import (
+    Hidden,
+    Microbatch,
+    Params,
+    dropout,
+    fold,
+    init_linear,
+    linear,
+    normal,
+    rms_norm,
+)
+from jaxquard.models.layers.stages import Mark, Remat, no_mark, run_layers
 
 
 def init(key: PRNGKeyArray, config: LlamaConfig) -> Params:

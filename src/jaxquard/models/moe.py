@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxquard.models.attention import fused_causal_attention, init_fused_attention
-from jaxquard.models.language import counting_batch, embed, init_embedding, logits_of, token_losses
-from jaxquard.models.moe_config import SIZES as SIZES
-from jaxquard.models.moe_config import MoeConfig as MoeConfig
-from jaxquard.models.moe_config import flops_per_token as flops_per_token
-from jaxquard.models.moe_config import num_parameters as num_parameters
-from jaxquard.models.parts import (
+from jaxquard.models.configs.moe_config import SIZES as SIZES
+from jaxquard.models.configs.moe_config import MoeConfig as MoeConfig
+from jaxquard.models.configs.moe_config import flops_per_token as flops_per_token
+from jaxquard.models.configs.moe_config import num_parameters as num_parameters
+from jaxquard.models.layers.attention import fused_causal_attention, init_fused_attention
+from jaxquard.models.layers.language import counting_batch, embed, init_embedding, logits_of, token_losses
+from jaxquard.models.layers.parts import (
     Hidden,
     Microbatch,
     Params,
@@ -37,8 +37,8 @@ from jaxquard.models.parts import (
     mlp,
     normal,
 )
-from jaxquard.models.stages import Mark, Remat, no_mark, run_layers
-from jaxquard.models.top2_gating import top2_gating
+from jaxquard.models.layers.stages import Mark, Remat, no_mark, run_layers
+from jaxquard.models.layers.top2_gating import top2_gating
 
 HiddenAndBalance = tuple[Hidden, Float[Array, ""]]
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxquard.models.parts import Microbatch, Params
+from jaxquard.models.layers.parts import Microbatch, Params
 
 State = dict[str, Any]
 Metrics = dict[str, Array]

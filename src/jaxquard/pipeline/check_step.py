@@ -4,8 +4,9 @@ A broken rule is a mistake of the pass before, so it is an AssertionError, which
 mistakes are refused by the passes themselves.
 """
 
-from jaxquard.ir.check_jaxpr import check_jaxpr
-from jaxquard.ir.jaxpr_tools import Equation
+from collections.abc import Iterable
+
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Literal, Var
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import Loop, ReduceOp, loop_p
 from jaxquard.pipeline.tasks.place_equations import StepPlacement
@@ -69,3 +70,38 @@ def check_tasks(rows: TaskRows, *, num_actors: int) -> None:
         assert len(code.inputs) == len(code.jaxpr.invars), f"{code.name} has a value for each input"
         assert len(code.outputs) == len(code.jaxpr.outvars), f"{code.name} has a value for each output"
         assert not any(isinstance(value, Index) for value in code.outputs), f"{code.name} makes no microbatch number"
+
+
+def check_jaxpr(jaxpr: Jaxpr) -> None:
+    """Checks that a jaxpr is well formed: every variable is defined once, before its uses.
+
+    Raises:
+        AssertionError: for the first variable that breaks the rule, naming the primitive.
+    """
+    defined: set[Var] = set()
+    _define([*jaxpr.constvars, *jaxpr.invars], defined, None)
+    for equation in jaxpr.eqns:
+        for atom in equation.invars:
+            if not isinstance(atom, Literal) and atom not in defined:
+                raise AssertionError(f"{_describe(equation)} uses a variable that nothing before it defines")
+        _define(equation.outvars, defined, equation)
+    for position, atom in enumerate(jaxpr.outvars):
+        if not isinstance(atom, Literal) and atom not in defined:
+            raise AssertionError(f"output {position} is a variable that nothing defines")
+
+
+def _define(variables: list[Var], defined: set[Var], equation: Equation | None) -> None:
+    """Adds the outputs of an equation, or the inputs of the jaxpr."""
+    before = len(defined)
+    defined.update(variables)
+    if len(defined) - before != len(variables):
+        where = "the inputs define" if equation is None else f"{_describe(equation)} defines"
+        raise AssertionError(f"{where} a variable a second time")
+
+
+def _describe(equation: Equation) -> str:
+    return f"a {equation.primitive.name} of type {', '.join(_types(equation.outvars))}"
+
+
+def _types(variables: Iterable[Var]) -> list[str]:
+    return [str(var.aval) for var in variables]

@@ -34,9 +34,8 @@ from jaxquard.pipeline.tasks.build_program import build_program
 from jaxquard.pipeline.tasks.form_tasks import form_tasks
 from jaxquard.pipeline.tasks.insert_frees import insert_frees
 from jaxquard.pipeline.tasks.place_equations import StepPlacement, place_equations
-from jaxquard.pipeline.tasks.placement_text import write_placement
 from jaxquard.pipeline.tasks.task_code import TaskRows, Value
-from jaxquard.pipeline.tasks.tasks_text import write_tasks
+from jaxquard.pipeline.tasks.tasks_text import write_placement, write_tasks
 from jaxquard.pipeline.tasks.value_specs import value_specs
 
 

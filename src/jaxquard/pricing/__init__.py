@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from jaxquard.pricing.cache import PriceCache as PriceCache
     from jaxquard.pricing.communication.collectives import CollectiveInstruction as CollectiveInstruction
     from jaxquard.pricing.communication.collectives import collectives as collectives
+    from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady as make_cpu_steady
     from jaxquard.pricing.measure.measured_pricer import MeasuredPricer as MeasuredPricer
     from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
-    from jaxquard.pricing.measure.steady_cpu import make_cpu_steady as make_cpu_steady
     from jaxquard.pricing.price import Failure as Failure
     from jaxquard.pricing.price import FailureReason as FailureReason
     from jaxquard.pricing.price import OnProgress as OnProgress
@@ -33,7 +33,7 @@ else:
             "communication.collectives": ["CollectiveInstruction", "collectives"],
             "measure.measured_pricer": ["MeasuredPricer"],
             "measure.outcomes": ["TimeBreakdown"],
-            "measure.steady_cpu": ["make_cpu_steady"],
+            "measure.machine.steady_cpu": ["make_cpu_steady"],
             "price": ["Failure", "FailureReason", "OnProgress", "Price", "Pricer", "Progress", "Provenance"],
             "program.sharded_program": ["ShardedProgram", "reshard_program"],
         },

@@ -1,5 +1,6 @@
-"""Drawings, charts, pages and traces for people to look at; belongs to no single paper.
+"""Drawings, charts, pages and traces for people to look at.
 
-In: schedules, timelines, plans, and the numbers of figures. Out: text with colours for a terminal, SVG, HTML, and
-traces for Perfetto. Nothing here computes a result or prints one.
+In: schedules, timelines, sharding plans, or plain numbers with their names. Out: text for the terminal, SVG, HTML, or a
+Perfetto trace; nothing is written to a file. `timelines/` draws schedules and measured steps, `charts/` numbers and
+plans, and `html_page` joins sections to one page.
 """

@@ -8,7 +8,7 @@ from jaxquard.evaluate.cfp import Results
 from jaxquard.evaluate.cfp.cells.cell import Role
 from jaxquard.evaluate.cfp.cells.targets import behind_best, faster_baselines, over_volume, ratio_errors, targets
 from jaxquard.evaluate.cfp.claims import check_claims
-from jaxquard.evaluate.cfp.headlines import AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN, headlines, in_unit
+from jaxquard.evaluate.cfp.headlines import AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN, headlines
 from jaxquard.evaluate.common.paper import paper_headlines, read_paper
 from tests.evaluate.cfp.made_cells import MIB, made_cell, made_results
 
@@ -61,21 +61,6 @@ def test_a_slower_choice_is_not_in_kind():
     cells = (slower(made_cell("gpt"), "finalist 0", 1.6),)
     found = {headline.paper.key: headline for headline in headlines(Results(cells=cells))}
     assert found["over_alpa_gpt"].verdict is NOT_HERE
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (None, "x", "-"),
-        (1.2345, "x", "1.23x"),
-        (0.5, "min", "30 s"),
-        (12.2, "min", "12 min"),
-        (0.03286, "error", "0.0329"),
-        (105, "programs", "105"),
-    ],
-)
-def test_numbers_in_their_units(value, unit, text):
-    assert in_unit(value, unit) == text
 
 
 def test_claims_name_their_exceptions():

@@ -6,7 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from jaxquard.evaluate.cfp import Results, cfp_page, verdict_counts
+from jaxquard.evaluate.cfp import Results, cfp_page
+from jaxquard.evaluate.cfp.headlines import VERDICTS, headlines
+from jaxquard.evaluate.common.headlines import verdict_counts
 from tests.evaluate.cfp.made_cells import made_cell, made_results
 
 
@@ -43,7 +45,7 @@ def test_numbers_are_those_of_the_data(page):
     assert "105 of 114" in page
     # 0.2 of 20 ms more, in the mean over runs, is what numpy says in the test of the figure.
     assert "0.192" in page
-    assert verdict_counts(made_results()) in page
+    assert verdict_counts(headlines(made_results()), VERDICTS) in page
 
 
 def test_it_says_what_cannot_be_compared(page):

@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.evaluate.cfp.run.whole_steps import WholeSteps
 from jaxquard.pricing.compile.compilers import CompileHere
-from jaxquard.pricing.measure.run_rounds import RunBudget
+from jaxquard.pricing.measure.runs.run_rounds import RunBudget
 from tests.pricing.programs import line_mesh, product
 
 BUDGET = RunBudget(num_warmups=1, num_runs=4, slow_factor=1e9, limit_s=60.0)

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from jaxquard.evaluate.common.headlines import in_unit
 from jaxquard.evaluate.meshslice import meshslice_page, results_text
 from jaxquard.evaluate.meshslice.page.page_tables import band_words
-from jaxquard.evaluate.meshslice.setup.labels import in_unit, span_in_unit
 
 VOID = {"meta", "br"}
 
@@ -126,9 +126,3 @@ def test_json(results):
     assert len(first["by_set"]) == 6
     assert set(content["figure_9"][0]) >= {"model", "algorithm", "num_chips", "mesh_shape", "utilisation"}
     assert len(content["figure_15"]["layers"]) == 8
-
-
-def test_bands_in_words():
-    assert span_in_unit((10.83, 42.0), "%") == "10.8 to 42.0 %"
-    assert span_in_unit((3.1, 3.1), "%") == "3.1 %"
-    assert span_in_unit((2.17, 3.0), "x") == "2.17x to 3.00x"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxquard.pricing.communication.exposed_time import exposed_time
+from jaxquard.pricing.communication.read_trace import exposed_time
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: tuple(sorted(ends))), max_size=8

@@ -1,5 +1,5 @@
 from jaxquard.hlo import parse_module
-from jaxquard.pricing.communication.instruction_users import instruction_users
+from jaxquard.pricing.communication.read_trace import instruction_users
 
 TEXT = """HloModule m
 

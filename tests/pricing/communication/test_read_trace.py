@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxquard.pricing.communication.read_trace import Instructions, read_trace
-from jaxquard.pricing.measure.profile_runs import share_of
+from jaxquard.pricing.measure.runs.profile_runs import share_of
 
 PROGRAM = Instructions.of("""HloModule m, num_partitions=8
 

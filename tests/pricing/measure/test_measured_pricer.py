@@ -18,9 +18,9 @@ from jaxquard.pricing import Failure, FailureReason, MeasuredPricer, Price, Pric
 from jaxquard.pricing.compile.compilers import CompileInThreads
 from jaxquard.pricing.measure import measure_batches
 from jaxquard.pricing.measure import measured_pricer as measure
-from jaxquard.pricing.measure.make_inputs import InputMaker
-from jaxquard.pricing.measure.timed_program import TimedProgram
-from jaxquard.pricing.measure.watched_run import StalledError
+from jaxquard.pricing.measure.runs.make_inputs import InputMaker
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.watched_run import StalledError
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
 

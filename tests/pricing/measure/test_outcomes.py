@@ -7,7 +7,7 @@ import pytest
 from jaxquard.pricing import PriceCache, TimeBreakdown
 from jaxquard.pricing.compile.compile_processes import CompileProcesses
 from jaxquard.pricing.compile.compilers import CompileHere, CompileInThreads
-from jaxquard.pricing.measure.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import line_mesh, product, quick_pricer
 

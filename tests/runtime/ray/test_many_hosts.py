@@ -9,7 +9,7 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.timeline import Track
-from jaxquard.report.perfetto import write_perfetto
+from jaxquard.report.timelines.perfetto import write_perfetto
 from jaxquard.runtime.ray.controller import ray_run as clocks
 from tests.pipeline.mlp_step import MlpStep
 from tests.pipeline.oracle import assert_close, run_oracle

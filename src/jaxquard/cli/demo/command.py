@@ -80,7 +80,7 @@ def demo(
     from jaxquard.cli.demo.print_demo import demo_content, is_equal, print_answer, print_plan
     from jaxquard.cli.demo.run_demo import run_demo
     from jaxquard.cli.demo.training import Training
-    from jaxquard.report.perfetto import write_perfetto
+    from jaxquard.report.timelines.perfetto import write_perfetto
     from jaxquard.schedules import play_rows
 
     playback = play_rows(chosen.rows(microbatches))

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from jaxquard.cli.console import can_color, count, make_console, print_line
 from jaxquard.cli.demo.training import Devices, Outcome, Training
-from jaxquard.report.loop_tasks import loop_part
-from jaxquard.report.schedule_caption import schedule_caption
-from jaxquard.report.schedule_grid import schedule_grid
-from jaxquard.report.timeline_grid import timeline_grid
+from jaxquard.report.timelines.loop_tasks import loop_part
+from jaxquard.report.timelines.schedule_grid import schedule_grid
+from jaxquard.report.timelines.schedule_svg import schedule_caption
+from jaxquard.report.timelines.timeline_grid import timeline_grid
 from jaxquard.schedules import Playback
 
 # Rounding in float32, which training amplifies from step to step.

@@ -18,12 +18,12 @@ from jaxquard.evaluate.cfp import (
     read_results,
     reproduce_cfp,
     results_text,
-    verdict_counts,
     without_quick_cells,
 )
 from jaxquard.evaluate.cfp.cells.cell import Cell
 from jaxquard.evaluate.cfp.cells.grid import MODELS
-from jaxquard.evaluate.cfp.headlines import NOT_RUN, headlines, in_unit
+from jaxquard.evaluate.cfp.headlines import NOT_RUN, VERDICTS, headlines
+from jaxquard.evaluate.common.headlines import in_unit, verdict_counts
 from jaxquard.evaluate.common.verdicts import Grade
 from jaxquard.pricing import PriceCache
 
@@ -116,4 +116,4 @@ def _print(results: Results) -> None:
             f"[{'dim' if headline.verdict is NOT_RUN else _STYLES[headline.verdict.grade]}]{headline.verdict.text}",
         )
     console.print(table)
-    print_line(console, f"{verdict_counts(results)}. The page says what can be compared.")
+    print_line(console, f"{verdict_counts(headlines(results), VERDICTS)}. The page says what can be compared.")

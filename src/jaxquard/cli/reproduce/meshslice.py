@@ -7,9 +7,10 @@ from rich.table import Table
 
 from jaxquard.cli.console import check_writable, make_console, print_json, print_line, write_file
 from jaxquard.cli.progress import ProgressBars
+from jaxquard.evaluate.common.headlines import in_unit, span_in_unit, verdict_counts
 from jaxquard.evaluate.common.verdicts import Grade
-from jaxquard.evaluate.meshslice import Reproduction, meshslice_page, reproduce_meshslice, results_text, verdict_counts
-from jaxquard.evaluate.meshslice.setup.labels import in_unit, span_in_unit
+from jaxquard.evaluate.meshslice import Reproduction, meshslice_page, reproduce_meshslice, results_text
+from jaxquard.evaluate.meshslice.headlines import VERDICTS
 
 _STYLES = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
 
@@ -45,4 +46,4 @@ def _print(results: Reproduction) -> None:
             f"[{_STYLES[headline.verdict.grade]}]{headline.verdict.text}",
         )
     console.print(table)
-    print_line(console, f"{verdict_counts(results)}. The page says why.")
+    print_line(console, f"{verdict_counts(results.headlines, VERDICTS)}. The page says why.")

@@ -47,7 +47,7 @@ def search(
     from jaxquard.cli.shard.find_step import find_step
     from jaxquard.cli.shard.run_search import run_search
     from jaxquard.intraop.plan.plan_record import plan_content
-    from jaxquard.report.plan_chart import plan_chart
+    from jaxquard.report.charts.frontier_chart import plan_chart
 
     prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)
     step = find_step(model, batch_size=batch_size)

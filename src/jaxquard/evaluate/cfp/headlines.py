@@ -10,7 +10,8 @@ from jaxquard.evaluate.cfp.figures.figure_7 import speedups
 from jaxquard.evaluate.cfp.figures.figure_8 import figure_8
 from jaxquard.evaluate.cfp.figures.figure_9 import alike_apart, figure_9
 from jaxquard.evaluate.cfp.figures.figure_10 import SUM, figure_10
-from jaxquard.evaluate.common.paper import PaperHeadline, paper_headlines, read_paper
+from jaxquard.evaluate.common.headlines import Headline
+from jaxquard.evaluate.common.paper import paper_headlines, read_paper
 from jaxquard.evaluate.common.verdicts import Grade, Verdict
 
 # A ratio counts as different from 1 beyond this, which is about what runs wander by.
@@ -27,34 +28,19 @@ VERDICTS = (AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredHeadline:
-    """One number; None where the cells that it needs were not run."""
-
-    paper: PaperHeadline
-    ours: float | None
+class CfpHeadline(Headline):
+    """A headline with the verdict by its unit; our number is None where the cells that it needs were not run."""
 
     @property
     def verdict(self) -> Verdict:
         return NOT_RUN if self.ours is None else _RULES[self.paper.unit](self.ours, self.paper.value)
 
 
-def headlines(results: Results) -> tuple[MeasuredHeadline, ...]:
+def headlines(results: Results) -> tuple[CfpHeadline, ...]:
     """All of the paper's, in the order of the file."""
     values = _values(results)
     paper = paper_headlines(read_paper("jaxquard.evaluate.cfp"))
-    return tuple(MeasuredHeadline(paper=headline, ours=values[headline.key]) for headline in paper)
-
-
-def in_unit(value: float | None, unit: str) -> str:
-    """A number as the page writes it."""
-    if value is None:
-        return "-"
-    shown = {
-        "error": f"{value:.3g}",
-        "programs": f"{value:.0f}",
-        "min": f"{value:.0f} min" if value >= 1 else f"{60 * value:.0f} s",
-    }
-    return shown.get(unit, f"{value:.2f}x")
+    return tuple(CfpHeadline(paper=headline, ours=values[headline.key]) for headline in paper)
 
 
 def _ratio(ours: float, paper: float) -> Verdict:

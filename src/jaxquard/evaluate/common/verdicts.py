@@ -1,8 +1,6 @@
 """Verdicts on a paper's headline numbers: each paper words its own, and all are graded alike."""
 
 import enum
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.report.html_page import Badge
@@ -27,11 +25,3 @@ class Verdict:
     @property
     def badge(self) -> Badge:
         return Badge(text=self.text, kind=self.grade.value)
-
-
-def count_verdicts(found: Iterable[Verdict], verdicts: Sequence[Verdict]) -> str:
-    """`5 of 17 headlines reproduce, 4 lie within the band, 8 do not reproduce`."""
-    counts = Counter(found)
-    first, *others = verdicts
-    words = [f"{counts[first]} of {counts.total()} headlines {first.counted}"]
-    return ", ".join(words + [f"{counts[verdict]} {verdict.counted}" for verdict in others])

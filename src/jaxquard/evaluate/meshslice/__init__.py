@@ -6,7 +6,6 @@ tuner, `figures` and `headlines` take the numbers, `claims` compares them with t
 """
 
 from jaxquard.evaluate.meshslice.page.page import meshslice_page as meshslice_page
-from jaxquard.evaluate.meshslice.page.page import verdict_counts as verdict_counts
 from jaxquard.evaluate.meshslice.page.results_file import results_text as results_text
 from jaxquard.evaluate.meshslice.reproduce import Reproduction as Reproduction
 from jaxquard.evaluate.meshslice.reproduce import reproduce_meshslice as reproduce_meshslice

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jaxquard.evaluate.common.headlines import Headline
 from jaxquard.evaluate.common.paper import PaperHeadline
 from jaxquard.evaluate.common.verdicts import Grade, Verdict
 from jaxquard.evaluate.meshslice.figures.dataflow_table import dataflow_table
@@ -38,8 +39,8 @@ VERDICTS = (REPRODUCES, WITHIN_BAND, DOES_NOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """One number, in the paper's unit.
+class BandedHeadline(Headline):
+    """A headline with a band over the constants.
 
     Attributes:
         by_set: ours, for each set of constants by its label.
@@ -48,7 +49,6 @@ class Headline:
         fitted: the minimum and the maximum with the constants that are fitted to the headlines.
     """
 
-    paper: PaperHeadline
     ours: float
     by_set: dict[str, float]
     band: tuple[float, float]
@@ -69,7 +69,7 @@ def headlines(
     *,
     sets: Sequence[ConstantSet] | None = None,
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
-) -> tuple[Headline, ...]:
+) -> tuple[BandedHeadline, ...]:
     """All of the paper's, in its order."""
     chosen = constant_sets() if sets is None else tuple(sets)
     values = []
@@ -125,13 +125,13 @@ def is_nominal(one: ConstantSet, section: str) -> bool:
     return one.name == SIMULATION and one.is_bidirectional
 
 
-def _headline(claim: PaperHeadline, sets: Sequence[ConstantSet], values: Sequence[dict[str, float]]) -> Headline:
+def _headline(claim: PaperHeadline, sets: Sequence[ConstantSet], values: Sequence[dict[str, float]]) -> BandedHeadline:
     by_set = {one.label: found[claim.key] for one, found in zip(sets, values, strict=True)}
     (ours,) = (by_set[one.label] for one in sets if is_nominal(one, claim.section))
     measured = [one for one in sets if not one.is_fitted]
     fitted = [by_set[one.label] for one in sets if one.is_fitted]
     low, high = (end(by_set[one.label] for one in measured) for end in (min, max))
-    return Headline(
+    return BandedHeadline(
         paper=claim,
         ours=ours,
         by_set=by_set,

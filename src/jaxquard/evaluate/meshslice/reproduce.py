@@ -12,7 +12,7 @@ from jaxquard.evaluate.meshslice.figures.real_mesh import RealMeshRow, real_mesh
 from jaxquard.evaluate.meshslice.figures.scaling import BEYOND_CHIPS, ScalingPoint, strong_scaling, weak_scaling
 from jaxquard.evaluate.meshslice.figures.slice_counts import SlicePoint, slice_counts
 from jaxquard.evaluate.meshslice.figures.three_dimensions import Traffic, three_dimensions
-from jaxquard.evaluate.meshslice.headlines import Headline, headlines
+from jaxquard.evaluate.meshslice.headlines import BandedHeadline, headlines
 from jaxquard.evaluate.meshslice.paper import Paper, load_paper
 from jaxquard.evaluate.meshslice.readings import Reading, readings
 from jaxquard.evaluate.meshslice.setup.constant_sets import MAIN, SIMULATION, constant_set
@@ -26,7 +26,7 @@ class Reproduction:
     """The results of `reproduce_meshslice`, in the order of the paper."""
 
     paper: Paper
-    headlines: tuple[Headline, ...]
+    headlines: tuple[BandedHeadline, ...]
     weak_scaling: tuple[ScalingPoint, ...]
     communication: tuple[Breakdown, ...]
     product_shapes: tuple[ProductPoint, ...]

@@ -32,7 +32,7 @@ from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.source import source_line
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
-from jaxquard.pricing.measure.memory import capacity_bytes
+from jaxquard.pricing.measure.machine.memory import capacity_bytes
 from jaxquard.pricing.program.sharded_program import automatic_mesh
 
 

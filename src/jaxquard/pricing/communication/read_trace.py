@@ -12,6 +12,7 @@ What is read was looked up in traces of JAX 0.10 and 0.11:
 - On TPU each device has a plane with a line `XLA Ops`; events are named by the instruction.
 
 A run is found by an annotation, whose event has the label as its name.
+Communication is exposed while no computation of the device hides it (`exposed_time`).
 """
 
 import bisect
@@ -20,12 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxquard.hlo import parse_module
+from jaxquard.hlo import Computation, Module, Operation, parse_module
 from jaxquard.pricing.communication.collectives import InstructionKind, instruction_kinds
-from jaxquard.pricing.communication.exposed_time import Interval
-from jaxquard.pricing.communication.instruction_users import instruction_users
+
+Interval = tuple[float, float]
 
 HOST = "host"
+# They do no work, and traces do not show them.
+_TRANSPARENT = frozenset({"get-tuple-element", "tuple", "bitcast", "optimization-barrier"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,3 +178,74 @@ def _device_events(plane: str, line: str, event: Any) -> Iterator[_Event]:
             is_kernel=is_kernel,
             token=stats.get("_p"),
         )
+
+
+def exposed_time(communication: Iterable[Interval], compute: Iterable[Interval]) -> float:
+    """Returns how long at least one interval of communication is under way, and none of computation.
+
+    Intervals are (start, end), in any order and any unit; they may overlap, nest and repeat.
+    """
+    edges: list[tuple[float, int, int]] = []
+    for start, end in communication:
+        edges += [(start, 1, 0), (end, -1, 0)]
+    for start, end in compute:
+        edges += [(start, 0, 1), (end, 0, -1)]
+    total, before = 0.0, 0.0
+    num_communicating = num_computing = 0
+    for time, communicates, computes in sorted(edges):
+        if num_communicating > 0 and num_computing == 0:
+            total += time - before
+        num_communicating += communicates
+        num_computing += computes
+        before = time
+    return total
+
+
+def instruction_users(module: Module) -> Mapping[str, frozenset[str]]:
+    """For each instruction, those that cannot start before it has ended, by name; some, not all of them.
+
+    What ends the body of a loop is waited for by the condition, and by the users of the loop; what ends a branch or a
+    called computation, by the users of its caller.
+    """
+    users: dict[str, set[str]] = defaultdict(set)
+    for computation in module.computations.values():
+        for operation in computation.operations:
+            for name in _sources(operation, computation):
+                users[name].add(operation.name)
+    for computation in module.computations.values():
+        for caller in computation.operations:
+            for called in _run_apart(caller, module):
+                for name in _results(called):
+                    users[name] |= users[caller.name] | _conditions(caller, module)
+    return {name: frozenset(found) for name, found in users.items()}
+
+
+def _sources(operation: Operation, computation: Computation) -> set[str]:
+    """The instructions that do work whose results an instruction takes."""
+    found, waiting = set(), list(operation.operands)
+    while waiting:
+        source = computation.operation(waiting.pop())
+        if source.opcode in _TRANSPARENT:
+            waiting += source.operands
+        else:
+            found.add(source.name)
+    return found
+
+
+def _results(computation: Computation) -> set[str]:
+    (root,) = (operation for operation in computation.operations if operation.is_root)
+    return _sources(root, computation) if root.opcode in _TRANSPARENT else {root.name}
+
+
+def _run_apart(caller: Operation, module: Module) -> list[Computation]:
+    """The computations whose instructions run one by one."""
+    runs = caller.opcode in ("while", "conditional", "call")
+    return [module.computations[name] for name in caller.calls] if runs else []
+
+
+def _conditions(caller: Operation, module: Module) -> set[str]:
+    """The instructions that decide whether a loop goes on."""
+    name = caller.attribute("condition")
+    if caller.opcode != "while" or name is None:
+        return set()
+    return {operation.name for operation in module.computations[name.removeprefix("%")].operations}

@@ -11,16 +11,16 @@ from jax.sharding import Mesh
 
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers
-from jaxquard.pricing.measure.environment import device_kind
-from jaxquard.pricing.measure.make_inputs import InputMaker
-from jaxquard.pricing.measure.memory import available_bytes, peak_bytes
+from jaxquard.pricing.measure.machine.environment import device_kind
+from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, failure_of, over_limit
-from jaxquard.pricing.measure.paired_times import paired_program_times
-from jaxquard.pricing.measure.profile_runs import communication_shares
-from jaxquard.pricing.measure.reference_program import ReferenceProgram
-from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget, spread_of
-from jaxquard.pricing.measure.timed_program import TimedProgram
-from jaxquard.pricing.measure.watched_run import WatchedRun
+from jaxquard.pricing.measure.runs.make_inputs import InputMaker
+from jaxquard.pricing.measure.runs.paired_times import paired_program_times
+from jaxquard.pricing.measure.runs.profile_runs import communication_shares
+from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
+from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, spread_of
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 from jaxquard.pricing.price import FailureReason, Price, Provenance
 from jaxquard.pricing.program.fingerprint import combine_keys
 from jaxquard.pricing.program.lower_program import lower_program, lowered_key

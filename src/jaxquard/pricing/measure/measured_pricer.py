@@ -14,12 +14,12 @@ from jax.sharding import Mesh
 from jaxquard.errors import PricingError
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers, choose_compilers, num_cores
-from jaxquard.pricing.measure.environment import environment_key
+from jaxquard.pricing.measure.machine.environment import environment_key
 from jaxquard.pricing.measure.measure_batches import Measurement, PricingJob
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown
-from jaxquard.pricing.measure.reference_program import ReferenceProgram
-from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget
-from jaxquard.pricing.measure.watched_run import WatchedRun
+from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
+from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget
+from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 from jaxquard.pricing.price import Failure, OnProgress, Price
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.lower_program import lower_program, lowered_key

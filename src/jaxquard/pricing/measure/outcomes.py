@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxquard.pricing.compile.compile_processes import CompileStalledError
-from jaxquard.pricing.measure.watched_run import StalledError
+from jaxquard.pricing.measure.runs.watched_run import StalledError
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Progress
 
 _NO_MEMORY = ("resource_exhausted", "out of memory", "unable to allocate", "memoryerror")

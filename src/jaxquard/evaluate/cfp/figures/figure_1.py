@@ -7,7 +7,7 @@ from jaxquard.evaluate.cfp.cells.cell import Cell, PlanRun
 from jaxquard.evaluate.cfp.cells.labels import COMMUNICATION_COLOR, COMPARED, OURS, PLAN_LABELS
 from jaxquard.evaluate.cfp.cells.pick import compared_run, first_cell
 from jaxquard.evaluate.common.numbers import digits, mebibytes, milliseconds
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.charts.bar_chart import Bar, Series, bar_chart
 
 _COUNT = 4
 

@@ -8,7 +8,7 @@ from jaxquard.evaluate.cfp.cells.cell import Cell, PlanRun
 from jaxquard.evaluate.cfp.cells.labels import cell_label
 from jaxquard.evaluate.cfp.cells.pick import deep_cells, first_cell, models_of
 from jaxquard.evaluate.common.numbers import milliseconds
-from jaxquard.report.xy_chart import Dot, DotSeries, xy_chart
+from jaxquard.report.charts.xy_chart import Dot, DotSeries, xy_chart
 
 SUM, SEAMS = "sum of segments, equation (8)", "with what neighbours share"
 _COLORS = {SUM: "#e0a93b", SEAMS: "#2f62b5"}

@@ -7,7 +7,7 @@ from jaxquard.evaluate.cfp.cells.cell_step import num_tokens
 from jaxquard.evaluate.cfp.cells.labels import OURS, PLAN_COLORS, PLAN_LABELS, cell_label, chosen_words
 from jaxquard.evaluate.cfp.cells.pick import compared_run
 from jaxquard.evaluate.common.numbers import digits, mebibytes, ratio
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.charts.bar_chart import Bar, Series, bar_chart
 from jaxquard.report.html_page import html_table
 
 PLANS = (OURS, "zero 1", "volume")

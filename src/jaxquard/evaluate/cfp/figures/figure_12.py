@@ -6,7 +6,7 @@ from jaxquard.evaluate.cfp.cells.cell import Cell
 from jaxquard.evaluate.cfp.cells.labels import model_label, size_label
 from jaxquard.evaluate.cfp.cells.pick import line_cells, models_of
 from jaxquard.evaluate.common.numbers import digits
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.charts.bar_chart import Bar, Series, bar_chart
 
 _PARTS = (
     ("compiling, all compilers added up", "#e0a93b"),

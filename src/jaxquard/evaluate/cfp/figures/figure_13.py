@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from jaxquard.evaluate.cfp.cells.cell import Depth
 from jaxquard.evaluate.cfp.cells.labels import model_label
 from jaxquard.evaluate.common.numbers import digits
-from jaxquard.report.xy_chart import Dot, DotSeries, xy_chart
+from jaxquard.report.charts.xy_chart import Dot, DotSeries, xy_chart
 
 _COLORS = {"gpt": "#2f62b5", "llama": "#2a9d8f", "moe": "#d1495b"}
 

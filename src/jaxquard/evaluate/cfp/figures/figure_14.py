@@ -13,7 +13,7 @@ from jaxquard.evaluate.cfp.cells.labels import (
     size_label,
 )
 from jaxquard.evaluate.cfp.cells.pick import compared_run, first_cell
-from jaxquard.report.tile_chart import TileGroup, tile_chart
+from jaxquard.report.charts.tile_chart import TileGroup, tile_chart
 
 MODELS = ("moe", "llama")
 

@@ -18,7 +18,7 @@ from jaxquard.evaluate.cfp.cells.labels import (
 from jaxquard.evaluate.cfp.cells.pick import compared_s, models_of
 from jaxquard.evaluate.cfp.cells.targets import behind_best, geometric_mean
 from jaxquard.evaluate.common.numbers import digits, mesh_label, milliseconds, ratio
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.charts.bar_chart import Bar, Series, bar_chart
 from jaxquard.report.html_page import html_table
 
 PLANS = (OURS, *COMPARED)

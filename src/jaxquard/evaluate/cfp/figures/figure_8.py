@@ -8,7 +8,7 @@ from jaxquard.evaluate.cfp.cells.labels import PLAN_COLORS, PLAN_LABELS, model_l
 from jaxquard.evaluate.cfp.cells.pick import compared_run, first_cell, models_of
 from jaxquard.evaluate.cfp.figures.figure_7 import PLANS
 from jaxquard.evaluate.common.numbers import digits
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.charts.bar_chart import Bar, Series, bar_chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxquard.evaluate.cfp.cells.cell import Cell, PlanRun, Role
 from jaxquard.evaluate.cfp.cells.labels import COMMUNICATION_COLOR, COMPUTE_COLOR, model_label, size_label
 from jaxquard.evaluate.cfp.cells.pick import NUM_BY_VOLUME, first_cell, models_of
-from jaxquard.report.stacked_chart import stacked_chart
+from jaxquard.report.charts.stacked_chart import stacked_chart
 
 # Volumes that differ by less than this part of the smaller one are alike.
 ALIKE = 0.05

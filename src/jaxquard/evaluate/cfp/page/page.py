@@ -5,9 +5,9 @@ from jaxquard.evaluate.cfp.cells.targets import targets
 from jaxquard.evaluate.cfp.claims import check_claims
 from jaxquard.evaluate.cfp.headlines import VERDICTS, headlines
 from jaxquard.evaluate.cfp.page.page_figures import figure_sections
-from jaxquard.evaluate.cfp.page.page_tables import headline_table, target_table
+from jaxquard.evaluate.cfp.page.page_tables import target_table
 from jaxquard.evaluate.common.claims import claim_table
-from jaxquard.evaluate.common.verdicts import count_verdicts
+from jaxquard.evaluate.common.headlines import headline_table, verdict_counts
 from jaxquard.report.html_page import html_page, html_paragraph, html_section
 
 TITLE = "CFP (arXiv 2504.00598), redone by jaxquard"
@@ -19,17 +19,13 @@ def cfp_page(results: Results) -> str:
     return html_page(TITLE, _intro(results), sections)
 
 
-def verdict_counts(results: Results) -> str:
-    """`4 of 13 headlines come out as in the paper, 3 in kind, 4 not on this machine, 2 were not run`."""
-    return count_verdicts([headline.verdict for headline in headlines(results)], VERDICTS)
-
-
 def _intro(results: Results) -> str:
+    counts = verdict_counts(headlines(results), VERDICTS)
     machines = "; ".join(dict.fromkeys(cell.machine for cell in results.cells if cell.machine)) or "no cell ran"
     thin = any(cell.spec.is_thin for cell in results.cells)
     parts = [
         html_paragraph(
-            f"{verdict_counts(results)}. Everything here was measured: whole training steps as real SPMD programs, "
+            f"{counts}. Everything here was measured: whole training steps as real SPMD programs, "
             f"on virtual devices of a CPU ({machines}). The paper ran models of billions of parameters on GPUs. So "
             "seconds, bytes and the size of a gain cannot be compared. What can: whether the plan of minimum volume "
             "is the fastest, whether prices of parts predict the whole, whether the search finds what running "
@@ -62,7 +58,7 @@ def _headlines(results: Results) -> str:
             "As in the paper: at least 80 % of what the paper's ratio lies above 1, or at most its error, count or "
             "time. In kind: the same direction, by more than 3 %."
         ),
-        headline_table(headlines(results)),
+        headline_table(headlines(results), why="what ours is, and what may part them"),
     )
 
 

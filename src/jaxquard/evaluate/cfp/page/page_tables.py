@@ -1,4 +1,4 @@
-"""The tables of the page: headlines, claims, our own targets, predictions, times by part."""
+"""The tables of the page: our own targets, predictions, times by part."""
 
 from collections.abc import Sequence
 
@@ -7,26 +7,8 @@ from jaxquard.evaluate.cfp.cells.labels import cell_label, model_label, size_lab
 from jaxquard.evaluate.cfp.cells.targets import Target
 from jaxquard.evaluate.cfp.figures.figure_9 import ByVolume
 from jaxquard.evaluate.cfp.figures.figure_10 import Predicted
-from jaxquard.evaluate.cfp.headlines import MeasuredHeadline, in_unit
 from jaxquard.evaluate.common.numbers import digits
 from jaxquard.report.html_page import Badge, html_table
-
-
-def headline_table(headlines: Sequence[MeasuredHeadline]) -> str:
-    """Paper, ours, verdict and why."""
-    rows = [
-        [
-            headline.paper.title,
-            headline.paper.section,
-            in_unit(headline.paper.value, headline.paper.unit),
-            in_unit(headline.ours, headline.paper.unit),
-            headline.verdict.badge,
-            headline.paper.why,
-        ]
-        for headline in headlines
-    ]
-    header = ["headline", "section", "paper", "ours", "verdict", "what ours is, and what may part them"]
-    return html_table(header, rows, words=(0, 1, 5))
 
 
 def target_table(found: Sequence[Target]) -> str:

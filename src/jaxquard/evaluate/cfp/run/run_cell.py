@@ -29,8 +29,8 @@ from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import Var, is_var
 from jaxquard.ir.source import source_line
 from jaxquard.pricing import MeasuredPricer, PriceCache, Progress
-from jaxquard.pricing.measure.environment import device_kind
-from jaxquard.pricing.measure.steady_cpu import is_memory_kept
+from jaxquard.pricing.measure.machine.environment import device_kind
+from jaxquard.pricing.measure.machine.steady_cpu import is_memory_kept
 
 
 def thin_choices(analysis: Analysis) -> Analysis:

@@ -9,14 +9,14 @@ from jax.sharding import Mesh
 
 from jaxquard.pricing.communication.collectives import collectives
 from jaxquard.pricing.compile.compilers import Compilers
-from jaxquard.pricing.measure.make_inputs import InputMaker
-from jaxquard.pricing.measure.memory import available_bytes, peak_bytes
+from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import failure_of
-from jaxquard.pricing.measure.paired_times import paired_errors, paired_program_times
-from jaxquard.pricing.measure.profile_runs import communication_shares
-from jaxquard.pricing.measure.run_rounds import BestTimes, RunBudget, run_rounds, spread_of
-from jaxquard.pricing.measure.timed_program import TimedProgram
-from jaxquard.pricing.measure.watched_run import WatchedRun
+from jaxquard.pricing.measure.runs.make_inputs import InputMaker
+from jaxquard.pricing.measure.runs.paired_times import paired_errors, paired_program_times
+from jaxquard.pricing.measure.runs.profile_runs import communication_shares
+from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, run_rounds, spread_of
+from jaxquard.pricing.measure.runs.timed_program import TimedProgram
+from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 from jaxquard.pricing.price import FailureReason
 from jaxquard.pricing.program.fingerprint import Fingerprints
 from jaxquard.pricing.program.lower_program import lower_program

@@ -1,8 +1,8 @@
 """The page: the paper's results beside ours, in the order of the paper."""
 
 from jaxquard.evaluate.common.claims import claim_table
+from jaxquard.evaluate.common.headlines import verdict_counts
 from jaxquard.evaluate.common.numbers import percent
-from jaxquard.evaluate.common.verdicts import count_verdicts
 from jaxquard.evaluate.meshslice.claims import check_claims
 from jaxquard.evaluate.meshslice.figures.layer_communication import mean_error
 from jaxquard.evaluate.meshslice.figures.product_shapes import mean_gain
@@ -17,11 +17,11 @@ from jaxquard.evaluate.meshslice.page.page_figures import (
     paper_utilisations,
 )
 from jaxquard.evaluate.meshslice.page.page_tables import (
+    banded_table,
     beyond_table,
     constants_table,
     dataflow_table_html,
     draw_headlines,
-    headline_table,
     reading_table,
     real_mesh_table,
     set_table,
@@ -53,14 +53,10 @@ def meshslice_page(results: Reproduction) -> str:
     return html_page(TITLE, _intro(results), sections)
 
 
-def verdict_counts(results: Reproduction) -> str:
-    """`5 of 17 headlines reproduce, 4 lie within the band, 8 do not reproduce`."""
-    return count_verdicts([headline.verdict for headline in results.headlines], VERDICTS)
-
-
 def _intro(results: Reproduction) -> str:
+    counts = verdict_counts(results.headlines, VERDICTS)
     return html_paragraph(
-        f"{verdict_counts(results)}. All of ours is computed: closed forms of section 3.2.2 and, where said, an event "
+        f"{counts}. All of ours is computed: closed forms of section 3.2.2 and, where said, an event "
         "simulation; nothing ran on a TPU. No single set of constants gives every headline. The bars of the paper's "
         "figures carry no numbers in its text, so diamonds stand only where the text gives or implies one."
     )
@@ -79,7 +75,7 @@ def _overview(results: Reproduction) -> list[str]:
                 "no evidence, and they are outside the band."
             ),
             f'<div class="wide">{draw_headlines(results.headlines)}</div>',
-            headline_table(results.headlines),
+            banded_table(results.headlines),
         ),
         html_section(
             "claims",

@@ -17,8 +17,8 @@ from jaxquard.evaluate.meshslice.setup.labels import (
     MODEL_LABELS,
     SIMULATED_COLOR,
 )
-from jaxquard.report.bar_chart import Bar, Series, bar_chart
-from jaxquard.report.stacked_chart import stacked_chart
+from jaxquard.report.charts.bar_chart import Bar, Series, bar_chart
+from jaxquard.report.charts.stacked_chart import stacked_chart
 
 _COMMUNICATION_PARTS = (("transfer", "#2f62b5"), ("sync", "#e0a93b"), ("launch", "#d1495b"))
 # 1D TP would flatten all others.

@@ -3,24 +3,25 @@
 from collections.abc import Sequence
 
 from jaxquard.cluster import Links
+from jaxquard.evaluate.common.headlines import headline_table, in_unit, span_in_unit
 from jaxquard.evaluate.common.numbers import mesh_label, percent
 from jaxquard.evaluate.common.verdicts import Grade
 from jaxquard.evaluate.meshslice.figures.real_mesh import RealMeshRow
 from jaxquard.evaluate.meshslice.figures.scaling import ScalingPoint
 from jaxquard.evaluate.meshslice.figures.three_dimensions import MIB, Traffic
-from jaxquard.evaluate.meshslice.headlines import Headline
+from jaxquard.evaluate.meshslice.headlines import BandedHeadline
 from jaxquard.evaluate.meshslice.paper import Paper
 from jaxquard.evaluate.meshslice.readings import Reading
 from jaxquard.evaluate.meshslice.reproduce import Reproduction
 from jaxquard.evaluate.meshslice.setup.constant_sets import ConstantSet
-from jaxquard.evaluate.meshslice.setup.labels import ALGORITHM_LABELS, MODEL_LABELS, in_unit, span_in_unit
+from jaxquard.evaluate.meshslice.setup.labels import ALGORITHM_LABELS, MODEL_LABELS
+from jaxquard.report.charts.range_chart import Range, range_chart
 from jaxquard.report.html_page import html_table
-from jaxquard.report.range_chart import Range, range_chart
 
 _BAND_COLORS = {Grade.GOOD: "#7cc79b", Grade.FAIR: "#e8c468", Grade.POOR: "#e89a92"}
 
 
-def draw_headlines(headlines: Sequence[Headline]) -> str:
+def draw_headlines(headlines: Sequence[BandedHeadline]) -> str:
     """All headlines with their bands in one chart."""
     ranges = [
         Range(
@@ -39,26 +40,16 @@ def draw_headlines(headlines: Sequence[Headline]) -> str:
     )
 
 
-def headline_table(headlines: Sequence[Headline]) -> str:
-    """Paper, ours, band, verdict and why."""
-    rows = [
-        [
-            headline.paper.title,
-            headline.paper.section,
-            in_unit(headline.paper.value, headline.paper.unit),
-            in_unit(headline.ours, headline.paper.unit),
-            band_words(headline),
-            span_in_unit(headline.fitted, headline.paper.unit),
-            headline.verdict.badge,
-            headline.paper.why,
-        ]
-        for headline in headlines
-    ]
-    header = ["headline", "section", "paper", "ours", "band", "fitted", "verdict", "what it depends on"]
-    return html_table(header, rows, words=(0, 1, 4, 7))
+def banded_table(headlines: Sequence[BandedHeadline]) -> str:
+    """The headlines with their bands."""
+    columns = {
+        "band": [band_words(headline) for headline in headlines],
+        "fitted": [span_in_unit(headline.fitted, headline.paper.unit) for headline in headlines],
+    }
+    return headline_table(headlines, why="what it depends on", columns=columns, words=("band",))
 
 
-def band_words(headline: Headline) -> str:
+def band_words(headline: BandedHeadline) -> str:
     """The band's ends, each with the set of constants that gives it."""
     ends = zip(headline.band, headline.band_sets, strict=True)
     return " to ".join(f"{in_unit(end, headline.paper.unit)} ({sets})" for end, sets in ends)
@@ -75,7 +66,7 @@ def reading_table(headline: str, found: Sequence[Reading], paper: Paper) -> str:
     return html_table(["reading", *MODEL_LABELS.values()], [said, *rows])
 
 
-def set_table(headlines: Sequence[Headline]) -> str:
+def set_table(headlines: Sequence[BandedHeadline]) -> str:
     """Every headline with every set of constants."""
     rows = [
         [

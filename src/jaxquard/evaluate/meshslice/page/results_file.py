@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxquard.evaluate.common import results_file
 from jaxquard.evaluate.meshslice.figures.layer_communication import mean_error
-from jaxquard.evaluate.meshslice.headlines import Headline
+from jaxquard.evaluate.meshslice.headlines import BandedHeadline
 from jaxquard.evaluate.meshslice.reproduce import Reproduction
 from jaxquard.ir.codec import to_data
 
@@ -35,7 +35,7 @@ def results_text(results: Reproduction) -> str:
     return results_file.results_text(SCHEMA, VERSION, content)
 
 
-def _headline(headline: Headline) -> dict[str, Any]:
+def _headline(headline: BandedHeadline) -> dict[str, Any]:
     return {
         "key": headline.paper.key,
         "title": headline.paper.title,
