@@ -62,8 +62,9 @@ def test_an_option_of_several_commands_is_one_option():
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_help_has_no_types_and_an_example(path):
-    result = run(*path, "--help")
+    result = run(*path, "--help", columns=80)
     assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
     assert not any(noise in result.stdout for noise in ("<bool>", "<str>", "<int>", "<float", "<path>", "x>=", "TEXT"))
     assert f"Example: jaxquard {' '.join(path)}" in result.stdout
     for name, option in options(COMMANDS[path]).items():

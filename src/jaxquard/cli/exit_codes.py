@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -86,11 +86,18 @@ def _explain(error: Exception) -> int:
 
 
 def _print_usage(error: Any) -> None:
-    message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
-    # A group without a subcommand has printed its help by now, and has no message.
-    if message:
-        print_error(f"{message}. See {'jaxquard' if context is None else context.command_path} --help.")
+    message = error.format_message()
+    if hasattr(error, "possibilities"):  # Of an option that is not there; versions of click word it differently.
+        message = f"No such option: {error.option_name}.{did_you_mean(error.possibilities or ())}"
+    message = message if message.endswith(("?", ".")) else f"{message}."
+    print_error(f"{message} See {'jaxquard' if context is None else context.command_path} --help.")
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """Returns ` Did you mean --json?`, or nothing if no name is near."""
+    near = " or ".join(names)
+    return f" Did you mean {near}?" if near else ""
 
 
 def _unexpected(error: Exception) -> str:
@@ -130,6 +137,4 @@ def print_error(message: str) -> None:
 
 def print_message(message: str, *, style: str = "") -> None:
     """Prints one line on stderr, where everything goes that is not the answer."""
-    from rich.console import Console
-
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False, style=style)
+    typer.secho(message, fg=style or None, err=True, color=False if os.environ.get("NO_COLOR") else None)

@@ -25,7 +25,7 @@ def list_names(
 ) -> None:
     """Lists the models, clusters, schedules and algorithms that commands take, with a line on each.
 
-    Example: [bold]jaxquard list schedules[/bold]
+    Example: jaxquard list schedules
     """
     kinds = list(_KINDS) if kind is None else [choose_name(kind, _KINDS, kind="list")]
     found = {name: _KINDS[name]() for name in kinds}

@@ -6,8 +6,6 @@ from jaxquard.cli.cluster.calibrate import calibrate
 from jaxquard.cli.cluster.show import show
 from jaxquard.cli.command import Command, Group
 
-cluster_app = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Descriptions of hardware: show one, or measure the devices at hand."
-)
+cluster_app = typer.Typer(cls=Group, help="Descriptions of hardware: show one, or measure the devices at hand.")
 for _command in (show, calibrate):
     cluster_app.command(cls=Command)(_command)

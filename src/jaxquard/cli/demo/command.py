@@ -70,7 +70,7 @@ def demo(
 ) -> None:
     """Trains a small GPT as a pipeline on actors, beside the same step in one jit.
 
-    Example: [bold]jaxquard demo --schedule zero-bubble-v[/bold]
+    Example: jaxquard demo --schedule zero-bubble-v
     """
     on_ray = _check_runtime(runtime, address=address, platform=platform, cpu=cpu) == "ray"
     if actors * (devices_per_actor or 1) > MOST_DEVICES:

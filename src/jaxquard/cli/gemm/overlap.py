@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from jaxquard.cli.console import make_console, print_json, print_line
 from jaxquard.cli.gemm.names import ALGORITHMS, DATAFLOWS
 from jaxquard.cli.options import JsonOption, choose_name, parse_numbers
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from jaxquard.gemm.overlap.report import OverlapReport
 
 
@@ -37,7 +38,7 @@ def overlap(
 ) -> None:
     """Counts the transfers that the TPU's compiler hides behind products; needs no TPU.
 
-    Example: [bold]jaxquard gemm overlap --topology v5e:4x8 --mesh 8x4 --slices 4[/bold]
+    Example: jaxquard gemm overlap --topology v5e:4x8 --mesh 8x4 --slices 4
     """
     mesh_shape: Any = mesh and parse_numbers(mesh, option="--mesh", example="8x4", count=2)
     product_sizes: Any = sizes and parse_numbers(sizes, option="--sizes", example="16384x6144x6144", count=3)
@@ -72,7 +73,9 @@ def overlap(
     )
 
 
-def _table(report: "OverlapReport") -> Table:
+def _table(report: "OverlapReport") -> "Table":
+    from rich.table import Table
+
     table = Table("algorithm", *DATAFLOWS, box=None)
     for name, by_dataflow in report.items():
         table.add_row(name, *(str(by_dataflow[dataflow]) for dataflow in DATAFLOWS))

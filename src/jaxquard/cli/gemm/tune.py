@@ -49,7 +49,7 @@ def tune(
 ) -> None:
     """Finds the fastest mesh and slice counts for 2D tensor parallelism.
 
-    Example: [bold]jaxquard gemm tune --model gpt3 --cluster tpu-v4 --chips 256[/bold]
+    Example: jaxquard gemm tune --model gpt3 --cluster tpu-v4 --chips 256
     """
     _check_problem(model, layers=layers, rows=rows)
     name = choose_name(algorithm, ALGORITHMS, kind="GeMM algorithm")

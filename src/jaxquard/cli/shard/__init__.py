@@ -9,7 +9,6 @@ from jaxquard.cli.shard.show import show
 
 shard_app = typer.Typer(
     cls=Group,
-    no_args_is_help=True,
     help="Shardings of a training step: show its blocks, search by measured prices, compare with the baselines.",
 )
 for _command in (search, show, compare):

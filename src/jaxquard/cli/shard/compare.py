@@ -43,7 +43,7 @@ def compare(
 ) -> None:
     """Runs a plan and the baselines as whole steps: how long each takes, and how long it was predicted to take.
 
-    Example: [bold]jaxquard shard compare gpt-tiny --plan plan.json[/bold]
+    Example: jaxquard shard compare gpt-tiny --plan plan.json
     """
     sizes, limit_bytes = parse_mesh(mesh), parse_size(memory_limit)
     prices = choose_cache(cache, no_cache=no_cache)

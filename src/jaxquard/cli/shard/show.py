@@ -19,7 +19,7 @@ def show(
 ) -> None:
     """Shows the blocks of a step, where in the code they begin, how each can be sharded, and the segments that recur.
 
-    Example: [bold]jaxquard shard show gpt-tiny --devices 8[/bold]
+    Example: jaxquard shard show gpt-tiny --devices 8
     """
     sizes = parse_mesh(mesh)
     from jaxquard.cli.devices import NUM_CPU_DEVICES, mesh_axes, prepare_devices
