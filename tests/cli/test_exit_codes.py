@@ -150,7 +150,7 @@ def test_ctrl_c_while_a_command_is_imported():
         (
             "gemm tune --layers 64x64 --rows 64 --chips 7",
             FAILED,
-            "error: no mesh of 7 chips divides the layers for mesh",
+            "error: --chips is 7, but no mesh of 7 chips divides the layers for mesh",
         ),
         (
             "gemm tune --model gpt3 --chips 4 --cluster v5e",

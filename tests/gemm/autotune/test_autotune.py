@@ -212,8 +212,8 @@ def test_memory_error_says_the_least():
     [
         (
             {"num_chips": 385},
-            r"no mesh of 385 chips divides .*1x385: out_features of layer qkv is 36864, no multiple of 385, the "
-            "nearest that fit: 36575 or 36960; .*Use another number of chips, or pad the layers",
+            r"num_chips is 385, but no mesh of 385 chips divides .*1x385: out_features of layer qkv is 36864, no "
+            "multiple of 385, the nearest that fit: 36575 or 36960; .*Use num_chips 384 or 512, or pad the layers",
         ),
         ({"num_chips": 0}, r"num_chips must be a whole number of 1 or more, but is 0"),
         ({"num_chips": -8}, r"num_chips must be a whole number of 1 or more, but is -8"),
