@@ -20,7 +20,13 @@ from jaxquard.cli.exit_codes import UsageError, did_you_mean
 from jaxquard.cli.help_text import write_help
 from jaxquard.errors import JaxquardError
 
-OLD_SPELLINGS = {"--svg": "--plot", "--csv": "--out", "--save": "--out", "--trace": "--out"}
+OLD_SPELLINGS = {
+    "--svg": "--plot",
+    "--csv": "--out",
+    "--save": "--out",
+    "--trace": "--out",
+    "--algorithm": "--algorithms",
+}
 
 # Python argument names in messages of the library, where the flag is not `--` and the name.
 _FLAGS = {

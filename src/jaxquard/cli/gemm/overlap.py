@@ -22,7 +22,7 @@ def overlap(
         str | None, typer.Option(metavar="RxC", help="Rows and columns of chips.", show_default="near square")
     ] = None,
     slices: Annotated[int, typer.Option(metavar="S", min=1, help="MeshSlice's slices.")] = 4,
-    algorithm: Annotated[
+    algorithms: Annotated[
         str, typer.Option(metavar="NAME,...", help=f"Some of {', '.join(ALGORITHMS)}.")
     ] = "meshslice,wang,collective",
     sizes: Annotated[
@@ -42,7 +42,7 @@ def overlap(
     """
     mesh_shape: Any = mesh and parse_numbers(mesh, option="--mesh", example="8x4", count=2)
     product_sizes: Any = sizes and parse_numbers(sizes, option="--sizes", example="16384x6144x6144", count=3)
-    names = [choose_name(name, ALGORITHMS, kind="GeMM algorithm") for name in algorithm.split(",")]
+    names = [choose_name(name, ALGORITHMS, kind="GeMM algorithm") for name in algorithms.split(",")]
     from jaxquard.cli.progress import ProgressBars
     from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS, topology_mesh
     from jaxquard.gemm.overlap.report import overlap_report

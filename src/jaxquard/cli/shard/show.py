@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxquard.cli.console import print_json, print_text
 from jaxquard.cli.options import JsonOption
-from jaxquard.cli.shard.options import BatchOption, DevicesOption, MeshOption, ModelArgument, parse_mesh
+from jaxquard.cli.shard.options import BatchOption, ModelArgument, ShownDevicesOption, ShownMeshOption, parse_mesh
 
 if TYPE_CHECKING:
     from jaxquard.intraop.segments.analysis import Analysis
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def show(
     model: ModelArgument,
-    mesh: MeshOption = None,
-    devices: DevicesOption = None,
+    mesh: ShownMeshOption = None,
+    devices: ShownDevicesOption = None,
     batch_size: BatchOption = None,
     as_json: JsonOption = False,
 ) -> None:
