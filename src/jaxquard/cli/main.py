@@ -103,7 +103,7 @@ for _name in _SUBCOMMANDS:
 
 
 def main() -> None:
-    """Entry point of the installed command."""
+    """Runs the command; `jaxquard.__main__` calls it."""
     end_early_interrupts()
     keep_interrupts()
     app()
