@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from jaxquard.cli.declared import read_here
 from jaxquard.cli.exit_codes import UsageError, did_you_mean
 from jaxquard.cli.help_text import write_help
-from jaxquard.errors import JaxquardError
+from jaxquard.errors import ClusterError, JaxquardError
 
 OLD_SPELLINGS = {
     "--svg": "--plot",
@@ -65,6 +65,8 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except ClusterError:
+            raise  # It names keys of a cluster's file, such as `num_chips`, which are no flags.
         except JaxquardError as error:
             error.args = (use_flags(str(error), self._flags()),)
             raise

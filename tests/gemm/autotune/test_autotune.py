@@ -235,7 +235,10 @@ def test_memory_error_says_the_least():
         ({"mesh_shape": 256}, r"mesh_shape must be the rows and columns of chips, say \(4, 2\), but is 256"),
         ({"mesh_shape": (0, 256)}, r"each of mesh_shape must be a whole number of 1 or more, but is 0 in \(0, 256\)"),
         ({"num_chips": 8192}, r"num_chips should be from 1 to the 4096 of tpu-v4, found 8192"),
-        ({"algorithm": "cannon", "num_chips": 8}, r"cannon needs a square mesh, which 8 chips cannot give"),
+        (
+            {"algorithm": "cannon", "num_chips": 8},
+            r"cannon needs a square mesh, which 8 chips cannot give. Use num_chips 4 or 16\.",
+        ),
         (
             {"algorithm": "fsdp", "mesh_shape": (16, 16)},
             r"fsdp needs a mesh of one column, which the mesh 16x16 cannot",

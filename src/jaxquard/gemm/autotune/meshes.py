@@ -137,7 +137,8 @@ def usable_meshes(
     if not shapes:
         asked = f"the mesh {mesh_shape[0]}x{mesh_shape[1]}" if mesh_shape else f"{num_chips} chips"
         needs = {"cannon": "a square mesh", "1d_tp": "a mesh of one row", "fsdp": "a mesh of one column"}
-        raise InfeasibleGemmError(f"{algorithm} needs {needs[algorithm]}, which {asked} cannot give. Choose another.")
+        advice = "another" if mesh_shape else _nearest_text(problem, plans, algorithm, num_chips, most_chips)
+        raise InfeasibleGemmError(f"{algorithm} needs {needs[algorithm]}, which {asked} cannot give. Use {advice}.")
     usable, reasons = [], []
     for shape in shapes:
         why = _why_not(problem, plans, shape)
@@ -146,8 +147,7 @@ def usable_meshes(
         else:
             reasons.append(f"{shape[0]}x{shape[1]}: {why}")
     if not usable:
-        counts = _nearest_counts(problem, plans, algorithm, num_chips, most_chips=most_chips)
-        advice = f"num_chips {' or '.join(map(str, counts))}" if mesh_shape is None else "another mesh_shape"
+        advice = "another mesh_shape" if mesh_shape else _nearest_text(problem, plans, algorithm, num_chips, most_chips)
         raise InfeasibleGemmError(
             f"num_chips is {num_chips}, but no mesh of {num_chips} chips divides the layers for {algorithm} "
             f"({'; '.join(reasons[:4])}). Use {advice}, or pad the layers."
@@ -165,17 +165,17 @@ def _why_not(problem: GemmProblem, plans: Sequence[LayerPlan], shape: MeshShape)
     return next(texts, None)
 
 
-def _nearest_counts(
-    problem: GemmProblem, plans: Sequence[LayerPlan], algorithm: str, num_chips: int, *, most_chips: int
-) -> list[int]:
-    """Returns the nearest numbers of chips, one below and one above, of which a mesh divides every layer."""
+def _nearest_text(
+    problem: GemmProblem, plans: Sequence[LayerPlan], algorithm: str, num_chips: int, most_chips: int
+) -> str:
+    """Returns the nearest numbers of chips, one below and one above, of which a mesh divides every layer, in words."""
 
     def fits(count: int) -> bool:
         return any(_why_not(problem, plans, shape) is None for shape in mesh_shapes(algorithm, count))
 
     below = next(filter(fits, range(num_chips - 1, 0, -1)), None)
     above = next(filter(fits, range(num_chips + 1, min(most_chips, 2 * num_chips) + 1)), None)
-    return [count for count in (below, above) if count is not None]
+    return f"num_chips {' or '.join(str(count) for count in (below, above) if count is not None)}"
 
 
 def indivisible(layer: FcLayer, plan: LayerPlan, *, num_rows: int, mesh_shape: MeshShape) -> Iterator[str]:
