@@ -1,4 +1,8 @@
-"""`jaxquard cluster` and its subcommands, one a file."""
+"""`jaxquard cluster`: descriptions of hardware, one subcommand a file.
+
+In: a preset, a cluster file (show), or the devices at hand (calibrate). Out: tables of chips and links, as text, TOML
+or JSON; a cluster file whose figures were measured.
+"""
 
 import typer
 

@@ -1,4 +1,8 @@
-"""`jaxquard gemm` and its subcommands, one a file."""
+"""`jaxquard gemm`: matrix products over chips, one subcommand a file.
+
+In: layers, a cluster and a number of chips (tune); sizes and the devices at hand (bench); a TPU topology (overlap).
+Out: the fastest meshes and slice counts, and a plan file; times beside XLA's; the transfers that the compiler hides.
+"""
 
 import typer
 

@@ -1,4 +1,8 @@
-"""`jaxquard shard` and its subcommands, one a file."""
+"""`jaxquard shard`: shardings of a training step, one subcommand a file.
+
+In: a model, or a function that returns `(train_step, args)`, and a mesh. Out: the step's blocks and segments (show);
+the fastest plan, its file and its chart (search); plan and baselines as they run and as predicted (compare).
+"""
 
 import typer
 
