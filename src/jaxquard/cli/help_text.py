@@ -6,6 +6,9 @@ from typing import Any
 
 from jaxquard.cli.declared import Declared, declared_parameters
 
+# Stands for a space at which no line ends.
+_TOGETHER = "\N{NO-BREAK SPACE}"
+
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
     """Writes the help of a command or group to click's formatter."""
@@ -65,7 +68,7 @@ def _write_rows(rows: list[tuple[str, str]], formatter: Any) -> None:
     for name, text in rows:
         lines = textwrap.wrap(text, formatter.width - indent - column, break_on_hyphens=False)
         for first, line in zip([name, *[""] * len(lines)], lines, strict=False):
-            formatter.write(f"{'':{indent}}{first:{column}}{line}\n")
+            formatter.write(f"{'':{indent}}{first:{column}}{line.replace(_TOGETHER, ' ')}\n")
 
 
 def _name(param: Any) -> str:
@@ -77,7 +80,7 @@ def _name(param: Any) -> str:
 
 def _help(param: Any, declared: Declared | None) -> str:
     text, default = param.help if declared is None else declared.help, _default(param, declared)
-    return f"{text} [default: {default}]" if default else text
+    return f"{text} [default:{_TOGETHER}{default.replace(' ', _TOGETHER)}]" if default else text
 
 
 def _default(param: Any, declared: Declared | None) -> str:

@@ -18,7 +18,9 @@ def list_names(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="models|clusters|schedules|algorithms", autocompletion=_complete, help="Left out: all of them."
+            metavar="models|clusters|schedules|algorithms",
+            autocompletion=_complete,
+            help="Which list; all of them if left out.",
         ),
     ] = None,
     as_json: JsonOption = False,

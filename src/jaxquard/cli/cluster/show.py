@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME|FILE.toml", help="Left out: all presets, a line on each.")
+        str | None,
+        typer.Argument(metavar="NAME|FILE.toml", help="A preset or a file; all presets, a line on each, if left out."),
     ] = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print the TOML text, to begin a custom file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Shows what a cluster's file says.
+    """Shows a cluster's chips, links and topology.
 
     Example: jaxquard cluster show h200
     """

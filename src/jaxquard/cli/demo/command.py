@@ -20,7 +20,7 @@ _MOST_MICROBATCHES = 100_000
 
 
 def demo(
-    schedule: Annotated[str, typer.Option(metavar="NAME", help="See jaxquard list schedules.")] = "1f1b",
+    schedule: Annotated[str, typer.Option(metavar="NAME", help="The schedule, see jaxquard list schedules.")] = "1f1b",
     actors: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_DEVICES, help="Number of actors.")] = 4,
     devices_per_actor: Annotated[
         int | None,

@@ -23,11 +23,17 @@ def bench(
         typer.Option(metavar="N", min=1, help="Rows of the left matrix.", show_default="8192; 512 on CPU"),
     ] = None,
     k: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The dim that is summed over.", show_default="as above")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Columns of the left matrix, which are summed over.",
+            show_default="8192; 512 on CPU",
+        ),
     ] = None,
     n: Annotated[
         int | None,
-        typer.Option("--n", metavar="N", min=1, help="Columns of the right matrix.", show_default="as above"),
+        typer.Option("--n", metavar="N", min=1, help="Columns of the right matrix.", show_default="8192; 512 on CPU"),
     ] = None,
     algorithms: Annotated[str, typer.Option(metavar="NAME,...", help="Which to run.")] = ",".join(ALGORITHMS),
     slices: Annotated[str, typer.Option(metavar="S,...", help="Slice counts of MeshSlice.")] = "1,2,4",

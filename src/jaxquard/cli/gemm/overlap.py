@@ -26,13 +26,13 @@ def overlap(
         str, typer.Option(metavar="NAME,...", help=f"Some of {', '.join(ALGORITHMS)}.")
     ] = "meshslice,wang,collective",
     sizes: Annotated[
-        str | None, typer.Option(metavar="MxKxN", help="Of the product.", show_default="a few thousand each")
+        str | None, typer.Option(metavar="MxKxN", help="Sizes of the product.", show_default="a few thousand each")
     ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="MeshSlice with whole partial products, not split for overlap on TPUs.")
     ] = False,
     default_options: Annotated[
-        bool, typer.Option("--default-options", help="Pass the compiler no options of ours.")
+        bool, typer.Option("--default-options", help="Leave the compiler's options as they are by default.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

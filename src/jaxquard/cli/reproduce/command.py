@@ -36,7 +36,7 @@ def reproduce(
         typer.Option(
             metavar="NAME,...",
             help="cfp: only some of gpt, bert, llama, moe.",
-            show_default="all; but for bert with --quick",
+            show_default="all; all but bert with --quick",
         ),
     ] = None,
     cache: Annotated[

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def compare(
     model: ModelArgument,
     plan: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="A plan that was saved.", show_default="a search")
+        Path | None, typer.Option(metavar="FILE.json", help="A saved plan to run.", show_default="a search")
     ] = None,
     mesh: MeshOption = None,
     devices: DevicesOption = None,

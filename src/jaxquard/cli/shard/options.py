@@ -54,7 +54,9 @@ CacheOption = Annotated[
 NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Keep no prices, and use none.")]
 EveryOption = Annotated[
     bool,
-    typer.Option("--every-combination", help="On a mesh of two axes, do not hold the outer one to sharding the batch."),
+    typer.Option(
+        "--every-combination", help="On a mesh of two axes, let the outer one shard any dim, not the batch alone."
+    ),
 ]
 
 _MOST_AXES = 2
