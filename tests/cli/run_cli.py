@@ -1,5 +1,6 @@
 """Runs commands for the tests, inside this process or in another."""
 
+import inspect
 import json
 import os
 import re
@@ -14,10 +15,13 @@ from typer.testing import CliRunner
 import jaxquard
 from jaxquard.cli.main import app
 
+# Before click 8.2, stderr goes into stdout unless one says so.
+APART = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+
 
 def run(*words, columns=120):
     environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "FORCE_COLOR": None}
-    return CliRunner().invoke(app, [*map(str, words)], env=environment)
+    return CliRunner(**APART).invoke(app, [*map(str, words)], env=environment)
 
 
 def environment(**more):

@@ -91,3 +91,22 @@ Broken()
     code, out, errors = run(script)
     assert (code, out) == (0, [])
     assert "ValueError: in a __del__" in errors
+
+
+def test_while_the_command_line_itself_is_imported():
+    """Typer takes most of a tenth of a second."""
+    script = """
+import signal, sys
+import jaxquard.__main__ as command
+
+assert "typer" not in sys.modules
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+command.main()
+"""
+    assert run(script) == (130, [], "interrupted\n")

@@ -5,23 +5,34 @@ import pytest
 from tests.cli.run_cli import run, run_apart
 
 
-def test_without_a_command_it_explains_itself():
-    result = run()
-    assert "schedule" in result.output
-    assert "Spreads a plain JAX training step" in result.output
+@pytest.mark.parametrize("words", [(), ("shard",), ("gemm",), ("cluster",)])
+def test_without_a_command_the_help_is_the_answer(words):
+    """As `pip`, `gh` and `docker` have it: on stdout, and nothing went wrong."""
+    result = run(*words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == run(*words, "--help").stdout
+    assert f"{' '.join(['jaxquard', *words])} [OPTIONS] COMMAND [ARGS]..." in result.stdout
 
 
-@pytest.mark.parametrize("group", ["gemm", "cluster"])
-def test_a_group_without_a_command_explains_itself_and_nothing_else(group):
-    result = run(group)
-    assert f"{group} [OPTIONS] COMMAND" in result.stdout
-    assert result.stderr == ""
+def test_help_lists_the_commands():
+    lines = [" ".join(line.split()) for line in run("--help").stdout.splitlines()]
+    assert "Spreads a plain JAX training step over a cluster." in lines
+    assert "gemm 2D tensor-parallel matrix products: tune them, and time them." in lines
 
 
 def test_a_command_that_is_not_there_is_answered_with_one_that_is():
     result = run("shrad")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: No such command 'shrad'. Did you mean 'shard'?")
+    assert result.stderr == "error: No such command 'shrad'. Did you mean 'shard'? See jaxquard --help.\n"
+    assert run("gemm", "x").stderr == (
+        "error: No such command 'x'. Use one of: tune, bench, overlap. See jaxquard gemm --help.\n"
+    )
+
+
+def test_an_option_that_is_not_there_is_answered_with_one_that_is():
+    result = run("list", "--jsn")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: No such option: --jsn. Did you mean --json? See jaxquard list --help.\n"
 
 
 def test_python_m_jaxquard():

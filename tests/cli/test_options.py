@@ -11,6 +11,7 @@ from tests.cli.run_cli import commands, run
 COMMANDS = commands()
 # Files and folders that a command reads, or keeps for itself.
 READ = {"--plan", "--from", "--cache"}
+OLD_FILES = [old for old, new in OLD_SPELLINGS.items() if new in ("--out", "--plot")]
 
 
 def options(command):
@@ -62,8 +63,9 @@ def test_an_option_of_several_commands_is_one_option():
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_help_has_no_types_and_an_example(path):
-    result = run(*path, "--help")
+    result = run(*path, "--help", columns=80)
     assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
     assert not any(noise in result.stdout for noise in ("<bool>", "<str>", "<int>", "<float", "<path>", "x>=", "TEXT"))
     assert f"Example: jaxquard {' '.join(path)}" in result.stdout
     for name, option in options(COMMANDS[path]).items():
@@ -71,7 +73,13 @@ def test_help_has_no_types_and_an_example(path):
         assert option.is_flag or option.metavar, name
 
 
-@pytest.mark.parametrize("old", OLD_SPELLINGS)
+@pytest.mark.parametrize(("command", "default"), [("search", "all devices"), ("compare", "all devices"), ("show", "8")])
+def test_help_has_the_default_of_its_own_command(command, default):
+    lines = " ".join(run("shard", command, "--help").stdout.split())
+    assert f"Sizes of the mesh axes, the outer one first. [default: {default}]" in lines
+
+
+@pytest.mark.parametrize("old", OLD_FILES)
 def test_old_names_of_options_are_taken_and_not_shown(old, tmp_path):
     commands_with = {"--svg": "schedule", "--csv": "schedule", "--save": "gemm tune", "--trace": "demo"}
     path = tuple(commands_with[old].split())
@@ -82,6 +90,18 @@ def test_old_names_of_options_are_taken_and_not_shown(old, tmp_path):
         result = run(*path, *words, *given)
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr.startswith(f"error: cannot write {missing} (No such file or directory).")
+
+
+def test_the_old_name_of_a_list():
+    assert "--algorithm" not in options(COMMANDS["gemm", "overlap"])
+    for given in (("--algorithm", "x"), ("--algorithm=x",), ("--algorithms", "x")):
+        assert run("gemm", "overlap", *given).stderr.startswith("error: no GeMM algorithm is called 'x'.")
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_list_has_a_name_in_the_plural(path):
+    lists = [name for name, option in options(COMMANDS[path]).items() if (option.metavar or "").endswith(",...")]
+    assert all(name.endswith("s") for name in lists)
 
 
 def test_after_two_dashes_there_are_no_options():

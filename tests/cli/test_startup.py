@@ -1,5 +1,6 @@
 """Help, completion, usage errors and drawings come without JAX, and commands without what only others need."""
 
+import shutil
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ finally:
     print(*sorted(sys.modules), file=sys.stderr)
 """
 HEAVY = {"jax", "jaxlib", "numpy", "scipy", "pydantic", "optax", "ray"}
+DRAWS = {"rich", "markdown_it", "pygments"}
 
 
 def modules(*words, code=0, **more):
@@ -54,6 +56,18 @@ def test_no_jax(words, code):
     assert len(ours) <= 60
 
 
+def test_help_and_usage_errors_draw_nothing():
+    """Old versions of typer import rich themselves."""
+    script = "import sys, typer; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment(), timeout=120
+    )
+    by_typer = set(done.stdout.split())
+    for words, code in (("--help", 0), ("gemm tune --help", 0), ("--bogus", 2), ("schedule 1f1b --stages 4", 2)):
+        imported, _ = modules(*words.split(), code=code)
+        assert not (imported - by_typer) & DRAWS, words
+
+
 def test_completion_knows_commands_options_and_names():
     lines = {
         "jaxquard sch": "schedule",
@@ -73,9 +87,13 @@ def test_completion_knows_commands_options_and_names():
         assert not imported & HEAVY
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="typer asks which shell it runs in; here it shall be bash")
 def test_completion_can_be_shown():
-    _, shown = modules("--show-completion", "bash")
-    assert "_JAXQUARD_COMPLETE=complete_bash" in shown
+    # Not the last command of the shell, which would make way for it.
+    in_bash = ["bash", "-c", '"$@"; exit $?', "bash", sys.executable, "-c", SCRIPT, "--show-completion"]
+    done = subprocess.run(in_bash, capture_output=True, text=True, env=environment(), timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "_JAXQUARD_COMPLETE=complete_bash" in done.stdout
 
 
 def test_a_subcommand_does_not_import_what_only_others_need():

@@ -1,22 +1,32 @@
 """Commands and groups as jaxquard has them, on top of typer's.
 
-- Help has no `<bool>` or `<str>` beside options and arguments whose name says it.
+- Their help is plain text (`help_text`), and their values are read by `declared`: alike with every version of typer.
 - Options that had another name before are still taken (`OLD_SPELLINGS`).
 - Errors of the library name flags: `--stages 4` where a Python user would read `num_stages=4`.
-- Values are read here: typer's own reader imports pydantic, which takes as long as everything else together.
+- A group without a command prints its help and ends with code 0, as `pip` and `gh` do.
 """
 
-import math
+import contextlib
+import difflib
 import re
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from jaxquard.errors import JaxquardError
+from jaxquard.cli.declared import read_here
+from jaxquard.cli.exit_codes import UsageError, did_you_mean
+from jaxquard.cli.help_text import write_help
+from jaxquard.errors import ClusterError, JaxquardError
 
-OLD_SPELLINGS = {"--svg": "--plot", "--csv": "--out", "--save": "--out", "--trace": "--out"}
+OLD_SPELLINGS = {
+    "--svg": "--plot",
+    "--csv": "--out",
+    "--save": "--out",
+    "--trace": "--out",
+    "--algorithm": "--algorithms",
+}
 
 # Python argument names in messages of the library, where the flag is not `--` and the name.
 _FLAGS = {
@@ -43,18 +53,20 @@ class Command(TyperCommand):
     """A command of ours."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return [_prepare(param) for param in super().get_params(ctx)]
+        return read_here(super().get_params(ctx), function=self.callback)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
+        with _points_to_help(ctx):
             return super().parse_args(ctx, _current_spellings(args, self._flags()))
-        except _UsageError as error:
-            error.ctx = error.ctx or ctx
-            raise
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        write_help(self, ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except ClusterError:
+            raise  # It names keys of a cluster's file, such as `num_chips`, which are no flags.
         except JaxquardError as error:
             error.args = (use_flags(str(error), self._flags()),)
             raise
@@ -67,7 +79,38 @@ class Group(TyperGroup):
     """A group of commands of ours."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return [_prepare(param) for param in super().get_params(ctx)]
+        return read_here(super().get_params(ctx), function=self.callback)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        write_help(self, ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        with _points_to_help(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args[0] in known or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        near = map(repr, difflib.get_close_matches(args[0], known))
+        hint = did_you_mean(near) or f" Use one of: {', '.join(known)}."
+        raise UsageError(f"No such command {args[0]!r}.{hint} See {ctx.command_path} --help.")
+
+
+@contextlib.contextmanager
+def _points_to_help(ctx: Any) -> Iterator[None]:
+    """Ends the message of a usage error with the command whose help explains it."""
+    try:
+        yield
+    except UsageError as error:
+        error.args = (f"{error} See {ctx.command_path} --help.",)
+        raise
+    except _UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
 
 
 def use_flags(message: str, flags: set[str]) -> str:
@@ -81,49 +124,6 @@ def use_flags(message: str, flags: set[str]) -> str:
         if name in _FLAGS:
             message = re.sub(rf"(?<![\w-]){name}\b", flag, message)
     return message
-
-
-def _prepare(param: Any) -> Any:
-    """Takes types out of a parameter's help, and lets us read its value; an option keeps its metavar."""
-    if getattr(param, "is_flag", False) and param.metavar is None:
-        param.metavar = ""
-    if param.param_type_name == "argument":
-        param.display_type_rich = lambda ctx: None
-    # A value out of range is answered with the range.
-    param._get_number_range_help_str = lambda: None
-    described = getattr(param, "type_descriptor", None)
-    if described is not None and described.annotation in _READERS and not param.multiple:
-        param._runtime_param = _Reader()
-    return param
-
-
-class _Reader:
-    """Reads the value of a parameter; stands in for typer's reader, whose one method this is."""
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value is None or isinstance(value, bool):
-            return value
-        described = param.type_descriptor
-        try:
-            read = _READERS[described.annotation](value)
-        except ValueError:
-            read = None
-        low, high = described.parameter_info.min, described.parameter_info.max
-        if described.annotation in (int, float) and not _is_within(read, low, high):
-            name = param.opts[0] if param.param_type_name == "option" else param.metavar or param.name
-            what = "a whole number" if described.annotation is int else "a number"
-            limits = "" if low is None else f", {low:g} or more" if high is None else f" from {low:g} to {high:g}"
-            raise _UsageError(f"{name} should be {what}{limits}, but is {value}.", ctx=ctx)
-        return read
-
-
-def _is_within(number: float | None, low: float | None, high: float | None) -> bool:
-    if number is None or not math.isfinite(number):
-        return False
-    return (low is None or number >= low) and (high is None or number <= high)
-
-
-_READERS: dict[Any, Any] = {str: str, bool: bool, int: int, float: float, Path: Path}
 
 
 def _current_spellings(args: list[str], flags: set[str]) -> list[str]:

@@ -4,20 +4,23 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from jaxquard.cli.exit_codes import UsageError, print_message
 from jaxquard.errors import InfeasibleError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def make_console() -> Console:
+
+def make_console() -> "Console":
     """Standard output; numbers are not coloured by themselves."""
+    from rich.console import Console
+
     return Console(highlight=False)
 
 
-def print_line(console: Console, line: str, *, style: str = "") -> None:
+def print_line(console: "Console", line: str, *, style: str = "") -> None:
     """Prints prose: wrapped at words on a terminal, one line anywhere else."""
     console.print(line, style=style, markup=False, soft_wrap=not console.is_terminal)
 
@@ -40,7 +43,7 @@ def _in_json(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def can_color(console: Console) -> bool:
+def can_color(console: "Console") -> bool:
     """Says whether drawings may use colours: 16 are too few for phases and stages."""
     return console.color_system not in (None, "standard") and not console.no_color
 

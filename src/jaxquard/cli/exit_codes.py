@@ -4,17 +4,17 @@
 1    it could not be done: nothing fits, out of memory, or a device, compiler or package is missing
 2    usage: an option, an argument or a file that it names has to change
 130  interrupted (Ctrl-C)
+
+Typer is imported where it is used: whoever handles an early Ctrl-C does not wait for it.
 """
 
 import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
-
-import typer
 
 from jaxquard.errors import (
     CheckpointError,
@@ -40,8 +40,6 @@ _FAILURES = (
     DeletedArrayError,
     CheckpointError,
 )
-# Click's exceptions, wherever this version of typer keeps them.
-_ClickError: Any = typer.BadParameter.__mro__[2]
 
 
 class UsageError(JaxquardError, ValueError):
@@ -72,7 +70,7 @@ def run_command(command: Callable[[], Any], *, show_traceback: bool) -> int:
 
 def _explain(error: Exception) -> int:
     """Prints the line of an error and returns its exit code."""
-    if isinstance(error, _ClickError):
+    if _is_of_click(error):
         _print_usage(error)
         return USAGE
     if isinstance(error, JaxquardError):
@@ -85,12 +83,26 @@ def _explain(error: Exception) -> int:
     return FAILED
 
 
+def _is_of_click(error: Exception) -> bool:
+    """Says whether an error is one of click's, wherever this version of typer keeps them."""
+    import typer
+
+    return isinstance(error, typer.BadParameter.__mro__[2])
+
+
 def _print_usage(error: Any) -> None:
-    message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
-    # A group without a subcommand has printed its help by now, and has no message.
-    if message:
-        print_error(f"{message}. See {'jaxquard' if context is None else context.command_path} --help.")
+    message = error.format_message()
+    if hasattr(error, "possibilities"):  # Of an option that is not there; versions of click word it differently.
+        message = f"No such option: {error.option_name}.{did_you_mean(error.possibilities or ())}"
+    message = message if message.endswith(("?", ".")) else f"{message}."
+    print_error(f"{message} See {'jaxquard' if context is None else context.command_path} --help.")
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """Returns ` Did you mean --json?`, or nothing if no name is near."""
+    near = " or ".join(names)
+    return f" Did you mean {near}?" if near else ""
 
 
 def _unexpected(error: Exception) -> str:
@@ -130,6 +142,6 @@ def print_error(message: str) -> None:
 
 def print_message(message: str, *, style: str = "") -> None:
     """Prints one line on stderr, where everything goes that is not the answer."""
-    from rich.console import Console
+    import typer
 
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False, style=style)
+    typer.secho(message, fg=style or None, err=True, color=False if os.environ.get("NO_COLOR") else None)

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-import typer
-
 from jaxquard.cli.exit_codes import INTERRUPTED, print_message
 
 # How long a lost Ctrl-C waits before it is tried again: by then what swallowed it has mostly returned.
@@ -24,6 +22,8 @@ def ends_with(kept: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        import typer
+
         print_message(f"interrupted. {kept}")
         raise typer.Exit(INTERRUPTED) from None
 

@@ -18,14 +18,16 @@ def list_names(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="models|clusters|schedules|algorithms", autocompletion=_complete, help="Left out: all of them."
+            metavar="models|clusters|schedules|algorithms",
+            autocompletion=_complete,
+            help="Which list; all of them if left out.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Lists the models, clusters, schedules and algorithms that commands take, with a line on each.
 
-    Example: [bold]jaxquard list schedules[/bold]
+    Example: jaxquard list schedules
     """
     kinds = list(_KINDS) if kind is None else [choose_name(kind, _KINDS, kind="list")]
     found = {name: _KINDS[name]() for name in kinds}

@@ -56,7 +56,7 @@ def _load(name: str) -> Any:
     """The command of a function, or of a group of its own."""
     module, _, attribute = _SUBCOMMANDS[name].partition(":")
     found = getattr(importlib.import_module(module), attribute)
-    around = typer.Typer(add_completion=False, rich_markup_mode="rich", callback=_does_nothing)
+    around = typer.Typer(add_completion=False, rich_markup_mode=None, callback=_does_nothing)
     if isinstance(found, typer.Typer):
         around.add_typer(found, name=name)
     else:
@@ -78,8 +78,7 @@ def _show_version(is_asked: bool) -> None:
 app = typer.Typer(
     name="jaxquard",
     cls=_Subcommands,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
@@ -104,7 +103,7 @@ for _name in _SUBCOMMANDS:
 
 
 def main() -> None:
-    """Entry point of the installed command."""
+    """Runs the command; `jaxquard.__main__` calls it."""
     end_early_interrupts()
     keep_interrupts()
     app()

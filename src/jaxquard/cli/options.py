@@ -12,7 +12,8 @@ from jaxquard.cli.exit_codes import UsageError
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON on stdout, and nothing else there.")]
 CpuOption = Annotated[bool, typer.Option("--cpu", help="Use virtual CPU devices even if there is a GPU.")]
 MemoryLimitOption = Annotated[
-    str | None, typer.Option("--memory-limit", metavar="SIZE", help="Memory of each device, such as 2GiB or 500MB.")
+    str | None,
+    typer.Option("--memory-limit", metavar="SIZE", help="Memory limit of each device, such as 2GiB or 500MB."),
 ]
 
 # JAX starts so many virtual CPU devices within seconds; more are a slip of the finger.

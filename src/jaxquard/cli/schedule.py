@@ -59,7 +59,7 @@ def schedule(
 ) -> None:
     """Draws a pipeline schedule, its bubble and the activations that it keeps.
 
-    Example: [bold]jaxquard schedule zero-bubble-v --stages 8 --microbatches 16[/bold]
+    Example: jaxquard schedule zero-bubble-v --stages 8 --microbatches 16
     """
     check_writable(out, plot)
     chosen, num_microbatches = _choose(name, stages=stages, microbatches=microbatches, actors=actors)

@@ -42,7 +42,7 @@ def test_json(asked):
 
 def test_table(asked):
     result = run(
-        "--topology", "v4:4x4x2", "--algorithm", "cannon", "--sizes", "64x32x16", "--plain", "--default-options"
+        "--topology", "v4:4x4x2", "--algorithms", "cannon", "--sizes", "64x32x16", "--plain", "--default-options"
     )
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -71,7 +71,7 @@ def test_bad_options(words, message, asked):
 
 def test_a_wrong_name_is_said_before_a_missing_compiler(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = run("--algorithm", "meshslice,foo")
+    result = run("--algorithms", "meshslice,foo")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: no GeMM algorithm is called 'foo'. Use one of: meshslice, ")
     assert run().stderr.startswith("error: compiling for a TPU needs libtpu")

@@ -65,3 +65,25 @@ def test_refused(words, message):
     result = run(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"error: {message}")
+
+
+def test_a_number_of_chips_that_divides_nothing_is_answered_with_those_that_do():
+    result = run("--model", "gpt3", "--chips", 7)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        "error: --chips is 7, but no mesh of 7 chips divides the layers for meshslice (1x7: "
+    )
+    assert result.stderr.endswith("Use --chips 6 or 8, or pad the layers.\n")
+
+
+def test_no_flag_is_made_of_what_stands_in_a_file(tmp_path):
+    result = run("--model", "gpt3", "--chips", 100000)
+    assert result.exit_code == 2
+    assert result.stderr.count("--chips") == 1
+    assert result.stderr.endswith("Ask for fewer, or raise the number of chips in the cluster's file.\n")
+    (tmp_path / "mine.toml").write_text("num_chip = 4\n")
+    result = run("--model", "gpt3", "--cluster", tmp_path / "mine.toml")
+    assert result.exit_code == 2
+    assert "the unknown key num_chip" in result.stderr
+    assert ", num_chips, " in result.stderr
+    assert "--" not in result.stderr

@@ -214,8 +214,8 @@ def test_memory_error_says_the_minimum():
     [
         (
             {"num_chips": 385},
-            r"no mesh of 385 chips divides .*1x385: out_features of layer qkv is 36864, no multiple of 385, the "
-            "nearest that fit: 36575 or 36960; .*Use another number of chips, or pad the layers",
+            r"num_chips is 385, but no mesh of 385 chips divides .*1x385: out_features of layer qkv is 36864, no "
+            "multiple of 385, the nearest that fit: 36575 or 36960; .*Use num_chips 384 or 512, or pad the layers",
         ),
         ({"num_chips": 0}, r"num_chips must be a whole number of 1 or more, but is 0"),
         ({"num_chips": -8}, r"num_chips must be a whole number of 1 or more, but is -8"),
@@ -237,7 +237,10 @@ def test_memory_error_says_the_minimum():
         ({"mesh_shape": 256}, r"mesh_shape must be the rows and columns of chips, say \(4, 2\), but is 256"),
         ({"mesh_shape": (0, 256)}, r"each of mesh_shape must be a whole number of 1 or more, but is 0 in \(0, 256\)"),
         ({"num_chips": 8192}, r"num_chips should be from 1 to the 4096 of tpu-v4, found 8192"),
-        ({"algorithm": "cannon", "num_chips": 8}, r"cannon needs a square mesh, which 8 chips cannot give"),
+        (
+            {"algorithm": "cannon", "num_chips": 8},
+            r"cannon needs a square mesh, which 8 chips cannot give. Use num_chips 4 or 16\.",
+        ),
         (
             {"algorithm": "fsdp", "mesh_shape": (16, 16)},
             r"fsdp needs a mesh of one column, which the mesh 16x16 cannot",

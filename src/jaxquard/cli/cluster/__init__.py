@@ -1,6 +1,7 @@
-"""`jaxquard cluster` and its subcommands, one a file.
+"""`jaxquard cluster`: descriptions of hardware, one subcommand a file.
 
-In: the name or the file of a cluster, or the devices at hand. Out: its description, or a calibrated cluster file.
+In: a preset, a cluster file (show), or the devices at hand (calibrate). Out: tables of chips and links, as text, TOML
+or JSON; a cluster file whose figures were measured.
 """
 
 import typer
@@ -9,8 +10,6 @@ from jaxquard.cli.cluster.calibrate import calibrate
 from jaxquard.cli.cluster.show import show
 from jaxquard.cli.command import Command, Group
 
-cluster_app = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Descriptions of hardware: show one, or measure the devices at hand."
-)
+cluster_app = typer.Typer(cls=Group, help="Descriptions of hardware: show one, or measure the devices at hand.")
 for _command in (show, calibrate):
     cluster_app.command(cls=Command)(_command)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from jaxquard.cli.cluster.show import bandwidth_text, find_cluster, make_table, microseconds_text, speed_text
 from jaxquard.cli.console import check_writable, make_console, print_json, write_file
@@ -13,6 +12,8 @@ from jaxquard.cli.exit_codes import print_message
 from jaxquard.cli.options import CpuOption, JsonOption
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from jaxquard.calibrate import Calibration
 
 
@@ -30,7 +31,7 @@ def calibrate(
 ) -> None:
     """Measures collectives and products on the devices at hand, and writes a cluster file.
 
-    Example: [bold]jaxquard cluster calibrate --out my.toml[/bold]
+    Example: jaxquard cluster calibrate --out my.toml
     """
     start = None if base is None else find_cluster(base)
     check_writable(out)
@@ -85,7 +86,7 @@ def _content(calibration: "Calibration") -> dict[str, Any]:
     }
 
 
-def _fits_table(calibration: "Calibration") -> Table:
+def _fits_table(calibration: "Calibration") -> "Table":
     table = make_table(
         f"{calibration.cluster.name}, on {calibration.device}",
         ("", "bandwidth or speed", "sync", "launch", "samples", "median error", "worst error"),

@@ -5,27 +5,29 @@ import tomllib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from jaxquard.cli.console import make_console, print_json, print_line, print_text
 from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.options import JsonOption, match_name
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from jaxquard.cluster import Cluster, Network
 
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME|FILE.toml", help="Left out: all presets, a line on each.")
+        str | None,
+        typer.Argument(metavar="NAME|FILE.toml", help="A preset or a file; all presets, a line on each, if left out."),
     ] = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print the TOML text, to begin a custom file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Shows what a cluster's file says.
+    """Shows a cluster's chips, links and topology.
 
-    Example: [bold]jaxquard cluster show h200[/bold]
+    Example: jaxquard cluster show h200
     """
     if toml and (as_json or name is None):
         raise UsageError("--toml prints one cluster as TOML. Name one, and leave --json out.")
@@ -56,7 +58,7 @@ def find_cluster(name: str) -> "Cluster":
     return load_cluster(name if os.path.isfile(name) else match_name(name, preset_names()))
 
 
-def _links_table(cluster: "Cluster") -> Table:
+def _links_table(cluster: "Cluster") -> "Table":
     from jaxquard.cluster import Collective
 
     table = make_table("links", ("", "row to row", "column to column", "sync", "launch"))
@@ -72,15 +74,17 @@ def _links_table(cluster: "Cluster") -> Table:
     return table
 
 
-def make_table(title: str, headings: tuple[str, ...]) -> Table:
+def make_table(title: str, headings: tuple[str, ...]) -> "Table":
     """Makes a table whose first column is text and whose others are numbers."""
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left")
     for position, heading in enumerate(headings):
         table.add_column(heading, justify="left" if position == 0 else "right")
     return table
 
 
-def _print_chip(console: Console, cluster: "Cluster") -> None:
+def _print_chip(console: "Console", cluster: "Cluster") -> None:
     compute = cluster.compute
     print_line(console, cluster_line(cluster), style="bold")
     print_line(console, _network_text(cluster.network))

@@ -20,7 +20,7 @@ _MOST_MICROBATCHES = 100_000
 
 
 def demo(
-    schedule: Annotated[str, typer.Option(metavar="NAME", help="See jaxquard list schedules.")] = "1f1b",
+    schedule: Annotated[str, typer.Option(metavar="NAME", help="The schedule, see jaxquard list schedules.")] = "1f1b",
     actors: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_DEVICES, help="Number of actors.")] = 4,
     devices_per_actor: Annotated[
         int | None,
@@ -70,7 +70,7 @@ def demo(
 ) -> None:
     """Trains a small GPT as a pipeline on actors, beside the same step in one jit.
 
-    Example: [bold]jaxquard demo --schedule zero-bubble-v[/bold]
+    Example: jaxquard demo --schedule zero-bubble-v
     """
     on_ray = _check_runtime(runtime, address=address, platform=platform, cpu=cpu) == "ray"
     if actors * (devices_per_actor or 1) > MOST_DEVICES:

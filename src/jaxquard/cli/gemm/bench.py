@@ -4,13 +4,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from jaxquard.cli.console import make_console, print_json, print_line
 from jaxquard.cli.gemm.names import ALGORITHMS, DATAFLOWS
 from jaxquard.cli.options import CpuOption, JsonOption, choose_name, parse_numbers
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from jaxquard.calibrate import Comparison
 
 _SIZE_ON_CPU, _SIZE = 512, 8192
@@ -22,11 +23,17 @@ def bench(
         typer.Option(metavar="N", min=1, help="Rows of the left matrix.", show_default="8192; 512 on CPU"),
     ] = None,
     k: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The dim that is summed over.", show_default="as above")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Columns of the left matrix, which are summed over.",
+            show_default="8192; 512 on CPU",
+        ),
     ] = None,
     n: Annotated[
         int | None,
-        typer.Option("--n", metavar="N", min=1, help="Columns of the right matrix.", show_default="as above"),
+        typer.Option("--n", metavar="N", min=1, help="Columns of the right matrix.", show_default="8192; 512 on CPU"),
     ] = None,
     algorithms: Annotated[str, typer.Option(metavar="NAME,...", help="Which to run.")] = ",".join(ALGORITHMS),
     slices: Annotated[str, typer.Option(metavar="S,...", help="Slice counts of MeshSlice.")] = "1,2,4",
@@ -39,7 +46,7 @@ def bench(
 ) -> None:
     """Times a product in bf16 by every algorithm on every mesh of the devices.
 
-    Example: [bold]jaxquard gemm bench --slices 1,2,4,8[/bold]
+    Example: jaxquard gemm bench --slices 1,2,4,8
     """
     counts = parse_numbers(slices, option="--slices", example="1,2,4", between=",")
     names = [choose_name(name, ALGORITHMS, kind="GeMM algorithm") for name in algorithms.split(",")]
@@ -82,7 +89,9 @@ def _print(found: "tuple[Comparison, ...]", *, sizes: tuple[int, int, int], devi
             print_line(console, f"left out: {one.algorithm} on {mesh}, S={one.num_slices}: {one.why_not}")
 
 
-def _table(found: "tuple[Comparison, ...]") -> Table:
+def _table(found: "tuple[Comparison, ...]") -> "Table":
+    from rich.table import Table
+
     table = Table()
     for heading in ("algorithm", "mesh", "S", "of plain", "fastest", "worst error"):
         table.add_column(heading, justify="left" if heading == "algorithm" else "right")

@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from jaxquard.cli.console import make_console, print_json, print_line
 from jaxquard.cli.gemm.names import ALGORITHMS, DATAFLOWS
 from jaxquard.cli.options import JsonOption, choose_name, parse_numbers
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from jaxquard.gemm.overlap.report import OverlapReport
 
 
@@ -21,27 +22,27 @@ def overlap(
         str | None, typer.Option(metavar="RxC", help="Rows and columns of chips.", show_default="near square")
     ] = None,
     slices: Annotated[int, typer.Option(metavar="S", min=1, help="MeshSlice's slices.")] = 4,
-    algorithm: Annotated[
+    algorithms: Annotated[
         str, typer.Option(metavar="NAME,...", help=f"Some of {', '.join(ALGORITHMS)}.")
     ] = "meshslice,wang,collective",
     sizes: Annotated[
-        str | None, typer.Option(metavar="MxKxN", help="Of the product.", show_default="a few thousand each")
+        str | None, typer.Option(metavar="MxKxN", help="Sizes of the product.", show_default="a few thousand each")
     ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="MeshSlice with whole partial products, not split for overlap on TPUs.")
     ] = False,
     default_options: Annotated[
-        bool, typer.Option("--default-options", help="Pass the compiler no options of ours.")
+        bool, typer.Option("--default-options", help="Leave the compiler's options as they are by default.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Counts the transfers that the TPU's compiler hides behind products; needs no TPU.
 
-    Example: [bold]jaxquard gemm overlap --topology v5e:4x8 --mesh 8x4 --slices 4[/bold]
+    Example: jaxquard gemm overlap --topology v5e:4x8 --mesh 8x4 --slices 4
     """
     mesh_shape: Any = mesh and parse_numbers(mesh, option="--mesh", example="8x4", count=2)
     product_sizes: Any = sizes and parse_numbers(sizes, option="--sizes", example="16384x6144x6144", count=3)
-    names = [choose_name(name, ALGORITHMS, kind="GeMM algorithm") for name in algorithm.split(",")]
+    names = [choose_name(name, ALGORITHMS, kind="GeMM algorithm") for name in algorithms.split(",")]
     from jaxquard.cli.progress import ProgressBars
     from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS, topology_mesh
     from jaxquard.gemm.overlap.report import overlap_report
@@ -72,7 +73,9 @@ def overlap(
     )
 
 
-def _table(report: "OverlapReport") -> Table:
+def _table(report: "OverlapReport") -> "Table":
+    from rich.table import Table
+
     table = Table("algorithm", *DATAFLOWS, box=None)
     for name, by_dataflow in report.items():
         table.add_row(name, *(str(by_dataflow[dataflow]) for dataflow in DATAFLOWS))

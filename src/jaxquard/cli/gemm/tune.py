@@ -32,24 +32,26 @@ def tune(
     ] = None,
     blocks: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="How many such blocks there are.", show_default="the model's, or 1"),
+        typer.Option(metavar="N", min=1, help="How often the layers are repeated.", show_default="the model's, or 1"),
     ] = None,
-    cluster: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help="See jaxquard list clusters.")] = "tpu-v4",
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME|FILE.toml", help="A preset, see jaxquard list clusters; or a file.")
+    ] = "tpu-v4",
     chips: Annotated[int, typer.Option(metavar="N", min=1, help="Number of chips.")] = 256,
     algorithm: Annotated[
         str, typer.Option(metavar="NAME", autocompletion=complete(*ALGORITHMS), help=f"One of {', '.join(ALGORITHMS)}.")
     ] = "meshslice",
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Activations of a block are computed again, not kept.")
+        bool, typer.Option("--recompute", help="Recompute a block's activations instead of keeping them.")
     ] = False,
     memory_limit: MemoryLimitOption = None,
-    keep: Annotated[int, typer.Option(metavar="N", min=1, help="Lines of the table.")] = 10,
+    keep: Annotated[int, typer.Option(metavar="N", min=1, help="Rows of the table.")] = 10,
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the best plan to this file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Finds the fastest mesh and slice counts for 2D tensor parallelism.
 
-    Example: [bold]jaxquard gemm tune --model gpt3 --cluster tpu-v4 --chips 256[/bold]
+    Example: jaxquard gemm tune --model gpt3 --cluster tpu-v4 --chips 256
     """
     _check_problem(model, layers=layers, rows=rows)
     name = choose_name(algorithm, ALGORITHMS, kind="GeMM algorithm")

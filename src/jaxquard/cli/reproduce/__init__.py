@@ -1,4 +1,5 @@
-"""`jaxquard reproduce`, one paper a file.
+"""`jaxquard reproduce`: the evaluation of a paper, one paper a file.
 
-In: the name of a paper and the folder to write to. Out: its page and its results as JSON.
+In: the name of a paper, a folder, and for CFP the models to measure. Out: a page with every figure and table beside the
+paper's, its numbers as JSON, and on stdout the headlines with a verdict on each.
 """

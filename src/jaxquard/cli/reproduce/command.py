@@ -36,7 +36,7 @@ def reproduce(
         typer.Option(
             metavar="NAME,...",
             help="cfp: only some of gpt, bert, llama, moe.",
-            show_default="all; but for bert with --quick",
+            show_default="all; all but bert with --quick",
         ),
     ] = None,
     cache: Annotated[
@@ -49,9 +49,9 @@ def reproduce(
 
     meshslice takes seconds. cfp measures for a long while on 8 virtual CPU devices, and goes on where it was stopped.
 
-    Example: [bold]jaxquard reproduce meshslice --out results[/bold]
+    Example: jaxquard reproduce meshslice --out results
 
-    Example: [bold]jaxquard reproduce cfp --out results --quick[/bold]
+    Example: jaxquard reproduce cfp --out results --quick
     """
     name = choose_name(paper, PAPERS, kind="paper")
     given = {"--quick": quick, "--from": drawn, "--models": models, "--cache": cache}

@@ -1,7 +1,7 @@
-"""`jaxquard shard` and its subcommands, one a file.
+"""`jaxquard shard`: shardings of a training step, one subcommand a file.
 
-In: a training step, by its name or as a model of the zoo, and a mesh; or a saved plan. Out: a plan with its prices, or
-plans compared.
+In: a model, or a function that returns `(train_step, args)`, and a mesh. Out: the step's blocks and segments (show);
+the fastest plan, its file and its chart (search); plan and baselines as they run and as predicted (compare).
 """
 
 import typer
@@ -13,7 +13,6 @@ from jaxquard.cli.shard.show import show
 
 shard_app = typer.Typer(
     cls=Group,
-    no_args_is_help=True,
     help="Shardings of a training step: show its blocks, search by measured prices, compare with the baselines.",
 )
 for _command in (search, show, compare):

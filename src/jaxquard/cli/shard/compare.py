@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def compare(
     model: ModelArgument,
     plan: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="A plan that was saved.", show_default="a search")
+        Path | None, typer.Option(metavar="FILE.json", help="A saved plan to run.", show_default="a search")
     ] = None,
     mesh: MeshOption = None,
     devices: DevicesOption = None,
@@ -43,7 +43,7 @@ def compare(
 ) -> None:
     """Runs a plan and the baselines as whole steps: how long each takes, and how long it was predicted to take.
 
-    Example: [bold]jaxquard shard compare gpt-tiny --plan plan.json[/bold]
+    Example: jaxquard shard compare gpt-tiny --plan plan.json
     """
     sizes, limit_bytes = parse_mesh(mesh), parse_size(memory_limit)
     prices = choose_cache(cache, no_cache=no_cache)

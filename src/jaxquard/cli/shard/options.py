@@ -19,10 +19,19 @@ ModelArgument = Annotated[
         help="A model, such as gpt-tiny (see jaxquard list models); or a function that returns (train_step, args).",
     ),
 ]
-MeshOption = Annotated[
-    str | None,
+_MESH_HELP = "Sizes of the mesh axes, the outer one first."
+MeshOption = Annotated[str | None, typer.Option(metavar="N|NxM", help=_MESH_HELP, show_default="all devices")]
+# Of a command that starts no devices, and takes as many as it likes.
+ShownMeshOption = Annotated[str | None, typer.Option(metavar="N|NxM", help=_MESH_HELP, show_default="8")]
+ShownDevicesOption = Annotated[
+    int | None,
     typer.Option(
-        metavar="N|NxM", help="Sizes of the mesh axes, the outer one first.", show_default="all devices; show: 8"
+        "--devices",
+        metavar="N",
+        min=1,
+        max=MOST_DEVICES,
+        help="How many devices there are: the size of a mesh of one axis.",
+        show_default="8",
     ),
 ]
 DevicesOption = Annotated[
@@ -45,7 +54,9 @@ CacheOption = Annotated[
 NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Keep no prices, and use none.")]
 EveryOption = Annotated[
     bool,
-    typer.Option("--every-combination", help="On a mesh of two axes, do not hold the outer one to sharding the batch."),
+    typer.Option(
+        "--every-combination", help="On a mesh of two axes, let the outer one shard any dim, not the batch alone."
+    ),
 ]
 
 _MOST_AXES = 2

@@ -38,7 +38,7 @@ def search(
 ) -> None:
     """Finds the fastest sharding of a training step: prices its segments by running them, then searches.
 
-    Example: [bold]jaxquard shard search gpt-tiny --mesh 2x4 --out plan.json --plot frontier.svg[/bold]
+    Example: jaxquard shard search gpt-tiny --mesh 2x4 --out plan.json
     """
     sizes, limit_bytes = parse_mesh(mesh), parse_size(memory_limit)
     check_writable(out, plot)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxquard.cli.console import print_json, print_text
 from jaxquard.cli.options import JsonOption
-from jaxquard.cli.shard.options import BatchOption, DevicesOption, MeshOption, ModelArgument, parse_mesh
+from jaxquard.cli.shard.options import BatchOption, ModelArgument, ShownDevicesOption, ShownMeshOption, parse_mesh
 
 if TYPE_CHECKING:
     from jaxquard.intraop.segments.analysis import Analysis
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 def show(
     model: ModelArgument,
-    mesh: MeshOption = None,
-    devices: DevicesOption = None,
+    mesh: ShownMeshOption = None,
+    devices: ShownDevicesOption = None,
     batch_size: BatchOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Shows the blocks of a step, where in the code they begin, how each can be sharded, and the segments that recur.
 
-    Example: [bold]jaxquard shard show gpt-tiny --devices 8[/bold]
+    Example: jaxquard shard show gpt-tiny --devices 8
     """
     sizes = parse_mesh(mesh)
     from jaxquard.cli.devices import NUM_CPU_DEVICES, mesh_axes, prepare_devices

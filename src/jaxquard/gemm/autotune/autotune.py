@@ -98,7 +98,7 @@ def autotune(
         num_slices=num_slices,
         kept_bytes=kept_bytes(problem, num_chips=num_chips, recompute=recompute),
     )
-    meshes = usable_meshes(problem, layers, algorithm, num_chips, mesh_shape)
+    meshes = usable_meshes(problem, layers, algorithm, num_chips, mesh_shape, most_chips=target.num_chips)
     limit_bytes = target.memory.size_bytes if memory_limit_bytes is None else memory_limit_bytes
     rows = search.rows(meshes, limit_bytes=limit_bytes)
     return Tuning(

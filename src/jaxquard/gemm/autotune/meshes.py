@@ -122,35 +122,60 @@ def usable_meshes(
     algorithm: str,
     num_chips: int,
     mesh_shape: MeshShape | None,
+    *,
+    most_chips: int,
 ) -> list[MeshShape]:
     """Returns the meshes that divide every layer, given its stationary matrix.
 
+    Args:
+        most_chips: the chips of the cluster; an error advises no more.
+
     Raises:
-        InfeasibleGemmError: there is none; it says why, with the nearest sizes that fit.
+        InfeasibleGemmError: there is none; it says why, with the nearest numbers of chips and sizes that fit.
     """
     shapes = [shape for shape in mesh_shapes(algorithm, num_chips) if mesh_shape in (None, shape)]
     if not shapes:
         asked = f"the mesh {mesh_shape[0]}x{mesh_shape[1]}" if mesh_shape else f"{num_chips} chips"
         needs = {"cannon": "a square mesh", "1d_tp": "a mesh of one row", "fsdp": "a mesh of one column"}
-        raise InfeasibleGemmError(f"{algorithm} needs {needs[algorithm]}, which {asked} cannot give. Choose another.")
+        advice = "another" if mesh_shape else _nearest_text(problem, plans, algorithm, num_chips, most_chips)
+        raise InfeasibleGemmError(f"{algorithm} needs {needs[algorithm]}, which {asked} cannot give. Use {advice}.")
     usable, reasons = [], []
     for shape in shapes:
-        texts = (
-            text
-            for layer, plan in zip(problem.layers, plans, strict=True)
-            for text in indivisible(layer, plan, num_rows=problem.num_rows, mesh_shape=shape)
-        )
-        why = next(texts, None)
+        why = _why_not(problem, plans, shape)
         if why is None:
             usable.append(shape)
         else:
             reasons.append(f"{shape[0]}x{shape[1]}: {why}")
     if not usable:
+        advice = "another mesh_shape" if mesh_shape else _nearest_text(problem, plans, algorithm, num_chips, most_chips)
         raise InfeasibleGemmError(
-            f"no mesh of {num_chips} chips divides the layers for {algorithm} ({'; '.join(reasons[:4])}). "
-            "Use another number of chips, or pad the layers."
+            f"num_chips is {num_chips}, but no mesh of {num_chips} chips divides the layers for {algorithm} "
+            f"({'; '.join(reasons[:4])}). Use {advice}, or pad the layers."
         )
     return usable
+
+
+def _why_not(problem: GemmProblem, plans: Sequence[LayerPlan], shape: MeshShape) -> str | None:
+    """Says which size of the layers a mesh does not divide; None if it divides all."""
+    texts = (
+        text
+        for layer, plan in zip(problem.layers, plans, strict=True)
+        for text in indivisible(layer, plan, num_rows=problem.num_rows, mesh_shape=shape)
+    )
+    return next(texts, None)
+
+
+def _nearest_text(
+    problem: GemmProblem, plans: Sequence[LayerPlan], algorithm: str, num_chips: int, most_chips: int
+) -> str:
+    """Returns the nearest numbers of chips, one below and one above, of which a mesh divides every layer, in words."""
+
+    def fits(count: int) -> bool:
+        return any(_why_not(problem, plans, shape) is None for shape in mesh_shapes(algorithm, count))
+
+    below = next(filter(fits, range(num_chips - 1, 0, -1)), None)
+    above = next(filter(fits, range(num_chips + 1, min(most_chips, 2 * num_chips) + 1)), None)
+    return f"num_chips {' or '.join(str(count) for count in (below, above) if count is not None)}"
 
 
 def indivisible(layer: FcLayer, plan: LayerPlan, *, num_rows: int, mesh_shape: MeshShape) -> Iterator[str]:
