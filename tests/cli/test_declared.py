@@ -16,7 +16,7 @@ def _work(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
     stages: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stages.", show_default="all")] = None,
     actors: Annotated[int, typer.Option(metavar="N", min=1, max=8, help="Actors.")] = 4,
-    time: Annotated[float, typer.Option(metavar="TIME", min=0, help="Of a task.")] = 0.0,
+    time: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Of a task.")] = 0.0,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Where the work is written that the actors do in-process.")
     ] = Path("x.json"),
@@ -90,7 +90,7 @@ Arguments:
 Options:
   --stages N                Stages. [default: all]
   --actors N                Actors. [default: 4]
-  --time TIME               Of a task. [default: 0]
+  --time SECONDS            Of a task. [default: 0]
   --out FILE                Where the work is written that the actors do
                             in-process. [default: x.json]
   --compare / --no-compare  Compare. [default: compare]
