@@ -105,7 +105,8 @@ def test_an_unscheduled_program_says_nothing():
     ("name", "hidden"),
     [
         ("meshslice-os-v5e", 2),
-        ("meshslice-ls-v5e", 2),
+        ("meshslice-ls-v5e", 3),
+        ("meshslice-loop-ls-v5e", 23),
         ("meshslice-plain-os-v5e", 1),
         ("meshslice-plain-rs-v5e", 1),
         ("wang-os-v4", 1),
