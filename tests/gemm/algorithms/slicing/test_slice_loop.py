@@ -76,6 +76,20 @@ def test_a_loop_gives_the_bits_of_unrolled_slices(dataflow, split_for_overlap, s
 
 @pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
+def test_a_loop_has_gradients(dataflow, split_for_overlap):
+    lhs, rhs, weights = (whole_numbers(48, 48, seed=seed) for seed in range(3))
+    how = {"dataflow": dataflow, "slices": 12, "block": 1, "split_for_overlap": split_for_overlap}
+
+    def loss(lhs, rhs):
+        return jnp.sum(weights * multiply(lhs, rhs, mesh=make_mesh((4, 2)), **how))
+
+    lhs_gradient, rhs_gradient = compile_quickly(jax.grad(loss, argnums=(0, 1)), lhs, rhs)(lhs, rhs)
+    assert_array_equal(exact(lhs_gradient), exact(weights) @ exact(rhs).T)
+    assert_array_equal(exact(rhs_gradient), exact(lhs).T @ exact(weights))
+
+
+@pytest.mark.parametrize("split_for_overlap", [False, True])
+@pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_the_program_does_not_grow_with_the_slices(dataflow, split_for_overlap):
     matrix = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
 

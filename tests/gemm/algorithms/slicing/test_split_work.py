@@ -78,7 +78,7 @@ def test_all_products_together_are_the_product(dataflow, mesh_shape, slices, blo
 def test_the_work_of_a_slice_by_hand():
     """LS on 8x4 chips: 4 slices of N = 12288, of which a chip's part is 768 wide, in 2 blocks of 384."""
     product = sized_product(dataflow=Dataflow.LS, m=16384, k=12288, n=12288)
-    work = split_work(product, (8, 4), AlgorithmOptions(slices=4, block=384, split_for_overlap=True))
+    work = split_work(product, (8, 4), AlgorithmOptions(slices=4, block=8, split_for_overlap=True))
     assert [(one.m, one.k, one.n, one.count, one.reads_sum) for one in work.products] == [
         (1024, 3072, 768, 2, False),
         (1024, 3072, 768, 4, True),

@@ -3,6 +3,9 @@
 Every chip takes the same ones of its shard, so an all-gather of them gives the same slice of the whole matrix, whatever
 the number of chips: so A and B may be sharded over different numbers of chips and still meet.
 
+In OS the blocks decide the order of sums, so they are those that the user asks for. In LS and RS they change no number:
+there they are the widest that fit (`widest_block`), as wide ones cost fewer copies.
+
 A slice number may be traced: in a loop, slices are taken and placed at offsets that the loop computes. A shard with one
 block a slice is sliced as it is. With more, it is seen as blocks of dims (runs, slices, block), which on a TPU lays it
 out anew once if the sliced dim is the minor one. A few large blocks are placed one by one, so that the compiler writes
@@ -102,3 +105,8 @@ def slices_of(shard: jax.Array, *, dim: int, slices: int, block: int) -> Blocked
     """Returns the slices of a shard along `dim`; one slice is the whole shard, whatever the block."""
     size = shard.shape[dim]
     return BlockedSlices(dim=dim, size=size, slices=slices, block=block if slices > 1 else size)
+
+
+def widest_block(size: int, *, slices: int, mesh_shape: tuple[int, int]) -> int:
+    """Returns the widest blocks of the slices of a dim that one matrix has sharded over rows, another over columns."""
+    return size // (math.lcm(*mesh_shape) * slices)

@@ -10,7 +10,7 @@ import jax
 from jax import lax
 
 from jaxquard.gemm.algorithms.products.product import Product
-from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices, slices_of
+from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices, slices_of, widest_block
 from jaxquard.gemm.algorithms.slicing.slice_loop import run_slices
 from jaxquard.gemm.algorithms.transfers.rings import all_gather, reduce_scatter, ring_size
 from jaxquard.gemm.problem import AlgorithmOptions
@@ -46,8 +46,8 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
     """Multiplies in LS: B's next slice and the sums of the slice before travel beside a product."""
     layout, slices = product.layout, options.slices or 1
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    rhs_slices = slices_of(rhs, dim=rhs_dim, slices=slices, block=options.block)
-    out_slices, rhs_blocks = slices_of_out(rhs, product, options), rhs_slices.blocks(rhs)
+    rhs_slices, out_slices = slices_along_columns(rhs, product, slices)
+    rhs_blocks = rhs_slices.blocks(rhs)
 
     def scatter(partial_Mn: jax.Array) -> jax.Array:
         return reduce_scatter(partial_Mn, product.columns, dim=out_dim, dtype=lhs.dtype)
@@ -73,12 +73,16 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
     return out_slices.join(out_slices.place(out, scatter(partial_Mn), slices - 1))
 
 
-def slices_of_out(rhs: jax.Array, product: Product, options: AlgorithmOptions) -> BlockedSlices:
-    """Returns the slices along N of a chip's shard of C, in LS."""
-    layout, slices = product.layout, options.slices or 1
-    size = rhs.shape[layout.rhs.index("N")] * ring_size(product.rows) // ring_size(product.columns)
-    block = options.block if slices > 1 else size
-    return BlockedSlices(dim=layout.out.index("N"), size=size, slices=slices, block=block)
+def slices_along_columns(rhs: jax.Array, product: Product, slices: int) -> tuple[BlockedSlices, BlockedSlices]:
+    """Returns the slices along N of a chip's shards of B and C, in LS."""
+    layout, mesh_shape = product.layout, (ring_size(product.rows), ring_size(product.columns))
+    rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
+    size = rhs.shape[rhs_dim] * mesh_shape[0]
+    block = widest_block(size, slices=slices, mesh_shape=mesh_shape)
+    return (
+        slices_of(rhs, dim=rhs_dim, slices=slices, block=block),
+        BlockedSlices(dim=out_dim, size=size // mesh_shape[1], slices=slices, block=block),
+    )
 
 
 def add(total: jax.Array | None, more: jax.Array) -> jax.Array:

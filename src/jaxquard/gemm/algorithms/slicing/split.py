@@ -31,7 +31,7 @@ from jax import lax
 
 from jaxquard.gemm.algorithms.products.product import Product
 from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices, slices_of
-from jaxquard.gemm.algorithms.slicing.plain import add, slices_of_out
+from jaxquard.gemm.algorithms.slicing.plain import add, slices_along_columns
 from jaxquard.gemm.algorithms.slicing.slice_loop import run_slices
 from jaxquard.gemm.algorithms.transfers.ring_streams import RingStream, ring_streams
 from jaxquard.gemm.algorithms.transfers.rings import all_gather
@@ -82,13 +82,13 @@ def left_stationary_streams(lhs: jax.Array, rhs: jax.Array, product: Product, op
     """Multiplies in LS: B's next slice and the sums of C travel beside the products of a slice."""
     layout, slices = product.layout, options.slices or 1
     rhs_dim, lhs_dim = layout.rhs.index("N"), layout.lhs.index("M")
-    rhs_slices = slices_of(rhs, dim=rhs_dim, slices=slices, block=options.block)
+    rhs_slices, out_slices = slices_along_columns(rhs, product, slices)
     rhs_blocks = rhs_slices.blocks(rhs)
     streams = ring_streams(product.columns, lhs.shape[lhs_dim])
     sums = _Sums(
         lhs=lhs,
         product=product,
-        out_slices=slices_of_out(rhs, product, options),
+        out_slices=out_slices,
         streams=tuple((stream, stream.destinations()) for stream in streams),
         names=map("transfer{}".format, itertools.count()),
     )
@@ -99,9 +99,9 @@ def left_stationary_streams(lhs: jax.Array, rhs: jax.Array, product: Product, op
         return lax.optimization_barrier((coming_Kn, multiply_slice(sums, rhs_Kn, carry[1], s)))
 
     first_Kn = all_gather(rhs_slices.take(rhs_blocks, 0), product.rows, dim=rhs_dim)
-    out = sums.out_slices.empty(lhs.shape[lhs_dim], lhs.dtype)
+    out = out_slices.empty(lhs.shape[lhs_dim], lhs.dtype)
     last_Kn, out = run_slices(step, (first_Kn, out), slices=slices)
-    return sums.out_slices.join(multiply_slice(sums, last_Kn, out, slices - 1))
+    return out_slices.join(multiply_slice(sums, last_Kn, out, slices - 1))
 
 
 class _Sums(NamedTuple):

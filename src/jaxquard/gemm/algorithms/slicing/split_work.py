@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from jaxquard.cluster.collective_time import ring_size
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
-from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices
+from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices, widest_block
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
@@ -104,7 +104,8 @@ def _streams_work(product: SizedProduct, mesh_shape: MeshShape, options: Algorit
     if num_columns == 1:
         products, rows = (SplitProduct(m=m, k=k, n=width, count=1, reads_sum=False),), [m]
     else:
-        out = BlockedSlices(dim=1, size=n // num_columns, slices=slices, block=options.block)
+        block = widest_block(n, slices=slices, mesh_shape=mesh_shape)
+        out = BlockedSlices(dim=1, size=n // num_columns, slices=slices, block=block)
         rows = [m // 2, m - m // 2] if m > 1 else [m]
         products = tuple(
             SplitProduct(m=height, k=k, n=size, count=count * turns, reads_sum=reads_sum)
