@@ -10,13 +10,14 @@ from jaxquard.gemm import TPU_COMPILER_OPTIONS, AlgorithmOptions, Dataflow, Prod
 
 FOLDER = Path(__file__).parent / "compiled"
 
-# name: topology, algorithm, dataflow, split_for_overlap, with our compiler options
+# name: topology, algorithm, dataflow, slices, split_for_overlap, with our compiler options
 PROGRAMS = {
-    "meshslice-os-v5e": ("v5e:2x4", "meshslice", "os", True, True),
-    "meshslice-ls-v5e": ("v5e:2x4", "meshslice", "ls", True, True),
-    "meshslice-plain-os-v5e": ("v5e:2x4", "meshslice", "os", False, False),
-    "meshslice-plain-rs-v5e": ("v5e:4x8", "meshslice", "rs", False, False),
-    "wang-os-v4": ("v4:2x2x1", "wang", "os", False, False),
+    "meshslice-os-v5e": ("v5e:2x4", "meshslice", "os", 2, True, True),
+    "meshslice-ls-v5e": ("v5e:2x4", "meshslice", "ls", 2, True, True),
+    "meshslice-loop-ls-v5e": ("v5e:2x4", "meshslice", "ls", 12, True, True),
+    "meshslice-plain-os-v5e": ("v5e:2x4", "meshslice", "os", 2, False, False),
+    "meshslice-plain-rs-v5e": ("v5e:4x8", "meshslice", "rs", 2, False, False),
+    "wang-os-v4": ("v4:2x2x1", "wang", "os", None, False, False),
 }
 
 
@@ -43,12 +44,12 @@ def write_all() -> None:
     from jaxquard.gemm.overlap.report import default_sizes
 
     FOLDER.mkdir(exist_ok=True)
-    for name, (topology, algorithm, dataflow, split_for_overlap, has_options) in PROGRAMS.items():
+    for name, (topology, algorithm, dataflow, slices, split_for_overlap, has_options) in PROGRAMS.items():
         mesh = topology_mesh(topology)
-        options = AlgorithmOptions(slices=2 if algorithm == "meshslice" else None, split_for_overlap=split_for_overlap)
+        options = AlgorithmOptions(slices=slices, split_for_overlap=split_for_overlap)
         text = compile_product(
             mesh,
-            default_sizes(mesh, AlgorithmOptions(slices=2)),
+            default_sizes(mesh, AlgorithmOptions(slices=slices or 2)),
             algorithm=algorithm,
             product=Product(dataflow=Dataflow(dataflow)),
             options=options,

@@ -8,7 +8,8 @@ from jaxquard.gemm.overlap.count_hidden import Overlap
 from jaxquard.gemm.overlap.report import default_sizes, overlap_report
 from jaxquard.gemm.problem import AlgorithmOptions
 
-ALL = {dataflow: Overlap(hideable=6, hidden=6) for dataflow in ("os", "ls", "rs")}
+ALL = {dataflow: Overlap(hideable=num, hidden=num) for dataflow, num in (("os", 6), ("ls", 7), ("rs", 7))}
+"""With 4 slices, 3 gathers of each matrix that moves, and the sums of all 4."""
 
 
 @pytest.fixture
@@ -63,6 +64,16 @@ def test_meshslice_hides_all_on_v5e():
     )
     assert report == {"meshslice": ALL}
     assert seen == [("meshslice", dataflow) for dataflow in ("os", "ls", "rs")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("libtpu")
+def test_meshslice_hides_all_in_a_loop():
+    """With 12 slices, the first and the last ones are outside of the loop, and 10 inside."""
+    options = AlgorithmOptions(slices=12, split_for_overlap=True)
+    report = overlap_report(topology_mesh("v5e:4x8", (8, 4)), algorithms=["meshslice"], options=options)
+    counts = {"os": 22, "ls": 23, "rs": 23}
+    assert report["meshslice"] == {flow: Overlap(hideable=num, hidden=num) for flow, num in counts.items()}
 
 
 @pytest.mark.slow

@@ -105,7 +105,8 @@ def test_an_unscheduled_program_says_nothing():
     ("name", "hidden"),
     [
         ("meshslice-os-v5e", 2),
-        ("meshslice-ls-v5e", 2),
+        ("meshslice-ls-v5e", 3),
+        ("meshslice-loop-ls-v5e", 23),
         ("meshslice-plain-os-v5e", 1),
         ("meshslice-plain-rs-v5e", 1),
         ("wang-os-v4", 1),
@@ -126,7 +127,53 @@ def test_pairs_of_a_compiled_program():
     ]
 
 
+LOOP = """\
+%condition (c: (s32[], f32[8,8])) -> pred[] {
+  %c = (s32[], f32[8,8]) parameter(0)
+  %counter = s32[] get-tuple-element(%c), index=0
+  %limit = s32[] constant(5)
+  ROOT %lt = pred[] compare(%counter, %limit), direction=LT
+}
+
+%body (b: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
+  %b = (s32[], f32[8,8]) parameter(0)
+  %count = s32[] get-tuple-element(%b), index=0
+  %x.1 = f32[8,8] get-tuple-element(%b), index=1
+  %start.in = (f32[8,8], f32[8,8]) collective-permute-start(%x.1), metadata={op_name="jit(f)/while/ppermute"}
+  %inner = f32[8,8] fusion(%x.1), kind=kOutput, calls=%fused
+  %done.in = f32[8,8] collective-permute-done(%start.in)
+  ROOT %both = (s32[], f32[8,8]) tuple(%count, %done.in)
+}
+"""
+RUN_LOOP = "%loop = (s32[], f32[8,8]) while(%a), condition=%condition, body=%body"
+
+
+def test_transfers_of_a_loop_count_once_an_iteration():
+    start, done = permute(1, "a")
+    text = program(start, MULTIPLY, done, RUN_LOOP).replace("ENTRY", f"{LOOP}\nENTRY")
+    assert [(transfer.name, transfer.times) for transfer in scheduled_collectives(parse_module(text))] == [
+        ("start1", 1),
+        ("start.in", 5),
+    ]
+    assert count_hidden(text, algorithm="wang") == 6
+    waiting = text.replace("  %inner = f32[8,8] fusion(%x.1), kind=kOutput, calls=%fused\n", "")
+    assert count_hidden(waiting, algorithm="wang") == 1
+
+
+def test_a_loop_with_products_hides_what_runs_beside_it():
+    start, done = permute(1, "a")
+    text = program(start, RUN_LOOP, done).replace("ENTRY", f"{LOOP}\nENTRY")
+    assert count_hidden(text, algorithm="wang") == 6
+
+
+def test_a_loop_of_unknown_length():
+    text = program(RUN_LOOP).replace("ENTRY", f"{LOOP.replace('direction=LT', 'direction=NE')}\nENTRY")
+    with pytest.raises(ValueError, match="the loop loop has no number of iterations"):
+        count_hidden(text, algorithm="wang")
+
+
 RINGS = Rings(num_rows=8, num_columns=4, num_chips_of_ring=8)
+SUMS = Rings(num_rows=8, num_columns=4, num_chips_of_ring=8, num_chips_of_sums=4)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +182,10 @@ RINGS = Rings(num_rows=8, num_columns=4, num_chips_of_ring=8)
         ("meshslice", {"slices": 4}, RINGS, 6),
         ("meshslice", {"slices": 1}, RINGS, 0),
         ("meshslice", {"slices": 4}, Rings(num_rows=8, num_columns=1, num_chips_of_ring=8), 3),
+        ("meshslice", {"slices": 4, "split_for_overlap": True}, RINGS, 6),
+        ("meshslice", {"slices": 4, "split_for_overlap": True}, SUMS, 7),
+        ("meshslice", {"slices": 1, "split_for_overlap": True}, SUMS, 0),
+        ("meshslice", {"slices": 4}, SUMS, 6),
         ("collective", {}, RINGS, 0),
         ("wang", {}, RINGS, 7),
         ("wang", {"slices": 2}, RINGS, 4),

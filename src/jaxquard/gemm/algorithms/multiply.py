@@ -61,7 +61,8 @@ def multiply(
         is_transposed: the transposed form, which swaps the rows and columns of the mesh.
         slices: MeshSlice: S, 1 by default. Wang, SUMMA and the 1D ones: the number of iterations, by default one a
             chip.
-        block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time; 8 by default.
+        block: MeshSlice: the number of neighbouring columns or rows that a slice takes at a time; 8 by default. In LS
+            and RS, slices take as many as fit: it changes no number.
         split_for_overlap: MeshSlice: each partial product in parts, each tied to one transfer, so that a TPU's compiler
             hides all transfers.
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.

@@ -1,13 +1,12 @@
 """The transfers that a compiled program hides behind products (design decision 10).
 
 The compiled text alone says what is hidden; what could hide follows from the algorithm (`hideable`). One transfer is
-one collective of the algorithm: one that is made of several steps, as a `LineScatter` is, carries the name of a scope
-(`transfer3`) in its steps, and hides if all of them do.
+one collective of the algorithm: one that is made of several steps, as the sums of `ring_streams` are, carries the name
+of a scope (`transfer3`) in its steps, and hides if all of them do. In a loop, it counts once an iteration.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxquard.gemm.overlap.transfers import ScheduledCollective, scheduled_collectives
@@ -40,8 +39,8 @@ def count_hidden(text: str, *, algorithm: str) -> int:
         scope = _SCOPE.search(transfer.source)
         if scope or (transfer.kind == "collective-permute") == (algorithm in _BY_SHIFTS):
             steps[scope[0] if scope else transfer.name].append(transfer)
-    return sum(map(_is_hidden, steps.values()))
+    return sum(steps_of_one[0].times for steps_of_one in steps.values() if all(map(_is_hidden, steps_of_one)))
 
 
-def _is_hidden(steps: Iterable[ScheduledCollective]) -> bool:
-    return all(step.is_hidden for step in steps)
+def _is_hidden(step: ScheduledCollective) -> bool:
+    return step.is_hidden

@@ -1,6 +1,7 @@
 """The number of transfers of each algorithm that could run beside a product, by its structure alone.
 
-MeshSlice     the gathers of all slices but the first, the scatters of all but the last: S - 1 in each direction
+MeshSlice     the gathers of all slices but the first, the scatters of all but the last: S - 1 in each direction; split
+              for overlap, the sums of the last slice too, as they travel between products of the same slice
 Collective    none: everything is gathered before the one product, or scattered after it
 Wang, 1D      of the shifts of a ring of P chips those that are not inside the first iteration (or, where sums
               pass by, the last): P - P / iterations, twice as many if half of each goes either way; the whole
@@ -20,16 +21,19 @@ from jaxquard.gemm.problem import AlgorithmOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rings:
-    """The mesh as an algorithm sees it: the chips along each direction, and along Wang's ring."""
+    """The mesh as an algorithm sees it: the chips along each direction, along Wang's ring, and those that sum C."""
 
     num_rows: int
     num_columns: int
     num_chips_of_ring: int
+    num_chips_of_sums: int = 1
 
 
 def _meshslice(options: AlgorithmOptions, rings: Rings) -> int:
     directions = (rings.num_rows > 1) + (rings.num_columns > 1)
-    return directions * ((options.slices or 1) - 1)
+    slices = options.slices or 1
+    has_streams = options.split_for_overlap and slices > 1 and rings.num_chips_of_sums > 1
+    return directions * (slices - 1) + has_streams
 
 
 def _none(options: AlgorithmOptions, rings: Rings) -> int:

@@ -78,7 +78,10 @@ def _count(
     mesh_shape = mesh_shape_of(seen.product, mesh.shape)
     check_product(algorithm, seen, options, mesh_shape=mesh_shape)
     ring = ring_size(options.ring or seen.longer_ring(mesh_shape), mesh_shape)
-    rings = Rings(num_rows=mesh_shape[0], num_columns=mesh_shape[1], num_chips_of_ring=ring)
+    sums = (ring_size(moving.axis, mesh_shape) for moving in seen.moving if moving.is_output)
+    rings = Rings(
+        num_rows=mesh_shape[0], num_columns=mesh_shape[1], num_chips_of_ring=ring, num_chips_of_sums=next(sums, 1)
+    )
     text = compile_product(
         mesh, sizes, algorithm=algorithm.name, product=product, options=options, compiler_options=compiler_options
     )
