@@ -11,8 +11,16 @@ LS, RS  The compiler hides no reduce-scatter behind a product, but neighbour per
         product waits for the one before it and for the sum that it adds. The gather of the next slice runs beside all
         of them. The last product of a stream writes the shard of C: nothing is concatenated.
 
-So all transfers but the first gathers hide. On v5e:4x8 as 8x4, (M, K, N) = (16384, 12288, 12288) in bf16, libtpu
-0.0.42.1 estimates 1,222,000 cycles for Collective's one product. `split_work` counts what the split adds.
+So all transfers but the first gathers hide. On v5e:4x8 as 8x4, (M, K, N) = (16384, 12288, 12288) in bf16, S = 4, libtpu
+0.0.42.1 estimates in thousands of cycles, products and elementwise work:
+
+            Collective      split
+    OS      1222 + 0        1205 + 165, of which 82 lay A out anew: none if a slice of A is one block
+    LS      1200 + 0        1344 + 42
+    RS      1209 + 154      1462 + 55
+
+A product of LS and RS is as wide as one chip's part of a slice, n / P. Parts narrower than about 256 do not fill the
+chip: at 128 a product takes 3 times its share. `split_work` has the sizes.
 
 One slice starts one all-gather in each direction, or in LS and RS one all-gather and 2 (P - 1) permutes, P chips along
 the ring. Each is an operation of one compiled program (`async-collective-start`, `collective-permute-start`) with its
