@@ -93,7 +93,7 @@ def _halves_work(product: SizedProduct, mesh_shape: MeshShape, options: Algorith
         num_gathers=sum(chips > 1 for chips in mesh_shape),
         num_permutes=0,
         permute_bytes=0,
-        copied_bytes=_sliced_bytes(product, mesh_shape, slices),
+        copied_bytes=_slicing_bytes(product, mesh_shape, slices),
     )
 
 
@@ -123,7 +123,7 @@ def _streams_work(product: SizedProduct, mesh_shape: MeshShape, options: Algorit
         num_gathers=int(num_rows > 1),
         num_permutes=len(rows) * (num_columns - 1),
         permute_bytes=max(rows) * width * product.item_bytes if num_columns > 1 else 0,
-        copied_bytes=_sliced_bytes(product, mesh_shape, slices),
+        copied_bytes=_slicing_bytes(product, mesh_shape, slices),
     )
 
 
@@ -132,7 +132,7 @@ def _sizes(*sizes: int) -> tuple[tuple[int, int], ...]:
     return tuple((size, sizes.count(size)) for size in dict.fromkeys(sizes) if size)
 
 
-def _sliced_bytes(product: SizedProduct, mesh_shape: MeshShape, slices: int) -> int:
+def _slicing_bytes(product: SizedProduct, mesh_shape: MeshShape, slices: int) -> int:
     """Returns the bytes that taking one slice out of each input that is gathered reads and writes."""
     inputs = (moving for moving in product.moving if not moving.is_output and ring_size(moving.axis, mesh_shape) > 1)
     return sum(2 * int(product.shard_bytes(moving, mesh_shape)) // slices for moving in inputs)
