@@ -4,6 +4,8 @@ For a layer that is trained, use `matmul`, which has the gradients of Table 1. R
 a chip adds in float32, and transfers have the dtype of the matrices (see `rings`).
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -13,11 +15,20 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxquard.errors import GemmError
-from jaxquard.gemm.algorithms.check_product import check_option, check_product
+from jaxquard.gemm.algorithms.check_product import MATRIX_NAMES, check_option, check_product, check_size
 from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_ring
+from jaxquard.gemm.algorithms.products.batch_axes import (
+    BatchAxes,
+    check_placement,
+    find_batch_axes,
+    manual_axes,
+    shard_mapped,
+    with_batch,
+)
 from jaxquard.gemm.algorithms.products.product import Axes, Product
 from jaxquard.gemm.algorithms.products.shardings import (
     AnyMesh,
+    axes_of,
     find_mesh,
     lhs_spec,
     mesh_shape_of,
@@ -27,7 +38,7 @@ from jaxquard.gemm.algorithms.products.shardings import (
     two_axes,
 )
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct, size_shards
-from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
 from jaxquard.gemm.problem import DEFAULT_OPTIONS, AlgorithmOptions, Dataflow
 
 Matrix = jax.Array | jax.ShapeDtypeStruct
@@ -39,6 +50,7 @@ def multiply(
     *,
     mesh: AnyMesh | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
     algorithm: str = "meshslice",
     dataflow: Dataflow | str = Dataflow.OS,
     is_transposed: bool = False,
@@ -56,6 +68,7 @@ def multiply(
     Args:
         mesh: by default that of `jax.set_mesh`.
         axis_names: the mesh axes that are its rows and columns; by default the two axes of the mesh.
+        batch_axes: the mesh axes besides over which the rows of lhs and of the product are sharded; as for `matmul`.
         algorithm: a key of `ALGORITHMS`.
         dataflow: "os", "ls" or "rs": output, left or right stationary; the matrix that does not move.
         is_transposed: the transposed form, which swaps the rows and columns of the mesh.
@@ -99,16 +112,40 @@ def multiply(
     check_matrices(lhs, rhs)
     if lhs.ndim != 2:
         raise GemmError(f"lhs must have 2 dims, but its shape is {lhs.shape}. For leading dims, use `matmul`.")
-    sized = SizedProduct(product=product, m=lhs.shape[0], k=lhs.shape[1], n=rhs.shape[1])
-    check_product(chosen, sized, options, mesh_shape=mesh_shape_of(product, mesh.shape))
-    return jax.shard_map(
+    axes = (*rows, *columns)
+    num_shards = math.lcm(*(num_chips(axes_of(spec(product)[0]), mesh.shape) for spec in (lhs_spec, out_spec)))
+    found = find_batch_axes(batch_axes, lhs, mesh=mesh, used=axes, num_shards=num_shards)
+    _check_sizes(chosen, product, options, lhs.shape, rhs.shape, shape=mesh.shape, batch_axes=found)
+    in_specs = with_batch(lhs_spec(product), found), rhs_spec(product)
+    for name, matrix, spec in zip(("lhs", "rhs"), (lhs, rhs), in_specs, strict=True):
+        check_placement(name, matrix, spec, mesh=mesh, call=f"NamedSharding(mesh, {spec})")
+    return shard_mapped(
         lambda lhs, rhs: chosen.multiply(lhs, rhs, product, options),
         mesh=mesh,
-        in_specs=(lhs_spec(product), rhs_spec(product)),
-        out_specs=out_spec(product),
-        axis_names={*rows, *columns},
-        check_vma=False,
+        axes=manual_axes(mesh, (*axes, *found)),
+        in_specs=in_specs,
+        out_specs=with_batch(out_spec(product), found),
     )(lhs, rhs)
+
+
+def _check_sizes(
+    algorithm: Algorithm,
+    product: Product,
+    options: AlgorithmOptions,
+    lhs_shape: tuple[int, ...],
+    rhs_shape: tuple[int, ...],
+    *,
+    shape: Mapping[str, int],
+    batch_axes: Axes,
+) -> None:
+    """Raises a GemmError unless the sizes of one batch shard fit the product on a mesh of this shape."""
+    names, num_batches = MATRIX_NAMES, num_chips(batch_axes, shape)
+    if batch_axes:
+        over = f"{num_batches} shards over {' and '.join(batch_axes)}"
+        check_size("M, the rows of lhs,", lhs_shape[0], num_batches, why=f"batch_axes makes {over}")
+        names = {**names, "M": f"M, the rows of lhs in each of {over} (see `batch_axes`),"}
+    sized = SizedProduct(product=product, m=lhs_shape[0] // num_batches, k=lhs_shape[1], n=rhs_shape[1])
+    check_product(algorithm, sized, options, mesh_shape=mesh_shape_of(product, shape), names=names)
 
 
 def multiply_local(

@@ -18,6 +18,7 @@ from jaxquard._jax_compat import ambient_mesh
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_count, find_flag
+from jaxquard.gemm.algorithms.products.batch_axes import BatchAxes, read_batch_axes
 from jaxquard.gemm.algorithms.products.product import Axes
 from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
@@ -48,6 +49,7 @@ class Dense:
     mesh: AnyMesh | None
     plan: GemmPlan | LayerPlan | None
     axis_names: tuple[str, str] | None
+    batch_axes: BatchAxes
     choices: tuple[tuple[str, Any], ...]
     use_bias: bool
 
@@ -96,7 +98,7 @@ class Dense:
                 raise GemmError(f"params[{name!r}] must be an array, but is {type(params[name]).__name__}.")
         if params["w"].shape[-1:] != (self.features,):
             raise GemmError(f"the layer has {self.features} features, but params['w'] is {params['w'].shape}.")
-        y = multiply_layer(layer, x, params["w"], mesh=mesh, axes=axes)
+        y = multiply_layer(layer, x, params["w"], mesh=mesh, axes=axes, batch_axes=self.batch_axes)
         return y + params["b"] if self.use_bias else y
 
     def _check_sizes(self, in_features: int) -> None:
@@ -114,6 +116,7 @@ class Dense:
         """
         mesh = find_mesh(self.mesh)
         rows, columns = two_axes(mesh, self.axis_names)
+        read_batch_axes(self.batch_axes, mesh=mesh, used=(*rows, *columns))
         layer = resolve_plan(self.plan, rows=rows, columns=columns, shape=mesh.shape, **dict(self.choices))
         return mesh, (*rows, *columns), layer
 
@@ -124,6 +127,7 @@ def dense(
     mesh: AnyMesh | None = None,
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
     use_bias: bool = False,
     **choices: Unpack[Choices],
 ) -> Dense:
@@ -133,7 +137,7 @@ def dense(
         features: the number of output features.
         mesh: by default that of `jax.set_mesh` at each use of the layer.
         plan: as for `matmul`, as are the remaining arguments.
-        use_bias: adds a bias vector; its gradient is summed over the mesh's rows.
+        use_bias: adds a bias vector; its gradient is summed over the mesh's rows and the batch axes.
 
     Raises:
         GemmError: as `matmul`; for a mesh that is not set yet, at the first use.
@@ -151,6 +155,7 @@ def dense(
         mesh=mesh,
         plan=plan.plan if isinstance(plan, Tuning) else plan,
         axis_names=axis_names,
+        batch_axes=tuple(batch_axes) if isinstance(batch_axes, list) else batch_axes,
         choices=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in choices.items()),
         use_bias=find_flag(use_bias, "use_bias"),
     )

@@ -6,11 +6,15 @@ Nothing is transposed and nothing reshards between layers: x and y have their fi
 mesh's rows and their last (heads, features) over its columns, unless W is stationary; w is sharded as `w_spec` says but
 keeps the shape in which the user wrote it, as does its gradient.
 
+Beside data parallelism the first dim of x and y is sharded over the batch axes, too, and these are major. Each replica
+multiplies its own rows; the only transfer over the batch axes is one sum of w's gradient, after its product.
+
 The collectives of the backward products are issued anew, never shared with the forward ones, which would keep gathered
 matrices alive in between: `optimization_barrier` sees to that (XLA:CPU drops the barriers and shares them after all).
 """
 
 import functools
+from dataclasses import replace
 from typing import Literal, Unpack
 
 import jax
@@ -22,6 +26,15 @@ from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.multiply import check_matrices, manual_shape
+from jaxquard.gemm.algorithms.products.batch_axes import (
+    BatchAxes,
+    check_placement,
+    find_batch_axes,
+    free_axes,
+    manual_axes,
+    read_batch_axes,
+    shard_mapped,
+)
 from jaxquard.gemm.algorithms.products.product import Axes
 from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
@@ -38,6 +51,7 @@ def matmul(
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     layer: str | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
     algorithm: str | None = None,
     stationary: Stationary | str | None = None,
     is_transposed: bool | None = None,
@@ -61,6 +75,10 @@ def matmul(
         plan: the autotuner's result, for one layer, or for several of which `layer` names one. Without a plan, the
             arguments below choose.
         axis_names: the mesh axes that are its rows and columns; by default the two axes of the mesh.
+        batch_axes: the mesh axes besides over which the first dim of x and y is sharded, major to those of the product
+            (data parallelism); the gradient of w is summed over them. By default those of x where its sharding is
+            known: x is a concrete array, or the axes are Explicit. Under `jit` on Auto axes it is not, and all further
+            axes of the mesh that divide the first dim are taken; `batch_axes=()` takes none.
         algorithm: a key of `ALGORITHMS`; by default that of the plan, else "meshslice".
         stationary: "y" (the default), "x" or "w": the matrix that does not move, forward and backward. The largest is
             best.
@@ -101,14 +119,21 @@ def matmul(
         bidirectional=bidirectional,
         num_packets=num_packets,
     )
-    return multiply_layer(sharded, x, w, mesh=mesh, axes=(*rows, *columns))
+    return multiply_layer(sharded, x, w, mesh=mesh, axes=(*rows, *columns), batch_axes=batch_axes)
 
 
-def multiply_layer(layer: ShardedLayer, x: jax.Array, w: jax.Array, *, mesh: AnyMesh, axes: Axes) -> jax.Array:
-    """Computes `matmul` by a plan that is resolved."""
+def multiply_layer(
+    layer: ShardedLayer, x: jax.Array, w: jax.Array, *, mesh: AnyMesh, axes: Axes, batch_axes: BatchAxes
+) -> jax.Array:
+    """Computes `matmul` by a plan that is resolved, on the axes that are the rows and columns of the mesh."""
     check_matrices(x, w, names=("x", "w"))
+    num_shards = layer.first_dim_shards(mesh.shape)
+    found = find_batch_axes(batch_axes, x, mesh=mesh, used=axes, num_shards=num_shards)
+    layer = replace(layer, batch_axes=found)
     check_layer(layer, x_shape=x.shape, w_shape=w.shape, shape=mesh.shape)
-    return _matmul(layer, mesh, axes, x, w)
+    for name, array, spec in (("x", x, layer.x_spec(x.ndim)), ("w", w, layer.w_spec)):
+        check_placement(name, array, spec, mesh=mesh, call=f"gemm.layer_shardings(...)[{name!r}]")
+    return _matmul(layer, mesh, manual_axes(mesh, (*axes, *found)), x, w)
 
 
 def matmul_local(
@@ -174,12 +199,14 @@ def layer_shardings(
     mesh: AnyMesh | None = None,
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
     num_x_dims: int = 2,
     **choices: Unpack[Choices],
 ) -> dict[str, NamedSharding]:
     """Returns the shardings of "x", "w" and "y" in `matmul` with the same arguments.
 
     Args:
+        batch_axes: by default all axes of the mesh besides its rows and columns.
         num_x_dims: the number of dims of x and y, leading dims included.
 
     Example:
@@ -194,20 +221,22 @@ def layer_shardings(
         )
     mesh = find_mesh(mesh)
     rows, columns = two_axes(mesh, axis_names)
+    used = (*rows, *columns)
     layer = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
+    given = read_batch_axes(batch_axes, mesh=mesh, used=used)
+    layer = replace(layer, batch_axes=free_axes(mesh, used) if given is None else given)
     specs = {"x": layer.x_spec(num_x_dims), "w": layer.w_spec, "y": layer.y_spec(num_x_dims)}
     return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _matmul(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array) -> jax.Array:
-    return jax.shard_map(
+    return shard_mapped(
         functools.partial(_forward, layer),
         mesh=mesh,
         in_specs=(layer.x_spec(x.ndim), layer.w_spec),
         out_specs=layer.y_spec(x.ndim),
-        axis_names=set(axes),
-        check_vma=False,
+        axes=axes,
     )(x, w)
 
 
@@ -218,13 +247,12 @@ def _matmul_forward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array
 def _matmul_backward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, saved: tuple, dy: jax.Array):
     x, w = saved
     x_spec = layer.x_spec(x.ndim)
-    return jax.shard_map(
+    return shard_mapped(
         functools.partial(_backward, layer),
         mesh=mesh,
         in_specs=(x_spec, layer.w_spec, layer.y_spec(x.ndim)),
         out_specs=(x_spec, layer.w_spec),
-        axis_names=set(axes),
-        check_vma=False,
+        axes=axes,
     )(x, w, dy)
 
 
@@ -259,6 +287,8 @@ def _backward(layer: ShardedLayer, x: jax.Array, w_KN: jax.Array, dy: jax.Array)
     x_MK, dy_MN = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
     dx_MK = layer.multiply(ProductRole.BACKWARD_DATA, *lax.optimization_barrier((dy_MN, w_KN)))
     dw_KN = layer.multiply(ProductRole.BACKWARD_WEIGHT, *lax.optimization_barrier((x_MK, dy_MN)))
+    if layer.batch_axes:
+        dw_KN = lax.psum(dw_KN, layer.batch_axes)
     return dx_MK.reshape(x.shape), dw_KN
 
 

@@ -9,7 +9,7 @@ from jaxquard.gemm.algorithms.check_product import check_option, check_options, 
 from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag, find_ring
 from jaxquard.gemm.algorithms.products.layer_products import layer_products
 from jaxquard.gemm.algorithms.products.product import Axes
-from jaxquard.gemm.algorithms.products.shardings import axes_of, mesh_shape_of, num_chips
+from jaxquard.gemm.algorithms.products.shardings import mesh_shape_of, num_chips
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
 from jaxquard.gemm.autotune.table import Tuning
@@ -80,8 +80,13 @@ def check_layer(
     Raises:
         GemmError: with the nearest sizes that fit.
     """
-    sizes = math.prod(x_shape[:-1]), x_shape[-1], w_shape[-1]
-    names = "the rows of x", "the last dim of x", "the last dim of w"
+    num_batches, num_shards = num_chips(layer.batch_axes, shape), layer.first_dim_shards(shape)
+    over = f" in each of {num_batches} shards over {' and '.join(layer.batch_axes)}" if layer.batch_axes else ""
+    why = f"{num_shards} rows or columns of chips share it{over}"
+    check_size("the first dim of x", x_shape[0], num_batches * num_shards, why=why)
+    sizes = math.prod(x_shape[:-1]) // num_batches, x_shape[-1], w_shape[-1]
+    rows = f"the rows of x{over} (see `batch_axes`)" if over else "the rows of x"
+    names = rows, "the last dim of x", "the last dim of w"
     for role, product, options in layer:
         m, k, n = role.arrange(*sizes)
         check_product(
@@ -91,9 +96,6 @@ def check_layer(
             mesh_shape=mesh_shape_of(product, shape),
             names=dict(zip("MKN", role.arrange(*names), strict=True)),
         )
-    for spec in (layer.x_spec(2), layer.y_spec(2)):
-        chips = num_chips(axes_of(spec[0]), shape)
-        check_size("the first dim of x", x_shape[0], chips, why=f"{chips} rows or columns of chips share it")
 
 
 def _by_choices(algorithm: Algorithm, rows: Axes, columns: Axes, choices: Choices) -> ShardedLayer:
