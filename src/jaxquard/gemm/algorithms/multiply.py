@@ -1,7 +1,8 @@
 """Multiplies on a mesh by any algorithm: whole arrays, or the shards of a chip.
 
-For a layer that is trained, use `matmul`, which has the gradients of Table 1. Results have the dtype of the matrices;
-a chip adds in float32, and transfers have the dtype of the matrices (see `rings`).
+For a layer that is trained, use `matmul`, which has the gradients of Table 1. Results have the dtype of the matrices
+unless another is preferred; a chip adds in float32, and transfers have the dtype of the matrices (see `rings`), sums
+that of the result.
 """
 
 import math
@@ -11,12 +12,14 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import MATRIX_NAMES, check_option, check_product, check_size
-from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_ring
+from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_precision, find_result_dtype, find_ring
 from jaxquard.gemm.algorithms.products.batch_axes import (
     BatchAxes,
     check_placement,
@@ -25,7 +28,7 @@ from jaxquard.gemm.algorithms.products.batch_axes import (
     shard_mapped,
     with_batch,
 )
-from jaxquard.gemm.algorithms.products.product import Axes, Product
+from jaxquard.gemm.algorithms.products.product import Axes, Layout, Product
 from jaxquard.gemm.algorithms.products.shardings import (
     AnyMesh,
     axes_of,
@@ -60,6 +63,8 @@ def multiply(
     ring: Literal["rows", "columns"] | None = None,
     bidirectional: bool = False,
     num_packets: int = 1,
+    precision: jax.lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Float[Array, "M N"]:
     """Multiplies `lhs @ rhs` on a 2D mesh, by one algorithm in one dataflow.
 
@@ -81,6 +86,9 @@ def multiply(
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
+        precision: of the chips' products, as `jax.lax.dot_general` takes it.
+        preferred_element_type: the dtype of the result and of the sums that travel; by default that of the matrices.
+            fp8 matrices need it.
 
     Raises:
         GemmError: if there is no such algorithm or dataflow, or sizes, slices and mesh do not fit together.
@@ -98,7 +106,13 @@ def multiply(
     seen_rows, seen_columns = chosen.view(rows, columns)
     if block is not None:
         check_option(chosen, "block")
-    product = Product(dataflow=find_choice(Dataflow, dataflow, "dataflow"), rows=seen_rows, columns=seen_columns)
+    result_dtype = find_result_dtype(preferred_element_type)
+    product = Product(
+        dataflow=find_choice(Dataflow, dataflow, "dataflow"),
+        rows=seen_rows,
+        columns=seen_columns,
+        layout=Layout(precision=find_precision(precision), result_dtype=result_dtype),
+    )
     options = AlgorithmOptions(
         slices=slices,
         block=8 if block is None else block,
@@ -109,7 +123,7 @@ def multiply(
     )
     if find_flag(is_transposed, "is_transposed"):
         product, options = product.transposed(), options.exchanged()
-    check_matrices(lhs, rhs)
+    check_matrices(lhs, rhs, result_dtype=result_dtype)
     if lhs.ndim != 2:
         raise GemmError(f"lhs must have 2 dims, but its shape is {lhs.shape}. For leading dims, use `matmul`.")
     axes = (*rows, *columns)
@@ -201,7 +215,9 @@ def multiply_local(
     over = num_chips(product.axes(product.direction("K", "KN")), shape)
     summed = rhs.shape[product.layout.rhs.index("K")] * over
     check_matrices(
-        jax.ShapeDtypeStruct((sized.m, sized.k), lhs.dtype), jax.ShapeDtypeStruct((summed, sized.n), rhs.dtype)
+        jax.ShapeDtypeStruct((sized.m, sized.k), lhs.dtype),
+        jax.ShapeDtypeStruct((summed, sized.n), rhs.dtype),
+        result_dtype=product.layout.result_dtype,
     )
     check_product(chosen, sized, options, mesh_shape=mesh_shape)
     return chosen.multiply(lhs, rhs, product, options)
@@ -223,8 +239,15 @@ def manual_shape(axes: Axes) -> dict[str, int]:
         ) from None
 
 
-def check_matrices(lhs: Matrix, rhs: Matrix, *, names: tuple[str, str] = ("lhs", "rhs")) -> None:
-    """Raises a GemmError unless the matrices can be multiplied: lhs may have more leading dims."""
+def check_matrices(
+    lhs: Matrix, rhs: Matrix, *, names: tuple[str, str] = ("lhs", "rhs"), result_dtype: np.dtype | None = None
+) -> None:
+    """Raises a GemmError unless the matrices can be multiplied: lhs may have more leading dims.
+
+    Args:
+        names: the user's names of them.
+        result_dtype: of the product; None for that of the matrices.
+    """
     left, right = names
     for name, matrix in ((left, lhs), (right, rhs)):
         if not (hasattr(matrix, "ndim") and hasattr(matrix, "dtype")):
@@ -244,4 +267,9 @@ def check_matrices(lhs: Matrix, rhs: Matrix, *, names: tuple[str, str] = ("lhs",
         raise GemmError(
             f"{left} and {right} must have one floating dtype, but have {lhs.dtype} and {rhs.dtype}. Convert one: "
             f"{right}.astype({left}.dtype)."
+        )
+    if result_dtype is None and lhs.dtype.itemsize < 2:
+        raise GemmError(
+            f"products of {lhs.dtype} are summed and sent in a wider dtype, but none is named. Name it: "
+            "preferred_element_type=jnp.bfloat16, or jnp.float32."
         )

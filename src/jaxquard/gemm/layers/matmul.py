@@ -14,12 +14,14 @@ matrices alive in between: `optimization_barrier` sees to that (XLA:CPU drops th
 """
 
 import functools
+import math
 from dataclasses import replace
 from typing import Literal, Unpack
 
 import jax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxquard._jax_compat import varying_axes
@@ -61,6 +63,8 @@ def matmul(
     ring: Literal["rows", "columns"] | None = None,
     bidirectional: bool | None = None,
     num_packets: int | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Float[Array, "*batch N"]:
     """Multiplies `x @ w` on a 2D mesh; works inside and outside `jit`, `checkpoint`, `scan` and `vmap`.
 
@@ -90,6 +94,10 @@ def matmul(
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring; 1 by default.
+        precision: of the chips' products, forward and backward, as `jax.lax.dot_general` takes it.
+        preferred_element_type: the dtype of y and of the sums that travel, forward and backward; by default that of x
+            and w. Gradients have the dtypes of x and w; the backward products round the gradient of y to that dtype.
+            fp8 matrices need it; their backward products are those of the gradient's dtype.
 
     Raises:
         GemmError: if sizes, slices, mesh and plan do not fit together; the message says what would fit.
@@ -118,20 +126,28 @@ def matmul(
         ring=ring,
         bidirectional=bidirectional,
         num_packets=num_packets,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
     )
+    check_matrices(x, w, names=("x", "w"), result_dtype=sharded.result_dtype)
     return multiply_layer(sharded, x, w, mesh=mesh, axes=(*rows, *columns), batch_axes=batch_axes)
 
 
 def multiply_layer(
     layer: ShardedLayer, x: jax.Array, w: jax.Array, *, mesh: AnyMesh, axes: Axes, batch_axes: BatchAxes
 ) -> jax.Array:
-    """Computes `matmul` by a plan that is resolved, on the axes that are the rows and columns of the mesh."""
-    check_matrices(x, w, names=("x", "w"))
+    """Computes `matmul` by a plan that is resolved, on the axes that are the rows and columns of the mesh.
+
+    Args:
+        w: [K, N], or [K, ...] for a y with as many dims of features, of which the first is sharded.
+    """
+    flat_w = jax.ShapeDtypeStruct((w.shape[0], math.prod(w.shape[1:])), w.dtype) if w.ndim > 2 else w
+    check_matrices(x, flat_w, names=("x", "w"), result_dtype=layer.result_dtype)
     num_shards = layer.first_dim_shards(mesh.shape)
     found = find_batch_axes(batch_axes, x, mesh=mesh, used=axes, num_shards=num_shards)
     layer = replace(layer, batch_axes=found)
-    check_layer(layer, x_shape=x.shape, w_shape=w.shape, shape=mesh.shape)
-    for name, array, spec in (("x", x, layer.x_spec(x.ndim)), ("w", w, layer.w_spec)):
+    check_layer(layer, x_shape=x.shape, w_shape=flat_w.shape, shape=mesh.shape)
+    for name, array, spec in (("x", x, layer.x_spec(x.ndim)), ("w", w, _w_spec(layer, w))):
         check_placement(name, array, spec, mesh=mesh, call=f"gemm.layer_shardings(...)[{name!r}]")
     return _matmul(layer, mesh, manual_axes(mesh, (*axes, *found)), x, w)
 
@@ -189,7 +205,7 @@ def matmul_local(
         return jax.ShapeDtypeStruct((first * outer, *inner, last * features), shard.dtype)
 
     whole_x, whole_w = whole(x, sharded.x_spec(2)), whole(w, sharded.w_spec)
-    check_matrices(whole_x, whole_w, names=("x", "w"))
+    check_matrices(whole_x, whole_w, names=("x", "w"), result_dtype=sharded.result_dtype)
     check_layer(sharded, x_shape=whole_x.shape, w_shape=whole_w.shape, shape=shape)
     return _matmul_local(sharded, x, w)
 
@@ -234,8 +250,8 @@ def _matmul(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax
     return shard_mapped(
         functools.partial(_forward, layer),
         mesh=mesh,
-        in_specs=(layer.x_spec(x.ndim), layer.w_spec),
-        out_specs=layer.y_spec(x.ndim),
+        in_specs=(layer.x_spec(x.ndim), _w_spec(layer, w)),
+        out_specs=_y_spec(layer, x, w),
         axes=axes,
     )(x, w)
 
@@ -246,14 +262,22 @@ def _matmul_forward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array
 
 def _matmul_backward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, saved: tuple, dy: jax.Array):
     x, w = saved
-    x_spec = layer.x_spec(x.ndim)
+    x_spec, w_spec = layer.x_spec(x.ndim), _w_spec(layer, w)
     return shard_mapped(
         functools.partial(_backward, layer),
         mesh=mesh,
-        in_specs=(x_spec, layer.w_spec, layer.y_spec(x.ndim)),
-        out_specs=(x_spec, layer.w_spec),
+        in_specs=(x_spec, w_spec, _y_spec(layer, x, w)),
+        out_specs=(x_spec, w_spec),
         axes=axes,
     )(x, w, dy)
+
+
+def _w_spec(layer: ShardedLayer, w: jax.Array) -> PartitionSpec:
+    return PartitionSpec(*layer.w_spec, *(None,) * (w.ndim - 2))
+
+
+def _y_spec(layer: ShardedLayer, x: jax.Array, w: jax.Array) -> PartitionSpec:
+    return PartitionSpec(*layer.y_spec(x.ndim), *(None,) * (w.ndim - 2))
 
 
 _matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -277,19 +301,23 @@ def _matmul_local_backward(layer: ShardedLayer, saved: tuple[jax.Array, jax.Arra
 _matmul_local.defvjp(_matmul_local_forward, _matmul_local_backward)
 
 
-def _forward(layer: ShardedLayer, x: jax.Array, w_KN: jax.Array) -> jax.Array:
-    x_MK = x.reshape(-1, x.shape[-1])
+def _forward(layer: ShardedLayer, x: jax.Array, w: jax.Array) -> jax.Array:
+    x_MK, w_KN = x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1)
     y_MN = layer.multiply(ProductRole.FORWARD, x_MK, w_KN)
-    return y_MN.reshape(-1, *x.shape[1:-1], y_MN.shape[-1])
+    inner = w.shape[2:]
+    return y_MN.reshape(-1, *x.shape[1:-1], y_MN.shape[-1] // math.prod(inner), *inner)
 
 
-def _backward(layer: ShardedLayer, x: jax.Array, w_KN: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x_MK, dy_MN = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+def _backward(layer: ShardedLayer, x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # fp8 has no room for gradients that are not scaled.
+    dtype = x.dtype if x.dtype.itemsize > 1 else dy.dtype
+    x_MK, w_KN = x.reshape(-1, x.shape[-1]).astype(dtype), w.reshape(w.shape[0], -1).astype(dtype)
+    dy_MN = dy.reshape(-1, math.prod(dy.shape[x.ndim - 1 :])).astype(dtype)
     dx_MK = layer.multiply(ProductRole.BACKWARD_DATA, *lax.optimization_barrier((dy_MN, w_KN)))
     dw_KN = layer.multiply(ProductRole.BACKWARD_WEIGHT, *lax.optimization_barrier((x_MK, dy_MN)))
     if layer.batch_axes:
         dw_KN = lax.psum(dw_KN, layer.batch_axes)
-    return dx_MK.reshape(x.shape), dw_KN
+    return dx_MK.astype(x.dtype).reshape(x.shape), dw_KN.astype(w.dtype).reshape(w.shape)
 
 
 def _sum_over_copies(gradient: jax.Array, primal: jax.Array) -> jax.Array:

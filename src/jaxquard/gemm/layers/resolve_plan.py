@@ -2,13 +2,24 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
+
+import jax
+from jax.typing import DTypeLike
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_option, check_options, check_product, check_size
-from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag, find_ring
+from jaxquard.gemm.algorithms.choices import (
+    find_choice,
+    find_count,
+    find_flag,
+    find_precision,
+    find_result_dtype,
+    find_ring,
+)
 from jaxquard.gemm.algorithms.products.layer_products import layer_products
-from jaxquard.gemm.algorithms.products.product import Axes
+from jaxquard.gemm.algorithms.products.product import Axes, Product
 from jaxquard.gemm.algorithms.products.shardings import mesh_shape_of, num_chips
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
@@ -30,6 +41,12 @@ class Choices(TypedDict, total=False):
     ring: Literal["rows", "columns"] | None
     bidirectional: bool | None
     num_packets: int | None
+    precision: jax.lax.PrecisionLike
+    preferred_element_type: DTypeLike | None
+
+
+_OF_ANY_PLAN = ("layer", "algorithm", "precision", "preferred_element_type")
+"""The arguments that say nothing which a plan says."""
 
 
 def resolve_plan(
@@ -66,6 +83,16 @@ def resolve_plan(
     if plan is None:
         return _by_choices(chosen, rows, columns, choices)
     return _by_plan(chosen, rows, columns, plan, choices)
+
+
+def _with_arithmetic(product: Product, choices: Choices) -> Product:
+    """Returns a product in the precision and with the result that the words ask for."""
+    layout = replace(
+        product.layout,
+        precision=find_precision(choices.get("precision")),
+        result_dtype=find_result_dtype(choices.get("preferred_element_type")),
+    )
+    return replace(product, layout=layout)
 
 
 def check_layer(
@@ -120,12 +147,13 @@ def _by_choices(algorithm: Algorithm, rows: Axes, columns: Axes, choices: Choice
         stationary=find_choice(Stationary, Stationary.Y if stationary is None else stationary, "stationary"),
         is_transposed=find_flag(choices.get("is_transposed"), "is_transposed"),
         options=(forward, data, weight),
+        choices=choices,
     )
 
 
 def _by_plan(algorithm: Algorithm, rows: Axes, columns: Axes, plan: LayerPlan, choices: Choices) -> ShardedLayer:
     """Returns the layer that a plan describes; a plan takes no words besides."""
-    given = [name for name, value in choices.items() if value is not None and name not in ("layer", "algorithm")]
+    given = [name for name, value in choices.items() if value is not None and name not in _OF_ANY_PLAN]
     if given:
         raise GemmError(f"the plan says {', '.join(given)} already. Leave {'them' if given[1:] else 'it'} out.")
     _find_slices(plan.slices)
@@ -140,6 +168,7 @@ def _by_plan(algorithm: Algorithm, rows: Axes, columns: Axes, plan: LayerPlan, c
         stationary=find_choice(Stationary, plan.stationary, "stationary"),
         is_transposed=find_flag(plan.is_transposed, "is_transposed"),
         options=plan.options,
+        choices=choices,
     )
 
 
@@ -151,17 +180,19 @@ def _layer(
     stationary: Stationary,
     is_transposed: bool,
     options: Options,
+    choices: Choices,
 ) -> ShardedLayer:
     """Returns the layer of Table 1; where a product exchanges rows and columns, its ring stays where the user said."""
     for option in options:
         check_options(algorithm, option)
     seen_rows, seen_columns = algorithm.view(rows, columns)
     products = layer_products(stationary, rows=seen_rows, columns=seen_columns, is_transposed=is_transposed)
+    first, second, third = (_with_arithmetic(product, choices) for product in products)
     forward, data, weight = (
         option if product.rows == seen_rows else option.exchanged()
         for product, option in zip(products, options, strict=True)
     )
-    return ShardedLayer(algorithm=algorithm.name, products=products, options=(forward, data, weight))
+    return ShardedLayer(algorithm=algorithm.name, products=(first, second, third), options=(forward, data, weight))
 
 
 def _find_slices(slices: Any) -> tuple[int | None, int | None, int | None]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import jax
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxquard.gemm.algorithms.products.batch_axes import with_batch
@@ -33,6 +34,11 @@ class ShardedLayer:
 
     def __iter__(self) -> Iterator[tuple[ProductRole, Product, AlgorithmOptions]]:
         return zip(ProductRole, self.products, self.options, strict=True)
+
+    @property
+    def result_dtype(self) -> np.dtype | None:
+        """The dtype of y and of sums that travel; None for that of x and w."""
+        return self.products[0].layout.result_dtype
 
     @property
     def w_spec(self) -> PartitionSpec:
