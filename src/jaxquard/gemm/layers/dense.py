@@ -115,8 +115,6 @@ class Dense:
         w = params["w"]
         if w.shape[1:] != self.feature_dims:
             raise GemmError(f"the layer has {self.features} features, but params['w'] is {w.shape}.")
-        if w.ndim > 2:
-            self._check_sizes(w.shape[0])
         if self.dtype is not None and hasattr(x, "astype"):
             x, w = x.astype(self.dtype), w.astype(self.dtype)
         y = multiply_layer(layer, x, w, mesh=mesh, axes=axes, batch_axes=self.batch_axes)

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 
 from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.multiply import check_matrices, manual_shape
 from jaxquard.gemm.algorithms.products.batch_axes import (
@@ -141,8 +142,12 @@ def multiply_layer(
     Args:
         w: [K, N], or [K, ...] for a y with as many dims of features, of which the first is sharded.
     """
-    flat_w = jax.ShapeDtypeStruct((w.shape[0], math.prod(w.shape[1:])), w.dtype) if w.ndim > 2 else w
+    has_dims = getattr(w, "ndim", 0) > 2
+    flat_w = jax.ShapeDtypeStruct((w.shape[0], math.prod(w.shape[1:])), w.dtype) if has_dims else w
     check_matrices(x, flat_w, names=("x", "w"), result_dtype=layer.result_dtype)
+    if has_dims:
+        chips = math.lcm(*(num_chips(axes_of(spec[1]), mesh.shape) for spec in (layer.w_spec, layer.y_spec(2))))
+        check_size("the first dim of features", w.shape[1], chips, why=f"the mesh shards it over {chips}")
     num_shards = layer.first_dim_shards(mesh.shape)
     found = find_batch_axes(batch_axes, x, mesh=mesh, used=axes, num_shards=num_shards)
     layer = replace(layer, batch_axes=found)
