@@ -86,6 +86,15 @@ def test_gemm_transformer_equinox():
 
 
 @pytest.mark.slow
+def test_gpt_dp_tp2d_pp():
+    text = run("gpt_dp_tp2d_pp.py")
+    ours, plain = (numbers(text, form) for form in (r"loss (\d+\.\d+) on 16", r"(\d+\.\d+) on one"))
+    assert len(ours) == 4
+    assert ours == pytest.approx(plain, rel=1e-4)
+    assert ours == sorted(ours, reverse=True)
+
+
+@pytest.mark.slow
 def test_shard_mlp(tmp_path):
     text = run("shard_mlp.py", XDG_CACHE_HOME=tmp_path)
     assert text.startswith("sharding over devices=8: ")
