@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_array_equal
 
 from jaxquard.errors import GemmError
-from jaxquard.gemm import ALGORITHMS, dense, layer_shardings, matmul, multiply
+from jaxquard.gemm import ALGORITHMS, dense, layer_shardings, matmul, multiply, rms_norm
 from tests.gemm.collectives import list_collectives
 from tests.gemm.meshes import compile_quickly, exact, make_mesh, place, whole_numbers
 
@@ -197,6 +197,56 @@ def test_misplaced_explicit_inputs(x_spec, w_spec, message):
         assert message in str(error.value)
     with pytest.raises(GemmError, match=r"on Explicit axes (lhs|rhs) must be sharded as the product needs it"):
         multiply(x, w, mesh=mesh, **ROWS_AND_COLUMNS)
+
+
+def test_a_misplaced_explicit_bias():
+    mesh = jax.make_mesh((2, 2, 2), NAMES, axis_types=(AxisType.Explicit,) * 3)
+    layer = dense(OUT, mesh=mesh, use_bias=True, **ROWS_AND_COLUMNS)
+    params = layer.init(jax.random.key(0), IN)
+    x = place(whole_numbers(16, IN, seed=0), mesh, P(("dp", "x"), "y"))
+    y = layer.apply(params, x)
+    whole = {**params, "b": place(params["b"], mesh, P())}
+    assert_array_equal(layer.apply(whole, x), y)
+    with pytest.raises(GemmError) as error:
+        layer.apply({**params, "b": place(params["b"], mesh, P("x"))}, x)
+    assert str(error.value) == (
+        "on Explicit axes params['b'] must be sharded as the product needs it, P('y',), but is sharded as P('x',). "
+        "Place it: jax.sharding.reshard(params['b'], layer.shardings()['b'])."
+    )
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_inside_of_a_shard_map_over_the_batch(is_checked):
+    """The replicas are those of a `shard_map` around, as in a loop over stages; a product sees its own rows."""
+    mesh = make_mesh((2, 2, 2), NAMES)
+    x, w = jax.random.normal(jax.random.key(0), (16, IN)), jax.random.normal(jax.random.key(1), (IN, OUT)) / 8
+    how = {"mesh": mesh, **ROWS_AND_COLUMNS}
+
+    def mapped(run):
+        return jax.shard_map(
+            run, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P("dp"), axis_names={"dp"}, check_vma=is_checked
+        )
+
+    ours = mapped(lambda x, w: jnp.sin(matmul(rms_norm(x, w[:, 0], **how), w, **how)))
+
+    def plain(x, w):
+        normed = x * jax.lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-5) * w[:, 0]
+        return jnp.sin(normed @ w)
+
+    found, expected = (
+        jax.value_and_grad(lambda x, w, of=of: jnp.sum(of(x, w)), argnums=(0, 1)) for of in (ours, plain)
+    )
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5),
+        compile_quickly(found, x, w)(x, w),
+        expected(x, w),
+    )
+    if is_checked:
+        with pytest.raises(GemmError, match=r"that checks varying axes, `multiply` has no gradients. Use `matmul`"):
+            jax.jit(mapped(lambda x, w: multiply(x, w, **how)))(x, w)
+    else:
+        product = jax.jit(mapped(lambda x, w: multiply(x, w, **how)))(x, w)
+        np.testing.assert_allclose(product, x @ w, rtol=2e-5, atol=2e-5)
 
 
 def test_resharding_as_the_message_says():

@@ -17,6 +17,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import MATRIX_NAMES, check_option, check_product, check_size
 from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_precision, find_result_dtype, find_ring
@@ -126,6 +127,7 @@ def multiply(
     check_matrices(lhs, rhs, result_dtype=result_dtype)
     if lhs.ndim != 2:
         raise GemmError(f"lhs must have 2 dims, but its shape is {lhs.shape}. For leading dims, use `matmul`.")
+    _check_unchecked(lhs, rhs)
     axes = (*rows, *columns)
     num_shards = math.lcm(*(num_chips(axes_of(spec(product)[0]), mesh.shape) for spec in (lhs_spec, out_spec)))
     found = find_batch_axes(batch_axes, lhs, mesh=mesh, used=axes, num_shards=num_shards)
@@ -140,6 +142,16 @@ def multiply(
         in_specs=in_specs,
         out_specs=with_batch(out_spec(product), found),
     )(lhs, rhs)
+
+
+def _check_unchecked(lhs: jax.Array, rhs: jax.Array) -> None:
+    """Raises a GemmError inside of a `shard_map` that checks varying axes, where gradients would lack their sums."""
+    varying = sorted(varying_axes(lhs) | varying_axes(rhs))
+    if varying:
+        raise GemmError(
+            f"inside of a `shard_map` over {', '.join(varying)} that checks varying axes, `multiply` has no gradients. "
+            "Use `matmul`, or check_vma=False."
+        )
 
 
 def _check_sizes(

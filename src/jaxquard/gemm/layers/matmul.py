@@ -24,7 +24,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_count
@@ -43,6 +42,7 @@ from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_m
 from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.resolve_plan import Choices, check_layer, resolve_plan
 from jaxquard.gemm.layers.sharded_layer import ShardedLayer
+from jaxquard.gemm.layers.varying import sum_over_copies, vary_like
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, ProductRole, Stationary
 
 
@@ -252,13 +252,14 @@ def layer_shardings(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _matmul(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array) -> jax.Array:
-    return shard_mapped(
+    y = shard_mapped(
         functools.partial(_forward, layer),
         mesh=mesh,
         in_specs=(layer.x_spec(x.ndim), _w_spec(layer, w)),
         out_specs=_y_spec(layer, x, w),
         axes=axes,
     )(x, w)
+    return vary_like(y, x, w)
 
 
 def _matmul_forward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array):
@@ -268,13 +269,15 @@ def _matmul_forward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array
 def _matmul_backward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, saved: tuple, dy: jax.Array):
     x, w = saved
     x_spec, w_spec = layer.x_spec(x.ndim), _w_spec(layer, w)
-    return shard_mapped(
+    gradients = shard_mapped(
         functools.partial(_backward, layer),
         mesh=mesh,
         in_specs=(x_spec, w_spec, _y_spec(layer, x, w)),
         out_specs=(x_spec, w_spec),
         axes=axes,
     )(x, w, dy)
+    dx, dw = vary_like(gradients, x, w, dy)
+    return sum_over_copies(dx, x), sum_over_copies(dw, w)
 
 
 def _w_spec(layer: ShardedLayer, w: jax.Array) -> PartitionSpec:
@@ -300,7 +303,7 @@ def _matmul_local_forward(layer: ShardedLayer, x: jax.Array, w: jax.Array):
 def _matmul_local_backward(layer: ShardedLayer, saved: tuple[jax.Array, jax.Array], dy: jax.Array):
     x, w = saved
     dx, dw = _backward(layer, x, w, dy)
-    return _sum_over_copies(dx, x), _sum_over_copies(dw, w)
+    return sum_over_copies(dx, x), sum_over_copies(dw, w)
 
 
 _matmul_local.defvjp(_matmul_local_forward, _matmul_local_backward)
@@ -323,9 +326,3 @@ def _backward(layer: ShardedLayer, x: jax.Array, w: jax.Array, dy: jax.Array) ->
     if layer.batch_axes:
         dw_KN = lax.psum(dw_KN, layer.batch_axes)
     return dx_MK.astype(x.dtype).reshape(x.shape), dw_KN.astype(w.dtype).reshape(w.shape)
-
-
-def _sum_over_copies(gradient: jax.Array, primal: jax.Array) -> jax.Array:
-    """Sums the gradient of an array that chips along other axes have copies of (`shard_map` with vma)."""
-    extra = tuple(varying_axes(gradient) - varying_axes(primal))
-    return lax.psum(gradient, extra) if extra else gradient

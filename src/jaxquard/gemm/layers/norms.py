@@ -34,6 +34,7 @@ from jaxquard.gemm.algorithms.products.product import Axes
 from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.resolve_plan import Choices, resolve_plan
+from jaxquard.gemm.layers.varying import sum_over_copies, vary_like
 from jaxquard.gemm.problem import GemmPlan, LayerPlan
 
 
@@ -194,7 +195,13 @@ def _normalize_backward(norm: _Norm, saved: tuple, dy: jax.Array):
         in_specs=(norm.x_spec(x), vector, rows, rows, norm.x_spec(x)),
         out_specs=(norm.x_spec(x), vector) if bias is None else (norm.x_spec(x), vector, vector),
     )(x, scale, mean, inverse, dy)
-    return dx, gradients[0].astype(scale.dtype), None if bias is None else gradients[1].astype(bias.dtype)
+    dx, *gradients = vary_like((dx, *gradients), x, scale, dy)
+    dscale, *dbias = (
+        sum_over_copies(gradient, vector).astype(vector.dtype)
+        for gradient, vector in zip(gradients, (scale, bias), strict=False)
+        if vector is not None
+    )
+    return sum_over_copies(dx, x), dscale, dbias[0] if dbias else None
 
 
 _normalize.defvjp(_normalize_forward, _normalize_backward)
@@ -202,13 +209,14 @@ _normalize.defvjp(_normalize_forward, _normalize_backward)
 
 def _run_forward(norm: _Norm, x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> Any:
     vectors = (scale,) if bias is None else (scale, bias)
-    return shard_mapped(
+    results = shard_mapped(
         functools.partial(_forward, norm),
         mesh=norm.mesh,
         axes=norm.manual,
         in_specs=(norm.x_spec(x), *(norm.scale_spec,) * len(vectors)),
         out_specs=(norm.x_spec(x), norm.row_spec(x), norm.row_spec(x)),
     )(x, *vectors)
+    return vary_like(results, x, *vectors)
 
 
 def _forward(norm: _Norm, x_mk: jax.Array, scale_k: jax.Array, bias_k: jax.Array | None = None):

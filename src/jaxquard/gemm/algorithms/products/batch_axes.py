@@ -97,7 +97,13 @@ def manual_axes(mesh: AnyMesh, used: Axes) -> Axes:
 def shard_mapped(
     run: Callable[..., Any], *, mesh: AnyMesh, axes: Axes, in_specs: tuple[PartitionSpec, ...], out_specs: Any
 ) -> Callable[..., Any]:
-    """Returns the `shard_map` of a product, manual over these axes."""
+    """Returns the `shard_map` of a product, manual over these axes.
+
+    Inside of a `shard_map` over other axes, the mesh is that of the trace, in which these are manual.
+    """
+    around = jax.sharding.get_abstract_mesh()
+    if around.manual_axes and around.axis_names == mesh.axis_names:
+        mesh = around
     mapped = jax.shard_map(
         run, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(axes), check_vma=False
     )
