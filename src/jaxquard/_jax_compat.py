@@ -233,6 +233,20 @@ def varying_axes(value: jax.Array) -> frozenset[str]:
     return getattr(kind, "vma", frozenset()) if manual is None else manual.varying
 
 
+def vmapped_mesh_axes() -> frozenset[str]:
+    """The mesh axes that `vmap(spmd_axis_name=...)` around us gives to the dims that it maps over.
+
+    Relies on the axis environment of a trace; none if there is no such thing, and then `vmap` with such an axis fails
+    on a `shard_map` over other axes, as it does in JAX itself.
+    """
+    try:
+        from jax._src import core
+
+        return frozenset(core.get_axis_env().spmd_axis_names)
+    except (ImportError, AttributeError):
+        return frozenset()
+
+
 # ---------------------------------------------------------------------------------------------
 # Jaxprs
 # ---------------------------------------------------------------------------------------------

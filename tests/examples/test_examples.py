@@ -73,6 +73,28 @@ def test_gemm_equinox():
 
 
 @pytest.mark.slow
+def test_gemm_transformer_flax_nnx():
+    mesh, one = run("gemm_transformer_flax_nnx.py").splitlines()
+    assert mesh.startswith("losses on a 2x2x2 mesh: ")
+    assert mesh.split(": ")[1].split() == one.split(": ")[1].split()
+
+
+@pytest.mark.slow
+def test_gemm_transformer_equinox():
+    mesh, one = numbers(run("gemm_transformer_equinox.py"), r": (\d+\.\d+)")
+    assert mesh == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_gpt_dp_tp2d_pp():
+    text = run("gpt_dp_tp2d_pp.py")
+    ours, plain = (numbers(text, form) for form in (r"loss (\d+\.\d+) on 16", r"(\d+\.\d+) on one"))
+    assert len(ours) == 4
+    assert ours == pytest.approx(plain, rel=1e-4)
+    assert ours == sorted(ours, reverse=True)
+
+
+@pytest.mark.slow
 def test_shard_mlp(tmp_path):
     text = run("shard_mlp.py", XDG_CACHE_HOME=tmp_path)
     assert text.startswith("sharding over devices=8: ")

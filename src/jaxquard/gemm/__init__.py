@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from jaxquard.gemm.layers.matmul import layer_shardings as layer_shardings
     from jaxquard.gemm.layers.matmul import matmul as matmul
     from jaxquard.gemm.layers.matmul import matmul_local as matmul_local
+    from jaxquard.gemm.layers.norms import layer_norm as layer_norm
+    from jaxquard.gemm.layers.norms import rms_norm as rms_norm
     from jaxquard.gemm.layers.plan_file import load_plan as load_plan
     from jaxquard.gemm.layers.plan_file import save_plan as save_plan
+    from jaxquard.gemm.layers.products import BlockProducts as BlockProducts
+    from jaxquard.gemm.layers.products import products as products
     from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS as TPU_COMPILER_OPTIONS
     from jaxquard.gemm.problem import AlgorithmOptions as AlgorithmOptions
     from jaxquard.gemm.problem import Dataflow as Dataflow
@@ -50,7 +54,9 @@ else:
             "cost.cost": ["GemmCost"],
             "layers.dense": ["Dense", "dense"],
             "layers.matmul": ["layer_shardings", "matmul", "matmul_local"],
+            "layers.norms": ["layer_norm", "rms_norm"],
             "layers.plan_file": ["load_plan", "save_plan"],
+            "layers.products": ["BlockProducts", "products"],
             "overlap.compile": ["TPU_COMPILER_OPTIONS"],
             "problem": [
                 "AlgorithmOptions",

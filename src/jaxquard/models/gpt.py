@@ -6,7 +6,8 @@ softmax and the loss in float32.
 
 The model knows nothing of pipelines. `loss` calls the `mark` it is given between stages: the
 embedding belongs to the first, the head and the loss to the last, the layers are spread evenly.
-`loss_scanned` runs the stacked layers with the `scan` it is given.
+`loss_scanned` runs the stacked layers with the `scan` it is given. Nor does it know of meshes:
+the products and norms of its layers are those of the `products` it is given, if any.
 """
 
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from jaxquard.models.layers.parts import (
     mlp,
     normal,
 )
+from jaxquard.models.layers.products import LayerSpecs, Products, project, replicate_others
 from jaxquard.models.layers.stages import Mark, Remat, no_mark, rematted, run_layers
 
 
@@ -66,6 +68,7 @@ def loss(
     num_stages: int = 1,
     remat: Remat = False,
     key: PRNGKeyArray | None = None,
+    products: Products | None = None,
 ) -> Float[Array, ""]:
     """The mean cross entropy of `microbatch["targets"]`, given `microbatch["tokens"]`.
 
@@ -77,12 +80,13 @@ def loss(
         num_stages: the number of stages; at most one per layer.
         remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
         key: for dropout; without one nothing is dropped.
+        products: those of the layers, and their norms, on a 2D mesh: `jaxquard.gemm.products(plan)`.
     """
     hidden = _embed(params, microbatch["tokens"], config, key)
     hidden = run_layers(
-        _layer_of(config), params["layers"], hidden, mark=mark, num_stages=num_stages, remat=remat, key=key
+        _layer_of(config, products), params["layers"], hidden, mark=mark, num_stages=num_stages, remat=remat, key=key
     )
-    return _head_loss(params, hidden, microbatch["targets"], config)
+    return _head_loss(params, hidden, microbatch["targets"], config, products)
 
 
 def loss_scanned(
@@ -93,12 +97,13 @@ def loss_scanned(
     scan: Callable[..., tuple[Any, Any]] = lax.scan,
     remat: Remat = False,
     key: PRNGKeyArray | None = None,
+    products: Products | None = None,
 ) -> Float[Array, ""]:
     """The same loss with stacked layers, run as `scan(body, carry, params["layers"])`.
 
     The carry is the hidden state, and with dropout the number of the layer beside it.
     """
-    apply_layer = rematted(_layer_of(config), remat)
+    apply_layer = rematted(_layer_of(config, products), remat)
 
     def body(hidden, layer_params):
         return apply_layer(layer_params, hidden, None), None
@@ -112,7 +117,38 @@ def loss_scanned(
         hidden, _ = scan(body, hidden, params["layers"])
     else:
         (hidden, _), _ = scan(body_with_dropout, (hidden, jnp.int32(0)), params["layers"])
-    return _head_loss(params, hidden, microbatch["targets"], config)
+    return _head_loss(params, hidden, microbatch["targets"], config, products)
+
+
+def shardings(params: Params, products: Products) -> Params:
+    """The shardings of parameters with which the products of the layers move nothing else; the ends are replicated.
+
+    Args:
+        params: what `init` makes; the layers may be stacked.
+        products: as for `loss`.
+    """
+    qkv, out, ff1, ff2 = (LayerSpecs(products, layer) for layer in ("qkv", "out", "ff1", "ff2"))
+
+    def of_layer(layer: Params, stacked: str) -> Params:
+        return {
+            "norm_1": qkv.norm(layer["norm_1"], stacked),
+            "attention": {
+                "qkv": {"kernel": qkv.kernel(stacked + "i-o-"), "bias": qkv.bias(stacked + "-o-")},
+                "out": {"kernel": out.kernel(stacked + "i-o"), "bias": out.bias(stacked + "o")},
+            },
+            "norm_2": ff1.norm(layer["norm_2"], stacked),
+            "mlp": {
+                "up": {"kernel": ff1.kernel(stacked + "io"), "bias": ff1.bias(stacked + "o")},
+                "down": {"kernel": ff2.kernel(stacked + "io"), "bias": ff2.bias(stacked + "o")},
+            },
+        }
+
+    layers = params["layers"]
+    known = {
+        "layers": [of_layer(layer, "") for layer in layers] if isinstance(layers, list) else of_layer(layers, "-"),
+        "final_norm": qkv.norm(params["final_norm"]),
+    }
+    return replicate_others(params, known, qkv.mesh)
 
 
 def synthetic_batch(key: PRNGKeyArray, config: GptConfig, *, num_microbatches: int, microbatch_size: int) -> Microbatch:
@@ -141,19 +177,38 @@ def _embed(params: Params, tokens: Int[Array, "batch sequence"], config: GptConf
     return dropout(hidden, config.dropout_rate, fold(key, config.num_layers))
 
 
-def _layer_of(config: GptConfig) -> Callable[..., Hidden]:
+def _layer_of(config: GptConfig, products: Products | None) -> Callable[..., Hidden]:
     def apply_layer(params, hidden, key):
-        attended = fused_causal_attention(params["attention"], layer_norm(params["norm_1"], hidden))
+        normed = _norm(params["norm_1"], hidden, products, "qkv")
+        attended = fused_causal_attention(params["attention"], normed, products=products)
         hidden = hidden + dropout(attended, config.dropout_rate, fold(key, 0))
-        mixed = mlp(params["mlp"], layer_norm(params["norm_2"], hidden), activation=jax.nn.gelu)
+        normed = _norm(params["norm_2"], hidden, products, "ff1")
+        mixed = _mlp(params["mlp"], normed, products)
         return hidden + dropout(mixed, config.dropout_rate, fold(key, 1))
 
     return apply_layer
 
 
+def _norm(params: Params, hidden: Hidden, products: Products | None, layer: str) -> Hidden:
+    if products is None:
+        return layer_norm(params, hidden)
+    return products.layer_norm(hidden, params["scale"], params["bias"], layer=layer)
+
+
+def _mlp(params: Params, hidden: Hidden, products: Products | None) -> Hidden:
+    if products is None:
+        return mlp(params, hidden, activation=jax.nn.gelu)
+    up = project(products, "ff1", hidden, params["up"]["kernel"], params["up"]["bias"])
+    return project(products, "ff2", jax.nn.gelu(up), params["down"]["kernel"], params["down"]["bias"])
+
+
 def _head_loss(
-    params: Params, hidden: Hidden, targets: Int[Array, "batch sequence"], config: GptConfig
+    params: Params,
+    hidden: Hidden,
+    targets: Int[Array, "batch sequence"],
+    config: GptConfig,
+    products: Products | None,
 ) -> Float[Array, ""]:
     table = params["embedding"]["tokens"] if config.tied_embeddings else params["head"]
-    logits = logits_of(layer_norm(params["final_norm"], hidden), table)
+    logits = logits_of(_norm(params["final_norm"], hidden, products, "qkv"), table)
     return jnp.mean(token_losses(logits, targets))

@@ -2,8 +2,9 @@
 
 Queries, keys and values have a product each, and so have the gate and the up projection. With
 fewer key heads than query heads (70B), each key and value head is repeated for its group of
-queries. Rotary positions turn the two halves of a head against each other, as in Transformers'
-weights; Meta's pair neighbours, which is the same model with the columns in another order.
+queries. By `products` on a mesh both are fused: `qkv` by key heads, `ff1` by hidden features.
+Rotary positions turn the two halves of a head against each other, as in Transformers' weights;
+Meta's pair neighbours, which is the same model with the columns in another order.
 
 Every layer makes its own rotary table, so that all layers are alike and no stage waits for
 another's. Parameters, dtypes and marks are as in `gpt`.
@@ -20,7 +21,7 @@ from jaxquard.models.configs.llama_config import SIZES as SIZES
 from jaxquard.models.configs.llama_config import LlamaConfig as LlamaConfig
 from jaxquard.models.configs.llama_config import flops_per_token as flops_per_token
 from jaxquard.models.configs.llama_config import num_parameters as num_parameters
-from jaxquard.models.layers.attention import Heads, attend
+from jaxquard.models.layers.attention import Heads, attend, join_heads
 from jaxquard.models.layers.language import counting_batch, logits_of, token_losses
 from jaxquard.models.layers.parts import (
     Hidden,
@@ -33,6 +34,7 @@ from jaxquard.models.layers.parts import (
     normal,
     rms_norm,
 )
+from jaxquard.models.layers.products import LayerSpecs, Products, project, replicate_others
 from jaxquard.models.layers.stages import Mark, Remat, no_mark, run_layers
 
 
@@ -57,6 +59,7 @@ def loss(
     num_stages: int = 1,
     remat: Remat = False,
     key: PRNGKeyArray | None = None,
+    products: Products | None = None,
 ) -> Float[Array, ""]:
     """The mean cross entropy of `microbatch["targets"]`, given `microbatch["tokens"]`.
 
@@ -68,13 +71,37 @@ def loss(
         num_stages: the number of stages; at most one per layer.
         remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
         key: for dropout; without one nothing is dropped.
+        products: those of the layers, and their norms, on a 2D mesh: `jaxquard.gemm.products(plan)`.
     """
     hidden = params["embedding"][microbatch["tokens"]].astype(config.dtype)
     hidden = run_layers(
-        _layer_of(config), params["layers"], hidden, mark=mark, num_stages=num_stages, remat=remat, key=key
+        _layer_of(config, products), params["layers"], hidden, mark=mark, num_stages=num_stages, remat=remat, key=key
     )
-    logits = logits_of(rms_norm(params["final_norm"], hidden), params["head"])
+    logits = logits_of(_norm(params["final_norm"], hidden, products, "qkv"), params["head"])
     return jnp.mean(token_losses(logits, microbatch["targets"]))
+
+
+def shardings(params: Params, products: Products) -> Params:
+    """The shardings of parameters with which the products of the layers move nothing else; the ends are replicated.
+
+    Args:
+        params: what `init` makes.
+        products: as for `loss`.
+    """
+    qkv, out, ff1, ff2 = (LayerSpecs(products, layer) for layer in ("qkv", "out", "ff1", "ff2"))
+
+    def of_layer(layer: Params) -> Params:
+        attention = {name: {"kernel": qkv.kernel("io-")} for name in ("query", "key", "value")}
+        mlp = {name: {"kernel": ff1.kernel("io")} for name in ("gate", "up")}
+        return {
+            "attention_norm": qkv.norm(layer["attention_norm"]),
+            "attention": attention | {"out": {"kernel": out.kernel("i-o")}},
+            "mlp_norm": ff1.norm(layer["mlp_norm"]),
+            "mlp": mlp | {"down": {"kernel": ff2.kernel("io")}},
+        }
+
+    known = {"layers": [of_layer(layer) for layer in params["layers"]], "final_norm": qkv.norm(params["final_norm"])}
+    return replicate_others(params, known, qkv.mesh)
 
 
 def synthetic_batch(
@@ -114,24 +141,50 @@ def _init_layer(key: PRNGKeyArray, config: LlamaConfig) -> Params:
     }
 
 
-def _layer_of(config: LlamaConfig) -> Callable[..., Hidden]:
+def _layer_of(config: LlamaConfig, products: Products | None) -> Callable[..., Hidden]:
     def apply_layer(params, hidden, key):
-        attended = _attention(params["attention"], rms_norm(params["attention_norm"], hidden), config)
+        normed = _norm(params["attention_norm"], hidden, products, "qkv")
+        attended = _attention(params["attention"], normed, config, products)
         hidden = hidden + dropout(attended, config.dropout_rate, fold(key, 0))
-        mixed = _gated_mlp(params["mlp"], rms_norm(params["mlp_norm"], hidden))
+        normed = _norm(params["mlp_norm"], hidden, products, "ff1")
+        mixed = _gated_mlp(params["mlp"], normed, products)
         return hidden + dropout(mixed, config.dropout_rate, fold(key, 1))
 
     return apply_layer
 
 
-def _attention(params: Params, hidden: Hidden, config: LlamaConfig) -> Hidden:
-    query, key, value = (linear(params[name], hidden, "bsd,dhk->bshk") for name in ("query", "key", "value"))
+def _norm(params: Params, hidden: Hidden, products: Products | None, layer: str) -> Hidden:
+    if products is None:
+        return rms_norm(params, hidden)
+    return products.rms_norm(hidden, params["scale"], layer=layer)
+
+
+def _attention(params: Params, hidden: Hidden, config: LlamaConfig, products: Products | None) -> Hidden:
+    if products is None:
+        query, key, value = (linear(params[name], hidden, "bsd,dhk->bshk") for name in ("query", "key", "value"))
+    else:
+        query, key, value = _planned_heads(params, hidden, config, products)
     cosines, sines = _rotary_table(hidden.shape[1], config)
     query, key = _rotate(query, cosines, sines), _rotate(key, cosines, sines)
     group_size = config.num_heads // config.num_kv_heads
     if group_size > 1:
         key, value = jnp.repeat(key, group_size, axis=2), jnp.repeat(value, group_size, axis=2)
-    return linear(params["out"], attend(query, key, value, causal=True), "bqhk,hkd->bqd")
+    attended = attend(query, key, value, causal=True)
+    if products is not None:
+        return join_heads(params["out"], attended, products)
+    return linear(params["out"], attended, "bqhk,hkd->bqd")
+
+
+def _planned_heads(
+    params: Params, hidden: Hidden, config: LlamaConfig, products: Products
+) -> tuple[Heads, Heads, Heads]:
+    """Queries, keys and values of one product, by key heads, each with its group of queries."""
+    groups = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
+    query = params["query"]["kernel"].reshape(-1, *groups)
+    key, value = (params[name]["kernel"][:, :, None] for name in ("key", "value"))
+    qkv = project(products, "qkv", hidden, jnp.concatenate([query, key, value], axis=2))
+    query = qkv[:, :, :, :-2].reshape(*qkv.shape[:2], config.num_heads, config.head_dim)
+    return query, qkv[:, :, :, -2], qkv[:, :, :, -1]
 
 
 def _rotary_table(
@@ -151,7 +204,11 @@ def _rotate(heads: Heads, cosines: Array, sines: Array) -> Heads:
     return rotated.astype(heads.dtype)
 
 
-def _gated_mlp(params: Params, hidden: Hidden) -> Hidden:
+def _gated_mlp(params: Params, hidden: Hidden, products: Products | None) -> Hidden:
+    if products is not None:
+        gate_and_up = jnp.stack([params["gate"]["kernel"], params["up"]["kernel"]], axis=-1)
+        both = project(products, "ff1", hidden, gate_and_up)
+        return project(products, "ff2", jax.nn.silu(both[..., 0]) * both[..., 1], params["down"]["kernel"])
     gate = jax.nn.silu(linear(params["gate"], hidden, "bsd,dm->bsm"))
     up = linear(params["up"], hidden, "bsd,dm->bsm")
     return linear(params["down"], gate * up, "bsm,md->bsd")

@@ -66,6 +66,10 @@ def test_an_unknown_algorithm_is_answered_with_the_list():
             "must be a multiple of 64 (a 4x2 mesh splits it into 4, each into 2 slices of blocks of 8), but is 72. "
             "Pad it: the nearest that fit: 64 or 128.",
         ),
+        ((8, 128, 8), {"slices": 3}, "nearest that fit: 96 or 192. Or ask for 2 or 4 slices."),
+        ((8, 96, 8), {"slices": 8}, "nearest that fit: 256. Or ask for 3 slices."),
+        ((8, 36, 8), {"slices": 4, "block": 1}, "nearest that fit: 32 or 48. Or ask for 3 slices."),
+        ((8, 24, 8), {"algorithm": "summa", "slices": 16}, "nearest that fit: 16 or 32. Or ask for 12 or 24 slices."),
         ((8, 64, 72), {"slices": 2, "dataflow": "ls"}, "N, the columns of rhs, must be a multiple of 64"),
         ((72, 64, 64), {"slices": 2, "dataflow": "rs"}, "M, the rows of lhs, must be a multiple of 64"),
         ((8, 10, 8), {"algorithm": "fsdp"}, "must be a multiple of 8 (a 8x1 mesh shards it over 8 and over 1)"),

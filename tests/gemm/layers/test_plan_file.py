@@ -57,6 +57,20 @@ def test_plans_of_version_1_come_back():
         assert layer == LayerPlan(name=layer.name, stationary=layer.stationary, slices=layer.slices)
 
 
+def test_plans_of_version_3_come_back():
+    layers = (
+        LayerPlan(
+            name="up",
+            stationary=Stationary.Y,
+            slices=(2, 1, 2),
+            rings=(Axis.ROWS, None, Axis.COLUMNS),
+            bidirectional=True,
+        ),
+        LayerPlan(name="down", stationary=Stationary.X, is_transposed=True),
+    )
+    assert load_plan(_FOLDER / "v3_wang.json") == GemmPlan(algorithm="wang", mesh_shape=(4, 2), layers=layers)
+
+
 def test_plans_as_files(tmp_path):
     plan = autotune(gpt3()).plan
     save_plan(plan, tmp_path / "plan.json")

@@ -39,7 +39,7 @@ def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.
     for _ in range(chips - 1):
         lhs_Mk, rhs_kN = shift(lhs_Mk, product.columns), shift(rhs_kN, product.rows)
         out_MN = out_MN + layout.dot(lhs_Mk, rhs_kN)
-    return out_MN.astype(lhs.dtype)
+    return out_MN.astype(layout.rounded(lhs.dtype))
 
 
 def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
@@ -48,9 +48,14 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Ar
     total_Mn = layout.dot(lhs, rhs_Kn)
     for _ in range(chips - 1):
         rhs_Kn = shift(rhs_Kn, product.rows)
-        passed = shift(total_Mn.astype(lhs.dtype), product.columns)
+        passed = shift(total_Mn.astype(layout.rounded(lhs.dtype)), product.columns)
         total_Mn = passed.astype(total_Mn.dtype) + layout.dot(lhs, rhs_Kn)
-    return _move(total_Mn.astype(lhs.dtype), [1 - i for i in range(chips)], by=product.rows, along=product.columns)
+    return _move(
+        total_Mn.astype(layout.rounded(lhs.dtype)),
+        [1 - i for i in range(chips)],
+        by=product.rows,
+        along=product.columns,
+    )
 
 
 def skew(shard: jax.Array, *, by: Axes, along: Axes) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from jaxquard.cluster.collective_time import ring_size
 from jaxquard.errors import GemmError
@@ -45,19 +45,27 @@ def check_product(
     for dim, chips in zip(product.dataflow.stationary_dims, mesh_shape, strict=True):
         check_size(names[dim], product.size(dim), chips, why=f"{mesh} shards it over {chips}")
     why = _why_pieces(algorithm, options, mesh_shape, mesh, pieces)
-    check_size(names[product.dataflow.sliced_dim], product.sliced_size, pieces, why=why)
+    fitting = (
+        _fitting_slices(algorithm, product.sliced_size, options, mesh_shape) if product.sliced_size % pieces else ""
+    )
+    check_size(names[product.dataflow.sliced_dim], product.sliced_size, pieces, why=why, instead=fitting)
     if algorithm.has_packets:
         _check_packets(product, options, pieces, mesh_shape, names)
 
 
-def check_size(name: str, size: int, divisor: int, *, why: str) -> None:
-    """Raises a GemmError, with the nearest sizes that fit, unless `divisor` divides `size`."""
+def check_size(name: str, size: int, divisor: int, *, why: str, instead: str = "") -> None:
+    """Raises a GemmError, with the nearest sizes that fit, unless `divisor` divides `size`.
+
+    Args:
+        instead: a sentence that names another way out.
+    """
     if size % divisor == 0 and size > 0:
         return
     below = size // divisor * divisor
     nearest = f"{below} or {below + divisor}" if below else f"{divisor}"
     raise GemmError(
         f"{name} must be a multiple of {divisor} ({why}), but is {size}. Pad it: the nearest that fit: {nearest}."
+        f"{instead}"
     )
 
 
@@ -113,6 +121,21 @@ def _why_pieces(algorithm: Algorithm, options: AlgorithmOptions, mesh_shape: Mes
     if algorithm.has_packets:
         return f"{mesh} and {options.slices} iterations split it into {pieces}"
     return f"{mesh} splits it into {chips}, each into {options.slices} slices of blocks of {options.block}"
+
+
+def _fitting_slices(algorithm: Algorithm, size: int, options: AlgorithmOptions, mesh_shape: MeshShape) -> str:
+    """Names the numbers of slices next to those asked for that a size allows; nothing if there are none."""
+    asked = options.slices or 1
+    if asked == 1 or algorithm.has_ring_iterations:
+        return ""
+
+    def fits(slices: int) -> bool:
+        return size % algorithm.num_pieces(replace(options, slices=slices), mesh_shape) == 0
+
+    below = next((slices for slices in range(asked - 1, 0, -1) if fits(slices)), None)
+    above = next((slices for slices in range(asked + 1, 2 * asked + 1) if fits(slices)), None)
+    found = [str(slices) for slices in (below, above) if slices is not None]
+    return f" Or ask for {' or '.join(found)} slices." if found else ""
 
 
 def _check_packets(

@@ -4,11 +4,15 @@ import enum
 import operator
 from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxquard.cluster import Axis
 from jaxquard.errors import GemmError
 
+_NO_DIMS = (((), ()), ((), ()))
 Choice = TypeVar("Choice", bound=enum.Enum)
 
 
@@ -54,6 +58,45 @@ def find_count(value: Any, name: str, *, found: str = "") -> int:
     if number < 1:
         raise GemmError(f"{name} must be a whole number of 1 or more, but is {value!r}{found}.")
     return number
+
+
+def find_precision(precision: Any) -> Any:
+    """Returns what `lax.dot_general` takes as the precision of a product.
+
+    Raises:
+        GemmError: if it does not.
+    """
+    if precision is None:
+        return None
+    precision = tuple(precision) if isinstance(precision, list) else precision
+    try:
+        jax.eval_shape(lambda: lax.dot_general(np.float32(0), np.float32(0), _NO_DIMS, precision=precision))
+    except (TypeError, ValueError):
+        raise GemmError(
+            "precision must be what `jax.lax.dot_general` takes, such as 'highest' or jax.lax.Precision.HIGH, but is "
+            f"{precision!r}."
+        ) from None
+    return precision
+
+
+def find_result_dtype(dtype: Any) -> np.dtype | None:
+    """Returns the dtype of a product that a user prefers; None for that of the matrices.
+
+    Raises:
+        GemmError: if it is not floating, or too narrow for sums.
+    """
+    if dtype is None:
+        return None
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or not jnp.issubdtype(found, jnp.floating) or found.itemsize < 2:
+        raise GemmError(
+            "preferred_element_type must be a floating dtype of 16 bits or more, such as jnp.float32, but is "
+            f"{dtype!r}."
+        )
+    return found
 
 
 def find_ring(ring: Axis | str | None) -> Axis | None:

@@ -1,23 +1,38 @@
 """Multiplies on a mesh by any algorithm: whole arrays, or the shards of a chip.
 
-For a layer that is trained, use `matmul`, which has the gradients of Table 1. Results have the dtype of the matrices;
-a chip adds in float32, and transfers have the dtype of the matrices (see `rings`).
+For a layer that is trained, use `matmul`, which has the gradients of Table 1. Results have the dtype of the matrices
+unless another is preferred; a chip adds in float32, and transfers have the dtype of the matrices (see `rings`), sums
+that of the result.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
-from jaxquard.gemm.algorithms.check_product import check_option, check_product
-from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_ring
-from jaxquard.gemm.algorithms.products.product import Axes, Product
+from jaxquard.gemm.algorithms.check_product import MATRIX_NAMES, check_option, check_product, check_size
+from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_precision, find_result_dtype, find_ring
+from jaxquard.gemm.algorithms.products.batch_axes import (
+    BatchAxes,
+    check_placement,
+    find_batch_axes,
+    manual_axes,
+    shard_mapped,
+    with_batch,
+)
+from jaxquard.gemm.algorithms.products.product import Axes, Layout, Product
 from jaxquard.gemm.algorithms.products.shardings import (
     AnyMesh,
+    axes_of,
     find_mesh,
     lhs_spec,
     mesh_shape_of,
@@ -27,7 +42,7 @@ from jaxquard.gemm.algorithms.products.shardings import (
     two_axes,
 )
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct, size_shards
-from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
 from jaxquard.gemm.problem import DEFAULT_OPTIONS, AlgorithmOptions, Dataflow
 
 Matrix = jax.Array | jax.ShapeDtypeStruct
@@ -39,6 +54,7 @@ def multiply(
     *,
     mesh: AnyMesh | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
     algorithm: str = "meshslice",
     dataflow: Dataflow | str = Dataflow.OS,
     is_transposed: bool = False,
@@ -48,6 +64,8 @@ def multiply(
     ring: Literal["rows", "columns"] | None = None,
     bidirectional: bool = False,
     num_packets: int = 1,
+    precision: jax.lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Float[Array, "M N"]:
     """Multiplies `lhs @ rhs` on a 2D mesh, by one algorithm in one dataflow.
 
@@ -56,6 +74,7 @@ def multiply(
     Args:
         mesh: by default that of `jax.set_mesh`.
         axis_names: the mesh axes that are its rows and columns; by default the two axes of the mesh.
+        batch_axes: the mesh axes besides over which the rows of lhs and of the product are sharded; as for `matmul`.
         algorithm: a key of `ALGORITHMS`.
         dataflow: "os", "ls" or "rs": output, left or right stationary; the matrix that does not move.
         is_transposed: the transposed form, which swaps the rows and columns of the mesh.
@@ -68,6 +87,9 @@ def multiply(
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
+        precision: of the chips' products, as `jax.lax.dot_general` takes it.
+        preferred_element_type: the dtype of the result and of the sums that travel; by default that of the matrices.
+            fp8 matrices need it.
 
     Raises:
         GemmError: if there is no such algorithm or dataflow, or sizes, slices and mesh do not fit together.
@@ -85,7 +107,13 @@ def multiply(
     seen_rows, seen_columns = chosen.view(rows, columns)
     if block is not None:
         check_option(chosen, "block")
-    product = Product(dataflow=find_choice(Dataflow, dataflow, "dataflow"), rows=seen_rows, columns=seen_columns)
+    result_dtype = find_result_dtype(preferred_element_type)
+    product = Product(
+        dataflow=find_choice(Dataflow, dataflow, "dataflow"),
+        rows=seen_rows,
+        columns=seen_columns,
+        layout=Layout(precision=find_precision(precision), result_dtype=result_dtype),
+    )
     options = AlgorithmOptions(
         slices=slices,
         block=8 if block is None else block,
@@ -96,19 +124,54 @@ def multiply(
     )
     if find_flag(is_transposed, "is_transposed"):
         product, options = product.transposed(), options.exchanged()
-    check_matrices(lhs, rhs)
+    check_matrices(lhs, rhs, result_dtype=result_dtype)
     if lhs.ndim != 2:
         raise GemmError(f"lhs must have 2 dims, but its shape is {lhs.shape}. For leading dims, use `matmul`.")
-    sized = SizedProduct(product=product, m=lhs.shape[0], k=lhs.shape[1], n=rhs.shape[1])
-    check_product(chosen, sized, options, mesh_shape=mesh_shape_of(product, mesh.shape))
-    return jax.shard_map(
+    _check_unchecked(lhs, rhs)
+    axes = (*rows, *columns)
+    num_shards = math.lcm(*(num_chips(axes_of(spec(product)[0]), mesh.shape) for spec in (lhs_spec, out_spec)))
+    found = find_batch_axes(batch_axes, lhs, mesh=mesh, used=axes, num_shards=num_shards)
+    _check_sizes(chosen, product, options, lhs.shape, rhs.shape, shape=mesh.shape, batch_axes=found)
+    in_specs = with_batch(lhs_spec(product), found), rhs_spec(product)
+    for name, matrix, spec in zip(("lhs", "rhs"), (lhs, rhs), in_specs, strict=True):
+        check_placement(name, matrix, spec, mesh=mesh, call=f"NamedSharding(mesh, {spec})")
+    return shard_mapped(
         lambda lhs, rhs: chosen.multiply(lhs, rhs, product, options),
         mesh=mesh,
-        in_specs=(lhs_spec(product), rhs_spec(product)),
-        out_specs=out_spec(product),
-        axis_names={*rows, *columns},
-        check_vma=False,
+        axes=manual_axes(mesh, (*axes, *found)),
+        in_specs=in_specs,
+        out_specs=with_batch(out_spec(product), found),
     )(lhs, rhs)
+
+
+def _check_unchecked(lhs: jax.Array, rhs: jax.Array) -> None:
+    """Raises a GemmError inside of a `shard_map` that checks varying axes, where gradients would lack their sums."""
+    varying = sorted(varying_axes(lhs) | varying_axes(rhs))
+    if varying:
+        raise GemmError(
+            f"inside of a `shard_map` over {', '.join(varying)} that checks varying axes, `multiply` has no gradients. "
+            "Use `matmul`, or check_vma=False."
+        )
+
+
+def _check_sizes(
+    algorithm: Algorithm,
+    product: Product,
+    options: AlgorithmOptions,
+    lhs_shape: tuple[int, ...],
+    rhs_shape: tuple[int, ...],
+    *,
+    shape: Mapping[str, int],
+    batch_axes: Axes,
+) -> None:
+    """Raises a GemmError unless the sizes of one batch shard fit the product on a mesh of this shape."""
+    names, num_batches = MATRIX_NAMES, num_chips(batch_axes, shape)
+    if batch_axes:
+        over = f"{num_batches} shards over {' and '.join(batch_axes)}"
+        check_size("M, the rows of lhs,", lhs_shape[0], num_batches, why=f"batch_axes makes {over}")
+        names = {**names, "M": f"M, the rows of lhs in each of {over} (see `batch_axes`),"}
+    sized = SizedProduct(product=product, m=lhs_shape[0] // num_batches, k=lhs_shape[1], n=rhs_shape[1])
+    check_product(algorithm, sized, options, mesh_shape=mesh_shape_of(product, shape), names=names)
 
 
 def multiply_local(
@@ -164,7 +227,9 @@ def multiply_local(
     over = num_chips(product.axes(product.direction("K", "KN")), shape)
     summed = rhs.shape[product.layout.rhs.index("K")] * over
     check_matrices(
-        jax.ShapeDtypeStruct((sized.m, sized.k), lhs.dtype), jax.ShapeDtypeStruct((summed, sized.n), rhs.dtype)
+        jax.ShapeDtypeStruct((sized.m, sized.k), lhs.dtype),
+        jax.ShapeDtypeStruct((summed, sized.n), rhs.dtype),
+        result_dtype=product.layout.result_dtype,
     )
     check_product(chosen, sized, options, mesh_shape=mesh_shape)
     return chosen.multiply(lhs, rhs, product, options)
@@ -186,8 +251,15 @@ def manual_shape(axes: Axes) -> dict[str, int]:
         ) from None
 
 
-def check_matrices(lhs: Matrix, rhs: Matrix, *, names: tuple[str, str] = ("lhs", "rhs")) -> None:
-    """Raises a GemmError unless the matrices can be multiplied: lhs may have more leading dims."""
+def check_matrices(
+    lhs: Matrix, rhs: Matrix, *, names: tuple[str, str] = ("lhs", "rhs"), result_dtype: np.dtype | None = None
+) -> None:
+    """Raises a GemmError unless the matrices can be multiplied: lhs may have more leading dims.
+
+    Args:
+        names: the user's names of them.
+        result_dtype: of the product; None for that of the matrices.
+    """
     left, right = names
     for name, matrix in ((left, lhs), (right, rhs)):
         if not (hasattr(matrix, "ndim") and hasattr(matrix, "dtype")):
@@ -207,4 +279,9 @@ def check_matrices(lhs: Matrix, rhs: Matrix, *, names: tuple[str, str] = ("lhs",
         raise GemmError(
             f"{left} and {right} must have one floating dtype, but have {lhs.dtype} and {rhs.dtype}. Convert one: "
             f"{right}.astype({left}.dtype)."
+        )
+    if result_dtype is None and lhs.dtype.itemsize < 2:
+        raise GemmError(
+            f"products of {lhs.dtype} are summed and sent in a wider dtype, but none is named. Name it: "
+            "preferred_element_type=jnp.bfloat16, or jnp.float32."
         )

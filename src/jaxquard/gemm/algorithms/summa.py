@@ -43,7 +43,7 @@ def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options
         partial_MN = layout.dot(lhs_Mk, rhs_kN)
         out_MN = partial_MN if out_MN is None else out_MN + partial_MN
     assert out_MN is not None
-    return out_MN.astype(lhs.dtype)
+    return out_MN.astype(layout.rounded(lhs.dtype))
 
 
 def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
@@ -55,7 +55,9 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: 
         partial_Mn = layout.dot(lhs, _broadcast_parts(rhs, parts, product, options, product.rows, dim=rhs_dim))
         for part, partial in zip(parts, jnp.split(partial_Mn, len(parts), axis=out_dim), strict=True):
             root, place = divmod(part, len(mine))
-            total = reduce(partial, product.columns, root=root, num_packets=options.num_packets, dtype=lhs.dtype)
+            total = reduce(
+                partial, product.columns, root=root, num_packets=options.num_packets, dtype=layout.rounded(lhs.dtype)
+            )
             before = mine[place]
             mine[place] = total if before is None else jnp.where(column == root, total, before)
     return jnp.concatenate([part for part in mine if part is not None], axis=out_dim)

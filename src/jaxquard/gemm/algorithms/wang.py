@@ -57,7 +57,7 @@ def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
         partial_MN = layout.dot(lhs_Mk, rhs_kN)
         out_MN = partial_MN if out_MN is None else out_MN + partial_MN
     assert out_MN is not None
-    return out_MN.astype(lhs.dtype)
+    return out_MN.astype(layout.rounded(lhs.dtype))
 
 
 def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
@@ -68,10 +68,12 @@ def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
     passing, partials = [way.own(rhs, dim=rhs_dim) for way in ways], []
     for turns in _groups(chips, options.slices):
         seen_Kn, passing = _gather_group(passing, ways, turns, chips)
-        partial_Mn = layout.dot(lhs, jnp.concatenate(seen_Kn, axis=rhs_dim)).astype(lhs.dtype)
+        partial_Mn = layout.dot(lhs, jnp.concatenate(seen_Kn, axis=rhs_dim)).astype(layout.rounded(lhs.dtype))
         partials += _split(partial_Mn, ways, turns, dim=out_dim)
     by_way = [way.in_order(partials[number :: len(ways)], dim=out_dim) for number, way in enumerate(ways)]
-    return reduce_scatter(interleave(by_way, chips, dim=out_dim), product.columns, dim=out_dim, dtype=lhs.dtype)
+    return reduce_scatter(
+        interleave(by_way, chips, dim=out_dim), product.columns, dim=out_dim, dtype=layout.rounded(lhs.dtype)
+    )
 
 
 def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
@@ -88,10 +90,12 @@ def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
         for first in range(0, len(parts), len(ways)):
             added = parts[first : first + len(ways)]
             if totals:
-                passed = [way.shift(total.astype(lhs.dtype)) for way, total in zip(ways, totals, strict=True)]
+                passed = [
+                    way.shift(total.astype(layout.rounded(lhs.dtype))) for way, total in zip(ways, totals, strict=True)
+                ]
                 added = [total.astype(part.dtype) + part for total, part in zip(passed, added, strict=True)]
             totals = added
-    return jnp.concatenate(totals, axis=out_dim).astype(lhs.dtype)
+    return jnp.concatenate(totals, axis=out_dim).astype(layout.rounded(lhs.dtype))
 
 
 def _gather_group(

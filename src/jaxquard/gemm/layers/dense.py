@@ -2,6 +2,9 @@
 
 Whatever the plan does with W, `params["w"]` is [in_features, features], so that checkpoints, optimizers and other
 meshes see it as written.
+
+Features may have several dims, as in Flax's `DenseGeneral`: with (heads, 3, head_dim) a chip has whole heads, each with
+its query, key and value, so that splitting these moves nothing.
 """
 
 import math
@@ -11,6 +14,7 @@ from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Key
 
@@ -18,6 +22,7 @@ from jaxquard._jax_compat import ambient_mesh
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_count, find_flag
+from jaxquard.gemm.algorithms.products.batch_axes import BatchAxes, check_placement, read_batch_axes
 from jaxquard.gemm.algorithms.products.product import Axes
 from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
@@ -32,7 +37,9 @@ class Dense:
     """A fully connected layer, made by `dense`: `params = layer.init(key, in_features)`, `y = layer.apply(params, x)`.
 
     Attributes:
+        features: the number of output features, or several dims of them, of which the first is sharded.
         mesh: None for that of `jax.set_mesh` at each use.
+        dtype: of the product and of the bias added to it; None for that of x and w.
         choices: the arguments of `matmul` that were given besides the plan, by name.
 
     Example:
@@ -44,29 +51,39 @@ class Dense:
         (32, 16)
     """
 
-    features: int
+    features: int | tuple[int, ...]
     mesh: AnyMesh | None
     plan: GemmPlan | LayerPlan | None
     axis_names: tuple[str, str] | None
+    batch_axes: BatchAxes
+    dtype: np.dtype | None
     choices: tuple[tuple[str, Any], ...]
     use_bias: bool
 
+    @property
+    def feature_dims(self) -> tuple[int, ...]:
+        """The dims of the output features."""
+        return self.features if isinstance(self.features, tuple) else (self.features,)
+
     def init(self, key: Key[Array, ""], in_features: int, *, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
         """Draws parameters, placed as the plan wants them: `w` normal with variance 1 / in_features, `b` zero.
+
+        Args:
+            dtype: of the parameters, whatever the layer computes in.
 
         Raises:
             GemmError: if the key or the dtype is none, or sizes, mesh and plan do not fit.
         """
         in_features = find_count(in_features, "in_features")
         _check_key(key)
-        _check_dtype(dtype)
+        _check_dtype(dtype, "dtype of parameters")
         self._check_sizes(in_features)
 
         def draw(key: jax.Array) -> dict[str, jax.Array]:
-            w = jax.random.normal(key, (in_features, self.features), dtype) / math.sqrt(in_features)
+            w = jax.random.normal(key, (in_features, *self.feature_dims), dtype) / math.sqrt(in_features)
             params = {"w": w.astype(dtype)}
             if self.use_bias:
-                params["b"] = jnp.zeros((self.features,), dtype)
+                params["b"] = jnp.zeros(self.feature_dims, dtype)
             return params
 
         shardings = self.shardings()
@@ -76,13 +93,14 @@ class Dense:
     def shardings(self) -> dict[str, NamedSharding]:
         """Returns the shardings of the parameters, to place those of a checkpoint."""
         mesh, _, layer = self.resolve()
-        specs = {"w": layer.w_spec}
+        inner = (None,) * (len(self.feature_dims) - 1)
+        specs = {"w": PartitionSpec(*layer.w_spec, *inner)}
         if self.use_bias:
-            specs["b"] = PartitionSpec(layer.y_spec(2)[1])
+            specs["b"] = PartitionSpec(layer.y_spec(2)[1], *inner)
         return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
-    def apply(self, params: dict[str, jax.Array], x: Float[Array, "*batch K"]) -> Float[Array, "*batch N"]:
-        """Computes `x @ w`, plus the bias if there is one."""
+    def apply(self, params: dict[str, jax.Array], x: Float[Array, "*batch K"]) -> Float[Array, "..."]:
+        """Computes `x @ w`, plus the bias if there is one; gradients have the dtypes of x and of the parameters."""
         mesh, axes, layer = self.resolve()
         if not isinstance(params, Mapping):
             raise GemmError(f"params must be the dictionary that `init` gives, but is {type(params).__name__}.")
@@ -94,14 +112,28 @@ class Dense:
         for name in ("w", "b")[: 1 + self.use_bias]:
             if not hasattr(params[name], "shape"):
                 raise GemmError(f"params[{name!r}] must be an array, but is {type(params[name]).__name__}.")
-        if params["w"].shape[-1:] != (self.features,):
-            raise GemmError(f"the layer has {self.features} features, but params['w'] is {params['w'].shape}.")
-        y = multiply_layer(layer, x, params["w"], mesh=mesh, axes=axes)
-        return y + params["b"] if self.use_bias else y
+        w = params["w"]
+        if w.shape[1:] != self.feature_dims:
+            raise GemmError(f"the layer has {self.features} features, but params['w'] is {w.shape}.")
+        if self.dtype is not None and hasattr(x, "astype"):
+            x, w = x.astype(self.dtype), w.astype(self.dtype)
+        y = multiply_layer(layer, x, w, mesh=mesh, axes=axes, batch_axes=self.batch_axes)
+        if not self.use_bias:
+            return y
+        b = params["b"]
+        if any(jax.typeof(b).sharding.spec):  # one that is replicated adds to any y
+            call = "layer.shardings()['b']"
+            check_placement("params['b']", b, self.shardings()["b"].spec, mesh=mesh, call=call)
+        return y + (b if self.dtype is None else b.astype(y.dtype))
 
     def _check_sizes(self, in_features: int) -> None:
         mesh, _, layer = self.resolve()
-        sizes = (("in_features", in_features), ("features of the layer", self.features))
+        first, *inner = self.feature_dims
+        name = "the first dim of features" if inner else "features of the layer"
+        if inner:
+            chips = num_chips(axes_of(layer.y_spec(2)[1]), mesh.shape)
+            check_size(name, first, chips, why=f"the mesh shards y over {chips} along it")
+        sizes = (("in_features", in_features), (name, first))
         for (name, size), entry in zip(sizes, layer.w_spec, strict=True):
             chips = num_chips(axes_of(entry), mesh.shape)
             check_size(name, size, chips, why=f"the mesh shards w over {chips} along it")
@@ -114,26 +146,32 @@ class Dense:
         """
         mesh = find_mesh(self.mesh)
         rows, columns = two_axes(mesh, self.axis_names)
+        read_batch_axes(self.batch_axes, mesh=mesh, used=(*rows, *columns))
         layer = resolve_plan(self.plan, rows=rows, columns=columns, shape=mesh.shape, **dict(self.choices))
         return mesh, (*rows, *columns), layer
 
 
 def dense(
-    features: int,
+    features: int | tuple[int, ...],
     *,
     mesh: AnyMesh | None = None,
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
+    dtype: Any = None,
     use_bias: bool = False,
     **choices: Unpack[Choices],
 ) -> Dense:
     """Makes a fully connected layer on a 2D mesh.
 
     Args:
-        features: the number of output features.
+        features: the number of output features; or, as for Flax's `DenseGeneral`, several dims of them, of which the
+            first is sharded: (heads, 3, head_dim) for queries, keys and values that are split on each chip.
         mesh: by default that of `jax.set_mesh` at each use of the layer.
         plan: as for `matmul`, as are the remaining arguments.
-        use_bias: adds a bias vector; its gradient is summed over the mesh's rows.
+        dtype: of the product, such as jnp.bfloat16 over parameters of float32, which are rounded to it; by default that
+            of x and the parameters. Gradients have the dtypes of x and of the parameters.
+        use_bias: adds a bias vector; its gradient is summed over the mesh's rows and the batch axes.
 
     Raises:
         GemmError: as `matmul`; for a mesh that is not set yet, at the first use.
@@ -147,10 +185,12 @@ def dense(
         (32, 16)
     """
     layer = Dense(
-        features=find_count(features, "features"),
+        features=_find_features(features),
         mesh=mesh,
         plan=plan.plan if isinstance(plan, Tuning) else plan,
         axis_names=axis_names,
+        dtype=None if dtype is None else _check_dtype(dtype, "dtype of the layer"),
+        batch_axes=tuple(batch_axes) if isinstance(batch_axes, list) else batch_axes,
         choices=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in choices.items()),
         use_bias=find_flag(use_bias, "use_bias"),
     )
@@ -173,11 +213,25 @@ def _check_key(key: Any) -> None:
         raise GemmError(f"key must be one key, such as jax.random.key(0), but is {what:.80}.")
 
 
-def _check_dtype(dtype: Any) -> None:
-    """Raises a GemmError unless it is a floating dtype."""
+def _check_dtype(dtype: Any, name: str) -> np.dtype:
+    """Returns a floating dtype.
+
+    Raises:
+        GemmError: if it is something else.
+    """
     try:
         is_floating = dtype is not None and jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
     except TypeError:
         is_floating = False
     if not is_floating:
-        raise GemmError(f"dtype of parameters must be a floating one, but is {dtype!r}.")
+        raise GemmError(f"{name} must be a floating one, but is {dtype!r}.")
+    return jnp.dtype(dtype)
+
+
+def _find_features(features: Any) -> int | tuple[int, ...]:
+    """Returns the number of features, or the dims of them."""
+    if not isinstance(features, tuple | list):
+        return find_count(features, "features")
+    if not features:
+        raise GemmError("features must be one number or more, but is ().")
+    return tuple(find_count(count, "each of features", found=f" in {features!r}") for count in features)

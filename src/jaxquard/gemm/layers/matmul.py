@@ -6,27 +6,43 @@ Nothing is transposed and nothing reshards between layers: x and y have their fi
 mesh's rows and their last (heads, features) over its columns, unless W is stationary; w is sharded as `w_spec` says but
 keeps the shape in which the user wrote it, as does its gradient.
 
+Beside data parallelism the first dim of x and y is sharded over the batch axes, too, and these are major. Each replica
+multiplies its own rows; the only transfer over the batch axes is one sum of w's gradient, after its product.
+
 The collectives of the backward products are issued anew, never shared with the forward ones, which would keep gathered
 matrices alive in between: `optimization_barrier` sees to that (XLA:CPU drops the barriers and shares them after all).
 """
 
 import functools
+import math
+from dataclasses import replace
 from typing import Literal, Unpack
 
 import jax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxquard._jax_compat import varying_axes
 from jaxquard.errors import GemmError
+from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.multiply import check_matrices, manual_shape
+from jaxquard.gemm.algorithms.products.batch_axes import (
+    BatchAxes,
+    check_placement,
+    find_batch_axes,
+    free_axes,
+    manual_axes,
+    read_batch_axes,
+    shard_mapped,
+)
 from jaxquard.gemm.algorithms.products.product import Axes
 from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.resolve_plan import Choices, check_layer, resolve_plan
 from jaxquard.gemm.layers.sharded_layer import ShardedLayer
+from jaxquard.gemm.layers.varying import sum_over_copies, vary_like
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, ProductRole, Stationary
 
 
@@ -38,6 +54,7 @@ def matmul(
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     layer: str | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
     algorithm: str | None = None,
     stationary: Stationary | str | None = None,
     is_transposed: bool | None = None,
@@ -47,6 +64,8 @@ def matmul(
     ring: Literal["rows", "columns"] | None = None,
     bidirectional: bool | None = None,
     num_packets: int | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
 ) -> Float[Array, "*batch N"]:
     """Multiplies `x @ w` on a 2D mesh; works inside and outside `jit`, `checkpoint`, `scan` and `vmap`.
 
@@ -61,6 +80,10 @@ def matmul(
         plan: the autotuner's result, for one layer, or for several of which `layer` names one. Without a plan, the
             arguments below choose.
         axis_names: the mesh axes that are its rows and columns; by default the two axes of the mesh.
+        batch_axes: the mesh axes besides over which the first dim of x and y is sharded, major to those of the product
+            (data parallelism); the gradient of w is summed over them. By default those of x where its sharding is
+            known: x is a concrete array, or the axes are Explicit. Under `jit` on Auto axes it is not, and all further
+            axes of the mesh that divide the first dim are taken; `batch_axes=()` takes none.
         algorithm: a key of `ALGORITHMS`; by default that of the plan, else "meshslice".
         stationary: "y" (the default), "x" or "w": the matrix that does not move, forward and backward. The largest is
             best.
@@ -72,6 +95,10 @@ def matmul(
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring; 1 by default.
+        precision: of the chips' products, forward and backward, as `jax.lax.dot_general` takes it.
+        preferred_element_type: the dtype of y and of the sums that travel, forward and backward; by default that of x
+            and w. Gradients have the dtypes of x and w; the backward products round the gradient of y to that dtype.
+            fp8 matrices need it; their backward products are those of the gradient's dtype.
 
     Raises:
         GemmError: if sizes, slices, mesh and plan do not fit together; the message says what would fit.
@@ -100,15 +127,34 @@ def matmul(
         ring=ring,
         bidirectional=bidirectional,
         num_packets=num_packets,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
     )
-    return multiply_layer(sharded, x, w, mesh=mesh, axes=(*rows, *columns))
+    check_matrices(x, w, names=("x", "w"), result_dtype=sharded.result_dtype)
+    return multiply_layer(sharded, x, w, mesh=mesh, axes=(*rows, *columns), batch_axes=batch_axes)
 
 
-def multiply_layer(layer: ShardedLayer, x: jax.Array, w: jax.Array, *, mesh: AnyMesh, axes: Axes) -> jax.Array:
-    """Computes `matmul` by a plan that is resolved."""
-    check_matrices(x, w, names=("x", "w"))
-    check_layer(layer, x_shape=x.shape, w_shape=w.shape, shape=mesh.shape)
-    return _matmul(layer, mesh, axes, x, w)
+def multiply_layer(
+    layer: ShardedLayer, x: jax.Array, w: jax.Array, *, mesh: AnyMesh, axes: Axes, batch_axes: BatchAxes
+) -> jax.Array:
+    """Computes `matmul` by a plan that is resolved, on the axes that are the rows and columns of the mesh.
+
+    Args:
+        w: [K, N], or [K, ...] for a y with as many dims of features, of which the first is sharded.
+    """
+    has_dims = getattr(w, "ndim", 0) > 2
+    flat_w = jax.ShapeDtypeStruct((w.shape[0], math.prod(w.shape[1:])), w.dtype) if has_dims else w
+    check_matrices(x, flat_w, names=("x", "w"), result_dtype=layer.result_dtype)
+    if has_dims:
+        chips = math.lcm(*(num_chips(axes_of(spec[1]), mesh.shape) for spec in (layer.w_spec, layer.y_spec(2))))
+        check_size("the first dim of features", w.shape[1], chips, why=f"the mesh shards it over {chips}")
+    num_shards = layer.first_dim_shards(mesh.shape)
+    found = find_batch_axes(batch_axes, x, mesh=mesh, used=axes, num_shards=num_shards)
+    layer = replace(layer, batch_axes=found)
+    check_layer(layer, x_shape=x.shape, w_shape=flat_w.shape, shape=mesh.shape)
+    for name, array, spec in (("x", x, layer.x_spec(x.ndim)), ("w", w, _w_spec(layer, w))):
+        check_placement(name, array, spec, mesh=mesh, call=f"gemm.layer_shardings(...)[{name!r}]")
+    return _matmul(layer, mesh, manual_axes(mesh, (*axes, *found)), x, w)
 
 
 def matmul_local(
@@ -164,7 +210,7 @@ def matmul_local(
         return jax.ShapeDtypeStruct((first * outer, *inner, last * features), shard.dtype)
 
     whole_x, whole_w = whole(x, sharded.x_spec(2)), whole(w, sharded.w_spec)
-    check_matrices(whole_x, whole_w, names=("x", "w"))
+    check_matrices(whole_x, whole_w, names=("x", "w"), result_dtype=sharded.result_dtype)
     check_layer(sharded, x_shape=whole_x.shape, w_shape=whole_w.shape, shape=shape)
     return _matmul_local(sharded, x, w)
 
@@ -174,12 +220,14 @@ def layer_shardings(
     mesh: AnyMesh | None = None,
     plan: GemmPlan | LayerPlan | Tuning | None = None,
     axis_names: tuple[str, str] | None = None,
+    batch_axes: BatchAxes = None,
     num_x_dims: int = 2,
     **choices: Unpack[Choices],
 ) -> dict[str, NamedSharding]:
     """Returns the shardings of "x", "w" and "y" in `matmul` with the same arguments.
 
     Args:
+        batch_axes: by default all axes of the mesh besides its rows and columns.
         num_x_dims: the number of dims of x and y, leading dims included.
 
     Example:
@@ -194,21 +242,24 @@ def layer_shardings(
         )
     mesh = find_mesh(mesh)
     rows, columns = two_axes(mesh, axis_names)
+    used = (*rows, *columns)
     layer = resolve_plan(plan, rows=rows, columns=columns, shape=mesh.shape, **choices)
+    given = read_batch_axes(batch_axes, mesh=mesh, used=used)
+    layer = replace(layer, batch_axes=free_axes(mesh, used) if given is None else given)
     specs = {"x": layer.x_spec(num_x_dims), "w": layer.w_spec, "y": layer.y_spec(num_x_dims)}
     return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _matmul(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array) -> jax.Array:
-    return jax.shard_map(
+    y = shard_mapped(
         functools.partial(_forward, layer),
         mesh=mesh,
-        in_specs=(layer.x_spec(x.ndim), layer.w_spec),
-        out_specs=layer.y_spec(x.ndim),
-        axis_names=set(axes),
-        check_vma=False,
+        in_specs=(layer.x_spec(x.ndim), _w_spec(layer, w)),
+        out_specs=_y_spec(layer, x, w),
+        axes=axes,
     )(x, w)
+    return vary_like(y, x, w)
 
 
 def _matmul_forward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array, w: jax.Array):
@@ -217,15 +268,24 @@ def _matmul_forward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, x: jax.Array
 
 def _matmul_backward(layer: ShardedLayer, mesh: AnyMesh, axes: Axes, saved: tuple, dy: jax.Array):
     x, w = saved
-    x_spec = layer.x_spec(x.ndim)
-    return jax.shard_map(
+    x_spec, w_spec = layer.x_spec(x.ndim), _w_spec(layer, w)
+    gradients = shard_mapped(
         functools.partial(_backward, layer),
         mesh=mesh,
-        in_specs=(x_spec, layer.w_spec, layer.y_spec(x.ndim)),
-        out_specs=(x_spec, layer.w_spec),
-        axis_names=set(axes),
-        check_vma=False,
+        in_specs=(x_spec, w_spec, _y_spec(layer, x, w)),
+        out_specs=(x_spec, w_spec),
+        axes=axes,
     )(x, w, dy)
+    dx, dw = vary_like(gradients, x, w, dy)
+    return sum_over_copies(dx, x), sum_over_copies(dw, w)
+
+
+def _w_spec(layer: ShardedLayer, w: jax.Array) -> PartitionSpec:
+    return PartitionSpec(*layer.w_spec, *(None,) * (w.ndim - 2))
+
+
+def _y_spec(layer: ShardedLayer, x: jax.Array, w: jax.Array) -> PartitionSpec:
+    return PartitionSpec(*layer.y_spec(x.ndim), *(None,) * (w.ndim - 2))
 
 
 _matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -243,26 +303,26 @@ def _matmul_local_forward(layer: ShardedLayer, x: jax.Array, w: jax.Array):
 def _matmul_local_backward(layer: ShardedLayer, saved: tuple[jax.Array, jax.Array], dy: jax.Array):
     x, w = saved
     dx, dw = _backward(layer, x, w, dy)
-    return _sum_over_copies(dx, x), _sum_over_copies(dw, w)
+    return sum_over_copies(dx, x), sum_over_copies(dw, w)
 
 
 _matmul_local.defvjp(_matmul_local_forward, _matmul_local_backward)
 
 
-def _forward(layer: ShardedLayer, x: jax.Array, w_KN: jax.Array) -> jax.Array:
-    x_MK = x.reshape(-1, x.shape[-1])
+def _forward(layer: ShardedLayer, x: jax.Array, w: jax.Array) -> jax.Array:
+    x_MK, w_KN = x.reshape(-1, x.shape[-1]), w.reshape(w.shape[0], -1)
     y_MN = layer.multiply(ProductRole.FORWARD, x_MK, w_KN)
-    return y_MN.reshape(-1, *x.shape[1:-1], y_MN.shape[-1])
+    inner = w.shape[2:]
+    return y_MN.reshape(-1, *x.shape[1:-1], y_MN.shape[-1] // math.prod(inner), *inner)
 
 
-def _backward(layer: ShardedLayer, x: jax.Array, w_KN: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x_MK, dy_MN = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+def _backward(layer: ShardedLayer, x: jax.Array, w: jax.Array, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # fp8 has no room for gradients that are not scaled.
+    dtype = x.dtype if x.dtype.itemsize > 1 else dy.dtype
+    x_MK, w_KN = x.reshape(-1, x.shape[-1]).astype(dtype), w.reshape(w.shape[0], -1).astype(dtype)
+    dy_MN = dy.reshape(-1, math.prod(dy.shape[x.ndim - 1 :])).astype(dtype)
     dx_MK = layer.multiply(ProductRole.BACKWARD_DATA, *lax.optimization_barrier((dy_MN, w_KN)))
     dw_KN = layer.multiply(ProductRole.BACKWARD_WEIGHT, *lax.optimization_barrier((x_MK, dy_MN)))
-    return dx_MK.reshape(x.shape), dw_KN
-
-
-def _sum_over_copies(gradient: jax.Array, primal: jax.Array) -> jax.Array:
-    """Sums the gradient of an array that chips along other axes have copies of (`shard_map` with vma)."""
-    extra = tuple(varying_axes(gradient) - varying_axes(primal))
-    return lax.psum(gradient, extra) if extra else gradient
+    if layer.batch_axes:
+        dw_KN = lax.psum(dw_KN, layer.batch_axes)
+    return dx_MK.astype(x.dtype).reshape(x.shape), dw_KN.astype(w.dtype).reshape(w.shape)

@@ -2,14 +2,25 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
+
+import jax
+from jax.typing import DTypeLike
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_option, check_options, check_product, check_size
-from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag, find_ring
+from jaxquard.gemm.algorithms.choices import (
+    find_choice,
+    find_count,
+    find_flag,
+    find_precision,
+    find_result_dtype,
+    find_ring,
+)
 from jaxquard.gemm.algorithms.products.layer_products import layer_products
-from jaxquard.gemm.algorithms.products.product import Axes
-from jaxquard.gemm.algorithms.products.shardings import axes_of, mesh_shape_of, num_chips
+from jaxquard.gemm.algorithms.products.product import Axes, Product
+from jaxquard.gemm.algorithms.products.shardings import mesh_shape_of, num_chips
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
 from jaxquard.gemm.autotune.table import Tuning
@@ -30,6 +41,12 @@ class Choices(TypedDict, total=False):
     ring: Literal["rows", "columns"] | None
     bidirectional: bool | None
     num_packets: int | None
+    precision: jax.lax.PrecisionLike
+    preferred_element_type: DTypeLike | None
+
+
+_OF_ANY_PLAN = ("layer", "algorithm", "precision", "preferred_element_type")
+"""The arguments that say nothing which a plan says."""
 
 
 def resolve_plan(
@@ -68,6 +85,16 @@ def resolve_plan(
     return _by_plan(chosen, rows, columns, plan, choices)
 
 
+def _with_arithmetic(product: Product, choices: Choices) -> Product:
+    """Returns a product in the precision and with the result that the words ask for."""
+    layout = replace(
+        product.layout,
+        precision=find_precision(choices.get("precision")),
+        result_dtype=find_result_dtype(choices.get("preferred_element_type")),
+    )
+    return replace(product, layout=layout)
+
+
 def check_layer(
     layer: ShardedLayer, *, x_shape: tuple[int, ...], w_shape: tuple[int, ...], shape: Mapping[str, int]
 ) -> None:
@@ -80,8 +107,13 @@ def check_layer(
     Raises:
         GemmError: with the nearest sizes that fit.
     """
-    sizes = math.prod(x_shape[:-1]), x_shape[-1], w_shape[-1]
-    names = "the rows of x", "the last dim of x", "the last dim of w"
+    num_batches, num_shards = num_chips(layer.batch_axes, shape), layer.first_dim_shards(shape)
+    over = f" in each of {num_batches} shards over {' and '.join(layer.batch_axes)}" if layer.batch_axes else ""
+    why = f"{num_shards} rows or columns of chips share it{over}"
+    check_size("the first dim of x", x_shape[0], num_batches * num_shards, why=why)
+    sizes = math.prod(x_shape[:-1]) // num_batches, x_shape[-1], w_shape[-1]
+    rows = f"the rows of x{over} (see `batch_axes`)" if over else "the rows of x"
+    names = rows, "the last dim of x", "the last dim of w"
     for role, product, options in layer:
         m, k, n = role.arrange(*sizes)
         check_product(
@@ -91,9 +123,6 @@ def check_layer(
             mesh_shape=mesh_shape_of(product, shape),
             names=dict(zip("MKN", role.arrange(*names), strict=True)),
         )
-    for spec in (layer.x_spec(2), layer.y_spec(2)):
-        chips = num_chips(axes_of(spec[0]), shape)
-        check_size("the first dim of x", x_shape[0], chips, why=f"{chips} rows or columns of chips share it")
 
 
 def _by_choices(algorithm: Algorithm, rows: Axes, columns: Axes, choices: Choices) -> ShardedLayer:
@@ -118,12 +147,13 @@ def _by_choices(algorithm: Algorithm, rows: Axes, columns: Axes, choices: Choice
         stationary=find_choice(Stationary, Stationary.Y if stationary is None else stationary, "stationary"),
         is_transposed=find_flag(choices.get("is_transposed"), "is_transposed"),
         options=(forward, data, weight),
+        choices=choices,
     )
 
 
 def _by_plan(algorithm: Algorithm, rows: Axes, columns: Axes, plan: LayerPlan, choices: Choices) -> ShardedLayer:
     """Returns the layer that a plan describes; a plan takes no words besides."""
-    given = [name for name, value in choices.items() if value is not None and name not in ("layer", "algorithm")]
+    given = [name for name, value in choices.items() if value is not None and name not in _OF_ANY_PLAN]
     if given:
         raise GemmError(f"the plan says {', '.join(given)} already. Leave {'them' if given[1:] else 'it'} out.")
     _find_slices(plan.slices)
@@ -138,6 +168,7 @@ def _by_plan(algorithm: Algorithm, rows: Axes, columns: Axes, plan: LayerPlan, c
         stationary=find_choice(Stationary, plan.stationary, "stationary"),
         is_transposed=find_flag(plan.is_transposed, "is_transposed"),
         options=plan.options,
+        choices=choices,
     )
 
 
@@ -149,17 +180,19 @@ def _layer(
     stationary: Stationary,
     is_transposed: bool,
     options: Options,
+    choices: Choices,
 ) -> ShardedLayer:
     """Returns the layer of Table 1; where a product exchanges rows and columns, its ring stays where the user said."""
     for option in options:
         check_options(algorithm, option)
     seen_rows, seen_columns = algorithm.view(rows, columns)
     products = layer_products(stationary, rows=seen_rows, columns=seen_columns, is_transposed=is_transposed)
+    first, second, third = (_with_arithmetic(product, choices) for product in products)
     forward, data, weight = (
         option if product.rows == seen_rows else option.exchanged()
         for product, option in zip(products, options, strict=True)
     )
-    return ShardedLayer(algorithm=algorithm.name, products=products, options=(forward, data, weight))
+    return ShardedLayer(algorithm=algorithm.name, products=(first, second, third), options=(forward, data, weight))
 
 
 def _find_slices(slices: Any) -> tuple[int | None, int | None, int | None]:

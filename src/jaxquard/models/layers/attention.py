@@ -6,6 +6,7 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxquard.models.layers.parts import Hidden, Params, init_linear, linear
+from jaxquard.models.layers.products import Products, project
 
 Heads = Float[Array, "batch sequence heads head"]
 
@@ -37,8 +38,25 @@ def init_fused_attention(
     }
 
 
-def fused_causal_attention(params: Params, hidden: Hidden) -> Hidden:
+def fused_causal_attention(params: Params, hidden: Hidden, *, products: Products | None = None) -> Hidden:
     """Causal self-attention with one product for queries, keys and values, as GPT-2 has it."""
+    if products is not None:
+        return _planned_attention(params, hidden, products)
     qkv = linear(params["qkv"], hidden, "bsd,dnhk->bsnhk")
     attended = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], causal=True)
     return linear(params["out"], attended, "bqhk,hkd->bqd")
+
+
+def _planned_attention(params: Params, hidden: Hidden, products: Products) -> Hidden:
+    """The same with heads before queries, keys and values, so that each chip splits its own heads."""
+    kernel, bias = jnp.swapaxes(params["qkv"]["kernel"], 1, 2), jnp.swapaxes(params["qkv"]["bias"], 0, 1)
+    qkv = project(products, "qkv", hidden, kernel, bias)
+    attended = attend(*(qkv[:, :, :, part] for part in range(3)), causal=True)
+    return join_heads(params["out"], attended, products)
+
+
+def join_heads(params: Params, attended: Heads, products: Products) -> Hidden:
+    """The output map of attention, over all heads at once."""
+    kernel = params["kernel"]
+    joined = attended.reshape(*attended.shape[:2], -1)
+    return project(products, "out", joined, kernel.reshape(-1, kernel.shape[-1]), params.get("bias"))

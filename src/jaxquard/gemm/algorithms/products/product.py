@@ -21,9 +21,10 @@ Dims: M rows of the product, N its columns, K the dim that is summed over.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxquard.cluster import Axis
@@ -37,7 +38,11 @@ _SWAP = str.maketrans("MN", "NM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The order in memory of the dims of the left and right matrix and of their product.
+    """The order in memory of the dims of the left and right matrix and of their product, and the arithmetic of it.
+
+    Attributes:
+        precision: of local products, as `lax.dot_general` takes it.
+        result_dtype: of the product and of sums that travel; None for that of the matrices.
 
     Example:
         >>> jq.gemm.Layout(rhs="NK")  # the right matrix is stored transposed
@@ -47,23 +52,41 @@ class Layout:
     lhs: str = "MK"
     rhs: str = "KN"
     out: str = "MN"
+    precision: Any = field(default=None, repr=False)
+    result_dtype: np.dtype | None = field(default=None, repr=False)
 
     def mirrored(self) -> "Layout":
         """Returns the layout of the same product with left and right exchanged: C^T = B^T A^T."""
-        return Layout(lhs=self.rhs.translate(_SWAP), rhs=self.lhs.translate(_SWAP), out=self.out.translate(_SWAP))
+        return replace(
+            self,
+            lhs=self.rhs.translate(_SWAP),
+            rhs=self.lhs.translate(_SWAP),
+            out=self.out.translate(_SWAP),
+            precision=_exchanged(self.precision),
+        )
+
+    def rounded(self, dtype: np.dtype) -> np.dtype:
+        """Returns the dtype to which sums are rounded, to travel or as the result, given that of the matrices."""
+        return self.result_dtype or dtype
 
     def dot(self, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         """Multiplies two local matrices, in the dtype of `accumulator`."""
+        precision, dtype = self.precision, accumulator(lhs.dtype, self.rounded(lhs.dtype))
         contracted = (((self.lhs.index("K"),), (self.rhs.index("K"),)), ((), ()))
         if self.out == "NM":
             lhs, rhs = rhs, lhs
-            contracted = (contracted[0][::-1], ((), ()))
-        return lax.dot_general(lhs, rhs, contracted, preferred_element_type=accumulator(lhs.dtype))
+            contracted, precision = (contracted[0][::-1], ((), ())), _exchanged(precision)
+        return lax.dot_general(lhs, rhs, contracted, precision=precision, preferred_element_type=dtype)
 
 
-def accumulator(dtype: jnp.dtype) -> jnp.dtype:
-    """Returns the dtype of sums on a chip: float32, or float64 for float64."""
-    return jnp.promote_types(dtype, jnp.float32)
+def _exchanged(precision: Any) -> Any:
+    """Returns the precision of a product with left and right exchanged."""
+    return precision[::-1] if isinstance(precision, tuple) else precision
+
+
+def accumulator(*dtypes: np.dtype) -> np.dtype:
+    """Returns the dtype of sums on a chip: float32, or float64 if one of the dtypes is."""
+    return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

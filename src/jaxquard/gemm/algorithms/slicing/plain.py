@@ -39,7 +39,7 @@ def output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options:
 
     first = gather(lhs_slices.take(lhs_blocks, 0), rhs_slices.take(rhs_blocks, 0))
     here, out_MN = run_slices(step, (first, None), slices=slices)
-    return add(out_MN, layout.dot(*here)).astype(lhs.dtype)
+    return add(out_MN, layout.dot(*here)).astype(layout.rounded(lhs.dtype))
 
 
 def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
@@ -50,7 +50,7 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
     rhs_blocks = rhs_slices.blocks(rhs)
 
     def scatter(partial_Mn: jax.Array) -> jax.Array:
-        return reduce_scatter(partial_Mn, product.columns, dim=out_dim, dtype=lhs.dtype)
+        return reduce_scatter(partial_Mn, product.columns, dim=out_dim, dtype=layout.rounded(lhs.dtype))
 
     def step(s: int | jax.Array, carry: tuple) -> tuple:
         rhs_Kn, finished_Mn, out = carry
@@ -58,7 +58,7 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
         following, rhs_Kn, finished_Mn = lax.optimization_barrier((following, rhs_Kn, finished_Mn))
         coming_Kn = all_gather(following, product.rows, dim=rhs_dim)
         # Kept until the next product runs, so in the dtype in which it travels.
-        partial_Mn = layout.dot(lhs, rhs_Kn).astype(lhs.dtype)
+        partial_Mn = layout.dot(lhs, rhs_Kn).astype(layout.rounded(lhs.dtype))
         if finished_Mn is not None:
             out = out_slices.place(out, scatter(finished_Mn), s - 1)
         return coming_Kn, partial_Mn, out
@@ -66,9 +66,9 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
     first_Kn = all_gather(rhs_slices.take(rhs_blocks, 0), product.rows, dim=rhs_dim)
     if slices == 1:
         return scatter(layout.dot(lhs, first_Kn))
-    out = out_slices.empty(lhs.shape[layout.lhs.index("M")], lhs.dtype)
+    out = out_slices.empty(lhs.shape[layout.lhs.index("M")], layout.rounded(lhs.dtype))
     rhs_Kn, finished_Mn, out = run_slices(step, (first_Kn, None, out), slices=slices)
-    partial_Mn = layout.dot(lhs, rhs_Kn).astype(lhs.dtype)
+    partial_Mn = layout.dot(lhs, rhs_Kn).astype(layout.rounded(lhs.dtype))
     out = out_slices.place(out, scatter(finished_Mn), slices - 2)
     return out_slices.join(out_slices.place(out, scatter(partial_Mn), slices - 1))
 

@@ -83,7 +83,7 @@ def output_stationary_halves(lhs: jax.Array, rhs: jax.Array, product: Product, o
     first_kN = all_gather(rhs_slices.take(rhs_blocks, 0), product.rows, dim=rhs_dim)
     last = run_slices(step, _Halves(first_Mk, first_kN, None, None), slices=slices)
     total_MN = jnp.concatenate([last.upper_mN, last.lower_mN], axis=layout.out.index("M"))
-    return (total_MN + layout.dot(last.lhs_Mk, last.rhs_kN)).astype(lhs.dtype)
+    return (total_MN + layout.dot(last.lhs_Mk, last.rhs_kN)).astype(layout.rounded(lhs.dtype))
 
 
 def left_stationary_streams(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
@@ -107,7 +107,7 @@ def left_stationary_streams(lhs: jax.Array, rhs: jax.Array, product: Product, op
         return lax.optimization_barrier((coming_Kn, multiply_slice(sums, rhs_Kn, carry[1], s)))
 
     first_Kn = all_gather(rhs_slices.take(rhs_blocks, 0), product.rows, dim=rhs_dim)
-    out = out_slices.empty(lhs.shape[lhs_dim], lhs.dtype)
+    out = out_slices.empty(lhs.shape[lhs_dim], layout.rounded(lhs.dtype))
     last_Kn, out = run_slices(step, (first_Kn, out), slices=slices)
     return out_slices.join(multiply_slice(sums, last_Kn, out, slices - 1))
 
@@ -162,7 +162,7 @@ def _add_term(
     if arrived_mn is not None:
         arrived_mn = lax.slice_in_dim(arrived_mn, start, start + width, axis=out_dim)
         total_mn = total_mn + arrived_mn.astype(total_mn.dtype)
-    return total_mn.astype(sums.lhs.dtype)
+    return total_mn.astype(layout.rounded(sums.lhs.dtype))
 
 
 def _place_last(
