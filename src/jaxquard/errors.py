@@ -50,6 +50,18 @@ class InfeasibleGemmError(GemmError, InfeasibleError):
     """No mesh fits the product, or the compiler to ask is not here."""
 
 
+class JaxquardWarning(UserWarning):
+    """Base of every warning that jaxquard gives; the command line shows one as a line on stderr."""
+
+
+class ClusterWarning(JaxquardWarning):
+    """A cluster's file leaves out what describes its chips; the warning names what is taken instead."""
+
+
+class GemmWarning(JaxquardWarning):
+    """A tuner is asked to plan with constants that are not meant for it."""
+
+
 class ClusterError(JaxquardError, ValueError):
     """A cluster file is malformed, a name is unknown, or measurements cannot be fitted."""
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxquard.cluster import cluster_text, load_cluster, parse_cluster, preset_names, save_cluster
-from jaxquard.errors import ClusterError
+from jaxquard.cluster import Topology, cluster_text, load_cluster, parse_cluster, preset_names, save_cluster
+from jaxquard.errors import ClusterError, ClusterWarning
 
 _TEXT = cluster_text(load_cluster("tpu-v4"))
 
 
 def test_presets():
     assert preset_names() == (
-        "a100", "h100", "h200", "tpu-v4", "tpu-v4-fitted", "tpu-v4-main", "v5e", "v5p", "v6e",
+        "a100", "h100", "h200", "tpu-v4", "tpu-v4-fitted", "tpu-v4-main", "tpu-v4-simulation", "v5e", "v5p", "v6e",
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def test_a_cluster_is_its_own():
         ("tile = 2048", "tiles = 2", "my.toml: compute has the unknown key tiles; the keys are peak_flops_per_s, "),
         ("sync_s = 6e-06", "sync_s = -1", "my.toml: all_gather.sync_s should be at least 0, found -1."),
         ("sync_s = 6e-06", "sync_s = nan", "my.toml: all_gather.sync_s should be finite, found nan."),
-        ("launch_s = 0.0", "launch_s = '0'", "my.toml: compute.launch_s should be a number, found '0'."),
+        ("launch_s = 2e-06", "launch_s = '0'", "my.toml: compute.launch_s should be a number, found '0'."),
         ("[memory]", "[memories]", "my.toml: cluster has the unknown key memories; the keys are name, num_chips, "),
         ("is_bidirectional = true", "is_bidirectional = 1", "is_bidirectional should be true or false, found 1."),
         (
@@ -89,3 +89,45 @@ def test_missing_table():
 def test_unknown_name_lists_the_names():
     with pytest.raises(ClusterError, match=r"'tpu-v9' is neither .* Use one of a100, h100, h200, tpu-v4, .* TOML file"):
         load_cluster("tpu-v9")
+
+
+def _without(*keys):
+    """The text of a cluster whose file leaves some keys out."""
+    return re.sub(rf"^({'|'.join(keys)}) = .*\n", "", _TEXT, flags=re.MULTILINE)
+
+
+def test_what_a_file_leaves_out_is_that_of_its_kind_and_named():
+    text = _without("systolic_dim", "hides_one_collective")
+    expected = "my.toml does not say all; taken are compute.systolic_dim and network.hides_one_collective of TPUs."
+    with pytest.warns(ClusterWarning, match=re.escape(expected)):
+        cluster = parse_cluster(text, source="my.toml")
+    assert cluster == load_cluster("tpu-v4")
+
+
+def test_a_gpu_has_the_defaults_of_gpus():
+    text = cluster_text(load_cluster("h200"))
+    with pytest.warns(ClusterWarning, match=r"taken are compute.num_cores of GPUs"):
+        cluster = parse_cluster(re.sub(r"^num_cores = .*\n", "", text, flags=re.MULTILINE))
+    assert cluster.compute.num_cores == 132
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_say_all_and_charge_for_all(name):
+    """Loading one warns of nothing (warnings are errors here), and no constant of the chip is left at 0."""
+    cluster = load_cluster(name)
+    if cluster.is_paper_set:
+        assert name.startswith("tpu-v4-")
+        return
+    assert cluster.compute.launch_s > 0
+    assert cluster.compute.output_exposed > 0
+    assert cluster.compute.slice_copy_exposed > 0
+    is_tpu = cluster.network.topology is Topology.TORUS
+    assert cluster.network.hides_one_collective is is_tpu
+    assert cluster.compute.systolic_dim == ({"v6e": 256}.get(name, 128) if is_tpu else 0)
+
+
+def test_the_papers_sets_are_left_as_they_are():
+    cluster = load_cluster("tpu-v4-main")
+    assert cluster.is_paper_set
+    assert cluster.compute.launch_s == cluster.compute.output_exposed == cluster.compute.systolic_dim == 0
+    assert parse_cluster(cluster_text(cluster)) == cluster

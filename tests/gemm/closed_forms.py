@@ -147,13 +147,20 @@ def meshslice_s(case, num_slices):
     if num_slices > 1:
         copied = 2 * (case.shard_bytes("h") + case.shard_bytes("v")) / num_slices
         c += case.cluster.compute.slice_copy_exposed * copied / case.cluster.memory.bandwidth_bytes_per_s
-    return _pipeline_s(case, num_slices, h, v, c)
+    return _pipeline_s(case, num_slices, h, v, c, waits=case.cluster.network.hides_one_collective)
 
 
-def _pipeline_s(case, iterations, h, v, c):
+def _steady_s(case, together, c):
+    """An iteration of which the product hides one gather, the shorter, and the chip waits for all else."""
+    gathers = sorted(time_s for side, time_s in together.items() if time_s and not case.is_output(side))
+    sums = [time_s for side, time_s in together.items() if case.is_output(side)]
+    return max([c + sum(gathers[1:]) + sum(sums), *gathers[:1]])
+
+
+def _pipeline_s(case, iterations, h, v, c, *, waits=False):
     """Gathers of an iteration before its product, reductions after it; each beside the product of another."""
     together = case.at_once_s(h=h, v=v)
-    steady = max(*together.values(), c)
+    steady = _steady_s(case, together, c) if waits else max(*together.values(), c)
     if case.dataflow == "os":
         prologue, epilogue = max(together.values()), c
     elif case.dataflow == "ls":
@@ -185,7 +192,14 @@ def _summed_s(cluster, m, k, n, parts, item_bytes):
 
 
 def _thin(chip, m, k, n):
-    return (k + chip.half_speed_contracted) / k * (m + chip.half_speed_output) / m * (n + chip.half_speed_output) / n
+    slowdown = (
+        (k + chip.half_speed_contracted) / k * (m + chip.half_speed_output) / m * (n + chip.half_speed_output) / n
+    )
+    if not chip.systolic_dim:
+        return slowdown
+    # Whole arrays along k, and along whichever of m and n wastes less.
+    filled = {size: size / chip.systolic_dim / math.ceil(size / chip.systolic_dim) for size in (m, k, n)}
+    return slowdown / filled[k] / max(filled[m], filled[n])
 
 
 def _idle_cores(chip, m, n):

@@ -40,13 +40,14 @@ _FLAGS = {
     "num_microbatches": "--microbatches",
     "num_rows": "--rows",
     "num_slices": "--slices",
+    "optimizer_bytes": "--optimizer-bytes",
     "num_stages": "--stages",
     "transfer_s": "--transfer-time",
     "weight_gradient_s": "--weight-gradient-time",
 }
 # Click's UsageError, wherever this version of typer keeps it.
 _UsageError: Any = typer.BadParameter.__mro__[1]
-_FLAG_ITSELF = ("address", "dataflow", "platform", "recompute", "runtime", "slices")
+_FLAG_ITSELF = ("address", "dataflow", "method", "platform", "recompute", "runtime", "slices")
 
 
 class Command(TyperCommand):

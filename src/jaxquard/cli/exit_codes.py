@@ -12,6 +12,7 @@ import errno
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from jaxquard.errors import (
     DeletedArrayError,
     InfeasibleError,
     JaxquardError,
+    JaxquardWarning,
     MeshError,
     PricingError,
     RemoteArrayError,
@@ -54,7 +56,10 @@ def exit_code(error: JaxquardError) -> int:
 def run_command(command: Callable[[], Any], *, show_traceback: bool) -> int:
     """Runs a command; whatever it raises becomes one line on stderr. Returns the exit code."""
     try:
-        code = command()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", JaxquardWarning)
+            warnings.showwarning = _show_warning
+            code = command()
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except KeyboardInterrupt:
@@ -66,6 +71,14 @@ def run_command(command: Callable[[], Any], *, show_traceback: bool) -> int:
         if show_traceback:
             traceback.print_exc()
         return _explain(error)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Shows a warning of ours as one line; what others warn of is for whoever writes Python."""
+    if issubclass(category, JaxquardWarning):
+        print_message(f"warning: {message}", style="yellow")
 
 
 def _explain(error: Exception) -> int:

@@ -6,7 +6,7 @@ the rows" means from row to row, so vertically: the bandwidth that the paper cal
 
 The description of the chip goes beyond the paper, which divides the FLOPs of a product by the effective FLOP/s: thin
 products run slower, and a product that is sliced along its contracted dim is summed in fp32, which costs memory traffic
-and slower kernels (`product_time.py`). On a TPU of the paper's sets these numbers are 0.
+and slower kernels (`product_time.py`). In the paper's own sets of constants these numbers are 0 (`is_paper_set`).
 """
 
 import enum
@@ -80,6 +80,8 @@ class Compute:
         cast_exposed: of the time to turn an fp32 sum into the output, in a separate pass, the share that is not
             hidden; above 1 where memory does not reach its bandwidth.
         slice_copy_exposed: the same for copying slices out of a shard and into it.
+        systolic_dim: rows and columns of the systolic array, to whose multiples the contracted dim and one dim of the
+            output are padded; 0: there is none.
         num_cores: that compute a tile of an fp32 sum each at a time; 0: they are never idle.
         launch_s: to start one product.
         tile: rows and columns of the output that are computed at a time, for the memory traffic of a product.
@@ -97,6 +99,7 @@ class Compute:
     accumulate_slowdown: float = field(default=0.0, metadata=_NOT_NEGATIVE)
     cast_exposed: float = field(default=0.0, metadata=_NOT_NEGATIVE)
     slice_copy_exposed: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    systolic_dim: int = field(default=0, metadata=_NOT_NEGATIVE)
     num_cores: int = field(default=0, metadata=_NOT_NEGATIVE)
     launch_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
     tile: int = field(default=2048, metadata=_POSITIVE)
@@ -125,6 +128,8 @@ class Network:
         launches_each_permute: every permute of a chain costs the permutes' `launch_s`. False where the
             constants were measured on chains, as `calibrate` does: then a chain costs one, and `sync_s` has all that a
             further permute takes.
+        hides_one_collective: a product hides one all-gather and no reduce-scatter, as the TPU's compiler schedules
+            them (design decision 10); permutes hide beside it. False: whatever does not depend on each other overlaps.
         has_broadcast: a ring has a native broadcast and reduction, each one operation with the launch,
             bandwidth and steps of an all-gather or reduce-scatter, as MeshSlice's simulator has. JAX has none, so
             `gemm` makes them of permutes.
@@ -141,6 +146,7 @@ class Network:
     topology: Topology
     is_bidirectional: bool
     launches_each_permute: bool = True
+    hides_one_collective: bool = False
     has_broadcast: bool = False
     chips_per_node: int = field(default=0, metadata=_NOT_NEGATIVE)
     between_nodes_bandwidth_bytes_per_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
@@ -174,6 +180,8 @@ class Cluster:
 
     Attributes:
         num_chips: maximum number of chips of a mesh.
+        is_paper_set: the constants are those of MeshSlice's own cost model, which leaves out thin products, fp32 sums,
+            copies, and all that keeps a transfer from hiding. They are for the reproduction, not to plan with.
 
     Example:
         >>> cluster = jq.cluster.load_cluster("tpu-v4")
@@ -189,6 +197,7 @@ class Cluster:
     all_gather: Links
     reduce_scatter: Links
     permute: Links
+    is_paper_set: bool = False
 
     def links(self, kind: Collective) -> Links:
         match kind:

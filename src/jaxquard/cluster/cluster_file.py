@@ -9,18 +9,21 @@
 
     [memory] ...  [network] ...  [all_gather] ...  [reduce_scatter] ...  [permute] ...
 
-The tables are the dataclasses of `cluster.py`, the keys their fields; a field with a default may be left out.
+The tables are the dataclasses of `cluster.py`, the keys their fields; a field with a default may be left out. What then
+describes the chip is taken from its kind (`defaults.py`), with a warning that names it.
 """
 
 import json
 import os
 import tomllib
+import warnings
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jaxquard.cluster.cluster import Cluster, check_cluster
-from jaxquard.errors import ClusterError
+from jaxquard.cluster.defaults import fill_defaults
+from jaxquard.errors import ClusterError, ClusterWarning
 from jaxquard.ir.codec import DataError, from_data, to_data
 
 
@@ -106,7 +109,8 @@ def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
     if not isinstance(text, str):
         raise ClusterError(f"{source} must be a text, but is {text!r:.80}. To read a file, use load_cluster(path).")
     try:
-        cluster = from_data(Cluster, tomllib.loads(text), where="cluster")
+        content, filled = fill_defaults(tomllib.loads(text))
+        cluster = from_data(Cluster, content, where="cluster")
     except tomllib.TOMLDecodeError as error:
         raise ClusterError(f"{source} is not TOML: {error}.") from None
     except DataError as error:
@@ -115,6 +119,12 @@ def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
         raise ClusterError(
             f"{source}: compute.effective_flops_per_s should be at most peak_flops_per_s "
             f"({cluster.compute.peak_flops_per_s:g}), found {cluster.compute.effective_flops_per_s:g}."
+        )
+    if filled:
+        warnings.warn(
+            f"{source} does not say all; taken are {filled}. `jaxquard cluster calibrate` measures them.",
+            ClusterWarning,
+            stacklevel=2,
         )
     nodes = cluster.network
     if 0 < nodes.chips_per_node < cluster.num_chips and nodes.between_nodes_bandwidth_bytes_per_s == 0:
@@ -137,12 +147,11 @@ def cluster_text(cluster: Cluster) -> str:
         'name = "tpu-v4"'
     """
     check_cluster(cluster)
-    lines = []
-    for name, value in to_data(cluster).items():
-        if isinstance(value, dict):
-            lines += ["", f"[{name}]", *(f"{key} = {_value_text(entry)}" for key, entry in value.items())]
-        else:
-            lines.append(f"{name} = {_value_text(value)}")
+    content = to_data(cluster)
+    lines = [f"{name} = {_value_text(value)}" for name, value in content.items() if not isinstance(value, dict)]
+    for name, table in content.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{name}]", *(f"{key} = {_value_text(entry)}" for key, entry in table.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,9 @@
                                                      + cast (read, write)               + S launches
 
 With all but the first term 0, this is section 3.2.2 of MeshSlice. `thin` is (1 + k0 / k) (1 + n0 / m) (1 + n0 / n)
-with k0 and n0 the dims at which speed is halved. A product that is sliced along its contracted dim is summed in fp32:
+with k0 and n0 the dims at which speed is halved; and on a systolic array of T by T, k is padded to a multiple of T, as
+is the one of m and n that loses less: a contracted dim of 16 fills an eighth of an array of 128. A product that is
+sliced along its contracted dim is summed in fp32:
 
 - The sum is written once and then read and written for every further slice, 4 bytes an element each time. As with
   the output of a whole product, a share of that traffic is not hidden behind the arithmetic.
@@ -80,7 +82,15 @@ def arithmetic_time_s(compute: Compute, *, m: float, k: float, n: float) -> floa
     """Returns the seconds of the multiplications alone."""
     slowdown = 1 + compute.half_speed_contracted / k
     slowdown *= (1 + compute.half_speed_output / m) * (1 + compute.half_speed_output / n)
+    if compute.systolic_dim:
+        slowdown *= padding(k, compute.systolic_dim)
+        slowdown *= min(padding(m, compute.systolic_dim), padding(n, compute.systolic_dim))
     return 2 * m * k * n / compute.effective_flops_per_s * slowdown
+
+
+def padding(size: float, multiple: int) -> float:
+    """Returns the factor by which a size grows that is rounded up to a multiple."""
+    return math.ceil(size / multiple) * multiple / size
 
 
 def sum_bytes(*, m: float, n: float, num_slices: int) -> float:

@@ -184,6 +184,7 @@ class LayerPlan:
     """The dataflow and slice counts of one layer; triples are for forward, backward of X and backward of W.
 
     Attributes:
+        algorithm: the layer's own; None for that of its plan.
         is_transposed: all matrices are transposed; the two that move use the other mesh directions.
         slices: the number of slices, or of iterations.
         block: the number of neighbouring columns or rows that a slice takes at a time.
@@ -208,6 +209,7 @@ class LayerPlan:
     rings: tuple[Axis | None, Axis | None, Axis | None] = (None, None, None)
     bidirectional: bool = field(default=False, metadata=stored(formerly=("both_ways",)))
     num_packets: tuple[int, int, int] = field(default=(1, 1, 1), metadata=stored(above=0))
+    algorithm: str | None = None
 
     @property
     def options(self) -> tuple[AlgorithmOptions, AlgorithmOptions, AlgorithmOptions]:
@@ -226,12 +228,16 @@ class LayerPlan:
         return forward, data, weight
 
 
+MIXED = "mixed"
+"""The algorithm of a plan whose layers have their own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmPlan:
     """The algorithm, mesh and slice counts for the layers of a problem.
 
     Attributes:
-        algorithm: its name: "meshslice", "collective", "wang", "summa", "cannon".
+        algorithm: its name: "meshslice", "collective", "wang", "summa", "cannon"; "mixed" where each layer has its own.
         mesh_shape: rows and columns of chips.
 
     Example:
@@ -245,6 +251,10 @@ class GemmPlan:
     algorithm: str
     mesh_shape: tuple[int, int] = field(metadata=stored(above=0))
     layers: tuple[LayerPlan, ...] = field(default=())
+
+    def algorithm_of(self, layer: LayerPlan) -> str:
+        """Returns the algorithm of one of its layers."""
+        return layer.algorithm or self.algorithm
 
     def layer(self, name: str) -> LayerPlan:
         """Returns the plan of the layer with this name.

@@ -13,12 +13,12 @@ from jaxquard.evaluate.meshslice.figures.three_dimensions import MIB, three_dime
 from jaxquard.evaluate.meshslice.setup.constant_sets import constant_sets
 from jaxquard.evaluate.meshslice.setup.models import GPT3, MEGATRON, MODELS
 from jaxquard.evaluate.meshslice.setup.other_layers import other_layers_time_s
-from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.steps import meshslice_steps
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, Stationary
 from tests.gemm.headline_numbers import headline_numbers
 from tests.gemm.sized_products import sized_product
+from tests.gemm.tune_by_paper import tune_by_paper
 
 PEAK = 272e12
 
@@ -68,7 +68,7 @@ def test_slice_counts_against_the_closed_forms(model, results):
 
 def test_weak_scaling_is_that_of_the_autotuner(results):
     """The preset, but for broadcasts, which the paper's machine has."""
-    preset = load_cluster("tpu-v4")
+    preset = load_cluster("tpu-v4-simulation")
     with_broadcasts = replace(preset, network=replace(preset.network, has_broadcast=True))
     expected = headline_numbers(with_broadcasts, chips=(64,))
     for row in expected:
@@ -116,7 +116,7 @@ def test_the_eight_products():
 
 
 def test_product_shapes_by_brute_force(results):
-    cluster = load_cluster("tpu-v4")
+    cluster = load_cluster("tpu-v4-simulation")
     point = find(results.product_shapes, product="FF1 data", algorithm="meshslice", model="gpt3")
     product = sized_product(dataflow=Dataflow.LS, m=128 * 2048, k=4 * 12288, n=12288)
     times = [
@@ -135,7 +135,7 @@ def test_product_shapes_by_brute_force(results):
 
 
 def test_mean_gain_of_products():
-    points = product_shapes(load_cluster("tpu-v4"), algorithms=("meshslice", "collective"))
+    points = product_shapes(load_cluster("tpu-v4-simulation"), algorithms=("meshslice", "collective"))
     ours, theirs = points[::2], points[1::2]
     expected = mean(b.time_s / a.time_s - 1 for a, b in zip(ours, theirs, strict=True))
     assert mean_gain(points, "collective") == pytest.approx(expected)
@@ -144,7 +144,9 @@ def test_mean_gain_of_products():
 def test_dataflow_table(results):
     """Table 2 with nothing else changed: the unoptimised plan keeps Y everywhere."""
     for row, model in zip(results.dataflow_table, MODELS, strict=True):
-        plain = autotune(model.problem(128), "tpu-v4", stationary=Stationary.Y, memory_limit_bytes=math.inf).best
+        plain = tune_by_paper(
+            model.problem(128), "tpu-v4-simulation", stationary=Stationary.Y, memory_limit_bytes=math.inf
+        ).best
         assert {layer.stationary for layer in plain.plan.layers} == {Stationary.Y}
         assert row.unoptimised == plain.utilisation
         assert (
@@ -207,13 +209,13 @@ def test_section_7():
     assert kept.traffic_bytes == 402 * MIB
     assert ours.traffic_bytes == 336 * MIB
     product = sized_product(dataflow=Dataflow.LS, m=256 * 1024, k=48 * 1024, n=12 * 1024)
-    steps = meshslice_steps(load_cluster("tpu-v4"), product, (32, 8), AlgorithmOptions(slices=1))
+    steps = meshslice_steps(load_cluster("tpu-v4-simulation"), product, (32, 8), AlgorithmOptions(slices=1))
     assert sum(move.size_bytes for move in steps.first_loads + steps.last_stores) == ours.minimum_traffic_bytes
 
 
 def test_other_layers():
     """The roofline of GPT-3 in all: 1,024 tokens a chip, 11 passes over fp32 scores, 54 over activations."""
-    cluster = load_cluster("tpu-v4")
+    cluster = load_cluster("tpu-v4-simulation")
     scores, activations = 1024 * 96 * 2048 * 4, 1024 * 12288 * 2
     expected = (11 * scores + 54 * activations) / 1228e9
     assert other_layers_time_s(GPT3, cluster, batch=128, num_chips=256) == pytest.approx(expected, rel=1e-12)

@@ -16,7 +16,6 @@ from jaxquard.cluster import Axis, load_cluster
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.products.layer_products import sized_products
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
-from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
 from jaxquard.gemm.autotune.meshes import indivisible
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg, transformer_block
@@ -26,6 +25,7 @@ from jaxquard.gemm.cost.products import kept_bytes
 from jaxquard.gemm.layers.matmul import matmul
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, FcLayer, GemmProblem, LayerPlan, Stationary
 from tests.gemm.sized_products import sized_product
+from tests.gemm.tune_by_paper import tune_by_paper
 from tests.machine_pace import machine_pace
 
 _DIMS = st.sampled_from([64, 96, 128, 192, 256, 512])
@@ -69,7 +69,7 @@ def _brute_force(problem, cluster, num_chips, block, limit):
 @given(inner=_DIMS, outer=_DIMS, rows=_DIMS, chips=st.sampled_from([1, 2, 4, 6, 8]), tight=st.floats(1.0, 1.5))
 def test_against_brute_force(inner, outer, rows, chips, tight):
     problem = GemmProblem(layers=(FcLayer(name="l", in_features=inner, out_features=outer),), num_rows=rows)
-    cluster = load_cluster("tpu-v4")
+    cluster = load_cluster("tpu-v4-simulation")
     # Small products on a fast network, so that slicing can pay.
     cluster = replace(
         cluster,
@@ -82,16 +82,16 @@ def test_against_brute_force(inner, outer, rows, chips, tight):
     expected = _brute_force(problem, cluster, chips, 8, limit)
     if expected is None:
         with pytest.raises(GemmError, match=r"nothing fits in|no mesh of"):
-            autotune(problem, cluster, chips, memory_limit_bytes=limit)
+            tune_by_paper(problem, cluster, chips, memory_limit_bytes=limit)
         return
-    tuning = autotune(problem, cluster, chips, memory_limit_bytes=limit)
+    tuning = tune_by_paper(problem, cluster, chips, memory_limit_bytes=limit)
     assert tuning.best.time_s == pytest.approx(expected[0], rel=1e-12)
     assert tuning.best.memory_bytes <= limit
 
 
 def test_gpt3_on_256_chips():
     """Section 3.2.1 and data/tpu_v4.md: QKV and FF1 keep Y, OUT and FF2 keep X; the best mesh is 32x8."""
-    tuning = autotune(gpt3())
+    tuning = tune_by_paper(gpt3())
     plan = tuning.plan
     assert plan.mesh_shape == (32, 8)
     assert [layer.stationary for layer in plan.layers] == [Stationary.Y, Stationary.X] * 2
@@ -102,7 +102,7 @@ def test_gpt3_on_256_chips():
 
 def test_4096_chips_are_quick():
     start = time.process_time()
-    tuning = autotune(gpt3(batch=2048), num_chips=4096)
+    tuning = tune_by_paper(gpt3(batch=2048), num_chips=4096)
     # Aim: 2 s.
     assert time.process_time() - start < 6 * machine_pace()
     assert tuning.plan.mesh_shape == (256, 16)
@@ -110,23 +110,23 @@ def test_4096_chips_are_quick():
 
 def test_all_algorithms_on_4096_chips_are_quick():
     start = time.process_time()
-    tuned = autotune(gpt3(batch=2048), num_chips=4096)
+    tuned = tune_by_paper(gpt3(batch=2048), num_chips=4096)
     for algorithm in ALGORITHMS:
-        autotune(gpt3(batch=2048), "tpu-v4", 4096, algorithm, math.inf, unroll_as=tuned)
+        tune_by_paper(gpt3(batch=2048), "tpu-v4-simulation", 4096, algorithm, math.inf, unroll_as=tuned)
     assert time.process_time() - start < 6 * machine_pace()
 
 
 def test_unrolling_as_a_tuning_that_is_known():
     problem = gpt3(num_blocks=1)
-    tuned = autotune(problem, memory_limit_bytes=math.inf)
+    tuned = tune_by_paper(problem, memory_limit_bytes=math.inf)
     for algorithm in ("wang", "1d_tp"):
-        shared = autotune(problem, algorithm=algorithm, memory_limit_bytes=math.inf, unroll_as=tuned)
-        assert shared == autotune(problem, algorithm=algorithm, memory_limit_bytes=math.inf)
-    for other in (autotune(gpt3(num_blocks=2)), autotune(problem, num_chips=64)):
+        shared = tune_by_paper(problem, algorithm=algorithm, memory_limit_bytes=math.inf, unroll_as=tuned)
+        assert shared == tune_by_paper(problem, algorithm=algorithm, memory_limit_bytes=math.inf)
+    for other in (tune_by_paper(gpt3(num_blocks=2)), tune_by_paper(problem, num_chips=64)):
         with pytest.raises(
             GemmError, match="unroll_as must be what MeshSlice was tuned to for the same problem on 256"
         ):
-            autotune(problem, algorithm="wang", unroll_as=other)
+            tune_by_paper(problem, algorithm="wang", unroll_as=other)
 
 
 def test_transposition_heuristic():
@@ -149,22 +149,24 @@ def test_1d_baselines_move_what_they_should():
 
 def test_baselines_are_unrolled_to_meshslices_slices():
     """To as many iterations as there are slices, or the most below that divide the ring (SUMMA: the parts)."""
-    tuned = autotune(gpt3(num_blocks=1)).plan
+    tuned = tune_by_paper(gpt3(num_blocks=1)).plan
     assert {count for layer in tuned.layers for count in layer.slices} == {3, 4, 6, 8}
     for algorithm in ("wang", "summa", "1d_tp", "fsdp"):
-        plan = autotune(gpt3(num_blocks=1), algorithm=algorithm, memory_limit_bytes=math.inf).plan
+        plan = tune_by_paper(gpt3(num_blocks=1), algorithm=algorithm, memory_limit_bytes=math.inf).plan
         rows, columns = plan.mesh_shape
         chips = {Axis.ROWS: rows, Axis.COLUMNS: columns, None: math.lcm(rows, columns)}
         for layer in plan.layers:
             for count, ring, wanted in zip(layer.slices, layer.rings, tuned.layer(layer.name).slices, strict=True):
                 assert count == max(divisor for divisor in range(1, wanted + 1) if chips[ring] % divisor == 0)
-    assert {layer.slices for layer in autotune(gpt3(num_blocks=1), algorithm="collective").plan.layers} == {(1, 1, 1)}
+    assert {layer.slices for layer in tune_by_paper(gpt3(num_blocks=1), algorithm="collective").plan.layers} == {
+        (1, 1, 1)
+    }
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_meshslice_beats_the_others_of_the_paper(algorithm):
-    best = autotune(gpt3(num_blocks=1), memory_limit_bytes=float("inf")).best
-    other = autotune(gpt3(num_blocks=1), algorithm=algorithm, memory_limit_bytes=float("inf")).best
+    best = tune_by_paper(gpt3(num_blocks=1), memory_limit_bytes=float("inf")).best
+    other = tune_by_paper(gpt3(num_blocks=1), algorithm=algorithm, memory_limit_bytes=float("inf")).best
     assert other.utilisation <= best.utilisation
 
 
@@ -184,7 +186,7 @@ def test_a_gpu_stops_slicing_when_it_costs_more_than_it_hides():
             for kind in ("all_gather", "reduce_scatter", "permute")
         }
         problem = transformer_block(8192, num_rows=65536)
-        plan = autotune(problem, replace(h200, **links), 8, mesh_shape=(4, 2)).plan
+        plan = tune_by_paper(problem, replace(h200, **links), 8, mesh_shape=(4, 2)).plan
         assert plan.layer("ff1").stationary is Stationary.Y
         return plan.layer("ff1").slices[0]
 
@@ -194,19 +196,20 @@ def test_a_gpu_stops_slicing_when_it_costs_more_than_it_hides():
 
 def test_memory_error_says_the_minimum():
     with pytest.raises(
-        GemmError, match=r"nothing fits in 34.36 GB of each of 256 chips of tpu-v4: the minimum is (.*) GB"
+        GemmError, match=r"nothing fits in 34.36 GB of each of 256 chips of tpu-v4-simulation: the minimum is (.*) GB"
     ):
-        autotune(megatron_nlg())
-    assert autotune(megatron_nlg(), recompute=True).best.memory_bytes < 34.36e9
+        tune_by_paper(megatron_nlg())
+    assert tune_by_paper(megatron_nlg(), recompute=True).best.memory_bytes < 34.36e9
     try:
-        autotune(gpt3(num_blocks=1), memory_limit_bytes=1)
+        tune_by_paper(gpt3(num_blocks=1), memory_limit_bytes=1)
     except GemmError as error:
         minimum_bytes = float(str(error).split("the minimum is ")[1].split(" GB")[0]) * 1e9
     assert (
-        autotune(gpt3(num_blocks=1), memory_limit_bytes=minimum_bytes * 1.02).best.memory_bytes <= minimum_bytes * 1.02
+        tune_by_paper(gpt3(num_blocks=1), memory_limit_bytes=minimum_bytes * 1.02).best.memory_bytes
+        <= minimum_bytes * 1.02
     )
     with pytest.raises(GemmError):
-        autotune(gpt3(num_blocks=1), memory_limit_bytes=minimum_bytes * 0.98)
+        tune_by_paper(gpt3(num_blocks=1), memory_limit_bytes=minimum_bytes * 0.98)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ def test_memory_error_says_the_minimum():
         ({"algorithm": "fsdp", "stationary": "w"}, r"fsdp moves w, but stationary is 'w'. Leave it out"),
         ({"mesh_shape": 256}, r"mesh_shape must be the rows and columns of chips, say \(4, 2\), but is 256"),
         ({"mesh_shape": (0, 256)}, r"each of mesh_shape must be a whole number of 1 or more, but is 0 in \(0, 256\)"),
-        ({"num_chips": 8192}, r"num_chips should be from 1 to the 4096 of tpu-v4, found 8192"),
+        ({"num_chips": 8192}, r"num_chips should be from 1 to the 4096 of tpu-v4-simulation, found 8192"),
         (
             {"algorithm": "cannon", "num_chips": 8},
             r"cannon needs a square mesh, which 8 chips cannot give. Use num_chips 4 or 16\.",
@@ -251,7 +254,7 @@ def test_memory_error_says_the_minimum():
 )
 def test_errors(options, message):
     with pytest.raises(GemmError, match=message):
-        autotune(gpt3(), **options)
+        tune_by_paper(gpt3(), **options)
 
 
 def fc(in_features, out_features):
@@ -271,12 +274,12 @@ def fc(in_features, out_features):
 )
 def test_problems_that_are_none(problem, message):
     with pytest.raises(GemmError, match=message):
-        autotune(GemmProblem(**({"layers": (fc(64, 64),), "num_rows": 64} | problem)), num_chips=4)
+        tune_by_paper(GemmProblem(**({"layers": (fc(64, 64),), "num_rows": 64} | problem)), num_chips=4)
 
 
 def test_a_problem_is_needed():
     with pytest.raises(GemmError, match="problem must be a GemmProblem, but is 'gpt3'"):
-        autotune("gpt3")
+        tune_by_paper("gpt3")
     with pytest.raises(GemmError, match="batch must be a whole number of 1 or more, but is None"):
         gpt3(batch=None)
     with pytest.raises(GemmError, match="hidden must be a whole number of 1 or more, but is 0"):
@@ -284,8 +287,10 @@ def test_a_problem_is_needed():
 
 
 def test_words_will_do():
-    assert autotune(gpt3(num_blocks=1), stationary="y") == autotune(gpt3(num_blocks=1), stationary=Stationary.Y)
-    assert autotune(gpt3(num_blocks=1), mesh_shape=[32, 8]).plan.mesh_shape == (32, 8)
+    assert tune_by_paper(gpt3(num_blocks=1), stationary="y") == tune_by_paper(
+        gpt3(num_blocks=1), stationary=Stationary.Y
+    )
+    assert tune_by_paper(gpt3(num_blocks=1), mesh_shape=[32, 8]).plan.mesh_shape == (32, 8)
 
 
 @given(
@@ -314,9 +319,9 @@ def test_what_does_not_divide_in_the_layers_words(sizes, mesh_shape, stationary,
 
 
 def test_table_text():
-    tuning = autotune(gpt3(num_blocks=1), keep=2)
+    tuning = tune_by_paper(gpt3(num_blocks=1), keep=2)
     assert str(tuning).splitlines() == [
-        "meshslice on 256 chips of tpu-v4: the best 2 of 9 meshes",
+        "meshslice on 256 chips of tpu-v4-simulation: the best 2 of 9 meshes",
         "qkv keeps Y, out keeps X, ff1 keeps Y, ff2 keeps X",
         "mesh    qkv    out    ff1    ff2     time  utilisation  exposed  memory",
         "32x8  6,6,6  4,3,4  8,8,8  8,8,8  64.1 ms        63.8%    30.3%  0.5 GB",
@@ -344,7 +349,9 @@ def test_divisors():
 def test_what_was_tuned_runs(algorithm):
     """A tuning goes into `matmul` as it is, whatever the algorithm."""
     problem = GemmProblem(layers=(FcLayer(name="a", in_features=64, out_features=128),), num_rows=64)
-    tuning = autotune(problem, cluster="tpu-v4", num_chips=4, algorithm=algorithm, mesh_shape=(2, 2), block=2)
+    tuning = tune_by_paper(
+        problem, cluster="tpu-v4-simulation", num_chips=4, algorithm=algorithm, mesh_shape=(2, 2), block=2
+    )
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("rows", "columns"))
     x, w = np.ones((64, 64), np.float32), np.ones((64, 128), np.float32)
     np.testing.assert_array_equal(matmul(x, w, mesh=mesh, plan=tuning, layer="a"), x @ w)

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from jaxquard.cluster import Axis
-from jaxquard.gemm import FcLayer, GemmProblem, Stationary, autotune, layer_shardings, matmul
+from jaxquard.gemm import FcLayer, GemmProblem, Stationary, layer_shardings, matmul
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.autotune.dataflows import choose_dataflows, residual_parts
 from jaxquard.gemm.cost.products import plan_products
 from jaxquard.gemm.layers.resolve_plan import resolve_plan
 from tests.gemm.collectives import traffic
 from tests.gemm.meshes import compile_quickly, make_mesh
+from tests.gemm.tune_by_paper import tune_by_paper
 
 MESHES = {"cannon": (2, 2), "1d_tp": (1, 8), "fsdp": (8, 1)}
 
@@ -59,7 +60,7 @@ def test_nothing_reshards(block, algorithm):
     """Two blocks with their residual sums send, forward and backward, what their layers send one by one."""
     layers, mesh_shape = BLOCKS[block], MESHES.get(algorithm, (4, 2))
     mesh, problem = make_mesh(mesh_shape), GemmProblem(layers=layers, num_rows=32, num_blocks=2)
-    plan = autotune(problem, "tpu-v4", int(np.prod(mesh_shape)), algorithm, mesh_shape=mesh_shape).plan
+    plan = tune_by_paper(problem, "tpu-v4-simulation", int(np.prod(mesh_shape)), algorithm, mesh_shape=mesh_shape).plan
     places = [layer_shardings(mesh=mesh, plan=plan, layer=layer.name) for layer in layers]
 
     def multiply(x, w, layer):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from jaxquard.cluster import load_cluster
-from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3, megatron_nlg
 from jaxquard.gemm.cost.products import problem_flops
 from jaxquard.gemm.problem import Stationary
 from tests.gemm.headline_numbers import headline_numbers
+from tests.gemm.tune_by_paper import tune_by_paper
 
 
 def _utilisations(cluster, algorithms=("meshslice",), chips=(256,)):
@@ -21,7 +21,7 @@ def _utilisations(cluster, algorithms=("meshslice",), chips=(256,)):
 
 def test_simulation_set():
     """Expected 63.8 and 79.1 % (paper 67.4 and 82.2), a loss from 16 chips of 11.8 % (16.8)."""
-    found = _utilisations("tpu-v4", chips=(16, 256))
+    found = _utilisations("tpu-v4-simulation", chips=(16, 256))
     assert found["gpt3", "meshslice", 256] == pytest.approx(63.8, abs=0.05)
     assert found["megatron_nlg", "meshslice", 256] == pytest.approx(79.1, abs=0.05)
     loss = 1 - found["gpt3", "meshslice", 256] / found["gpt3", "meshslice", 16]
@@ -36,7 +36,7 @@ def test_fitted_set():
     loss = 1 - found["gpt3", "meshslice", 256] / found["gpt3", "meshslice", 16]
     assert 100 * loss == pytest.approx(15.8, abs=0.2)
     for model, expected in ((gpt3, 57.7), (megatron_nlg, 80.5)):
-        row = autotune(model(num_blocks=1), "tpu-v4-fitted", stationary=Stationary.Y).best
+        row = tune_by_paper(model(num_blocks=1), "tpu-v4-fitted", stationary=Stationary.Y).best
         assert 100 * row.utilisation == pytest.approx(expected, abs=0.1)
 
 
@@ -45,7 +45,7 @@ def test_gain_over_wang_is_a_band():
 
     With one launch for all shards of an iteration, as data/tpu_v4.md has it; with one for each, Wang is slower.
     """
-    each = load_cluster("tpu-v4")
+    each = load_cluster("tpu-v4-simulation")
     bidirectional = replace(each, network=replace(each.network, launches_each_permute=False))
     one_way = replace(bidirectional, network=replace(bidirectional.network, is_bidirectional=False))
     gains = {}
@@ -73,7 +73,7 @@ def test_gain_over_wang_is_a_band():
 def test_table_3_without_overlap(model, slices, expected):
     """The real 4x4 mesh overlaps nothing: all moves and products one after another, batch 16."""
     problem = model(batch=16, num_blocks=1)
-    row = autotune(
+    row = tune_by_paper(
         problem, "tpu-v4-main", 16, mesh_shape=(4, 4), num_slices=slices, memory_limit_bytes=float("inf"),
         stationary=None,
     ).best  # fmt: skip
@@ -82,7 +82,7 @@ def test_table_3_without_overlap(model, slices, expected):
 
 
 def test_all_algorithms_up_to_256_chips():
-    rows = headline_numbers("tpu-v4", chips=(64, 128))
+    rows = headline_numbers("tpu-v4-simulation", chips=(64, 128))
     names = {(row.model, row.algorithm, row.num_chips) for row in rows}
     assert len(names) == len(rows) == 2 * (7 + 6)
     assert ("gpt3", "cannon", 128) not in names

@@ -9,7 +9,8 @@ from importlib import resources
 import pytest
 
 from jaxquard.cluster import load_cluster, parse_products_csv, sliced_product_time_s
-from jaxquard.gemm import FcLayer, GemmProblem, Stationary, autotune
+from jaxquard.gemm import FcLayer, GemmProblem, Stationary
+from tests.gemm.tune_by_paper import tune_by_paper
 
 _H200 = load_cluster("h200")
 _FILE = resources.files("jaxquard.cluster") / "presets" / "h200.csv"
@@ -74,7 +75,7 @@ def _with_bandwidth(bytes_per_s):
 def _tune(bandwidth_bytes_per_s, *, num_slices=None):
     """A layer of which each of 2x4 chips multiplies (8192, 12288, 12288)."""
     layer = FcLayer(name="fc", in_features=12288, out_features=4 * 12288)
-    return autotune(
+    return tune_by_paper(
         GemmProblem(layers=(layer,), num_rows=2 * 8192),
         _with_bandwidth(bandwidth_bytes_per_s),
         8,
@@ -106,7 +107,7 @@ def test_the_price_of_slices_is_what_keeps_a_product_whole():
     layer = FcLayer(name="fc", in_features=12288, out_features=4 * 12288)
     problem = GemmProblem(layers=(layer,), num_rows=2 * 8192)
     as_in_the_paper, as_measured = (
-        autotune(problem, cluster, 8, stationary=Stationary.Y, mesh_shape=(2, 4)).plan.layers[0].slices
+        tune_by_paper(problem, cluster, 8, stationary=Stationary.Y, mesh_shape=(2, 4)).plan.layers[0].slices
         for cluster in (replace(_H200, compute=free), _H200)
     )
     assert as_in_the_paper[0] > 1

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from jaxquard.cluster import Axis, load_cluster
-from jaxquard.gemm import FcLayer, GemmProblem, autotune, gpt3, layer_shardings, matmul, transformer_block
+from jaxquard.gemm import FcLayer, GemmProblem, gpt3, layer_shardings, matmul, transformer_block
 from jaxquard.gemm.algorithms.registry import ALGORITHMS, mesh_shapes
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.products import plan_products
@@ -17,6 +17,7 @@ from jaxquard.gemm.layers.plan_file import parse_plan, plan_text
 from jaxquard.gemm.layers.resolve_plan import check_layer, resolve_plan
 from tests.gemm.collectives import traffic
 from tests.gemm.meshes import compile_quickly, exact, make_mesh, whole_numbers
+from tests.gemm.tune_by_paper import tune_by_paper
 
 PROBLEMS = {
     "gpt3": gpt3(batch=8, num_blocks=1),
@@ -33,7 +34,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("cluster", ["tpu-v4", "h200"])
+@pytest.mark.parametrize("cluster", ["tpu-v4-simulation", "h200"])
 @pytest.mark.parametrize("num_chips", [1, 16, 36])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_row_is_refused(algorithm, num_chips, cluster):
@@ -41,7 +42,7 @@ def test_no_row_is_refused(algorithm, num_chips, cluster):
     for name, problem in PROBLEMS.items():
         if name == "gpt3" and num_chips == 36:
             continue  # its 12,288 features do not divide by 9
-        tuning = autotune(problem, cluster, num_chips, algorithm, memory_limit_bytes=math.inf, keep=100)
+        tuning = tune_by_paper(problem, cluster, num_chips, algorithm, memory_limit_bytes=math.inf, keep=100)
         for row in tuning.table:
             num_rows += 1
             assert parse_plan(plan_text(row.plan)) == row.plan
@@ -94,21 +95,21 @@ def fast(name):
 @pytest.mark.parametrize(
     ("algorithm", "cluster", "mesh_shape"),
     [
-        ("meshslice", "tpu-v4", (4, 2)),
+        ("meshslice", "tpu-v4-simulation", (4, 2)),
         ("meshslice", "h200", (2, 4)),
-        ("collective", "tpu-v4", (4, 2)),
-        ("wang", "tpu-v4", (4, 2)),
+        ("collective", "tpu-v4-simulation", (4, 2)),
+        ("wang", "tpu-v4-simulation", (4, 2)),
         ("wang", "h200", (2, 4)),
-        ("summa", "tpu-v4", (2, 2)),
-        ("cannon", "tpu-v4", (2, 2)),
-        ("1d_tp", "tpu-v4", (1, 8)),
+        ("summa", "tpu-v4-simulation", (2, 2)),
+        ("cannon", "tpu-v4-simulation", (2, 2)),
+        ("1d_tp", "tpu-v4-simulation", (1, 8)),
         ("fsdp", "h200", (8, 1)),
     ],
 )
 def test_plans_run(algorithm, cluster, mesh_shape):
     """Value and both gradients of each layer; a plan goes into `matmul` as it is."""
     problem, mesh = SMALL, make_mesh(mesh_shape)
-    tuning = autotune(problem, fast(cluster), math.prod(mesh_shape), algorithm, mesh_shape=mesh_shape, block=1)
+    tuning = tune_by_paper(problem, fast(cluster), math.prod(mesh_shape), algorithm, mesh_shape=mesh_shape, block=1)
     for layer in problem.layers:
         x = whole_numbers(32, layer.in_features, seed=0)
         w = whole_numbers(layer.in_features, layer.out_features, seed=1)
@@ -131,7 +132,7 @@ def test_a_ring_runs_where_the_plan_says(ring, stationary, is_transposed):
     """In the mesh's own words, whichever of rows and columns the products of the layer exchange."""
     mesh = make_mesh((4, 2))
     problem = GemmProblem(layers=SMALL.layers[:1], num_rows=32)
-    plan = autotune(problem, "tpu-v4", 8, "wang", mesh_shape=(4, 2), stationary=stationary).plan
+    plan = tune_by_paper(problem, "tpu-v4-simulation", 8, "wang", mesh_shape=(4, 2), stationary=stationary).plan
     layer = replace(plan.layers[0], rings=(ring,) * 3, is_transposed=is_transposed, slices=(2, 2, 2))
     plan = replace(plan, layers=(layer,))
     shardings = layer_shardings(mesh=mesh, plan=plan)
@@ -159,8 +160,8 @@ def test_a_ring_runs_where_the_plan_says(ring, stationary, is_transposed):
 def test_what_a_plan_says():
     problem = gpt3(num_blocks=1)
 
-    def layers(algorithm, cluster="tpu-v4"):
-        return autotune(problem, cluster, 256, algorithm, memory_limit_bytes=math.inf).plan.layers
+    def layers(algorithm, cluster="tpu-v4-simulation"):
+        return tune_by_paper(problem, cluster, 256, algorithm, memory_limit_bytes=math.inf).plan.layers
 
     assert all(layer.split_for_overlap for layer in layers("meshslice"))
     assert not any(layer.split_for_overlap for layer in layers("meshslice", "h200"))

@@ -23,7 +23,7 @@ from tests.gemm.meshes import MESHES
 from tests.gemm.sized_products import sized_product
 from tests.gemm.variants import VARIANTS
 
-_TPU = load_cluster("tpu-v4")
+_TPU = load_cluster("tpu-v4-simulation")
 # A launch takes 1 s, so that seconds of launches are their number.
 _LAUNCHES = replace(
     _TPU, **{kind: replace(getattr(_TPU, kind), launch_s=1.0) for kind in ("all_gather", "reduce_scatter", "permute")}
@@ -158,7 +158,7 @@ _LONG = st.integers(1, 12).map(lambda size: 1024 * size)
 
 @given(
     dataflow=st.sampled_from(Dataflow), m=_LONG, k=_LONG, n=_LONG, mesh=st.sampled_from([(4, 4), (8, 2), (1, 16)]),
-    slices=st.sampled_from([1, 2, 4]), name=st.sampled_from(["tpu-v4", "h200"]), each=st.booleans(), has=st.booleans(),
+    slices=st.sampled_from([1, 2, 4]), name=st.sampled_from(["v5e", "h200"]), each=st.booleans(), has=st.booleans(),
 )  # fmt: skip
 def test_summas_packets_by_brute_force(dataflow, m, k, n, mesh, slices, name, each, has):
     """Of all packet counts up to 4,096 that divide both parts, the one that is chosen is the fastest."""
@@ -182,7 +182,7 @@ def test_summas_packets_by_brute_force(dataflow, m, k, n, mesh, slices, name, ea
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("dataflow", Dataflow)
-@pytest.mark.parametrize("name", ["tpu-v4", "tpu-v4-main", "h200"])
+@pytest.mark.parametrize("name", ["tpu-v4-simulation", "tpu-v4-main", "h200"])
 def test_breakdown(algorithm, dataflow, name):
     for mesh in mesh_shapes(algorithm, 16):
         cost = price_product(

@@ -88,6 +88,13 @@ def _print_chip(console: "Console", cluster: "Cluster") -> None:
     compute = cluster.compute
     print_line(console, cluster_line(cluster), style="bold")
     print_line(console, _network_text(cluster.network))
+    if cluster.is_paper_set:
+        print_line(console, "The paper's own constants, for its reproduction: not to plan with.")
+    if cluster.network.hides_one_collective:
+        print_line(console, "The compiler hides one all-gather behind a product, and no reduce-scatter.")
+    if compute.systolic_dim:
+        dim = compute.systolic_dim
+        print_line(console, f"A systolic array of {dim}x{dim}: thinner products leave a part of it idle.")
     if compute.output_exposed or compute.accumulate_slowdown:
         print_line(
             console,

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from jaxquard.gemm.problem import GemmProblem
 
 
+_ALL = "all"
+_METHODS = ("exact", "paper")
+
+
 def tune(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", autocompletion=complete(*MODELS), help=f"One of {', '.join(MODELS)}.")
@@ -39,8 +43,24 @@ def tune(
     ] = "tpu-v4",
     chips: Annotated[int, typer.Option(metavar="N", min=1, help="Number of chips.")] = 256,
     algorithm: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=complete(*ALGORITHMS), help=f"One of {', '.join(ALGORITHMS)}.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete(*ALGORITHMS, _ALL),
+            help=f"One of {', '.join(ALGORITHMS)}; or {_ALL}: each layer takes the fastest.",
+        ),
     ] = "meshslice",
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete(*_METHODS),
+            help="exact: what would run is priced, finalists are simulated; paper: MeshSlice's own phases and prices.",
+        ),
+    ] = "exact",
+    optimizer_bytes: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Bytes of optimizer state for each parameter.")
+    ] = 12,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Recompute a block's activations instead of keeping them.")
     ] = False,
@@ -54,7 +74,8 @@ def tune(
     Example: jaxquard gemm tune --model gpt3 --cluster tpu-v4 --chips 256
     """
     _check_problem(model, layers=layers, rows=rows)
-    name = choose_name(algorithm, ALGORITHMS, kind="GeMM algorithm")
+    name = choose_name(algorithm, (*ALGORITHMS, _ALL), kind="GeMM algorithm")
+    how = choose_name(method, _METHODS, kind="method")
     limit_bytes = parse_size(memory_limit)
     check_writable(out)
     from jaxquard.cli.cluster.show import find_cluster
@@ -70,6 +91,8 @@ def tune(
         keep=keep,
         memory_limit_bytes=limit_bytes,
         recompute=recompute,
+        method="paper" if how == "paper" else "exact",
+        optimizer_bytes=optimizer_bytes,
     )
     if out is not None:
         write_file(out, plan_text(tuning.plan))
@@ -128,6 +151,7 @@ def _row_content(row: "TuningRow") -> dict[str, Any]:
 
     return {
         "time_s": row.time_s,
+        "simulated_s": row.simulated_s,
         "compute_s": row.cost.compute_s,
         "exposed_s": row.cost.exposed_s,
         "utilisation": row.utilisation,

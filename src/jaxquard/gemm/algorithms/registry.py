@@ -1,5 +1,6 @@
 """The algorithms by name, for plans, for the command line and for `multiply`."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ def find_algorithm(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
+@functools.cache
 def mesh_shapes(algorithm: str, num_chips: int) -> tuple[MeshShape, ...]:
     """Returns every mesh of so many chips that an algorithm can use."""
     chosen = find_algorithm(algorithm)

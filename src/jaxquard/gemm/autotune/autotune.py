@@ -1,39 +1,50 @@
-"""The autotuner (MeshSlice, section 3.2): the stationary matrices, the mesh and the slice counts.
+"""The autotuner: the layouts of the layers, the mesh, the algorithms and their slice counts.
 
-Phase 1 (`dataflows.py`) chooses the dataflow of each layer, phase 2 (`meshes.py`) the mesh and the slice counts. Two
-things go beyond the paper: each of a layer's three products has its own slice count, and plans that exceed the memory
-are left out. What cannot be answered is refused first, in the user's words.
+Two methods give a `Tuning`. `exact` (`exact.py`) prices what would run, every layout, algorithm and slice count of
+every layer, and simulates the finalists. `paper` is section 3.2 of MeshSlice: phase 1 (`dataflows.py`) chooses the
+dataflow of each layer by its largest matrix, phase 2 (`meshes.py`) the mesh and the slice counts, at the prices of the
+paper's cost model, which hides every transfer. Its baselines are unrolled to the slice counts that MeshSlice is tuned
+to (section 4.2), each at its own best mesh.
 
-SUMMA, Wang and the 1D algorithms are unrolled to the slice counts that MeshSlice is tuned to (section 4.2), each at
-its own best mesh. A plan has all options that its price assumes.
+Two things go beyond the paper in both: each of a layer's three products has its own slice count, and plans that exceed
+the memory are left out. What cannot be answered is refused first, in the user's words.
 """
 
 import math
-from typing import Any
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from jaxquard.cluster import Cluster, load_cluster
-from jaxquard.errors import GemmError
+from jaxquard.errors import GemmError, GemmWarning
 from jaxquard.gemm.algorithms.choices import find_choice, find_count, find_flag
 from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.autotune.dataflows import choose_dataflows
+from jaxquard.gemm.autotune.exact import ExactSearch, variants_of
+from jaxquard.gemm.autotune.layouts import forms_of
 from jaxquard.gemm.autotune.meshes import MeshSearch, usable_meshes
-from jaxquard.gemm.autotune.table import Tuning
+from jaxquard.gemm.autotune.table import Tuning, TuningRow
 from jaxquard.gemm.cost.products import kept_bytes, plan_products
 from jaxquard.gemm.problem import FcLayer, GemmProblem, Stationary
 
 UNROLLED = ("wang", "summa", "1d_tp", "fsdp")
-"""The algorithms whose iterations are as many as MeshSlice has slices, or fewer."""
+"""The algorithms whose iterations are as many as MeshSlice has slices, or fewer, in the paper's method."""
+ALL = ("meshslice", "collective", "wang", "summa", "cannon")
+"""The algorithms that `algorithm="all"` chooses from; the 1D ones are Wang's on a mesh of one row or one column."""
+METHODS = ("exact", "paper")
 
 
 def autotune(
     problem: GemmProblem,
     cluster: str | Cluster = "tpu-v4",
     num_chips: int = 256,
-    algorithm: str = "meshslice",
+    algorithm: str | Sequence[str] = "meshslice",
     memory_limit_bytes: float | None = None,
     keep: int = 10,
     *,
+    method: Literal["exact", "paper"] = "exact",
     block: int = 8,
+    optimizer_bytes: int = 12,
     recompute: bool = False,
     stationary: Stationary | str | None = None,
     mesh_shape: tuple[int, int] | None = None,
@@ -46,16 +57,23 @@ def autotune(
         problem: the layers and their sizes.
         cluster: the name of a preset, the path of a TOML file, or a `Cluster`.
         num_chips: the number of chips to use.
-        algorithm: a key of `ALGORITHMS`.
+        algorithm: a key of `ALGORITHMS`; or several, or "all", of which each layer takes the fastest.
         memory_limit_bytes: the limit of one chip; by default the memory of the cluster's chips.
         keep: the number of meshes in the result.
+        method: "exact", or "paper" for the phases and prices of MeshSlice's section 3.2, with one algorithm.
         block: the number of neighbouring columns or rows that a slice takes at a time.
+        optimizer_bytes: bytes of optimizer state for each parameter; Adam over bf16 weights has 12: an fp32 copy and
+            two moments.
         recompute: recomputes activations inside a block in the backward pass instead of storing them.
-        stationary: "y", "x" or "w": the matrix that does not move in every layer; by default each layer's largest.
+        stationary: "y", "x" or "w": the matrix that does not move in every layer; by default the fastest, and in the
+            paper's method the largest.
         mesh_shape: the only mesh to consider.
         num_slices: the only slice count to consider, where it divides.
-        unroll_as: MeshSlice's tuning of the same problem, whose slice counts the other algorithms unroll to; by default
-            it is computed each time.
+        unroll_as: in the paper's method, MeshSlice's tuning of the same problem, whose slice counts the other
+            algorithms unroll to; by default it is computed each time.
+
+    Warns:
+        GemmWarning: if an exact search is asked to plan with the paper's own constants, which leave out much.
 
     Raises:
         GemmError: if an argument is not valid, the algorithm is unknown or does not use it, no mesh divides the layers,
@@ -68,42 +86,96 @@ def autotune(
         (4, 4)
     """
     target = load_cluster(cluster)
-    find_algorithm(algorithm)
+    names = _find_algorithms(algorithm, method)
     _check_problem(problem)
     mesh_shape = _check_chips(target, num_chips, mesh_shape)
     kept = _check_tuning_options(
-        algorithm,
+        names,
+        method=method,
         memory_limit_bytes=memory_limit_bytes,
         keep=keep,
         block=block,
+        optimizer_bytes=optimizer_bytes,
         recompute=recompute,
         stationary=stationary,
         num_slices=num_slices,
         unroll_as=unroll_as,
     )
-    layers = choose_dataflows(problem, algorithm=algorithm, stationary=kept)
+    limit_bytes = target.memory.size_bytes if memory_limit_bytes is None else memory_limit_bytes
+    chip_bytes = kept_bytes(problem, num_chips=num_chips, recompute=recompute, optimizer_bytes=optimizer_bytes)
+    if method == "exact":
+        if target.is_paper_set:
+            warnings.warn(
+                f"{target.name} has the constants of MeshSlice's own cost model, which hides every transfer and "
+                "charges neither thin slices nor sums nor copies: plans may be far off. Use another cluster, or the "
+                "paper's method.",
+                GemmWarning,
+                stacklevel=2,
+            )
+        search = ExactSearch(
+            problem=problem,
+            cluster=target,
+            variants=variants_of(names, target),
+            forms=forms_of(names, stationary=kept),
+            block=block,
+            kept_bytes=chip_bytes,
+            limit_bytes=limit_bytes,
+            num_slices=num_slices,
+        )
+        rows = search.rows(search.meshes(num_chips, mesh_shape))
+    else:
+        rows = _paper_rows(
+            problem,
+            target,
+            num_chips,
+            names[0],
+            stationary=kept,
+            mesh_shape=mesh_shape,
+            block=block,
+            num_slices=num_slices,
+            unroll_as=unroll_as,
+            kept_bytes=chip_bytes,
+            limit_bytes=limit_bytes,
+        )
+    return Tuning(
+        problem=problem, cluster=target.name, num_chips=num_chips, table=tuple(rows[:keep]), num_meshes=len(rows)
+    )
+
+
+def _paper_rows(
+    problem: GemmProblem,
+    cluster: Cluster,
+    num_chips: int,
+    algorithm: str,
+    *,
+    stationary: Stationary | None,
+    mesh_shape: tuple[int, int] | None,
+    block: int,
+    num_slices: int | None,
+    unroll_as: Tuning | None,
+    kept_bytes: float,
+    limit_bytes: float,
+) -> list[TuningRow]:
+    """Returns the meshes of the paper's two phases."""
+    layers = choose_dataflows(problem, algorithm=algorithm, stationary=stationary)
     unrolled = None
     if algorithm in UNROLLED:
-        how = {"block": block, "stationary": kept, "num_slices": num_slices}
-        tuned = unroll_as or autotune(problem, target, num_chips, memory_limit_bytes=math.inf, **how)
+        how = {"block": block, "stationary": stationary, "num_slices": num_slices}
+        tuned = unroll_as or autotune(problem, cluster, num_chips, memory_limit_bytes=math.inf, method="paper", **how)
         unrolled = _unrolled_slices(tuned, problem, num_chips)
     search = MeshSearch(
         problem=problem,
-        cluster=target,
+        cluster=cluster,
         algorithm=algorithm,
         layers=layers,
         products=plan_products(problem, layers),
         block=block,
         unrolled=unrolled,
         num_slices=num_slices,
-        kept_bytes=kept_bytes(problem, num_chips=num_chips, recompute=recompute),
+        kept_bytes=kept_bytes,
     )
-    meshes = usable_meshes(problem, layers, algorithm, num_chips, mesh_shape, most_chips=target.num_chips)
-    limit_bytes = target.memory.size_bytes if memory_limit_bytes is None else memory_limit_bytes
-    rows = search.rows(meshes, limit_bytes=limit_bytes)
-    return Tuning(
-        problem=problem, cluster=target.name, num_chips=num_chips, table=tuple(rows[:keep]), num_meshes=len(rows)
-    )
+    meshes = usable_meshes(problem, layers, algorithm, num_chips, mesh_shape, most_chips=cluster.num_chips)
+    return search.rows(meshes, limit_bytes=limit_bytes)
 
 
 def _unrolled_slices(tuned: Tuning, problem: GemmProblem, num_chips: int) -> tuple[tuple[int, int, int], ...]:
@@ -154,9 +226,34 @@ def _check_chips(cluster: Cluster, num_chips: int, mesh_shape: Any) -> tuple[int
     return rows, columns
 
 
+def _find_algorithms(algorithm: Any, method: Any) -> tuple[str, ...]:
+    """Returns the names of the algorithms to choose from.
+
+    Raises:
+        GemmError: if one is none, there is none, or the method has only one.
+    """
+    if method not in METHODS:
+        raise GemmError(f"method must be one of {', '.join(METHODS)}, but is {method!r}.")
+    names = ALL if algorithm == "all" else (algorithm,) if isinstance(algorithm, str) else algorithm
+    if not isinstance(names, tuple | list) or not names:
+        raise GemmError(f"algorithm must be a name, several names or 'all', but is {algorithm!r}.")
+    found = tuple(dict.fromkeys(find_algorithm(name).name for name in names))
+    if method == "paper" and len(found) > 1:
+        raise GemmError(f"the paper's method tunes one algorithm at a time, but found {', '.join(found)}. Name one.")
+    one_dimensional = [name for name in found if name in ("1d_tp", "fsdp")]
+    if one_dimensional and len(found) > 1:
+        raise GemmError(
+            f"{one_dimensional[0]} sees the mesh as one row or column, and cannot be mixed with other algorithms. "
+            "Tune it by itself; with 'all', Wang's algorithm on such a mesh stands for it."
+        )
+    return found
+
+
 def _check_tuning_options(
-    algorithm: str,
+    algorithms: tuple[str, ...],
     *,
+    method: str,
+    optimizer_bytes: Any,
     memory_limit_bytes: Any,
     keep: Any,
     block: Any,
@@ -169,18 +266,23 @@ def _check_tuning_options(
     find_count(keep, "keep")
     find_count(block, "block")
     find_flag(recompute, "recompute")
+    if not isinstance(optimizer_bytes, int) or isinstance(optimizer_bytes, bool) or optimizer_bytes < 0:
+        raise GemmError(f"optimizer_bytes must be a whole number, 0 or more, but is {optimizer_bytes!r}.")
+    if unroll_as is not None and method != "paper":
+        raise GemmError("unroll_as is for the paper's method. Leave it out, or say method='paper'.")
     if unroll_as is not None and not isinstance(unroll_as, Tuning):
         raise GemmError(f"unroll_as must be what `autotune` returned for MeshSlice, but is {unroll_as!r:.80}.")
-    if num_slices is not None and find_count(num_slices, "num_slices") > 1 and not find_algorithm(algorithm).has_slices:
-        raise GemmError(f"{algorithm} does not slice, but num_slices is {num_slices}. Leave it out.")
+    has_slices = any(find_algorithm(name).has_slices for name in algorithms)
+    if num_slices is not None and find_count(num_slices, "num_slices") > 1 and not has_slices:
+        raise GemmError(f"{algorithms[0]} does not slice, but num_slices is {num_slices}. Leave it out.")
     if memory_limit_bytes is not None and not _is_above_0(memory_limit_bytes):
         raise GemmError(f"memory_limit_bytes must be a number above 0, but is {memory_limit_bytes!r}.")
     if stationary is None:
         return None
     kept = find_choice(Stationary, stationary, "stationary")
-    if algorithm == "1d_tp" or (algorithm == "fsdp" and kept is Stationary.W):
-        what = "keeps w, whatever" if algorithm == "1d_tp" else "moves w, but"
-        raise GemmError(f"{algorithm} {what} stationary is {kept.value!r}. Leave it out.")
+    if "1d_tp" in algorithms or ("fsdp" in algorithms and kept is Stationary.W):
+        what = "keeps w, whatever" if "1d_tp" in algorithms else "moves w, but"
+        raise GemmError(f"{algorithms[0]} {what} stationary is {kept.value!r}. Leave it out.")
     return kept
 
 

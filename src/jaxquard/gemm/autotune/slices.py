@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxquard.cluster import Axis, Cluster, Topology
+from jaxquard.cluster import Axis, Cluster
 from jaxquard.cluster.collective_time import ring_bandwidth_bytes_per_s, ring_size, ring_sync_s
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.algorithms.registry import find_algorithm
@@ -38,26 +38,48 @@ def slice_counts(product: SizedProduct, *, mesh_shape: MeshShape, block: int) ->
     return divisors(shard // block)
 
 
+def iteration_counts(algorithm: str, product: SizedProduct, *, mesh_shape: MeshShape, block: int) -> tuple[int, ...]:
+    """Returns every count of slices or iterations that an algorithm can have, rising."""
+    chosen = find_algorithm(algorithm)
+    if algorithm == "meshslice":
+        return slice_counts(product, mesh_shape=mesh_shape, block=block)
+    if not chosen.has_slices:
+        return (1,)
+    if chosen.has_ring_iterations:
+        return divisors(max(mesh_shape))
+    return divisors(math.lcm(*mesh_shape))
+
+
 def price_slices(
-    cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: MeshShape, counts: Iterable[int]
+    cluster: Cluster,
+    product: SizedProduct,
+    *,
+    algorithm: str,
+    mesh_shape: MeshShape,
+    counts: Iterable[int],
+    split_for_overlap: bool = False,
+    memory_contention: bool = False,
 ) -> tuple[PricedOptions, ...]:
     """Returns each count with its cost, the fastest first; of equals the smaller count.
 
     Each comes with either ring of Wang's, and with the packets of SUMMA that may be best.
     """
     chosen, priced = find_algorithm(algorithm), []
+    bandwidth = cluster.memory.bandwidth_bytes_per_s if memory_contention else math.inf
     rings = tuple(Axis) if "ring" in chosen.options else (None,)
     packets = packet_counts(cluster, product, mesh_shape) if "num_packets" in chosen.options else (1,)
     for count, ring, num_packets in itertools.product(counts, rings, packets):
         options = AlgorithmOptions(
             slices=count,
+            split_for_overlap=split_for_overlap,
             ring=ring,
             bidirectional=uses_bidirectional_rings(cluster, algorithm),
             num_packets=num_packets,
         )
         steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options)
         num_slices = steps.num_iterations if chosen.has_slices else 1
-        priced.append(PricedOptions(num_slices=num_slices, options=options, cost=price_steps(steps)))
+        cost = price_steps(steps, memory_bandwidth_bytes_per_s=bandwidth)
+        priced.append(PricedOptions(num_slices=num_slices, options=options, cost=cost))
     return tuple(sorted(priced, key=lambda choice: (choice.cost.time_s, choice.num_slices)))
 
 
@@ -67,12 +89,12 @@ def uses_bidirectional_rings(cluster: Cluster, algorithm: str) -> bool:
 
 
 def needs_split(cluster: Cluster, algorithm: str) -> bool:
-    """Returns whether products should be split, for their transfers to hide, as the price assumes.
+    """Returns whether products should be split, for their transfers to hide, as the paper's price assumes.
 
     A TPU's compiler hides one transfer behind one product. A GPU's streams overlap what does not depend on each other,
-    and there a product that is split costs more. The network decides: TPUs form a torus.
+    and there a product that is split costs more.
     """
-    return "split_for_overlap" in find_algorithm(algorithm).options and cluster.network.topology is Topology.TORUS
+    return "split_for_overlap" in find_algorithm(algorithm).options and cluster.network.hides_one_collective
 
 
 def packet_counts(cluster: Cluster, product: SizedProduct, mesh_shape: MeshShape) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jaxquard.gemm.cost.cost import GemmCost
-from jaxquard.gemm.problem import GemmPlan, GemmProblem
+from jaxquard.gemm.problem import GemmPlan, GemmProblem, LayerPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +14,7 @@ class TuningRow:
         cost: the cost of all layers and passes of one step.
         utilisation: the share of the cluster's peak FLOP/s.
         memory_bytes: the memory of one chip: weights, activations and the largest buffers.
+        simulated_s: the time that the simulator gives, of the finalists of an exact search.
 
     Example:
         >>> problem = jq.gemm.transformer_block(1024, num_rows=4096)
@@ -27,6 +28,7 @@ class TuningRow:
     cost: GemmCost
     utilisation: float
     memory_bytes: float
+    simulated_s: float | None = None
 
     @property
     def mesh_shape(self) -> tuple[int, int]:
@@ -73,14 +75,18 @@ class Tuning:
 def tuning_text(tuning: Tuning) -> str:
     """Returns the table of a tuning; slices are those of the products forward, backward for X and backward for W."""
     names = [layer.name for layer in tuning.problem.layers]
-    lines = [["mesh", *names, "time", "utilisation", "exposed", "memory"]]
+    is_simulated = any(row.simulated_s is not None for row in tuning.table)
+    simulated = ["simulated"] if is_simulated else []
+    lines = [["mesh", *names, "time", *simulated, "utilisation", "exposed", "memory"]]
     for row in tuning.table:
-        slices = [",".join(map(str, layer.slices)) for layer in row.plan.layers]
+        slices = [_slices_text(row.plan, layer) for layer in row.plan.layers]
+        simulated = [_milliseconds(row.simulated_s)] if is_simulated else []
         lines.append(
             [
                 "x".join(map(str, row.mesh_shape)),
                 *slices,
-                f"{row.time_s * 1e3:.1f} ms",
+                _milliseconds(row.time_s),
+                *simulated,
                 f"{row.utilisation:.1%}",
                 f"{row.cost.exposed_s / row.time_s:.1%}",
                 f"{row.memory_bytes / 1e9:.1f} GB",
@@ -93,6 +99,16 @@ def tuning_text(tuning: Tuning) -> str:
     )
     body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     return "\n".join([title, _kept_text(tuning), *body])
+
+
+def _slices_text(plan: GemmPlan, layer: LayerPlan) -> str:
+    """Returns the slices of a layer's products, after its algorithm where that is not the plan's own."""
+    slices = ",".join(map(str, layer.slices))
+    return slices if layer.algorithm in (None, plan.algorithm) else f"{layer.algorithm} {slices}"
+
+
+def _milliseconds(time_s: float | None) -> str:
+    return "" if time_s is None else f"{time_s * 1e3:.1f} ms"
 
 
 def _kept_text(tuning: Tuning) -> str:

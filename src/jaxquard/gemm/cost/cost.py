@@ -2,12 +2,14 @@
 
 With l and s the longest of an iteration's loads and stores, c its product, and n iterations:
 
-    pipeline   l + (n - 1) max(l, c, s) + c + s      MeshSlice, SUMMA; Collective with n = 1
-    ring       (n - 1) max(l, c, s) + c              Wang, Cannon, 1D: the first shards are in place
+    pipeline   l + (n - 1) max(l, c + w, s) + c + s      MeshSlice, SUMMA; Collective with n = 1
+    ring       (n - 1) max(l, c, s) + c                  Wang, Cannon, 1D: the first shards are in place
 
-before and after which stand the transfers that nothing hides.
+before and after which stand the transfers that nothing hides; w are those of an iteration. Where products and transfers
+share a chip's memory, no iteration is shorter than its bytes over the bandwidth, as in the simulation (`play.py`).
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,17 +20,30 @@ from jaxquard.gemm.cost.steps import Steps, product_steps
 from jaxquard.gemm.problem import AlgorithmOptions
 
 
-def steps_time_s(steps: Steps) -> float:
-    """Returns the seconds from the first transfer to the last."""
-    slowest_s = max(_longest_s(steps.loads), steps.compute_s, _longest_s(steps.stores))
-    loop_s = (steps.num_iterations - 1) * slowest_s + steps.compute_s
+def steps_time_s(steps: Steps, *, memory_bandwidth_bytes_per_s: float = math.inf) -> float:
+    """Returns the seconds from the first transfer to the last.
+
+    Args:
+        memory_bandwidth_bytes_per_s: that of a chip, which products and transfers share; left out, none is short of it.
+    """
+    bandwidth = memory_bandwidth_bytes_per_s
+    product_s = max(steps.compute_s, steps.memory_bytes / bandwidth)
+    moved_bytes = steps.memory_bytes + sum(transfer.memory_bytes for transfer in steps.loads + steps.stores)
+    busy_s = max(steps.compute_s + steps.wait_s, steps.memory_bytes / bandwidth)
+    slowest_s = max(_longest_s(steps.loads, bandwidth), busy_s, _longest_s(steps.stores, bandwidth))
+    slowest_s = max(slowest_s, moved_bytes / bandwidth)
+    loop_s = (steps.num_iterations - 1) * slowest_s + product_s
     if not steps.is_ring:
-        loop_s += _longest_s(steps.first_loads) + _longest_s(steps.last_stores)
-    return sum(_longest_s(phase) for phase in steps.before + steps.after) + loop_s
+        loop_s += _longest_s(steps.first_loads, bandwidth) + _longest_s(steps.last_stores, bandwidth)
+    return sum(_longest_s(phase, bandwidth) for phase in steps.before + steps.after) + loop_s
 
 
-def _longest_s(transfers: tuple[RingTransfer, ...]) -> float:
-    return max((transfer.time_s for transfer in transfers), default=0.0)
+def _longest_s(transfers: tuple[RingTransfer, ...], bandwidth: float) -> float:
+    """Returns the seconds of transfers that run at once."""
+    if not transfers:
+        return 0.0
+    shared_s = sum(transfer.memory_bytes for transfer in transfers) / bandwidth
+    return max(shared_s, max(transfer.time_s for transfer in transfers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +88,15 @@ def price_product(
     algorithm: str,
     mesh_shape: MeshShape,
     options: AlgorithmOptions,
+    memory_contention: bool = False,
 ) -> GemmCost:
-    """Returns the cost of a product by an algorithm on a mesh."""
-    return price_steps(product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options))
+    """Returns the cost of a product by an algorithm on a mesh; products and transfers may share a chip's memory."""
+    steps = product_steps(cluster, product, algorithm=algorithm, mesh_shape=mesh_shape, options=options)
+    bandwidth = cluster.memory.bandwidth_bytes_per_s if memory_contention else math.inf
+    return price_steps(steps, memory_bandwidth_bytes_per_s=bandwidth)
 
 
-def price_steps(steps: Steps) -> GemmCost:
+def price_steps(steps: Steps, *, memory_bandwidth_bytes_per_s: float = math.inf) -> GemmCost:
     """Returns the cost of steps."""
     launch_s = transfer_s = sync_s = 0.0
     for count, one in _counted_transfers(steps):
@@ -86,7 +104,7 @@ def price_steps(steps: Steps) -> GemmCost:
         transfer_s += count * one.time.transfer_s
         sync_s += count * one.time.sync_s
     return GemmCost(
-        time_s=steps_time_s(steps),
+        time_s=steps_time_s(steps, memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s),
         compute_s=steps.num_iterations * steps.compute_s,
         launch_s=launch_s,
         transfer_s=transfer_s,
@@ -124,4 +142,4 @@ def _counted_transfers(steps: Steps) -> Iterator[tuple[int, RingTransfer]]:
     """Yields each transfer with the number of times that it is made."""
     for phase in steps.before + steps.after + (steps.first_loads, steps.last_stores):
         yield from ((1, transfer) for transfer in phase)
-    yield from ((steps.num_iterations - 1, transfer) for transfer in steps.loads + steps.stores)
+    yield from ((steps.num_iterations - 1, transfer) for transfer in steps.loads + steps.stores + steps.waits)

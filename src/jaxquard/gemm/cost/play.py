@@ -34,6 +34,11 @@ def play_product(
     return play_jobs(steps_jobs(steps), memory_bandwidth_bytes_per_s=bandwidth)
 
 
+def play_steps_s(steps: Steps, cluster: Cluster) -> float:
+    """Returns the seconds of steps on a chip whose products and transfers share its memory."""
+    return play_jobs(steps_jobs(steps), memory_bandwidth_bytes_per_s=cluster.memory.bandwidth_bytes_per_s).time_s
+
+
 def play_plan(
     problem: GemmProblem, plan: GemmPlan, cluster: str | Cluster, *, memory_contention: bool = True
 ) -> tuple[float, float]:
@@ -46,7 +51,7 @@ def play_plan(
             time_s += play_product(
                 target,
                 product,
-                algorithm=plan.algorithm,
+                algorithm=plan.algorithm_of(layer),
                 mesh_shape=plan.mesh_shape,
                 options=options,
                 memory_contention=memory_contention,
@@ -76,7 +81,7 @@ def steps_jobs(steps: Steps) -> list[Job]:
                 Job(
                     name=f"product {iteration}",
                     resource="compute",
-                    time_s=steps.compute_s,
+                    time_s=steps.compute_s + (steps.wait_s if iteration < steps.num_iterations - 1 else 0.0),
                     memory_bytes=steps.memory_bytes,
                     after=loaded + room + tuple(products[-1:]),
                 ),

@@ -26,16 +26,17 @@ def problem_flops(problem: GemmProblem) -> float:
     return 3 * 2.0 * problem.num_rows * weights * problem.num_blocks
 
 
-def kept_bytes(problem: GemmProblem, *, num_chips: int, recompute: bool = False) -> float:
-    """Returns the bytes of weights, their gradients, and the activations that the backward pass needs, of one chip.
+def kept_bytes(problem: GemmProblem, *, num_chips: int, recompute: bool = False, optimizer_bytes: int = 0) -> float:
+    """Returns the bytes of one chip for weights, gradients, optimizer state, and activations that backward needs.
 
     All matrices are sharded over all chips, so this does not depend on the mesh; the buffers of the transfers do.
 
     Args:
         recompute: only the input of each block is kept, and one block's activations are computed again at a time.
+        optimizer_bytes: of the optimizer's state for each parameter.
     """
     weights = sum(layer.in_features * layer.out_features for layer in problem.layers) * problem.num_blocks
     inputs = sum(layer.in_features for layer in problem.layers) * problem.num_rows
     block_input = problem.layers[0].in_features * problem.num_rows
     activations = problem.num_blocks * block_input + inputs if recompute else problem.num_blocks * inputs
-    return problem.item_bytes * (2 * weights + activations) / num_chips
+    return (problem.item_bytes * (2 * weights + activations) + optimizer_bytes * weights) / num_chips

@@ -1,5 +1,6 @@
 """Transfers: one collective on the rings of a mesh, with the parts of its time."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -52,6 +53,25 @@ def collective_transfer(
     shard = product.shard_bytes(moving, mesh_shape) / num_slices
     time = checked_ring_time(cluster, moving.collective, axis=moving.axis, mesh_shape=mesh_shape, shard_bytes=shard)
     return _transfers(moving, moving.collective, steps=ring - 1, launches=1, size_bytes=(ring - 1) * shard, time=time)
+
+
+def permutes_transfer(
+    cluster: Cluster, moving: MovingMatrix, *, mesh_shape: MeshShape, num_permutes: int, size_bytes: float
+) -> tuple[RingTransfer, ...]:
+    """Returns permutes to a neighbour one after another, each of so many bytes."""
+    time = checked_ring_time(
+        cluster,
+        Collective.PERMUTE,
+        axis=moving.axis,
+        mesh_shape=mesh_shape,
+        shard_bytes=size_bytes,
+        num_steps=num_permutes,
+    )
+    launches = round(num_launches(cluster, Collective.PERMUTE, num_steps=num_permutes))
+    sent_bytes = num_permutes * size_bytes
+    return _transfers(
+        moving, Collective.PERMUTE, steps=num_permutes, launches=launches, size_bytes=sent_bytes, time=time
+    )
 
 
 def shift_transfer(
@@ -122,6 +142,17 @@ def broadcast_transfer(
     return _transfers(moving, moving.collective, steps=steps, launches=launches, size_bytes=group * part, time=time)
 
 
+def broadcast_minimum_s(cluster: Cluster, moving: MovingMatrix, *, mesh_shape: MeshShape) -> float:
+    """Returns the seconds that SUMMA's broadcasts or reductions of a matrix take with one packet and no bytes."""
+    ring, kind = ring_size(moving.axis, mesh_shape), broadcast_kind(cluster, moving)
+    if ring == 1:
+        return 0.0
+    steps = math.lcm(*mesh_shape) * num_stages(ring, 1)
+    launches = 0.0 if cluster.network.has_broadcast else num_launches(cluster, kind, num_steps=steps)
+    sync_s = ring_sync_s(cluster, kind, axis=moving.axis, mesh_shape=mesh_shape)
+    return launches * cluster.links(kind).launch_s + steps * sync_s
+
+
 def broadcast_kind(cluster: Cluster, moving: MovingMatrix) -> Collective:
     """Returns the kind of collective whose constants a broadcast or reduction of a matrix has."""
     return moving.collective if cluster.network.has_broadcast else Collective.PERMUTE
@@ -154,4 +185,22 @@ def _transfers(
             size_bytes=size_bytes,
             time=time,
         ),
+    )
+
+
+def transpose_time_s(cluster: Cluster, *, shard_bytes: float, mesh_shape: MeshShape) -> float:
+    """Returns the seconds to exchange the directions over which a matrix is sharded, rows for columns.
+
+    Shards go from neighbour to neighbour, at most half the ring of each direction, as in Cannon's skew.
+    """
+    return sum(
+        checked_ring_time(
+            cluster,
+            Collective.PERMUTE,
+            axis=axis,
+            mesh_shape=mesh_shape,
+            shard_bytes=shard_bytes,
+            num_steps=ring_size(axis, mesh_shape) // 2,
+        ).time_s
+        for axis in Axis
     )

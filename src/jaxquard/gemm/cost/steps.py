@@ -18,13 +18,16 @@ from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Axis, Cluster, product_memory_bytes, product_time_s, sliced_product_time_s
 from jaxquard.cluster.collective_time import ring_size
-from jaxquard.cluster.product_time import ACCUMULATOR_BYTES
+from jaxquard.cluster.product_time import ACCUMULATOR_BYTES, arithmetic_time_s, sum_slowdown
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, MovingMatrix, SizedProduct
 from jaxquard.gemm.algorithms.registry import find_algorithm
+from jaxquard.gemm.algorithms.slicing.split_work import SplitWork, split_work
 from jaxquard.gemm.cost.ring_transfers import (
     RingTransfer,
+    broadcast_minimum_s,
     broadcast_transfer,
     collective_transfer,
+    permutes_transfer,
     share_port,
     shift_transfer,
 )
@@ -39,6 +42,7 @@ class Steps:
         before: phases one after another, the transfers of a phase at once.
         loads: transfers that bring the inputs of an iteration, all at once; `first_loads` those of the first.
         stores: transfers that take the outputs of an iteration away; `last_stores` those of the last.
+        waits: transfers of an iteration that nothing hides, one after another; the last iteration has none.
         is_ring: the first iteration finds its inputs in place, and the last leaves its outputs there.
         compute_s: of one iteration.
         memory_bytes: the bytes that one iteration's product reads and writes.
@@ -55,7 +59,13 @@ class Steps:
     stores: tuple[RingTransfer, ...] = ()
     last_stores: tuple[RingTransfer, ...] = ()
     after: tuple[tuple[RingTransfer, ...], ...] = ()
+    waits: tuple[RingTransfer, ...] = ()
     is_ring: bool = False
+
+    @property
+    def wait_s(self) -> float:
+        """The seconds of an iteration in which the chip does nothing but wait for transfers."""
+        return sum(transfer.time_s for transfer in self.waits)
 
     def loads_of(self, iteration: int) -> tuple[RingTransfer, ...]:
         """Returns the transfers that bring the inputs of an iteration."""
@@ -71,14 +81,62 @@ class Steps:
 
 
 def meshslice_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
-    """Returns the steps of Figure 5: in each iteration a slice of both moving matrices."""
+    """Returns the steps of Figure 5: in each iteration a slice of both moving matrices.
+
+    Where a product hides one collective only, the others are waited for.
+    """
     num_slices = options.slices or 1
+    if options.split_for_overlap and num_slices > 1:
+        return _split_steps(cluster, product, mesh, options)
     inputs, outputs = _split(
         product, lambda moving: collective_transfer(cluster, product, moving, mesh_shape=mesh, num_slices=num_slices)
     )
-    copies = 2 * sum(product.shard_bytes(moving, mesh) for moving in product.moving) / num_slices
-    copy_s = cluster.compute.slice_copy_exposed * copies / cluster.memory.bandwidth_bytes_per_s
-    return _pipeline(cluster, product, mesh, num_slices, inputs, outputs, copy_s=copy_s if num_slices > 1 else 0.0)
+    extra_s = 0.0
+    if num_slices > 1:
+        copies = 2 * sum(product.shard_bytes(moving, mesh) for moving in product.moving) / num_slices
+        extra_s = cluster.compute.slice_copy_exposed * copies / cluster.memory.bandwidth_bytes_per_s
+    compute_s = _compute_s(cluster, product, mesh, num_slices) + extra_s
+    steps = _pipeline(cluster, product, mesh, num_slices, inputs, outputs, compute_s=compute_s)
+    return _with_waits(steps) if cluster.network.hides_one_collective else steps
+
+
+def _split_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
+    """Returns the steps of MeshSlice where each slice's product is split, one transfer beside each part of it.
+
+    An output goes round its ring as permutes, each beside one product, so one after another; `split_work` has the
+    products and the bytes, which are those of what runs.
+    """
+    num_slices, work = options.slices or 1, split_work(product, mesh, options)
+
+    def transfer(moving: MovingMatrix) -> tuple[RingTransfer, ...]:
+        if moving.is_output:
+            count, size = work.num_permutes, work.permute_bytes
+            return permutes_transfer(cluster, moving, mesh_shape=mesh, num_permutes=count, size_bytes=size)
+        return collective_transfer(cluster, product, moving, mesh_shape=mesh, num_slices=num_slices)
+
+    compute_s = _split_compute_s(cluster, product, work)
+    inputs, outputs = _split(product, transfer)
+    return _pipeline(cluster, product, mesh, num_slices, inputs, outputs, compute_s=compute_s)
+
+
+def _split_compute_s(cluster: Cluster, product: SizedProduct, work: SplitWork) -> float:
+    """Returns the seconds of one slice on a chip: its products with the sums that they read, and its copies."""
+    compute, bandwidth = cluster.compute, cluster.memory.bandwidth_bytes_per_s
+    item_bytes = ACCUMULATOR_BYTES if product.accumulates else product.item_bytes
+    time_s = compute.slice_copy_exposed * work.copied_bytes / bandwidth
+    for part in work.products:
+        moved_bytes = item_bytes * part.m * part.n * (2 if part.reads_sum else 1)
+        arithmetic_s = arithmetic_time_s(compute, m=part.m, k=part.k, n=part.n)
+        if item_bytes == ACCUMULATOR_BYTES:
+            arithmetic_s *= sum_slowdown(compute, m=part.m, n=part.n)
+        time_s += part.count * (arithmetic_s + compute.output_exposed * moved_bytes / bandwidth + compute.launch_s)
+    return time_s
+
+
+def _with_waits(steps: Steps) -> Steps:
+    """Returns steps of which a product hides one all-gather, the shorter one, and no reduce-scatter."""
+    gathers = sorted(steps.loads, key=lambda transfer: transfer.time_s)
+    return replace(steps, loads=tuple(gathers[:1]), waits=(*gathers[1:], *steps.stores), stores=())
 
 
 def collective_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
@@ -102,7 +160,8 @@ def summa_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, option
             num_packets=options.num_packets,
         ),
     )
-    return _pipeline(cluster, product, mesh, iterations, inputs, outputs)
+    compute_s = _compute_s(cluster, product, mesh, iterations)
+    return _pipeline(cluster, product, mesh, iterations, inputs, outputs, compute_s=compute_s)
 
 
 def wang_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, options: AlgorithmOptions) -> Steps:
@@ -175,6 +234,16 @@ def cannon_steps(cluster: Cluster, product: SizedProduct, mesh: MeshShape, optio
     )
 
 
+def minimum_time_s(cluster: Cluster, product: SizedProduct, *, algorithm: str, mesh_shape: MeshShape) -> float:
+    """Returns the seconds below which no options of an algorithm can come; 0 where that takes as long as to price them.
+
+    SUMMA streams every part of a matrix over its ring, from neighbour to neighbour.
+    """
+    if algorithm != "summa":
+        return 0.0
+    return max(broadcast_minimum_s(cluster, moving, mesh_shape=mesh_shape) for moving in product.moving)
+
+
 STEPS: Mapping[str, Callable[[Cluster, SizedProduct, MeshShape, AlgorithmOptions], Steps]] = {
     "meshslice": meshslice_steps,
     "collective": collective_steps,
@@ -201,7 +270,7 @@ def product_steps(
 def _unrolled(number: int, options: AlgorithmOptions) -> int:
     """Returns the largest divisor of a number that is at most the iterations asked for; left out, the number itself."""
     limit = min(number, options.slices or number)
-    return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
+    return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)
 
 
 def _split(
@@ -221,9 +290,13 @@ def _pipeline(
     inputs: tuple[RingTransfer, ...],
     outputs: tuple[RingTransfer, ...],
     *,
-    copy_s: float = 0.0,
+    compute_s: float,
 ) -> Steps:
-    """Returns a loop in which every iteration loads all its inputs and stores all its outputs, double-buffered."""
+    """Returns a loop in which every iteration loads all its inputs and stores all its outputs, double-buffered.
+
+    Args:
+        compute_s: of an iteration.
+    """
     together = share_port(cluster, inputs + outputs, mesh)
     buffers = sum(product.gathered_bytes(moving, mesh) for moving in product.moving) / iterations
     return Steps(
@@ -232,7 +305,7 @@ def _pipeline(
         loads=together[: len(inputs)],
         stores=together[len(inputs) :],
         last_stores=outputs,
-        compute_s=_compute_s(cluster, product, mesh, iterations) + copy_s,
+        compute_s=compute_s,
         memory_bytes=_memory_bytes(cluster, product, mesh, iterations),
         buffer_bytes=buffers * min(2, iterations) + _accumulator_bytes(product, mesh, iterations),
     )

@@ -1,7 +1,8 @@
 """A GeMM plan as JSON with a schema version, and back.
 
 The fields of `GemmPlan` and `LayerPlan` are the keys. Version 1 had nothing of a layer after `block`: its plans run as
-the defaults say. Version 2 called `split_for_overlap` "in_parts" and `bidirectional` "both_ways".
+the defaults say. Version 2 called `split_for_overlap` "in_parts" and `bidirectional` "both_ways". Up to version 3 all
+layers had the algorithm of the plan.
 """
 
 import json
@@ -11,12 +12,12 @@ from typing import Any
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
-from jaxquard.gemm.problem import GemmPlan
+from jaxquard.gemm.problem import MIXED, GemmPlan
 from jaxquard.ir.codec import DataError, from_data, to_data
 
 SCHEMA = "jaxquard.gemm_plan"
-VERSION = 3
-_READABLE = (1, 2, VERSION)
+VERSION = 4
+_READABLE = (1, 2, 3, VERSION)
 
 
 def plan_text(plan: GemmPlan) -> str:
@@ -44,12 +45,19 @@ def parse_plan(text: str, *, source: str = "the plan text") -> GemmPlan:
         )
     fields = {key: value for key, value in content.items() if key not in ("schema", "version")}
     try:
-        plan = from_data(GemmPlan, fields, where="plan", is_complete=version > 1)
+        plan = from_data(GemmPlan, fields, where="plan", is_complete=version == VERSION)
     except DataError as error:
         raise GemmError(f"{source}: {error}. Save the plan again with `save_plan`.") from None
-    if plan.algorithm not in ALGORITHMS:
-        raise GemmError(f"{source} has the algorithm {plan.algorithm!r}; the algorithms are {', '.join(ALGORITHMS)}.")
+    for name in _algorithms(plan):
+        if name not in ALGORITHMS:
+            raise GemmError(f"{source} has the algorithm {name!r}; the algorithms are {', '.join(ALGORITHMS)}.")
     return plan
+
+
+def _algorithms(plan: GemmPlan) -> list[str]:
+    """Returns the names of all algorithms of a plan; a mixed plan has only those of its layers."""
+    names = [plan.algorithm_of(layer) for layer in plan.layers]
+    return names if names and plan.algorithm == MIXED else [plan.algorithm, *names]
 
 
 def save_plan(plan: GemmPlan, path: str | os.PathLike[str]) -> None:

@@ -77,6 +77,8 @@ def resolve_plan(
         raise GemmError(f"layer={layer!r} names a layer of a plan, but {found}. Leave it out, or give its plan.")
     if isinstance(plan, GemmPlan):
         plan, algorithm = _layer_of(plan, layer, (num_chips(rows, shape), num_chips(columns, shape)), algorithm)
+    elif isinstance(plan, LayerPlan) and algorithm is None:
+        algorithm = plan.algorithm
     chosen = find_algorithm("meshslice" if algorithm is None else algorithm)
     if choices.get("block") is not None:
         check_option(chosen, "block")
@@ -217,9 +219,11 @@ def _layer_of(
     if plan.mesh_shape != mesh_shape:
         planned, found = ("x".join(map(str, sizes)) for sizes in (plan.mesh_shape, mesh_shape))
         raise GemmError(f"the plan is for a {planned} mesh, but the mesh is {found}. Make a mesh as planned.")
-    if algorithm not in (None, plan.algorithm):
-        raise GemmError(f"the plan's algorithm is {plan.algorithm}, but {algorithm} was asked for. Leave it out.")
     names = [layer.name for layer in plan.layers]
     if name not in names and not (name is None and len(names) == 1):
         raise GemmError(f"the plan has the layers {', '.join(names)}, but found layer={name!r}. Name one of them.")
-    return plan.layer(name or names[0]), plan.algorithm
+    found = plan.layer(name or names[0])
+    planned = plan.algorithm_of(found)
+    if algorithm not in (None, planned):
+        raise GemmError(f"the plan's algorithm is {planned}, but {algorithm} was asked for. Leave it out.")
+    return found, planned

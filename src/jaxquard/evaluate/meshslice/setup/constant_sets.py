@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from jaxquard.cluster import Cluster, load_cluster
 
 SIMULATION, MAIN, FITTED = "simulation", "main", "fitted"
-_PRESETS = {SIMULATION: "tpu-v4", MAIN: "tpu-v4-main", FITTED: "tpu-v4-fitted"}
+_PRESETS = {SIMULATION: "tpu-v4-simulation", MAIN: "tpu-v4-main", FITTED: "tpu-v4-fitted"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

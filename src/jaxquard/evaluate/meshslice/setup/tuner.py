@@ -45,5 +45,6 @@ class Tuner:
                 mesh_shape=mesh_shape,
                 num_slices=num_slices,
                 unroll_as=unroll_as,
+                method="paper",
             )
         return self.answers[question]
