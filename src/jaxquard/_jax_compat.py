@@ -69,7 +69,7 @@ def shard_views(array: jax.Array) -> list[np.ndarray]:
     return [np.asarray(shard) for shard in shards]
 
 
-def type_of(array: jax.Array) -> Any:
+def aval_of(array: jax.Array) -> Any:
     """Returns the shape and dtype of an array as JAX's abstract value, for `ShardPutter`."""
     return array.aval
 

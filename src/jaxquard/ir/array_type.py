@@ -6,6 +6,8 @@ own name, also for extended ones (`key<fry>[]`).
 """
 
 import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 type_text = re.compile(r"([\w<>.]+)\[([\d,]*)\](?:\{([^}]*)\})?")
@@ -40,3 +42,22 @@ class ArrayType:
             shape=tuple(int(size) for size in shape.split(",") if size),
             spec=tuple(() if axes == "-" else tuple(axes.split("+")) for axes in (spec or "").split(",") if axes),
         )
+
+
+def usable_donations(
+    donated: Iterable[int], *, inputs: Sequence[Hashable], outputs: Iterable[Hashable]
+) -> tuple[int, ...]:
+    """Returns the donated inputs whose buffers outputs can reuse, an output one of them; JAX warns of the others.
+
+    Args:
+        donated: positions of inputs; the first ones are served first.
+        inputs: for each input a key, equal for equal shape, dtype and sharding.
+        outputs: the same of the outputs.
+    """
+    free = Counter(outputs)
+    usable = []
+    for position in donated:
+        if free[inputs[position]] > 0:
+            free[inputs[position]] -= 1
+            usable.append(position)
+    return tuple(usable)

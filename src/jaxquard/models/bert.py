@@ -69,14 +69,8 @@ def loss(
 ) -> Float[Array, ""]:
     """The mean cross entropy of `microbatch["targets"]` where `microbatch["masked"]` is 1.
 
-    Args:
-        params: what `init` makes.
-        microbatch: `tokens`, `segments`, `targets` and `masked`, all integers of shape (batch, sequence).
-        config: the shape of the model.
-        mark: called on the hidden state at the end of each stage but the last.
-        num_stages: the number of stages; at most one per layer.
-        remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
-        key: for dropout; without one nothing is dropped.
+    The arguments are those of `gpt.loss`, but a microbatch has `tokens`, `segments`, `targets` and `masked`, all
+    integers of shape (batch, sequence).
     """
     hidden = _embed(params, microbatch, config, key)
     hidden = run_layers(

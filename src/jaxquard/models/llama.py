@@ -61,18 +61,7 @@ def loss(
     key: PRNGKeyArray | None = None,
     products: Products | None = None,
 ) -> Float[Array, ""]:
-    """The mean cross entropy of `microbatch["targets"]`, given `microbatch["tokens"]`.
-
-    Args:
-        params: what `init` makes.
-        microbatch: `tokens` and `targets`, both integers of shape (batch, sequence).
-        config: the shape of the model.
-        mark: called on the hidden state at the end of each stage but the last.
-        num_stages: the number of stages; at most one per layer.
-        remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
-        key: for dropout; without one nothing is dropped.
-        products: those of the layers, and their norms, on a 2D mesh: `jaxquard.gemm.products(plan)`.
-    """
+    """The mean cross entropy of the next tokens; the arguments are those of `gpt.loss`."""
     hidden = params["embedding"][microbatch["tokens"]].astype(config.dtype)
     hidden = run_layers(
         _layer_of(config, products), params["layers"], hidden, mark=mark, num_stages=num_stages, remat=remat, key=key
@@ -107,11 +96,7 @@ def shardings(params: Params, products: Products) -> Params:
 def synthetic_batch(
     key: PRNGKeyArray, config: LlamaConfig, *, num_microbatches: int, microbatch_size: int
 ) -> Microbatch:
-    """Makes sequences that a model can learn: each counts up from a random token in steps of 1 to 4.
-
-    Returns:
-        `tokens` and `targets` of shape (num_microbatches, microbatch_size, sequence_length).
-    """
+    """Makes the batch that `gpt.synthetic_batch` makes."""
     return counting_batch(key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)
 
 

@@ -44,7 +44,7 @@ HiddenAndBalance = tuple[Hidden, Float[Array, ""]]
 
 
 def init(key: PRNGKeyArray, config: MoeConfig) -> Params:
-    """Makes parameters as GPT-2 does: normal(0.02), residual outputs smaller with depth."""
+    """Makes parameters as `gpt.init` does; every expert has its own."""
     tokens_key, positions_key, layers_key = jax.random.split(key, 3)
     dim = config.model_dim
     return {
@@ -68,14 +68,8 @@ def loss(
 ) -> Float[Array, ""]:
     """The mean cross entropy of `microbatch["targets"]`, plus the weighted load-balancing losses.
 
-    Args:
-        params: what `init` makes.
-        microbatch: `tokens` and `targets`, both integers of shape (batch, sequence).
-        config: the shape of the model.
-        mark: called on the pair of hidden state and load-balancing loss at the end of each stage but the last.
-        num_stages: the number of stages; at most one per layer.
-        remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
-        key: for dropout and the random second expert; without one nothing is random.
+    The arguments are those of `gpt.loss`, but `mark` is called on the pair of hidden state and load-balancing loss, and
+    `key` is also for the random second expert.
     """
     hidden = embed(params["embedding"], microbatch["tokens"]).astype(config.dtype)
     hidden = dropout(hidden, config.dropout_rate, fold(key, config.num_layers))
@@ -88,11 +82,7 @@ def loss(
 
 
 def synthetic_batch(key: PRNGKeyArray, config: MoeConfig, *, num_microbatches: int, microbatch_size: int) -> Microbatch:
-    """Makes sequences that a model can learn: each counts up from a random token in steps of 1 to 4.
-
-    Returns:
-        `tokens` and `targets` of shape (num_microbatches, microbatch_size, sequence_length).
-    """
+    """Makes the batch that `gpt.synthetic_batch` makes."""
     return counting_batch(key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)
 
 

@@ -114,11 +114,11 @@ def _put(array: jax.Array, *, target: NamedSharding) -> jax.Array:
 
 
 def _view_on(target: NamedSharding) -> TransferFn:
-    put, views, type_of = _jax_compat.shard_putter(), _jax_compat.shard_views, _jax_compat.type_of
+    put, views, aval_of = _jax_compat.shard_putter(), _jax_compat.shard_views, _jax_compat.aval_of
     devices = list(target.mesh.devices.flat)
 
     def view(array: jax.Array) -> jax.Array:
-        return put(type_of(array), target, views(array), devices)
+        return put(aval_of(array), target, views(array), devices)
 
     return view
 

@@ -5,7 +5,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.pricing import reshard_program
 from jaxquard.pricing.program.insert_constraints import insert_constraints
-from jaxquard.pricing.program.lower_program import lower_program, lowered_key, usable_donations
+from jaxquard.pricing.program.lower_program import lower_program, lowered_key, program_donations
 from tests.pricing.programs import array, line_mesh, make, product
 
 
@@ -55,7 +55,7 @@ def test_donated_buffers_are_shared_and_useless_donations_dropped():
         array(64, 64), array(64, 64), array(8),
         ins=(P("x"), P("x"), P()), outs=(P("x"), P()), donated=(0, 2),
     )  # fmt: skip
-    assert usable_donations(program) == (0,)
+    assert program_donations(program) == (0,)
     compiled = lower_program(program, mesh=line_mesh()).compile()
     assert compiled.memory_analysis().alias_size_in_bytes == 64 * 64 * 4 // 8
 

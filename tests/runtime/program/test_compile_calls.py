@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from jaxquard import _jax_compat
-from jaxquard.runtime.program.compile_calls import Site, compile_calls, usable_donations
+from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
 from tests.runtime.mlp_pipeline import MlpPipeline
@@ -93,4 +93,4 @@ def test_only_donations_with_an_output_are_usable():
     call = builder.call(
         lambda a, b, c, d: (a + 1, c + 1), vector, vector, two, array_type(), name="f", donated=(0, 1, 2, 3)
     )
-    assert usable_donations(builder.calls[call]) == (0, 2)
+    assert call_donations(builder.calls[call]) == (0, 2)

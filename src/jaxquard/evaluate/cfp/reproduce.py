@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jaxquard.evaluate.cfp.cells.cell import Cell, CellSpec
-from jaxquard.evaluate.cfp.cells.cell_step import axes_of
+from jaxquard.evaluate.cfp.cells.cell_step import cell_axes
 from jaxquard.evaluate.cfp.cells.grid import MODELS, QUICK_MODELS, full_cells, quick_cells
 from jaxquard.evaluate.cfp.cells.results_file import Results, read_results, results_text
 from jaxquard.evaluate.cfp.run.depths import DEPTHS, QUICK_DEPTHS, depth_specs, measure_depth
@@ -103,7 +103,7 @@ def run_depths(results: Results, specs: Sequence[CellSpec], *, on_part: OnPart =
 
 
 def _machine(spec: CellSpec) -> str:
-    return describe_machine(make_device_mesh(axes_of(spec)))
+    return describe_machine(make_device_mesh(cell_axes(spec)))
 
 
 def keep_results(results: Results, path: Path | None) -> None:

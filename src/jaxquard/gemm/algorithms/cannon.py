@@ -16,7 +16,7 @@ Dims: M rows of the product, N its columns, K the dim that is summed over; k, n:
 import jax
 
 from jaxquard.gemm.algorithms.products.product import Axes, Product
-from jaxquard.gemm.algorithms.transfers.rings import permute, ring_size, shift
+from jaxquard.gemm.algorithms.transfers.rings import axes_size, permute, shift
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
@@ -32,7 +32,7 @@ def cannon(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmO
 
 
 def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    layout, chips = product.layout, ring_size(product.rows)
+    layout, chips = product.layout, axes_size(product.rows)
     lhs_Mk = skew(lhs, by=product.rows, along=product.columns)
     rhs_kN = skew(rhs, by=product.columns, along=product.rows)
     out_MN = layout.dot(lhs_Mk, rhs_kN)
@@ -43,7 +43,7 @@ def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.
 
 
 def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Array:
-    layout, chips = product.layout, ring_size(product.rows)
+    layout, chips = product.layout, axes_size(product.rows)
     rhs_Kn = skew(rhs, by=product.columns, along=product.rows)
     total_Mn = layout.dot(lhs, rhs_Kn)
     for _ in range(chips - 1):
@@ -60,7 +60,7 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product) -> jax.Ar
 
 def skew(shard: jax.Array, *, by: Axes, along: Axes) -> jax.Array:
     """Gives the chips that are number i along `by` the shard i places further along `along`."""
-    return _move(shard, list(range(ring_size(by))), by=by, along=along)
+    return _move(shard, list(range(axes_size(by))), by=by, along=along)
 
 
 def _move(shard: jax.Array, distances: list[int], *, by: Axes, along: Axes) -> jax.Array:
@@ -68,7 +68,7 @@ def _move(shard: jax.Array, distances: list[int], *, by: Axes, along: Axes) -> j
 
     In each step some chips shift to a neighbour, by the shorter way, and the others keep what they have.
     """
-    chips = ring_size(by)
+    chips = axes_size(by)
     places = [distance % chips for distance in distances]
     left = [place if place <= chips // 2 else place - chips for place in places]
     while any(left):

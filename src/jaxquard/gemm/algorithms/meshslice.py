@@ -11,7 +11,7 @@ import jax
 from jaxquard.gemm.algorithms.products.product import Product
 from jaxquard.gemm.algorithms.slicing.plain import left_stationary, output_stationary
 from jaxquard.gemm.algorithms.slicing.split import left_stationary_streams, output_stationary_halves
-from jaxquard.gemm.algorithms.transfers.rings import ring_size
+from jaxquard.gemm.algorithms.transfers.rings import axes_size
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
@@ -22,7 +22,7 @@ def meshslice(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
         case Dataflow.OS:
             return (output_stationary_halves if is_split else output_stationary)(lhs, rhs, product, options)
         case Dataflow.LS:
-            has_sums = ring_size(product.columns) > 1
+            has_sums = axes_size(product.columns) > 1
             return (left_stationary_streams if is_split and has_sums else left_stationary)(lhs, rhs, product, options)
         case Dataflow.RS:
             return meshslice(rhs, lhs, product.mirrored(), options)

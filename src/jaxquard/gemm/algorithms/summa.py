@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxquard.gemm.algorithms.products.product import Axes, Product
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape
 from jaxquard.gemm.algorithms.transfers.ring_broadcast import broadcast, reduce
-from jaxquard.gemm.algorithms.transfers.rings import ring_index, ring_size
+from jaxquard.gemm.algorithms.transfers.rings import axes_size, ring_index
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
@@ -49,7 +49,7 @@ def _output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options
 def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     layout = product.layout
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
-    chips, column = ring_size(product.columns), ring_index(product.columns)
+    chips, column = axes_size(product.columns), ring_index(product.columns)
     mine: list[jax.Array | None] = [None] * (_num_parts(product, options) // chips)
     for parts in _iterations(product, options):
         partial_Mn = layout.dot(lhs, _broadcast_parts(rhs, parts, product, options, product.rows, dim=rhs_dim))
@@ -64,7 +64,7 @@ def _left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: 
 
 
 def _num_parts(product: Product, options: AlgorithmOptions) -> int:
-    return num_parts(options, (ring_size(product.rows), ring_size(product.columns)))
+    return num_parts(options, (axes_size(product.rows), axes_size(product.columns)))
 
 
 def _iterations(product: Product, options: AlgorithmOptions) -> list[range]:
@@ -78,7 +78,7 @@ def _broadcast_parts(
     shard: jax.Array, parts: range, product: Product, options: AlgorithmOptions, axes: Axes, *, dim: int
 ) -> jax.Array:
     """Returns these parts of the matrix, each broadcast from the chip of the ring that holds it."""
-    per_chip = _num_parts(product, options) // ring_size(axes)
+    per_chip = _num_parts(product, options) // axes_size(axes)
     pieces = jnp.split(shard, per_chip, axis=dim)
     return jnp.concatenate(
         [

@@ -22,13 +22,13 @@ import numpy as np
 from jaxquard.cluster import Axis
 from jaxquard.gemm.algorithms.products.product import Product
 from jaxquard.gemm.algorithms.products.sized_product import size_shards
-from jaxquard.gemm.algorithms.transfers.rings import Stream, all_gather, interleave, reduce_scatter, ring_size, streams
+from jaxquard.gemm.algorithms.transfers.rings import Stream, all_gather, axes_size, interleave, reduce_scatter, streams
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 
 
 def wang(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """Multiplies the shards of one chip, inside `shard_map`."""
-    mesh_shape = ring_size(product.rows), ring_size(product.columns)
+    mesh_shape = axes_size(product.rows), axes_size(product.columns)
     ring = options.ring or size_shards(lhs, rhs, product, mesh_shape=mesh_shape).longer_ring(mesh_shape)
     match product.dataflow, ring:
         case Dataflow.OS, Axis.COLUMNS:
@@ -45,7 +45,7 @@ def wang(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOpt
 
 def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """OS: the ring is the columns."""
-    layout, chips = product.layout, ring_size(product.columns)
+    layout, chips = product.layout, axes_size(product.columns)
     lhs_dim, rhs_dim = layout.lhs.index("K"), layout.rhs.index("K")
     rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
     ways = streams(product.columns, lhs.shape[lhs_dim], bidirectional=options.bidirectional)
@@ -62,7 +62,7 @@ def _pass_lhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
 
 def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """LS: the ring is the rows; the sums are scattered when all of them are there."""
-    layout, chips = product.layout, ring_size(product.rows)
+    layout, chips = product.layout, axes_size(product.rows)
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
     ways = streams(product.rows, rhs.shape[rhs_dim], bidirectional=options.bidirectional)
     passing, partials = [way.own(rhs, dim=rhs_dim) for way in ways], []
@@ -78,7 +78,7 @@ def _pass_rhs(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
 
 def _pass_out(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
     """LS: the ring is the columns; a sum starts one chip after its own and is complete when it comes home."""
-    layout, chips = product.layout, ring_size(product.columns)
+    layout, chips = product.layout, axes_size(product.columns)
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
     rhs_KN = all_gather(rhs, product.rows, dim=rhs_dim)
     ways = streams(product.columns, rhs_KN.shape[rhs_dim] // chips, bidirectional=options.bidirectional)

@@ -17,7 +17,7 @@ from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.pricing.program.compiler_options import jit_on_mesh
 from jaxquard.pricing.program.insert_constraints import insert_constraints
-from jaxquard.pricing.program.lower_program import usable_donations
+from jaxquard.pricing.program.lower_program import program_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
@@ -86,7 +86,7 @@ class CompiledStep:
         self._constants: list[Any] | None = None
         self._constant_shardings = shardings[num_leaves:]
         self._constant_ids = frozenset(map(id, self.step.constants))
-        self._donated = frozenset(usable_donations(self.program) if donate else ())
+        self._donated = frozenset(program_donations(self.program) if donate else ())
         self._placer = LeafPlacer(self.step, shardings[:num_leaves], donated=self._donated)
         self._check = check
         self._checked: set[tuple[bool, ...]] = set()

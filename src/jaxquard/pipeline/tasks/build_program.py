@@ -9,6 +9,7 @@ exists, straight to each actor that uses it, and its receive is posted at that s
 global order: so sends and receives between two actors match one to one, in order.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,15 +149,18 @@ class _Builder:
                 wanted.setdefault(self.outer(atom), {})[actor] = None
         return wanted
 
-    def type_of(self, value: Value, aval: Any) -> ArrayType:
+    def array_type(self, value: Value, aval: Any) -> ArrayType:
         return ArrayType(dtype=str(aval.dtype), shape=tuple(aval.shape), spec=self.specs.get(value, ()))
+
+    def array_types(self, values: Iterable[Value], atoms: Iterable[Any]) -> tuple[ArrayType, ...]:
+        return tuple(self.array_type(value, atom.aval) for value, atom in zip(values, atoms, strict=True))
 
     def define_inputs(self) -> None:
         """Defines inputs and constants, and sends them to the actors that do not hold them."""
         numbers = [(arg, part) for arg, parts in enumerate(self.step.arg_parts) for part in range(max(1, len(parts)))]
         for position, var in enumerate(self.step.jaxpr.invars):
             exact = self.outer(var)
-            type_ = self.type_of(Outer(var), var.aval)
+            type_ = self.array_type(Outer(var), var.aval)
             for actor in self.placement.input_actors[position]:
                 slot = self.actors[actor].new_slot(exact, type_)
                 if position < len(numbers):
@@ -270,8 +274,8 @@ class _Builder:
         donated = tuple(p for p, value in enumerate(code.inputs) if isinstance(value, Total))
         return Call(
             name=code.name,
-            inputs=tuple(self.type_of(v, var.aval) for v, var in zip(code.inputs, code.jaxpr.invars, strict=True)),
-            outputs=tuple(self.type_of(v, atom.aval) for v, atom in zip(code.outputs, code.jaxpr.outvars, strict=True)),
+            inputs=self.array_types(code.inputs, code.jaxpr.invars),
+            outputs=self.array_types(code.outputs, code.jaxpr.outvars),
             donated=donated,
             code=close(code.jaxpr),
         )

@@ -11,6 +11,7 @@ import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding
 
+from jaxquard.ir.array_type import usable_donations
 from jaxquard.pricing.program.compiler_options import compiler_options
 from jaxquard.pricing.program.drop_callbacks import drop_callbacks
 from jaxquard.pricing.program.insert_constraints import insert_constraints
@@ -29,24 +30,18 @@ def lower_program(program: ShardedProgram, *, mesh: Mesh) -> Any:
         priced,
         in_shardings=tuple(NamedSharding(mesh, spec) for spec in program.in_specs),
         out_shardings=[None if spec is None else NamedSharding(mesh, spec) for spec in program.out_specs],
-        donate_argnums=usable_donations(program),
+        donate_argnums=program_donations(program),
         keep_unused=True,
         compiler_options=compiler_options(closed, mesh=mesh),
     )
     return jitted.lower(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals))
 
 
-def usable_donations(program: ShardedProgram) -> tuple[int, ...]:
-    """The donated inputs that an output of the same type and sharding can reuse; JAX warns of the others."""
+def program_donations(program: ShardedProgram) -> tuple[int, ...]:
+    """The donated inputs of a program that an output of the same type and sharding can reuse."""
     closed: Any = program.jaxpr
-    free = [_kind(aval, spec) for aval, spec in zip(closed.out_avals, program.out_specs, strict=True)]
-    usable = []
-    for position in sorted(program.donated):
-        kind = _kind(closed.in_avals[position], program.in_specs[position])
-        if kind in free:
-            free.remove(kind)
-            usable.append(position)
-    return tuple(usable)
+    inputs, outputs = map(_kind, closed.in_avals, program.in_specs), map(_kind, closed.out_avals, program.out_specs)
+    return usable_donations(sorted(program.donated), inputs=tuple(inputs), outputs=outputs)
 
 
 def _kind(aval: Any, spec: Any) -> tuple[Any, ...]:

@@ -190,7 +190,7 @@ def explain_scale(
     return found
 
 
-def draw_legend(
+def write_legend(
     phases: tuple[Phase, ...],
     num_chunks: int,
     *,

@@ -17,11 +17,11 @@ from jaxquard.report.timelines.grid_rows import (
     column_of,
     draw_axis,
     draw_heading,
-    draw_legend,
     draw_row,
     explain_scale,
     parts_of,
     split_bands,
+    write_legend,
 )
 from jaxquard.report.timelines.schedule_palette import phases_used, stages_by_actor
 from jaxquard.schedules.play import Playback
@@ -55,7 +55,7 @@ def schedule_grid(playback: Playback, *, width: int, color: bool = True) -> Text
         if len(layout.bands) > 1:
             lines.append(draw_heading(band, playback.makespan_s, layout.columns_per_s, width=width))
         lines += _draw_band(playback, stages, layout, number, color=color)
-    legend = draw_legend(
+    legend = write_legend(
         phases_used(playback.timeline),
         max(map(len, stages)),
         width=width,

@@ -14,11 +14,11 @@ from jaxquard.report.timelines.grid_rows import (
     count_labels,
     draw_axis,
     draw_heading,
-    draw_legend,
     draw_row,
     explain_scale,
     parts_of,
     split_bands,
+    write_legend,
 )
 from jaxquard.report.timelines.loop_tasks import split_fused, tasks_of
 from jaxquard.report.timelines.schedule_grid import label_actors
@@ -45,7 +45,7 @@ def timeline_grid(timeline: Timeline, *, width: int, color: bool = True) -> Text
             lines.append(Text(label).append_text(draw_row(parts, stages[actor], band, color=color)))
     others = _explain_others(timeline, color=color)
     others += explain_scale(rows, bands, columns_per_s, color=color, unit_s=_MS, unit=" ms")
-    legend = draw_legend(
+    legend = write_legend(
         phases_used(split), max(map(len, stages)), width=width, color=color, with_digits=True, others=others
     )
     return Text("\n").join([*lines, legend])

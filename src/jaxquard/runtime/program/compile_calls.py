@@ -11,7 +11,6 @@ the engine drops the others.
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxquard import _jax_compat
-from jaxquard.ir.array_type import ArrayType
+from jaxquard.ir.array_type import ArrayType, usable_donations
 from jaxquard.ir.program import Call, Program, Run
 from jaxquard.runtime.engine import Progress
 from jaxquard.runtime.transfer import sharding_on
@@ -81,16 +80,10 @@ def compile_calls(
     return executables
 
 
-def usable_donations(call: Call) -> tuple[int, ...]:
-    """The donated arguments whose buffers an output of the same type can reuse."""
-    free = Counter(_layout(type_) for type_ in call.outputs)
-    usable = []
-    for position in call.donated:
-        layout = _layout(call.inputs[position])
-        if free[layout] > 0:
-            free[layout] -= 1
-            usable.append(position)
-    return tuple(usable)
+def call_donations(call: Call) -> tuple[int, ...]:
+    """The donated arguments of a call whose buffers an output of the same type can reuse."""
+    inputs, outputs = map(_layout, call.inputs), map(_layout, call.outputs)
+    return usable_donations(call.donated, inputs=tuple(inputs), outputs=outputs)
 
 
 def _likeness(site: Site) -> tuple[Any, ...]:
@@ -139,7 +132,7 @@ def _compile(call: Call, function: Executable, site: Site, enable_x64: bool) -> 
         function,
         in_shardings=tuple(sharding_on(mesh, type_) for type_ in call.inputs),
         out_shardings=[sharding_on(mesh, type_) for type_ in call.outputs] + witness,
-        donate_argnums=usable_donations(call),
+        donate_argnums=call_donations(call),
     )
     with _jax_compat.lowering_context(mesh.abstract_mesh, enable_x64=enable_x64):
         try:

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.ir.program import Call
-from jaxquard.runtime.program.compile_calls import Executable, call_types, make_function, usable_donations
+from jaxquard.runtime.program.compile_calls import Executable, call_donations, call_types, make_function
 from jaxquard.runtime.transfer import sharding_on
 
 # What JAX says of callbacks on devices that are not here; with ordered effects or shards, the latter.
@@ -81,7 +81,7 @@ def import_call(code: bytes, call: Call, *, mesh: Mesh, adds_witness: bool) -> E
         function,
         in_shardings=tuple(sharding_on(mesh, type_) for type_ in call.inputs),
         out_shardings=_out_shardings(call, mesh, adds_witness),
-        donate_argnums=usable_donations(call),
+        donate_argnums=call_donations(call),
     )
     return jitted.lower(*call_types(call)).compile()
 

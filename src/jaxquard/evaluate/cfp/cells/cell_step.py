@@ -39,7 +39,7 @@ def make_step(spec: CellSpec) -> tuple[Callable[..., Any], tuple[Any, Any]]:
     return made.train_step, (jax.eval_shape(made.init_state, jax.random.key(0)), jax.eval_shape(lambda: made.batch))
 
 
-def axes_of(spec: CellSpec) -> dict[str, int]:
+def cell_axes(spec: CellSpec) -> dict[str, int]:
     """The mesh axes of a cell."""
     return dict(zip(AXES[len(spec.mesh)], spec.mesh, strict=True))
 

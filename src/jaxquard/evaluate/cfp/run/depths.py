@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from zlib import crc32
 
 from jaxquard.evaluate.cfp.cells.cell import CellSpec, Depth
-from jaxquard.evaluate.cfp.cells.cell_step import axes_of, make_step
+from jaxquard.evaluate.cfp.cells.cell_step import cell_axes, make_step
 from jaxquard.evaluate.cfp.run.run_cell import describe_machine
 from jaxquard.intraop.plan.finalists import choose_finalists
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
@@ -33,10 +33,10 @@ def measure_depth(spec: CellSpec) -> Depth:
     laps_s = [time.perf_counter()]
     traced = trace_step(step, args)
     laps_s.append(time.perf_counter())
-    analysis = analyse_step(traced, axes=axes_of(spec))
+    analysis = analyse_step(traced, axes=cell_axes(spec))
     laps_s.append(time.perf_counter())
     # Once more: the first time, JAX and Python fill their caches.
-    analyse_step(traced, axes=axes_of(spec))
+    analyse_step(traced, axes=cell_axes(spec))
     laps_s.append(time.perf_counter())
     prices = price_segments(StepPrograms(analysis), pricer=_MadeUpPricer())
     start_s = time.perf_counter()
@@ -51,7 +51,7 @@ def measure_depth(spec: CellSpec) -> Depth:
         traced_s=laps_s[1] - laps_s[0],
         analysed_s=min(laps_s[2] - laps_s[1], laps_s[3] - laps_s[2]),
         composed_s=time.perf_counter() - start_s,
-        machine=describe_machine(make_device_mesh(axes_of(spec))),
+        machine=describe_machine(make_device_mesh(cell_axes(spec))),
     )
 
 

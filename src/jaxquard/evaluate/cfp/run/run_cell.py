@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jaxquard.errors import ShardingError
 from jaxquard.evaluate.cfp.cells.cell import BlockInfo, Cell, CellSpec, Seconds
-from jaxquard.evaluate.cfp.cells.cell_step import axes_of, make_step
+from jaxquard.evaluate.cfp.cells.cell_step import cell_axes, make_step
 from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
 from jaxquard.evaluate.cfp.run.run_plans import OnPart, run_plans
 from jaxquard.evaluate.cfp.run.sum_price import equation_7
@@ -96,7 +96,7 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
         cache: where prices of parts are kept; whole steps are always run.
         on_part: called with how far each part of the work is.
     """
-    axes = axes_of(spec)
+    axes = cell_axes(spec)
     mesh = make_device_mesh(axes)
     clock = _Clock()
     on_part("analysing", 0, 1, "")

@@ -12,7 +12,7 @@ from jax import lax
 from jaxquard.gemm.algorithms.products.product import Product
 from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices, slices_of, widest_block
 from jaxquard.gemm.algorithms.slicing.slice_loop import run_slices
-from jaxquard.gemm.algorithms.transfers.rings import all_gather, reduce_scatter, ring_size
+from jaxquard.gemm.algorithms.transfers.rings import all_gather, axes_size, reduce_scatter
 from jaxquard.gemm.problem import AlgorithmOptions
 
 
@@ -75,7 +75,7 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
 
 def slices_along_columns(rhs: jax.Array, product: Product, slices: int) -> tuple[BlockedSlices, BlockedSlices]:
     """Returns the slices along N of a chip's shards of B and C, in LS."""
-    layout, mesh_shape = product.layout, (ring_size(product.rows), ring_size(product.columns))
+    layout, mesh_shape = product.layout, (axes_size(product.rows), axes_size(product.columns))
     rhs_dim, out_dim = layout.rhs.index("N"), layout.out.index("N")
     size = rhs.shape[rhs_dim] * mesh_shape[0]
     block = widest_block(size, slices=slices, mesh_shape=mesh_shape)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxquard.gemm.algorithms.products.product import Axes
-from jaxquard.gemm.algorithms.transfers.rings import permute, ring_index, ring_size
+from jaxquard.gemm.algorithms.transfers.rings import axes_size, permute, ring_index
 
 
 def num_stages(num_chips: int, num_packets: int) -> int:
@@ -20,7 +20,7 @@ def num_stages(num_chips: int, num_packets: int) -> int:
 
 def broadcast(matrix: jax.Array, axes: Axes, *, root: int, num_packets: int) -> jax.Array:
     """Gives every chip of the ring the matrix of chip `root`."""
-    chips = ring_size(axes)
+    chips = axes_size(axes)
     distance = (ring_index(axes) - root) % chips
     packets = matrix.reshape(num_packets, -1)
     for stage in range(num_stages(chips, num_packets)):
@@ -35,7 +35,7 @@ def broadcast(matrix: jax.Array, axes: Axes, *, root: int, num_packets: int) -> 
 
 def reduce(partial: jax.Array, axes: Axes, *, root: int, num_packets: int, dtype: jax.typing.DTypeLike) -> jax.Array:
     """Sums over the ring, on chip `root`; the others get nothing of use. Packets have the given dtype."""
-    chips = ring_size(axes)
+    chips = axes_size(axes)
     distance = (ring_index(axes) - root - 1) % chips
     packets = partial.reshape(num_packets, -1)
     for stage in range(num_stages(chips, num_packets)):

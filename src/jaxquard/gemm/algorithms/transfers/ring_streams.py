@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from jaxquard.gemm.algorithms.products.product import Axes
-from jaxquard.gemm.algorithms.transfers.rings import permute, ring_index, ring_size
+from jaxquard.gemm.algorithms.transfers.rings import axes_size, permute, ring_index
 
 _FOLDED_KINDS = frozenset({"TPU v5 lite", "TPU v5e"})
 
@@ -61,7 +61,7 @@ class RingStream:
 
 def ring_streams(axes: Axes, size: int) -> tuple[RingStream, ...]:
     """Returns the streams of sums with `size` rows; one row cannot be halved."""
-    order = folded_order(ring_size(axes)) if _is_folded() else tuple(range(ring_size(axes)))
+    order = folded_order(axes_size(axes)) if _is_folded() else tuple(range(axes_size(axes)))
     half = size // 2
     if half == 0:
         return (RingStream(axes=axes, order=order, step=1, start=0, width=size),)

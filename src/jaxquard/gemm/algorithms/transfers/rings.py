@@ -24,7 +24,7 @@ from jax import lax
 from jaxquard.gemm.algorithms.products.product import Axes
 
 
-def ring_size(axes: Axes) -> int:
+def axes_size(axes: Axes) -> int:
     """Returns the number of chips of the ring."""
     return math.prod(lax.axis_size(axis) for axis in axes)
 
@@ -36,18 +36,18 @@ def ring_index(axes: Axes) -> jax.Array | int:
 
 def all_gather(shard: jax.Array, axes: Axes, *, dim: int) -> jax.Array:
     """Gathers the shards of all chips of the ring, side by side along `dim`."""
-    return lax.all_gather(shard, axes, axis=dim, tiled=True) if ring_size(axes) > 1 else shard
+    return lax.all_gather(shard, axes, axis=dim, tiled=True) if axes_size(axes) > 1 else shard
 
 
 def reduce_scatter(partial: jax.Array, axes: Axes, *, dim: int, dtype: jax.typing.DTypeLike) -> jax.Array:
     """Sums this chip's part of `dim` over the ring; transfers have the given dtype."""
     partial = partial.astype(dtype)
-    return lax.psum_scatter(partial, axes, scatter_dimension=dim, tiled=True) if ring_size(axes) > 1 else partial
+    return lax.psum_scatter(partial, axes, scatter_dimension=dim, tiled=True) if axes_size(axes) > 1 else partial
 
 
 def shift(shard: jax.Array, axes: Axes, *, step: int = 1) -> jax.Array:
     """Gives each chip the shard of the next one in the ring; with step -1, of the one before."""
-    size = ring_size(axes)
+    size = axes_size(axes)
     return permute(shard, axes, [((i + step) % size, i) for i in range(size)]) if size > 1 else shard
 
 
@@ -58,7 +58,7 @@ def permute(shard: jax.Array, axes: Axes, pairs: Sequence[tuple[int, int]]) -> j
     them in the order of `axes`.
     """
     ordered = sorted(axes, key=jax.sharding.get_abstract_mesh().axis_names.index)
-    numbers = np.arange(ring_size(axes)).reshape([lax.axis_size(axis) for axis in ordered])
+    numbers = np.arange(axes_size(axes)).reshape([lax.axis_size(axis) for axis in ordered])
     numbers = numbers.transpose([ordered.index(axis) for axis in axes]).ravel()
     in_mesh_order = [(int(numbers[source]), int(numbers[destination])) for source, destination in pairs]
     return lax.ppermute(shard, tuple(ordered), in_mesh_order)
@@ -88,7 +88,7 @@ class Stream:
 
     def piece(self, matrix: jax.Array, places: int, *, dim: int) -> jax.Array:
         """Returns, of a matrix of all shards, the piece of the chip that is so many places on along the stream."""
-        chips = ring_size(self.axes)
+        chips = axes_size(self.axes)
         chip = (ring_index(self.axes) + self.step * places) % chips
         return lax.dynamic_slice_in_dim(matrix, chip * (matrix.shape[dim] // chips) + self.start, self.width, axis=dim)
 

@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard.pricing.measure.runs.make_inputs import InputMaker, make_input
-from jaxquard.pricing.program.lower_program import usable_donations
+from jaxquard.pricing.program.lower_program import program_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
@@ -34,7 +34,7 @@ class TimedProgram:
         self._compiled, self._mesh = compiled, mesh
         closed: Any = program.jaxpr
         self._types = tuple(zip(closed.in_avals, program.in_specs, strict=True))
-        self._donated = usable_donations(program)
+        self._donated = program_donations(program)
         self._inputs = [
             maker.make(*type_) if position in self._donated else maker.share(*type_)
             for position, type_ in enumerate(self._types)
