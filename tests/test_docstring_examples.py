@@ -14,6 +14,10 @@ import pytest
 import jaxquard as jq
 
 PACKAGES = ["jaxquard", "jaxquard.schedules", "jaxquard.gemm", "jaxquard.cluster", "jaxquard.pricing"]
+MODEL_FUNCTIONS = [
+    *("init", "loss", "synthetic_batch", "num_parameters", "flops_per_token", "stack_layers", "loss_scanned"),
+    *("find_model", "model_names", "training_step"),
+]
 # The API page says so.
 ASSUMED = {"jax": jax, "jnp": jnp, "np": np, "jq": jq}
 
@@ -22,6 +26,12 @@ def public() -> list[Any]:
     """The functions and classes that the packages export, by their full names."""
     exports = ((package, name) for package in PACKAGES for name in importlib.import_module(package).__all__)
     values = {f"{package}.{name}": getattr(importlib.import_module(package), name) for package, name in exports}
+    values |= {
+        f"jaxquard.models.{module}.{name}": value
+        for module in jq.models.__all__
+        for name, value in vars(getattr(jq.models, module)).items()
+        if inspect.isfunction(value) and name in MODEL_FUNCTIONS
+    }
     return [
         pytest.param(value, id=name)
         for name, value in values.items()

@@ -43,7 +43,14 @@ _norm = functools.partial(layer_norm, epsilon=1e-12)
 
 
 def init(key: PRNGKeyArray, config: BertConfig) -> Params:
-    """Makes parameters as BERT does: normal(0.02), biases 0, norms 1."""
+    """Makes parameters as BERT does: normal(0.02), biases 0, norms 1.
+
+    Example:
+        >>> config = jq.models.bert.SIZES["bert-tiny"]
+        >>> shapes = jax.eval_shape(lambda key: jq.models.bert.init(key, config), jax.random.key(0))
+        >>> len(shapes["layers"])
+        2
+    """
     tokens_key, positions_key, segments_key, transform_key, layers_key = jax.random.split(key, 5)
     dim = config.model_dim
     tables = init_embedding(tokens_key, positions_key, config.vocab_size, config.sequence_length, dim)
@@ -71,6 +78,13 @@ def loss(
 
     The arguments are those of `gpt.loss`, but a microbatch has `tokens`, `segments`, `targets` and `masked`, all
     integers of shape (batch, sequence).
+
+    Example:
+        >>> config = jq.models.bert.SIZES["bert-tiny"]
+        >>> made = jq.models.zoo.training_step(jq.models.bert, config, only_shapes=True)
+        >>> params = jax.eval_shape(made.init_state, jax.random.key(0))["params"]
+        >>> jax.eval_shape(lambda params, batch: jq.models.bert.loss(params, batch, config), params, made.batch).shape
+        ()
     """
     hidden = _embed(params, microbatch, config, key)
     hidden = run_layers(
@@ -88,6 +102,15 @@ def synthetic_batch(
 
     Returns:
         What `loss` takes, each of shape (num_microbatches, microbatch_size, sequence_length).
+
+    Example:
+        >>> config = jq.models.bert.SIZES["bert-tiny"]
+        >>> batch = jax.eval_shape(
+        ...     lambda key: jq.models.bert.synthetic_batch(key, config, num_microbatches=4, microbatch_size=8),
+        ...     jax.random.key(0),
+        ... )
+        >>> batch["tokens"].shape
+        (4, 8, 32)
     """
     tokens_key, mask_key = jax.random.split(key)
     counting = counting_batch(tokens_key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)[

@@ -41,7 +41,14 @@ from jaxquard.models.layers.stages import Mark, Remat, no_mark, rematted, run_la
 
 
 def init(key: PRNGKeyArray, config: GptConfig) -> Params:
-    """Makes parameters as GPT-2 does: normal(0.02), residual outputs smaller with depth."""
+    """Makes parameters as GPT-2 does: normal(0.02), residual outputs smaller with depth.
+
+    Example:
+        >>> config = jq.models.gpt.SIZES["gpt-tiny"]
+        >>> shapes = jax.eval_shape(lambda key: jq.models.gpt.init(key, config), jax.random.key(0))
+        >>> len(shapes["layers"])
+        2
+    """
     embedding_key, position_key, head_key, layers_key = jax.random.split(key, 4)
     dim = config.model_dim
     params: Params = {
@@ -55,7 +62,14 @@ def init(key: PRNGKeyArray, config: GptConfig) -> Params:
 
 
 def stack_layers(params: Params) -> Params:
-    """Turns the list of layers into one dict whose leaves have the layers as their first dim."""
+    """Turns the list of layers into one dict whose leaves have the layers as their first dim.
+
+    Example:
+        >>> config = jq.models.gpt.SIZES["gpt-tiny"]
+        >>> make = lambda key: jq.models.gpt.stack_layers(jq.models.gpt.init(key, config))
+        >>> jax.eval_shape(make, jax.random.key(0))["layers"]["norm_1"]["scale"].shape
+        (2, 64)
+    """
     return params | {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])}
 
 
@@ -81,6 +95,13 @@ def loss(
         remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
         key: for dropout; without one nothing is dropped.
         products: those of the layers, and their norms, on a 2D mesh: `jaxquard.gemm.products(plan)`.
+
+    Example:
+        >>> config = jq.models.gpt.SIZES["gpt-tiny"]
+        >>> made = jq.models.zoo.training_step(jq.models.gpt, config, only_shapes=True)
+        >>> params = jax.eval_shape(made.init_state, jax.random.key(0))["params"]
+        >>> jax.eval_shape(lambda params, batch: jq.models.gpt.loss(params, batch, config), params, made.batch).shape
+        ()
     """
     hidden = _embed(params, microbatch["tokens"], config, key)
     hidden = run_layers(
@@ -102,6 +123,16 @@ def loss_scanned(
     """The same loss with stacked layers, run as `scan(body, carry, params["layers"])`.
 
     The carry is the hidden state, and with dropout the number of the layer beside it.
+
+    Example:
+        >>> config = jq.models.gpt.SIZES["gpt-tiny"]
+        >>> made = jq.models.zoo.training_step(jq.models.gpt, config, only_shapes=True)
+        >>> params = jax.eval_shape(made.init_state, jax.random.key(0))["params"]
+        >>> stacked = jax.eval_shape(jq.models.gpt.stack_layers, params)
+        >>> jax.eval_shape(
+        ...     lambda params, batch: jq.models.gpt.loss_scanned(params, batch, config), stacked, made.batch
+        ... ).shape
+        ()
     """
     apply_layer = rematted(_layer_of(config, products), remat)
 
@@ -156,6 +187,15 @@ def synthetic_batch(key: PRNGKeyArray, config: GptConfig, *, num_microbatches: i
 
     Returns:
         `tokens` and `targets` of shape (num_microbatches, microbatch_size, sequence_length).
+
+    Example:
+        >>> config = jq.models.gpt.SIZES["gpt-tiny"]
+        >>> batch = jax.eval_shape(
+        ...     lambda key: jq.models.gpt.synthetic_batch(key, config, num_microbatches=4, microbatch_size=8),
+        ...     jax.random.key(0),
+        ... )
+        >>> batch["tokens"].shape
+        (4, 8, 32)
     """
     return counting_batch(key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)
 

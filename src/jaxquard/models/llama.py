@@ -39,7 +39,14 @@ from jaxquard.models.layers.stages import Mark, Remat, no_mark, run_layers
 
 
 def init(key: PRNGKeyArray, config: LlamaConfig) -> Params:
-    """Makes parameters: normal(0.02), residual outputs smaller with depth, as GPT-2's."""
+    """Makes parameters: normal(0.02), residual outputs smaller with depth, as GPT-2's.
+
+    Example:
+        >>> config = jq.models.llama.SIZES["llama-tiny"]
+        >>> shapes = jax.eval_shape(lambda key: jq.models.llama.init(key, config), jax.random.key(0))
+        >>> len(shapes["layers"])
+        2
+    """
     embedding_key, head_key, layers_key = jax.random.split(key, 3)
     table_shape = (config.vocab_size, config.model_dim)
     return {
@@ -61,7 +68,15 @@ def loss(
     key: PRNGKeyArray | None = None,
     products: Products | None = None,
 ) -> Float[Array, ""]:
-    """The mean cross entropy of the next tokens; the arguments are those of `gpt.loss`."""
+    """The mean cross entropy of the next tokens; the arguments are those of `gpt.loss`.
+
+    Example:
+        >>> config = jq.models.llama.SIZES["llama-tiny"]
+        >>> made = jq.models.zoo.training_step(jq.models.llama, config, only_shapes=True)
+        >>> params = jax.eval_shape(made.init_state, jax.random.key(0))["params"]
+        >>> jax.eval_shape(lambda params, batch: jq.models.llama.loss(params, batch, config), params, made.batch).shape
+        ()
+    """
     hidden = params["embedding"][microbatch["tokens"]].astype(config.dtype)
     hidden = run_layers(
         _layer_of(config, products), params["layers"], hidden, mark=mark, num_stages=num_stages, remat=remat, key=key
@@ -96,7 +111,17 @@ def shardings(params: Params, products: Products) -> Params:
 def synthetic_batch(
     key: PRNGKeyArray, config: LlamaConfig, *, num_microbatches: int, microbatch_size: int
 ) -> Microbatch:
-    """Makes the batch that `gpt.synthetic_batch` makes."""
+    """Makes the batch that `gpt.synthetic_batch` makes.
+
+    Example:
+        >>> config = jq.models.llama.SIZES["llama-tiny"]
+        >>> batch = jax.eval_shape(
+        ...     lambda key: jq.models.llama.synthetic_batch(key, config, num_microbatches=4, microbatch_size=8),
+        ...     jax.random.key(0),
+        ... )
+        >>> batch["tokens"].shape
+        (4, 8, 32)
+    """
     return counting_batch(key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)
 
 

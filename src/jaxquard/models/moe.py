@@ -8,7 +8,7 @@ group of its own, so the batch stays a dim of every tensor.
 Departures from Lepikhin et al. 2020: a decoder that predicts the next token, as in CFP and Alpa,
 not a translator; pre-norm layers; GELU in the dense MLPs, ReLU in the experts. Alpa's groups have
 2048 tokens, two rows. The embedding is the head. Parameters, dtypes and marks are as in `gpt`, but
-what layers hand on, and what is marked, is the hidden state with the load-balancing loss so far.
+what layers pass on, and what is marked, is the hidden state with the load-balancing loss so far.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,14 @@ HiddenAndBalance = tuple[Hidden, Float[Array, ""]]
 
 
 def init(key: PRNGKeyArray, config: MoeConfig) -> Params:
-    """Makes parameters as `gpt.init` does; every expert has its own."""
+    """Makes parameters as `gpt.init` does; every expert has its own.
+
+    Example:
+        >>> config = jq.models.moe.SIZES["moe-tiny"]
+        >>> shapes = jax.eval_shape(lambda key: jq.models.moe.init(key, config), jax.random.key(0))
+        >>> len(shapes["layers"])
+        2
+    """
     tokens_key, positions_key, layers_key = jax.random.split(key, 3)
     dim = config.model_dim
     return {
@@ -70,6 +77,13 @@ def loss(
 
     The arguments are those of `gpt.loss`, but `mark` is called on the pair of hidden state and load-balancing loss, and
     `key` is also for the random second expert.
+
+    Example:
+        >>> config = jq.models.moe.SIZES["moe-tiny"]
+        >>> made = jq.models.zoo.training_step(jq.models.moe, config, only_shapes=True)
+        >>> params = jax.eval_shape(made.init_state, jax.random.key(0))["params"]
+        >>> jax.eval_shape(lambda params, batch: jq.models.moe.loss(params, batch, config), params, made.batch).shape
+        ()
     """
     hidden = embed(params["embedding"], microbatch["tokens"]).astype(config.dtype)
     hidden = dropout(hidden, config.dropout_rate, fold(key, config.num_layers))
@@ -82,7 +96,17 @@ def loss(
 
 
 def synthetic_batch(key: PRNGKeyArray, config: MoeConfig, *, num_microbatches: int, microbatch_size: int) -> Microbatch:
-    """Makes the batch that `gpt.synthetic_batch` makes."""
+    """Makes the batch that `gpt.synthetic_batch` makes.
+
+    Example:
+        >>> config = jq.models.moe.SIZES["moe-tiny"]
+        >>> batch = jax.eval_shape(
+        ...     lambda key: jq.models.moe.synthetic_batch(key, config, num_microbatches=4, microbatch_size=8),
+        ...     jax.random.key(0),
+        ... )
+        >>> batch["tokens"].shape
+        (4, 8, 32)
+    """
     return counting_batch(key, config, num_microbatches=num_microbatches, microbatch_size=microbatch_size)
 
 

@@ -68,6 +68,14 @@ def training_step(
         learning_rate: of either optimizer.
         optimizer: "sgd" or "adam".
         only_shapes: whether the batch is shapes alone, which runs nothing: enough to trace the step.
+
+    Example:
+        >>> model = jq.models.zoo.find_model("moe-tiny")
+        >>> made = jq.models.zoo.training_step(model.module, model.config, batch_size=4, only_shapes=True)
+        >>> state = jax.eval_shape(made.init_state, jax.random.key(0))
+        >>> _, metrics = jax.eval_shape(made.train_step, state, made.batch)
+        >>> list(metrics)
+        ['loss']
     """
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer={optimizer!r} is not known. Choose one of {', '.join(OPTIMIZERS)}.")

@@ -27,12 +27,22 @@ class Model:
 
 
 def model_names() -> tuple[str, ...]:
-    """All names that `find_model` knows, model by model."""
+    """All names that `find_model` knows, model by model.
+
+    Example:
+        >>> "llama-2-7b" in jq.models.zoo.model_names()
+        True
+    """
     return tuple(name for module in MODELS.values() for name in module.SIZES)
 
 
 def find_model(name: str) -> Model:
-    """Finds a model by the name of its size, such as "bert-base" or "moe-7.1b"."""
+    """Finds a model by the name of its size, such as "bert-base" or "moe-7.1b".
+
+    Example:
+        >>> jq.models.zoo.find_model("bert-base").config.num_layers
+        12
+    """
     for module in MODELS.values():
         if name in module.SIZES:
             return Model(name=name, module=module, config=module.SIZES[name])

@@ -52,7 +52,12 @@ class BertConfig:
 
 
 def num_parameters(config: BertConfig) -> int:
-    """The number of parameters that `bert.init` makes."""
+    """The number of parameters that `bert.init` makes.
+
+    Example:
+        >>> f"{jq.models.bert.num_parameters(jq.models.bert.SIZES['bert-base']):,}"
+        '109,514,298'
+    """
     dim, vocab = config.model_dim, config.vocab_size
     norm = 2 * dim
     embedding = (vocab + config.sequence_length + config.num_segments) * dim + norm
@@ -66,6 +71,10 @@ def flops_per_token(config: BertConfig) -> int:
     """Operations of the matrix products of one token, forward and backward, nothing recomputed.
 
     Each product costs 2 operations a weight forward and 4 backward. The head runs on every token.
+
+    Example:
+        >>> f"{jq.models.bert.flops_per_token(jq.models.bert.SIZES['bert-base']):,}"
+        '710,415,360'
     """
     dim = config.model_dim
     kernels = 4 * dim * dim + 2 * dim * config.mlp_dim

@@ -48,7 +48,12 @@ class GptConfig:
 
 
 def num_parameters(config: GptConfig) -> int:
-    """The number of parameters that `gpt.init` makes."""
+    """The number of parameters that `gpt.init` makes.
+
+    Example:
+        >>> f"{jq.models.gpt.num_parameters(jq.models.gpt.SIZES['gpt2-small']):,}"
+        '124,439,808'
+    """
     dim, vocab = config.model_dim, config.vocab_size
     kernels = 4 * dim * dim + 2 * dim * config.mlp_dim
     biases_and_norms = (3 + 1 + 1 + 4) * dim + config.mlp_dim
@@ -62,6 +67,10 @@ def flops_per_token(config: GptConfig) -> int:
 
     Each product costs 2 operations a weight forward and 4 backward. Attention is counted whole,
     without leaving out what the causal mask hides, as Megatron-LM counts it.
+
+    Example:
+        >>> f"{jq.models.gpt.flops_per_token(jq.models.gpt.SIZES['gpt2-small']):,}"
+        '854,438,400'
     """
     dim = config.model_dim
     kernels = 4 * dim * dim + 2 * dim * config.mlp_dim

@@ -50,7 +50,12 @@ class LlamaConfig:
 
 
 def num_parameters(config: LlamaConfig) -> int:
-    """The number of parameters that `llama.init` makes."""
+    """The number of parameters that `llama.init` makes.
+
+    Example:
+        >>> f"{jq.models.llama.num_parameters(jq.models.llama.SIZES['llama-2-7b']):,}"
+        '6,738,415,616'
+    """
     dim = config.model_dim
     return 2 * config.vocab_size * dim + config.num_layers * (_layer_kernels(config) + 2 * dim) + dim
 
@@ -60,6 +65,10 @@ def flops_per_token(config: LlamaConfig) -> int:
 
     Each product costs 2 operations a weight forward and 4 backward. Attention is counted whole,
     without leaving out what the causal mask hides, as Megatron-LM counts it.
+
+    Example:
+        >>> f"{jq.models.llama.flops_per_token(jq.models.llama.SIZES['llama-2-7b']):,}"
+        '46,084,915,200'
     """
     attention = 2 * config.sequence_length * config.model_dim
     head = config.vocab_size * config.model_dim

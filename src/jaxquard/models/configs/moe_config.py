@@ -68,7 +68,12 @@ class MoeConfig:
 
 
 def num_parameters(config: MoeConfig) -> int:
-    """The number of parameters that `moe.init` makes."""
+    """The number of parameters that `moe.init` makes.
+
+    Example:
+        >>> f"{jq.models.moe.num_parameters(jq.models.moe.SIZES['moe-7.1b']):,}"
+        '7,068,316,160'
+    """
     dim, mlp_dim = config.model_dim, config.mlp_dim
     attention_and_norms = 4 * (dim * dim + dim) + 4 * dim
     dense = 2 * dim * mlp_dim + mlp_dim + dim
@@ -85,6 +90,10 @@ def flops_per_token(config: MoeConfig) -> int:
     Each product costs 2 operations a weight forward and 4 backward, the dispatch only 2, since its
     mask has no gradient. An expert works on all its places, taken or not. The mean over the tokens
     of a sequence, rounded down.
+
+    Example:
+        >>> f"{jq.models.moe.flops_per_token(jq.models.moe.SIZES['moe-7.1b']):,}"
+        '5,113,118,720'
     """
     dim, mlp_dim, length = config.model_dim, config.mlp_dim, config.sequence_length
     places = config.num_experts * config.capacity(length)

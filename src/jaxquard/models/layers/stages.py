@@ -30,7 +30,7 @@ def run_layers(
     """Applies every layer in turn: `values = apply_layer(layer_params, values, layer_key)`.
 
     Args:
-        apply_layer: one layer, from what the layers hand on (`values`, an array or a pytree) to the same.
+        apply_layer: one layer, from what the layers pass on (`values`, an array or a pytree) to the same.
         mark: called on the values at the end of each stage but the last.
         num_stages: the number of stages, of even length; at most one per layer.
         remat: recompute each layer in the backward pass; or a `jax.checkpoint` policy.
