@@ -28,6 +28,26 @@ def test_a_class_name_means_one_thing():
     assert [name for name, count in classes.items() if count > 1] == []
 
 
+# One thing in several modules: the functions that every model and every paper has, a command and what it calls, a pass
+# and the tool that it applies.
+SHARED_FUNCTIONS = {
+    *("flops_per_token", "init", "loss", "num_parameters", "synthetic_batch"),
+    *("check_claims", "headlines", "read_results", "results_text"),
+    *("calibrate", "main", "show"),
+    *("inline_calls", "open_checkpoints"),
+}
+
+
+def test_a_function_name_means_one_thing():
+    functions = Counter(
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in parse(path).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in functions.items() if count > 1} == SHARED_FUNCTIONS
+
+
 # Words that the field has others for; the glossary (docs/glossary.md) has those. An underscore ends a word, so that
 # parts of identifiers count. Honest uses are excepted by what stands beside them: "at least", "a power cut".
 PRIVATE_WORDS = re.compile(

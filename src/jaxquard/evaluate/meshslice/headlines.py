@@ -18,7 +18,7 @@ from jaxquard.evaluate.common.headlines import Headline
 from jaxquard.evaluate.common.paper import PaperHeadline
 from jaxquard.evaluate.common.verdicts import Grade, Verdict
 from jaxquard.evaluate.meshslice.figures.dataflow_table import dataflow_table
-from jaxquard.evaluate.meshslice.figures.mesh_shapes import gain_over_mirror, mesh_shapes
+from jaxquard.evaluate.meshslice.figures.mesh_shapes import compare_mesh_shapes, gain_over_mirror
 from jaxquard.evaluate.meshslice.figures.product_shapes import mean_gain, product_shapes
 from jaxquard.evaluate.meshslice.figures.real_mesh import mean_overhead, mean_slicing, real_mesh
 from jaxquard.evaluate.meshslice.figures.scaling import scaling_point
@@ -85,7 +85,7 @@ def headline_values(tuner: Tuner, one: ConstantSet) -> dict[str, float]:
     rows = real_mesh(tuner, one.cluster)
     products = product_shapes(one.cluster, algorithms=("meshslice", "collective", "wang"))
     found = {
-        "mesh_shape_gpt3": gain_over_mirror(mesh_shapes(tuner, one.cluster, models=(GPT3,))),
+        "mesh_shape_gpt3": gain_over_mirror(compare_mesh_shapes(tuner, one.cluster, models=(GPT3,))),
         "over_collective_shapes": 100 * mean_gain(products, "collective"),
         "over_wang_shapes": 100 * mean_gain(products, "wang"),
         "overhead": 100 * mean_overhead(rows),

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from jaxquard.evaluate.meshslice.figures.communication import Breakdown, communication_breakdown
 from jaxquard.evaluate.meshslice.figures.dataflow_table import DataflowRow, dataflow_table
 from jaxquard.evaluate.meshslice.figures.layer_communication import LayerCommunication, layer_communication
-from jaxquard.evaluate.meshslice.figures.mesh_shapes import MeshPoint, mesh_shapes
+from jaxquard.evaluate.meshslice.figures.mesh_shapes import MeshPoint, compare_mesh_shapes
 from jaxquard.evaluate.meshslice.figures.product_shapes import ProductPoint, product_shapes
 from jaxquard.evaluate.meshslice.figures.real_mesh import RealMeshRow, real_mesh
 from jaxquard.evaluate.meshslice.figures.scaling import BEYOND_CHIPS, ScalingPoint, strong_scaling, weak_scaling
-from jaxquard.evaluate.meshslice.figures.slice_counts import SlicePoint, slice_counts
+from jaxquard.evaluate.meshslice.figures.slice_counts import SlicePoint, compare_slice_counts
 from jaxquard.evaluate.meshslice.figures.three_dimensions import Traffic, three_dimensions
 from jaxquard.evaluate.meshslice.headlines import BandedHeadline, headlines
 from jaxquard.evaluate.meshslice.paper import Paper, load_paper
@@ -56,9 +56,9 @@ def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: N
     progress.next("Table 2")
     dataflows = dataflow_table(tuner, simulated)
     progress.next("Figure 13")
-    meshes = mesh_shapes(tuner, simulated)
+    meshes = compare_mesh_shapes(tuner, simulated)
     progress.next("Figure 14")
-    slices = slice_counts(tuner, simulated)
+    slices = compare_slice_counts(tuner, simulated)
     progress.next("Table 3")
     on_real_mesh = real_mesh(tuner, real)
     progress.next("Figure 15")

@@ -21,8 +21,10 @@ class MeshPoint:
     simulated: float
 
 
-def mesh_shapes(tuner: Tuner, cluster: Cluster, *, models: Sequence[PaperModel] = MODELS) -> tuple[MeshPoint, ...]:
-    """All meshes, the tallest first."""
+def compare_mesh_shapes(
+    tuner: Tuner, cluster: Cluster, *, models: Sequence[PaperModel] = MODELS
+) -> tuple[MeshPoint, ...]:
+    """Returns the utilisation on every mesh, estimated and simulated, the tallest mesh first."""
     points = []
     for model in models:
         problem = model.problem(NUM_CHIPS // 2)

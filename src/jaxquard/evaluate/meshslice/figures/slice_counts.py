@@ -22,8 +22,8 @@ class SlicePoint:
     simulated: float
 
 
-def slice_counts(tuner: Tuner, cluster: Cluster) -> tuple[SlicePoint, ...]:
-    """All counts that divide, in rising order."""
+def compare_slice_counts(tuner: Tuner, cluster: Cluster) -> tuple[SlicePoint, ...]:
+    """Returns the utilisation with every slice count that divides, estimated and simulated, in rising order."""
     points = []
     for model in MODELS:
         problem = model.problem(MESH_SHAPE[0] * MESH_SHAPE[1] // 2)
