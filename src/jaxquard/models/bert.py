@@ -76,8 +76,8 @@ def loss(
 ) -> Float[Array, ""]:
     """The mean cross entropy of `microbatch["targets"]` where `microbatch["masked"]` is 1.
 
-    The arguments are those of `gpt.loss`, but a microbatch has `tokens`, `segments`, `targets` and `masked`, all
-    integers of shape (batch, sequence).
+    The arguments are those of `gpt.loss`, without `products`; a microbatch has `tokens`, `segments`, `targets` and
+    `masked`, all integers of shape (batch, sequence).
 
     Example:
         >>> config = jq.models.bert.SIZES["bert-tiny"]

@@ -75,8 +75,8 @@ def loss(
 ) -> Float[Array, ""]:
     """The mean cross entropy of `microbatch["targets"]`, plus the weighted load-balancing losses.
 
-    The arguments are those of `gpt.loss`, but `mark` is called on the pair of hidden state and load-balancing loss, and
-    `key` is also for the random second expert.
+    The arguments are those of `gpt.loss`, without `products`; `mark` is called on the pair of hidden state and
+    load-balancing loss, and `key` is also for the random second expert.
 
     Example:
         >>> config = jq.models.moe.SIZES["moe-tiny"]

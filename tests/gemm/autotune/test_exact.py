@@ -17,7 +17,7 @@ from jaxquard.cluster import load_cluster, preset_names
 from jaxquard.cluster.product_time import arithmetic_time_s
 from jaxquard.errors import GemmError, GemmWarning, InfeasibleGemmError
 from jaxquard.gemm import FcLayer, GemmProblem, autotune, gpt3, matmul, megatron_nlg
-from jaxquard.gemm.autotune.layouts import LAYER_FORMS, LayoutStep, best_layouts
+from jaxquard.gemm.autotune.layouts import LAYER_LAYOUTS, LayoutStep, best_layouts
 from jaxquard.gemm.layers.plan_file import parse_plan, plan_text
 from jaxquard.gemm.problem import Stationary
 
@@ -77,7 +77,7 @@ class TestLayouts:
         times = st.floats(0.1, 10)
         steps = [
             LayoutStep(
-                choices={form: (data.draw(times), str(form)) for form in LAYER_FORMS},
+                choices={form: (data.draw(times), str(form)) for form in LAYER_LAYOUTS},
                 transpose_s=data.draw(times),
                 output_transpose_s=data.draw(times),
                 ends_residual=data.draw(st.booleans()),
@@ -91,7 +91,7 @@ class TestLayouts:
 
     def test_a_residual_sum_keeps_an_even_number_of_turns(self):
         """W stationary turns the layout: with one layer alone it must be transposed back, which costs too much."""
-        times = {form: (1.0 if form.stationary is Stationary.W else 2.0, None) for form in LAYER_FORMS}
+        times = {form: (1.0 if form.stationary is Stationary.W else 2.0, None) for form in LAYER_LAYOUTS}
         step = LayoutStep(choices=times, transpose_s=5.0, output_transpose_s=5.0, ends_residual=True)
         ((form, _),) = best_layouts([step])[1]
         assert form.stationary is not Stationary.W

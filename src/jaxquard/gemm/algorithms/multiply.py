@@ -23,7 +23,7 @@ from jaxquard.gemm.algorithms.check_product import MATRIX_NAMES, check_option, c
 from jaxquard.gemm.algorithms.choices import find_choice, find_flag, find_precision, find_result_dtype, find_ring
 from jaxquard.gemm.algorithms.products.batch_axes import (
     BatchAxes,
-    check_placement,
+    check_array_sharding,
     find_batch_axes,
     manual_axes,
     shard_mapped,
@@ -134,7 +134,7 @@ def multiply(
     _check_sizes(chosen, product, options, lhs.shape, rhs.shape, shape=mesh.shape, batch_axes=found)
     in_specs = with_batch(lhs_spec(product), found), rhs_spec(product)
     for name, matrix, spec in zip(("lhs", "rhs"), (lhs, rhs), in_specs, strict=True):
-        check_placement(name, matrix, spec, mesh=mesh, call=f"NamedSharding(mesh, {spec})")
+        check_array_sharding(name, matrix, spec, mesh=mesh, call=f"NamedSharding(mesh, {spec})")
     return shard_mapped(
         lambda lhs, rhs: chosen.multiply(lhs, rhs, product, options),
         mesh=mesh,

@@ -16,7 +16,7 @@ from jaxquard.errors import InfeasibleGemmError
 from jaxquard.gemm.algorithms.products.layer_products import SizedProducts, sized_products
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.algorithms.registry import find_algorithm, mesh_shapes
-from jaxquard.gemm.autotune.layouts import LAYER_FORMS, LayerForm, LayoutStep, best_layouts
+from jaxquard.gemm.autotune.layouts import LAYER_LAYOUTS, LayerLayout, LayoutStep, best_layouts
 from jaxquard.gemm.autotune.meshes import usable_meshes
 from jaxquard.gemm.autotune.slices import PricedOptions, iteration_counts, price_slices, uses_bidirectional_rings
 from jaxquard.gemm.autotune.table import TuningRow
@@ -71,7 +71,7 @@ class ExactSearch:
     block: int
     kept_bytes: float
     limit_bytes: float
-    forms: tuple[LayerForm, ...] = LAYER_FORMS
+    forms: tuple[LayerLayout, ...] = LAYER_LAYOUTS
     num_slices: int | None = None
 
     def row(self, mesh: MeshShape) -> tuple[TuningRow, tuple[PricedLayer, ...]] | None:
@@ -100,7 +100,7 @@ class ExactSearch:
             choices=choices, transpose_s=input_s, output_transpose_s=output_s, ends_residual=layer.ends_residual
         )
 
-    def _price_layer(self, layer: FcLayer, form: LayerForm, mesh: MeshShape) -> PricedLayer | None:
+    def _price_layer(self, layer: FcLayer, form: LayerLayout, mesh: MeshShape) -> PricedLayer | None:
         """Returns the fastest algorithm for a layer, the same for its three products; None if none can be used."""
         products = self._products(layer, form)
         if not all(product.is_divided_by(mesh) for product in products):
@@ -146,7 +146,7 @@ class ExactSearch:
         """Returns a finalist with the slice counts that the simulator finds best among the nearest, and its time."""
         refined, total_s = [], 0.0
         forms = tuple(
-            LayerForm(stationary=layer.stationary, is_transposed=layer.is_transposed) for layer in row.plan.layers
+            LayerLayout(stationary=layer.stationary, is_transposed=layer.is_transposed) for layer in row.plan.layers
         )
         for layer, form, sizes in zip(layers, forms, self.problem.layers, strict=True):
             chosen = []
@@ -159,7 +159,7 @@ class ExactSearch:
         made = self.make_row(row.mesh_shape, forms, tuple(refined), transposes_s=transposes_s)
         return replace(made, simulated_s=(total_s + transposes_s) * self.problem.num_blocks)
 
-    def _products(self, layer: FcLayer, form: LayerForm) -> SizedProducts:
+    def _products(self, layer: FcLayer, form: LayerLayout) -> SizedProducts:
         return sized_products(
             layer,
             num_rows=self.problem.num_rows,
@@ -204,7 +204,7 @@ class ExactSearch:
         return times_s[best], near[best]
 
     def make_row(
-        self, mesh: MeshShape, forms: Sequence[LayerForm], layers: Sequence[PricedLayer], *, transposes_s: float
+        self, mesh: MeshShape, forms: Sequence[LayerLayout], layers: Sequence[PricedLayer], *, transposes_s: float
     ) -> TuningRow:
         """Returns the row of a mesh, given the form and the choices of each layer."""
         names = {layer.variant.algorithm for layer in layers}
@@ -258,7 +258,7 @@ def variants_of(algorithms: Sequence[str], cluster: Cluster) -> tuple[Variant, .
 
 
 def _layer_plan(
-    cluster: Cluster, name: str, form: LayerForm, priced: PricedLayer, *, block: int, is_mixed: bool
+    cluster: Cluster, name: str, form: LayerLayout, priced: PricedLayer, *, block: int, is_mixed: bool
 ) -> LayerPlan:
     first, second, third = (options[0] for options in priced.products)
     slices = (first.num_slices, second.num_slices, third.num_slices)

@@ -21,7 +21,7 @@ _Choice = TypeVar("_Choice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerForm:
+class LayerLayout:
     """One way to lay a layer out."""
 
     stationary: Stationary
@@ -36,20 +36,20 @@ class LayerForm:
         return self.is_transposed
 
 
-LAYER_FORMS = tuple(
-    LayerForm(stationary=stationary, is_transposed=is_transposed)
+LAYER_LAYOUTS = tuple(
+    LayerLayout(stationary=stationary, is_transposed=is_transposed)
     for stationary in Stationary
     for is_transposed in (False, True)
 )
 
 
-def forms_of(algorithms: Sequence[str], *, stationary: Stationary | None = None) -> tuple[LayerForm, ...]:
+def forms_of(algorithms: Sequence[str], *, stationary: Stationary | None = None) -> tuple[LayerLayout, ...]:
     """Returns the forms that layers may have: the 1D algorithms are defined by what moves (section 4.3).
 
     Args:
         stationary: the only matrix that layers keep, if it is given.
     """
-    forms = [form for form in LAYER_FORMS if stationary in (None, form.stationary)]
+    forms = [form for form in LAYER_LAYOUTS if stationary in (None, form.stationary)]
     if "1d_tp" in algorithms:
         # Transposed, X and Y stay and W moves, which is fully sharded data parallelism.
         forms = [form for form in forms if form.stationary is Stationary.W or not form.is_transposed]
@@ -68,19 +68,19 @@ class LayoutStep(Generic[_Choice]):
         output_transpose_s: the same for its output.
     """
 
-    choices: Mapping[LayerForm, tuple[float, _Choice]]
+    choices: Mapping[LayerLayout, tuple[float, _Choice]]
     transpose_s: float
     output_transpose_s: float
     ends_residual: bool
 
 
-def best_layouts(steps: Sequence[LayoutStep[_Choice]]) -> tuple[float, tuple[tuple[LayerForm, _Choice], ...]] | None:
+def best_layouts(steps: Sequence[LayoutStep[_Choice]]) -> tuple[float, tuple[tuple[LayerLayout, _Choice], ...]] | None:
     """Returns the seconds of the fastest sequence of forms, and the sequence; None if there is none."""
     ends = (_best_from(steps, starts_turned) for starts_turned in (False, True))
     return min((end for end in ends if end is not None), key=lambda end: end[0], default=None)
 
 
-_Path = tuple[float, tuple[tuple[LayerForm, _Choice], ...]]
+_Path = tuple[float, tuple[tuple[LayerLayout, _Choice], ...]]
 
 
 def _best_from(steps: Sequence[LayoutStep[_Choice]], starts_turned: bool) -> _Path[_Choice] | None:

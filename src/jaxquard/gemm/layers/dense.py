@@ -22,7 +22,7 @@ from jaxquard._jax_compat import ambient_mesh
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_count, find_flag
-from jaxquard.gemm.algorithms.products.batch_axes import BatchAxes, check_placement, read_batch_axes
+from jaxquard.gemm.algorithms.products.batch_axes import BatchAxes, check_array_sharding, read_batch_axes
 from jaxquard.gemm.algorithms.products.product import Axes
 from jaxquard.gemm.algorithms.products.shardings import AnyMesh, axes_of, find_mesh, num_chips, two_axes
 from jaxquard.gemm.autotune.table import Tuning
@@ -123,7 +123,7 @@ class Dense:
         b = params["b"]
         if any(jax.typeof(b).sharding.spec):  # one that is replicated adds to any y
             call = "layer.shardings()['b']"
-            check_placement("params['b']", b, self.shardings()["b"].spec, mesh=mesh, call=call)
+            check_array_sharding("params['b']", b, self.shardings()["b"].spec, mesh=mesh, call=call)
         return y + (b if self.dtype is None else b.astype(y.dtype))
 
     def _check_sizes(self, in_features: int) -> None:

@@ -30,7 +30,7 @@ from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.multiply import check_matrices, manual_shape
 from jaxquard.gemm.algorithms.products.batch_axes import (
     BatchAxes,
-    check_placement,
+    check_array_sharding,
     find_batch_axes,
     free_axes,
     manual_axes,
@@ -153,7 +153,7 @@ def multiply_layer(
     layer = replace(layer, batch_axes=found)
     check_layer(layer, x_shape=x.shape, w_shape=flat_w.shape, shape=mesh.shape)
     for name, array, spec in (("x", x, layer.x_spec(x.ndim)), ("w", w, _w_spec(layer, w))):
-        check_placement(name, array, spec, mesh=mesh, call=f"gemm.layer_shardings(...)[{name!r}]")
+        check_array_sharding(name, array, spec, mesh=mesh, call=f"gemm.layer_shardings(...)[{name!r}]")
     return _matmul(layer, mesh, manual_axes(mesh, (*axes, *found)), x, w)
 
 

@@ -25,7 +25,7 @@ from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.products.batch_axes import (
     BatchAxes,
-    check_placement,
+    check_array_sharding,
     find_batch_axes,
     manual_axes,
     shard_mapped,
@@ -154,7 +154,7 @@ def _resolve(
     for name, dim in (("first", 0), ("last", -1)):
         chips = num_chips(axes_of(x_spec[dim]), mesh.shape)
         check_size(f"the {name} dim of x", x.shape[dim], chips, why=f"the mesh shards it over {chips}")
-    check_placement("x", x, x_spec, mesh=mesh, call="gemm.layer_shardings(...)['x']")
+    check_array_sharding("x", x, x_spec, mesh=mesh, call="gemm.layer_shardings(...)['x']")
     return _Norm(
         mesh=mesh,
         manual=manual_axes(mesh, (*used, *batch)),
@@ -172,7 +172,7 @@ def _check_vectors(norm: _Norm, x: jax.Array, vectors: dict[str, jax.Array]) -> 
             found = getattr(vector, "shape", type(vector).__name__)
             raise GemmError(f"{name} must have one number for each of the {x.shape[-1]} features of x, but is {found}.")
         call = f"NamedSharding(mesh, {norm.scale_spec})"
-        check_placement(name, vector, norm.scale_spec, mesh=norm.mesh, call=call)
+        check_array_sharding(name, vector, norm.scale_spec, mesh=norm.mesh, call=call)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -111,7 +111,7 @@ def shard_mapped(
     return mapped if set(axes) >= set(mesh.axis_names) else jax.jit(mapped)
 
 
-def check_placement(name: str, array: jax.Array, spec: PartitionSpec, *, mesh: AnyMesh, call: str) -> None:
+def check_array_sharding(name: str, array: jax.Array, spec: PartitionSpec, *, mesh: AnyMesh, call: str) -> None:
     """Checks that an array on Explicit axes, which nothing reshards silently, is sharded as a product wants it.
 
     Args:
