@@ -32,7 +32,7 @@ def preset_names() -> tuple[str, ...]:
 
     Example:
         >>> jq.cluster.preset_names()
-        ('a100', 'h100', 'h200', 'tpu-v4', 'tpu-v4-fitted', 'tpu-v4-main', 'v5e', 'v5p', 'v6e')
+        ('a100', 'h100', 'h200', 'tpu-v4', 'tpu-v4-fitted', 'tpu-v4-main', 'tpu-v4-simulation', 'v5e', 'v5p', 'v6e')
     """
     folder = resources.files("jaxquard.cluster") / "presets"
     return tuple(sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")))
