@@ -40,6 +40,14 @@ def test_show_a_gpu():
 def test_show_a_torus():
     text = run("show", "tpu-v4").stdout
     assert "Rows and columns have links of their own; permutes go both ways round a ring." in text
+    assert "The compiler hides one all-gather behind a product, and no reduce-scatter." in text
+    assert "A systolic array of 128x128: thinner products leave a part of it idle." in text
+    assert "50% of an output's or fp32 sum's traffic exposed, 2.0 µs a launch." in text
+
+
+def test_show_one_of_the_papers():
+    text = run("show", "tpu-v4-main").stdout
+    assert "The paper's own constants, for its reproduction: not to plan with." in text
     assert "A product in slices" not in text
 
 

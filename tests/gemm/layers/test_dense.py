@@ -20,6 +20,7 @@ from jaxquard.gemm import (
     multiply,
 )
 from tests.gemm.meshes import make_mesh, place
+from tests.gemm.tune_by_paper import tune_by_paper
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_the_mesh_that_is_set(kind):
     """A layer by a tuning, without a word of the mesh, is the same as with it; inside and outside of `jit`."""
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind))
     problem = GemmProblem(layers=(FcLayer(name="fc", in_features=32, out_features=64),), num_rows=16)
-    tuning = autotune(problem, num_chips=8, mesh_shape=(4, 2))
+    tuning = tune_by_paper(problem, num_chips=8, mesh_shape=(4, 2))
     layer, on_mesh = dense(64, plan=tuning, use_bias=True), dense(64, plan=tuning, use_bias=True, mesh=mesh)
     x = place(np.random.default_rng(0).normal(size=(16, 32)).astype(np.float32), mesh, P("x", "y"))
     with jax.set_mesh(mesh):

@@ -14,6 +14,7 @@ from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.autotune.models import gpt3, transformer_block
 from jaxquard.gemm.layers.plan_file import load_plan, parse_plan, plan_text, save_plan
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
+from tests.gemm.tune_by_paper import simulation_of_a_tpu, tune_by_paper
 
 _FOLDER = Path(__file__).parent / "plans"
 _PLANS = st.builds(
@@ -25,7 +26,7 @@ _PLANS = st.builds(
             LayerPlan, name=st.text(), stationary=st.sampled_from(Stationary), is_transposed=st.booleans(),
             slices=st.tuples(*[st.integers(1, 99)] * 3), block=st.integers(1, 99), split_for_overlap=st.booleans(),
             rings=st.tuples(*[st.sampled_from([None, *Axis])] * 3), bidirectional=st.booleans(),
-            num_packets=st.tuples(*[st.integers(1, 99)] * 3),
+            num_packets=st.tuples(*[st.integers(1, 99)] * 3), algorithm=st.sampled_from([None, *ALGORITHMS]),
         )
     ).map(tuple),
 )  # fmt: skip
@@ -43,7 +44,7 @@ TUNED = transformer_block(4096, num_rows=16384)
 def test_plans_of_version_2_come_back(name):
     """Files that `save_plan` wrote when two keys had other names: the same plan is found today."""
     plan = load_plan(_FOLDER / f"{name}.json")
-    assert plan == autotune(TUNED, "tpu-v4", 16, name.removeprefix("v2_")).plan
+    assert plan == tune_by_paper(TUNED, simulation_of_a_tpu(), 16, name.removeprefix("v2_")).plan
     assert "in_parts" not in plan_text(plan)
     assert parse_plan(plan_text(plan)) == plan
 
@@ -82,8 +83,8 @@ def test_plans_as_files(tmp_path):
     [
         ("{", "", "the plan text is not JSON"),
         ('"jaxquard.gemm_plan"', '"other"', "expected the schema 'jaxquard.gemm_plan'"),
-        ('"version": 3', '"version": 4', r"has version 4 of the schema, this jaxquard reads 1, 2, 3\. Tune again\."),
-        ('"version": 3', '"version": true', "has version True of the schema"),
+        ('"version": 4', '"version": 5', r"has version 5 of the schema, this jaxquard reads 1, 2, 3, 4\. Tune again"),
+        ('"version": 4', '"version": true', "has version True of the schema"),
         (
             '"split_for_overlap": true',
             '"split_for_overlap": 1',
@@ -103,7 +104,7 @@ def test_plans_as_files(tmp_path):
     ],
 )
 def test_plan_errors(old, new, message):
-    text = plan_text(autotune(gpt3()).plan)
+    text = plan_text(tune_by_paper(gpt3(), simulation_of_a_tpu()).plan)
     assert old in text
     with pytest.raises(GemmError, match=message):
         parse_plan(text.replace(old, new, 1))

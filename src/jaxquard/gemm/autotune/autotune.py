@@ -13,6 +13,7 @@ the memory are left out. What cannot be answered is refused first, in the user's
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from jaxquard.cluster import Cluster, load_cluster
@@ -23,6 +24,7 @@ from jaxquard.gemm.autotune.dataflows import choose_dataflows
 from jaxquard.gemm.autotune.exact import ExactSearch, variants_of
 from jaxquard.gemm.autotune.layouts import forms_of
 from jaxquard.gemm.autotune.meshes import MeshSearch, usable_meshes
+from jaxquard.gemm.autotune.slices import needs_split
 from jaxquard.gemm.autotune.table import Tuning, TuningRow
 from jaxquard.gemm.cost.products import kept_bytes, plan_products
 from jaxquard.gemm.problem import FcLayer, GemmProblem, Stationary
@@ -163,10 +165,13 @@ def _paper_rows(
         how = {"block": block, "stationary": stationary, "num_slices": num_slices}
         tuned = unroll_as or autotune(problem, cluster, num_chips, memory_limit_bytes=math.inf, method="paper", **how)
         unrolled = _unrolled_slices(tuned, problem, num_chips)
+    # The paper's prices hide every transfer; a plan is split where that needs it.
+    hiding = replace(cluster, network=replace(cluster.network, hides_one_collective=False))
     search = MeshSearch(
         problem=problem,
-        cluster=cluster,
+        cluster=hiding,
         algorithm=algorithm,
+        is_split=needs_split(cluster, algorithm),
         layers=layers,
         products=plan_products(problem, layers),
         block=block,

@@ -15,7 +15,6 @@ from jaxquard.gemm.algorithms.products.sized_product import MeshShape
 from jaxquard.gemm.algorithms.registry import mesh_shapes
 from jaxquard.gemm.autotune.slices import (
     PricedOptions,
-    needs_split,
     price_slices,
     slice_counts,
     uses_bidirectional_rings,
@@ -35,6 +34,7 @@ class MeshSearch:
 
     Attributes:
         unrolled: for each layer the iterations of its products, where they are not searched.
+        is_split: plans say that products are split for overlap.
     """
 
     problem: GemmProblem
@@ -44,6 +44,7 @@ class MeshSearch:
     products: tuple[SizedProducts, ...]
     block: int
     unrolled: tuple[tuple[int, int, int], ...] | None
+    is_split: bool
     num_slices: int | None
     kept_bytes: float
 
@@ -92,7 +93,7 @@ class MeshSearch:
                     layer,
                     slices=slices,
                     block=self.block,
-                    split_for_overlap=max(slices) > 1 and needs_split(self.cluster, self.algorithm),
+                    split_for_overlap=max(slices) > 1 and self.is_split,
                     rings=(first.options.ring, second.options.ring, third.options.ring),
                     bidirectional=uses_bidirectional_rings(self.cluster, self.algorithm),
                     num_packets=(first.options.num_packets, second.options.num_packets, third.options.num_packets),
