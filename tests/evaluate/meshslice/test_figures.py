@@ -1,5 +1,6 @@
 """The numbers behind the figures and tables, against computations of their own."""
 
+import itertools
 import math
 from dataclasses import replace
 from statistics import mean
@@ -10,9 +11,11 @@ from jaxquard.cluster import load_cluster
 from jaxquard.evaluate.meshslice.figures.product_shapes import distinct_products, mean_gain, product_shapes
 from jaxquard.evaluate.meshslice.figures.slice_counts import possible_counts
 from jaxquard.evaluate.meshslice.figures.three_dimensions import MIB, three_dimensions
+from jaxquard.evaluate.meshslice.figures.what_runs import fastest
 from jaxquard.evaluate.meshslice.setup.constant_sets import constant_sets
 from jaxquard.evaluate.meshslice.setup.models import GPT3, MEGATRON, MODELS
 from jaxquard.evaluate.meshslice.setup.other_layers import other_layers_time_s
+from jaxquard.gemm.autotune.autotune import autotune
 from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.steps import meshslice_steps
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, Stationary
@@ -235,3 +238,22 @@ def test_beyond_the_paper(results):
     for point in results.beyond:
         smaller = find(results.weak_scaling, model=point.model, algorithm=point.algorithm, num_chips=256)
         assert point.utilisation < smaller.utilisation
+
+
+def test_what_runs(results):
+    """The order hangs on the launch of a permute and on the ways of a link; Collective is last of the three."""
+    points = {(p.model, p.algorithm, p.launches_each_permute, p.is_bidirectional): p for p in results.what_runs}
+    assert len(points) == 2 * 3 * 4
+    for model in ("gpt3", "megatron"):
+        for each, both in itertools.product((True, False), repeat=2):
+            times_s = {name: points[model, name, each, both].time_s for name in ("meshslice", "collective", "wang")}
+            assert times_s["meshslice"] < times_s["collective"]
+        assert points[model, "meshslice", False, True].time_s < points[model, "meshslice", True, True].time_s
+        assert points[model, "wang", True, True].time_s < points[model, "wang", True, False].time_s
+    assert set(fastest(results.what_runs).values()) == {"meshslice", "wang"}
+
+
+def test_what_runs_is_what_the_autotuner_says(results):
+    point = next(p for p in results.what_runs if p.algorithm == "wang" and p.model == "gpt3")
+    best = autotune(MODELS[0].problem(128), "tpu-v4", 256, "wang", memory_limit_bytes=math.inf).best
+    assert (point.time_s, point.mesh_shape) == (best.time_s, best.mesh_shape)

@@ -12,6 +12,7 @@ from jaxquard.evaluate.meshslice.figures.real_mesh import RealMeshRow, real_mesh
 from jaxquard.evaluate.meshslice.figures.scaling import BEYOND_CHIPS, ScalingPoint, strong_scaling, weak_scaling
 from jaxquard.evaluate.meshslice.figures.slice_counts import SlicePoint, compare_slice_counts
 from jaxquard.evaluate.meshslice.figures.three_dimensions import Traffic, three_dimensions
+from jaxquard.evaluate.meshslice.figures.what_runs import RunningPoint, what_runs
 from jaxquard.evaluate.meshslice.headlines import BandedHeadline, headlines
 from jaxquard.evaluate.meshslice.paper import Paper, load_paper
 from jaxquard.evaluate.meshslice.readings import Reading, readings
@@ -38,6 +39,7 @@ class Reproduction:
     layer_communication: tuple[LayerCommunication, ...]
     three_dimensions: tuple[Traffic, ...]
     beyond: tuple[ScalingPoint, ...]
+    what_runs: tuple[RunningPoint, ...]
     readings: tuple[Reading, ...]
 
 
@@ -65,6 +67,8 @@ def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: N
     layers = layer_communication(tuner, real)
     progress.next("1,024 and 4,096 chips")
     beyond = weak_scaling(tuner, simulated, chips=BEYOND_CHIPS)
+    progress.next("prices of what runs")
+    running = what_runs()
     progress.next("other readings")
     other_readings = readings(tuner)
     claims = headlines(tuner, paper, on_progress=lambda done, total, name: progress.next(f"bands: {name}"))
@@ -82,14 +86,15 @@ def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: N
         layer_communication=layers,
         three_dimensions=three_dimensions(),
         beyond=beyond,
+        what_runs=running,
         readings=other_readings,
     )
 
 
 class _Progress:
-    """Counts the parts: nine of the paper, its other readings, six sets of constants, and the end."""
+    """Counts the parts: nine of the paper, what runs, other readings, six sets of constants, and the end."""
 
-    total = 16
+    total = 17
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress

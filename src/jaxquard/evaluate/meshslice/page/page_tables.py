@@ -9,6 +9,7 @@ from jaxquard.evaluate.common.verdicts import Grade
 from jaxquard.evaluate.meshslice.figures.real_mesh import RealMeshRow
 from jaxquard.evaluate.meshslice.figures.scaling import ScalingPoint
 from jaxquard.evaluate.meshslice.figures.three_dimensions import MIB, Traffic
+from jaxquard.evaluate.meshslice.figures.what_runs import RunningPoint, fastest
 from jaxquard.evaluate.meshslice.headlines import BandedHeadline
 from jaxquard.evaluate.meshslice.paper import Paper
 from jaxquard.evaluate.meshslice.readings import Reading
@@ -64,6 +65,24 @@ def reading_table(headline: str, found: Sequence[Reading], paper: Paper) -> str:
         if reading.headline == headline
     ]
     return html_table(["reading", *MODEL_LABELS.values()], [said, *rows])
+
+
+def running_table(points: Sequence[RunningPoint]) -> str:
+    """Milliseconds of a block under each assumption about permutes, the fastest algorithm marked."""
+    best = fastest(points)
+    rows = []
+    for model, label in MODEL_LABELS.items():
+        of_model = [point for point in points if point.model == model]
+        for each, both in dict.fromkeys((point.launches_each_permute, point.is_bidirectional) for point in of_model):
+            cells = [
+                f"{'→ ' if best[model, each, both] == point.algorithm else ''}{point.time_s * 1e3:.1f} ms on "
+                f"{mesh_label(point.mesh_shape)}"
+                for point in of_model
+                if (point.launches_each_permute, point.is_bidirectional) == (each, both)
+            ]
+            rows.append([label, "each permute" if each else "each chain", "both ways" if both else "one way", *cells])
+    names = (ALGORITHM_LABELS[name] for name in dict.fromkeys(point.algorithm for point in points))
+    return html_table(["model", "launch of", "a permute's links", *names], rows, words=(0, 1, 2))
 
 
 def set_table(headlines: Sequence[BandedHeadline]) -> str:

@@ -30,6 +30,7 @@ def results_text(results: Reproduction) -> str:
         "table_3": _rows(results.real_mesh),
         "section_7": _rows(results.three_dimensions),
         "beyond_the_paper": _rows(results.beyond),
+        "what_runs": _rows(results.what_runs),
         "readings": _rows(results.readings),
     }
     return results_file.results_text(SCHEMA, VERSION, content)
