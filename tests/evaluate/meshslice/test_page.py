@@ -116,6 +116,7 @@ def test_json(results):
         "table_3",
         "section_7",
         "beyond_the_paper",
+        "what_runs",
         "readings",
     ]
     first = content["headlines"][0]

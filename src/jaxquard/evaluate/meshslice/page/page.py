@@ -283,19 +283,19 @@ def _what_runs(results: Reproduction) -> str:
         "what-runs",
         "Beyond the paper: the prices of what runs",
         html_paragraph(
-            "256 chips of TPU v4 with the exact autotuner, one block. The links have the simulation set's constants, and "
-            "the chip has what the paper's model leaves out: thin slices, fp32 sums, the launch of each product, copies. "
-            "The TPU's compiler hides one all-gather behind a product and no reduce-scatter; so MeshSlice is taken plain, "
-            "with what is then waited for, or split, with sums that go round as permutes, one beside each product. In "
-            "the compiler's schedule every permute has a start of its own, inside one program, without a launch from the "
-            "host. The authors' constant for a launch is 100 µs. Whether it holds for each permute or for a chain of "
-            "them decides the order:"
+            "256 chips of TPU v4 with the exact autotuner, one block. The links have the simulation set's constants, "
+            "and the chip has what the paper's model leaves out: thin slices, fp32 sums, the launch of each product, "
+            "copies. The TPU's compiler hides one all-gather behind a product and no reduce-scatter; so MeshSlice is "
+            "taken plain, with what is then waited for, or split, with sums that go round as permutes, one beside "
+            "each product. In the compiler's schedule every permute has a start of its own, inside one program, "
+            "without a launch from the host. The authors' constant for a launch is 100 µs. Whether it holds for each "
+            "permute or for a chain of them decides the order:"
         ),
         running_table(results.what_runs),
         html_paragraph(
-            f"MeshSlice is ahead of Collective in all lines, and ahead of both in {ahead} of {len(best)}. Where Wang is "
-            "ahead, it is because its permutes use both ways of a link at once, and MeshSlice's streams of sums take "
-            "turns, one way at a time; and because Wang's ring has fewer launches than S slices with a ring each."
+            f"MeshSlice is ahead of Collective in all lines, and ahead of both in {ahead} of {len(best)}. Where Wang "
+            "is ahead, it is because its permutes use both ways of a link at once, and MeshSlice's streams of sums "
+            "take turns, one way at a time; and because its ring has fewer launches than S slices with a ring each."
         ),
     )
 
