@@ -248,6 +248,39 @@ def vmapped_mesh_axes() -> frozenset[str]:
 
 
 # ---------------------------------------------------------------------------------------------
+# Pallas
+# ---------------------------------------------------------------------------------------------
+
+
+def traced_device_kind() -> str:
+    """The kind of the devices that a function is traced for: those of the mesh around it, or the default ones."""
+    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
+def is_pallas_interpreted() -> bool:
+    """Returns whether Pallas kernels are interpreted, under `pltpu.force_tpu_interpret_mode`.
+
+    Relies on a private setting; where it is missing the answer is no, and a kernel for TPUs is refused elsewhere.
+    """
+    try:
+        from jax._src import config
+
+        return config.pallas_tpu_interpret_mode_context_manager.value is not None
+    except (ImportError, AttributeError):
+        return False
+
+
+@contextlib.contextmanager
+def interpreted_as_tpu(device_kind: str) -> Iterator[None]:
+    """Under it, inside `shard_map`, a Pallas kernel that is interpreted finds a TPU of this kind."""
+    device = jax.sharding.AbstractDevice(device_kind=device_kind, num_cores=1, platform="tpu")
+    mesh = jax.sharding.get_abstract_mesh().update(abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        yield
+
+
+# ---------------------------------------------------------------------------------------------
 # Jaxprs
 # ---------------------------------------------------------------------------------------------
 

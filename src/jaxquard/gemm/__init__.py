@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jaxquard.gemm.problem import FcLayer as FcLayer
     from jaxquard.gemm.problem import GemmPlan as GemmPlan
     from jaxquard.gemm.problem import GemmProblem as GemmProblem
+    from jaxquard.gemm.problem import Kernel as Kernel
     from jaxquard.gemm.problem import LayerPlan as LayerPlan
     from jaxquard.gemm.problem import Stationary as Stationary
 else:
@@ -64,6 +65,7 @@ else:
                 "FcLayer",
                 "GemmPlan",
                 "GemmProblem",
+                "Kernel",
                 "LayerPlan",
                 "Stationary",
             ],

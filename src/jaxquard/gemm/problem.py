@@ -62,6 +62,18 @@ class Dataflow(enum.Enum):
                 return Dataflow.LS
 
 
+class Kernel(enum.Enum):
+    """The program that multiplies: XLA's, or for MeshSlice in OS on TPUs our own in Pallas, not yet run on a chip.
+
+    Example:
+        >>> [kernel.value for kernel in jq.gemm.Kernel]
+        ['xla', 'pallas']
+    """
+
+    XLA = "xla"
+    PALLAS = "pallas"
+
+
 class ProductRole(enum.Enum):
     """The three products of a layer in training."""
 
@@ -116,6 +128,7 @@ class AlgorithmOptions:
         ring: Wang: the direction of the mesh along which the ring runs. None: the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the packets in which a broadcast or reduction streams over its ring (section 2.3.3).
+        kernel: MeshSlice in OS on TPUs: `Kernel.PALLAS` sends by remote DMA beside the MXU.
 
     Example:
         >>> jq.gemm.AlgorithmOptions(slices=4).block
@@ -128,6 +141,7 @@ class AlgorithmOptions:
     ring: Axis | None = None
     bidirectional: bool = False
     num_packets: int = 1
+    kernel: Kernel = Kernel.XLA
 
     def exchanged(self) -> "AlgorithmOptions":
         """The same options where rows and columns of the mesh have changed their parts."""

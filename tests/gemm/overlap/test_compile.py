@@ -1,12 +1,16 @@
 """MeshSlice hides every transfer that can hide, on the TPU's own compiler; where libtpu is installed."""
 
+import re
+
 import pytest
 
 from jaxquard.errors import GemmError
-from jaxquard.gemm.overlap.compile import TOPOLOGIES, missing_compiler, topology_mesh
+from jaxquard.gemm.algorithms.pallas_kernel.tiles import choose_tiles
+from jaxquard.gemm.algorithms.products.product import Product
+from jaxquard.gemm.overlap.compile import TOPOLOGIES, compile_product, missing_compiler, topology_mesh
 from jaxquard.gemm.overlap.count_hidden import Overlap
 from jaxquard.gemm.overlap.report import default_sizes, overlap_report
-from jaxquard.gemm.problem import AlgorithmOptions
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, Kernel
 
 ALL = {dataflow: Overlap(hideable=num, hidden=num) for dataflow, num in (("os", 6), ("ls", 7), ("rs", 7))}
 """With 4 slices, 3 gathers of each matrix that moves, and the sums of all 4."""
@@ -91,3 +95,31 @@ def test_other_algorithms():
     assert {overlap.hideable for overlap in report["collective"].values()} == {0}
     for by_dataflow in report.values():
         assert all(overlap.hidden <= overlap.hideable for overlap in by_dataflow.values())
+
+
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.parametrize(
+    "topology",
+    ["v5e:4x8", *(pytest.param(other, marks=pytest.mark.slow) for other in ("v4:4x4x2", "v5p:4x4x2", "v6e:4x8"))],
+)
+def test_the_pallas_kernel_compiles_and_takes_the_vmem_that_its_tiles_do(topology):
+    text = compile_product(
+        topology_mesh(topology, (8, 4)),
+        (16384, 6144, 6144),
+        algorithm="meshslice",
+        product=Product(dataflow=Dataflow.OS),
+        options=AlgorithmOptions(slices=4, kernel=Kernel.PALLAS),
+    )
+    assert text.count('custom_call_target="tpu_custom_call"') == 1
+    assert not re.search(r"all-gather|collective-permute|dot\(|convolution\(", text)
+    limit = 12 * 2**20 if topology.startswith("v4") else 32 * 2**20
+    tiles = choose_tiles((2048, 1536, 1536), item_bytes=2, unit=(16, 128), vmem_bytes=limit, min_tiles=14)
+    assert tiles.vmem_bytes == pytest.approx(vmem_of_kernel(text), rel=0.05)
+
+
+def vmem_of_kernel(text):
+    """Reads the bytes of VMEM that the compiler says the kernel uses."""
+    kernel = text[text.index('custom_call_target="tpu_custom_call"') :]
+    found = re.search(r'"used_scoped_memory_configs":\[\{"memory_space":"1","offset":"0","size":"(\d+)"', kernel)
+    assert found
+    return int(found[1])

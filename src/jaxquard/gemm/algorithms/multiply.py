@@ -43,7 +43,7 @@ from jaxquard.gemm.algorithms.products.shardings import (
 )
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct, size_shards
 from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
-from jaxquard.gemm.problem import DEFAULT_OPTIONS, AlgorithmOptions, Dataflow
+from jaxquard.gemm.problem import DEFAULT_OPTIONS, AlgorithmOptions, Dataflow, Kernel
 
 Matrix = jax.Array | jax.ShapeDtypeStruct
 
@@ -64,6 +64,7 @@ def multiply(
     ring: Literal["rows", "columns"] | None = None,
     bidirectional: bool = False,
     num_packets: int = 1,
+    kernel: Kernel | Literal["xla", "pallas"] = Kernel.XLA,
     precision: jax.lax.PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Float[Array, "M N"]:
@@ -87,6 +88,8 @@ def multiply(
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring.
+        kernel: MeshSlice in OS on TPUs: "pallas" is one Pallas kernel, which sends by remote DMA beside the MXU; nobody
+            has run it on a chip yet.
         precision: of the chips' products, as `jax.lax.dot_general` takes it.
         preferred_element_type: the dtype of the result and of the sums that travel; by default that of the matrices.
             fp8 matrices need it.
@@ -121,6 +124,7 @@ def multiply(
         ring=find_ring(ring),
         bidirectional=find_flag(bidirectional, "bidirectional"),
         num_packets=num_packets,
+        kernel=find_choice(Kernel, kernel, "kernel"),
     )
     if find_flag(is_transposed, "is_transposed"):
         product, options = product.transposed(), options.exchanged()

@@ -59,7 +59,7 @@ class Algorithm:
     options: frozenset[str] = frozenset()
 
 
-_MESHSLICE = frozenset({"block", "split_for_overlap"})
+_MESHSLICE = frozenset({"block", "kernel", "split_for_overlap"})
 _RING = frozenset({"bidirectional"})
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -100,6 +100,7 @@ def compile_product(
             ring=options.ring and options.ring.value,
             bidirectional=options.bidirectional,
             num_packets=options.num_packets,
+            kernel=options.kernel,
         )
 
     lowered = jax.jit(run).lower(
