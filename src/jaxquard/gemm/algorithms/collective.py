@@ -19,10 +19,10 @@ def collective(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algori
         case Dataflow.OS:
             lhs_MK = all_gather(lhs, product.columns, dim=layout.lhs.index("K"))
             rhs_KN = all_gather(rhs, product.rows, dim=layout.rhs.index("K"))
-            return layout.dot(lhs_MK, rhs_KN).astype(layout.rounded(lhs.dtype))
+            return layout.dot(lhs_MK, rhs_KN, is_rounded=True)
         case Dataflow.LS:
             rhs_KN = all_gather(rhs, product.rows, dim=layout.rhs.index("N"))
-            partial_MN = layout.dot(lhs, rhs_KN)
+            partial_MN = layout.dot(lhs, rhs_KN, is_rounded=True)
             return reduce_scatter(
                 partial_MN, product.columns, dim=layout.out.index("N"), dtype=layout.rounded(lhs.dtype)
             )

@@ -146,7 +146,9 @@ def test_beside_an_axis_of_data_parallelism():
 
 def tpu_mesh():
     device = jax.sharding.AbstractDevice(device_kind="TPU v5e", num_cores=1, platform="tpu")
-    return jax.sharding.AbstractMesh((4, 2), ("x", "y"), abstract_device=device)
+    return jax.sharding.AbstractMesh(
+        (4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2, abstract_device=device
+    )
 
 
 def test_slices_that_are_no_tiles_of_a_tpus_memory():

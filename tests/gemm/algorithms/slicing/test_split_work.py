@@ -15,7 +15,7 @@ from tests.gemm.sized_products import sized_product
 
 _DOT = re.compile(
     r"stablehlo\.dot_general .*contracting_dims = \[(\d)\] x "
-    r".*\(tensor<(\d+)x(\d+)xbf16>.*-> tensor<(\d+)x(\d+)xf32>"
+    r".*\(tensor<(\d+)x(\d+)xbf16>.*-> tensor<(\d+)x(\d+)x(?:f32|bf16)>"
 )
 _PERMUTE = re.compile(r'"stablehlo\.collective_permute".*-> tensor<(\d+)x(\d+)xbf16>')
 

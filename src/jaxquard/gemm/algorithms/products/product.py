@@ -69,9 +69,15 @@ class Layout:
         """Returns the dtype to which sums are rounded, to travel or as the result, given that of the matrices."""
         return self.result_dtype or dtype
 
-    def dot(self, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        """Multiplies two local matrices, in the dtype of `accumulator`."""
-        precision, dtype = self.precision, accumulator(lhs.dtype, self.rounded(lhs.dtype))
+    def dot(self, lhs: jax.Array, rhs: jax.Array, *, is_rounded: bool = False) -> jax.Array:
+        """Multiplies two local matrices.
+
+        Args:
+            is_rounded: nothing is added on the chip, so the product itself rounds: a GPU does not fuse the cast of an
+                fp32 result, a pass over memory. Otherwise the result has the dtype of `accumulator`.
+        """
+        rounded = self.rounded(lhs.dtype)
+        precision, dtype = self.precision, rounded if is_rounded else accumulator(lhs.dtype, rounded)
         contracted = (((self.lhs.index("K"),), (self.rhs.index("K"),)), ((), ()))
         if self.out == "NM":
             lhs, rhs = rhs, lhs

@@ -39,7 +39,9 @@ def output_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options:
 
     first = gather(lhs_slices.take(lhs_blocks, 0), rhs_slices.take(rhs_blocks, 0))
     here, out_MN = run_slices(step, (first, None), slices=slices)
-    return add(out_MN, layout.dot(*here)).astype(layout.rounded(lhs.dtype))
+    if out_MN is None:
+        return layout.dot(*here, is_rounded=True)
+    return (out_MN + layout.dot(*here)).astype(layout.rounded(lhs.dtype))
 
 
 def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: AlgorithmOptions) -> jax.Array:
@@ -58,17 +60,17 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
         following, rhs_Kn, finished_Mn = lax.optimization_barrier((following, rhs_Kn, finished_Mn))
         coming_Kn = all_gather(following, product.rows, dim=rhs_dim)
         # Kept until the next product runs, so in the dtype in which it travels.
-        partial_Mn = layout.dot(lhs, rhs_Kn).astype(layout.rounded(lhs.dtype))
+        partial_Mn = layout.dot(lhs, rhs_Kn, is_rounded=True)
         if finished_Mn is not None:
             out = out_slices.place(out, scatter(finished_Mn), s - 1)
         return coming_Kn, partial_Mn, out
 
     first_Kn = all_gather(rhs_slices.take(rhs_blocks, 0), product.rows, dim=rhs_dim)
     if slices == 1:
-        return scatter(layout.dot(lhs, first_Kn))
+        return scatter(layout.dot(lhs, first_Kn, is_rounded=True))
     out = out_slices.empty(lhs.shape[layout.lhs.index("M")], layout.rounded(lhs.dtype))
     rhs_Kn, finished_Mn, out = run_slices(step, (first_Kn, None, out), slices=slices)
-    partial_Mn = layout.dot(lhs, rhs_Kn).astype(layout.rounded(lhs.dtype))
+    partial_Mn = layout.dot(lhs, rhs_Kn, is_rounded=True)
     out = out_slices.place(out, scatter(finished_Mn), slices - 2)
     return out_slices.join(out_slices.place(out, scatter(partial_Mn), slices - 1))
 
