@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 HELPERS = {"__init__", "live_memory", "measure", "run"}
-LONG = {"shard_search"}
+LONG = {"gemm_regret", "shard_search"}
 
 
 def benchmark_names() -> list[str]:
