@@ -1,4 +1,4 @@
-"""The kernel multiplies as NumPy does, without races, by Pallas's interpreter of TPUs; and is refused elsewhere.
+"""The kernel multiplies as NumPy does, without race conditions, by Pallas's interpreter of TPUs.
 
 The interpreter runs a chip's program in a thread. On few cores, arrays of 100 KB and more stop all of 8 chips: the CPU
 client copies them in threads that wait. So matrices are small where chips are many.
@@ -23,7 +23,7 @@ from tests.gemm.variants import mesh_id
 
 @pytest.fixture
 def interpreter(capfd):
-    """Interprets kernels; fails if it finds a race."""
+    """Interprets kernels; fails if it finds a race condition."""
     params = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
     with pltpu.force_tpu_interpret_mode(params):
         yield

@@ -9,7 +9,7 @@ on what it makes asynchronous.
     VMEM    the tiles of the product that runs (`Tiles.vmem_bytes`), nothing that grows with the matrices
 
 XLA splits the shards into slices before the kernel, and rounds C to the dtype of the matrices after it. Nobody has run
-this on a chip yet: the interpreter checks its numbers and looks for races, and the TPU compiler compiles it.
+this on a chip yet: the interpreter checks its numbers and looks for race conditions, and the TPU compiler compiles it.
 
 Dims: M rows of the product, N its columns, K the dim that is summed over; k: of one slice.
 """
