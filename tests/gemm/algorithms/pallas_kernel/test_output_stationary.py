@@ -100,6 +100,21 @@ def test_transposed_layouts_and_a_ring_of_two_axes():
     assert_array_equal(exact(found), exact(rhs_NK) @ exact(lhs_KM))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)])
+def test_under_vmap(in_axes):
+    shapes = ((4, 24), (24, 4))
+    lhs, rhs = (
+        whole_numbers(*(shape if axis is None else (3, *shape)), seed=1)
+        for shape, axis in zip(shapes, in_axes, strict=True)
+    )
+    run = jax.vmap(
+        lambda lhs, rhs: multiply(lhs, rhs, mesh=make_mesh((2, 2)), slices=3, block=2, kernel="pallas"), in_axes
+    )
+    assert_array_equal(exact(jax.jit(run)(lhs, rhs)), exact(lhs) @ exact(rhs))
+
+
 def refuse(message, *, sizes=(64, 64, 64), dtype=jnp.float32, mesh=None, **how):
     m, k, n = sizes
     lhs, rhs = jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((k, n), dtype)

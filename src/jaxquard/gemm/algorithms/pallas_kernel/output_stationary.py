@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import sequential_vmap
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -61,13 +62,17 @@ def _multiply(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
     layout, slices = product.layout, options.slices or 1
     lhs_SMk = _stack_slices(lhs if layout.lhs == "MK" else lhs.T, dim=1, slices=slices, block=options.block)
     rhs_SkN = _stack_slices(rhs if layout.rhs == "KN" else rhs.T, dim=0, slices=slices, block=options.block)
-    if is_pallas_interpreted():
-        # An interpreter's memory has no tiles, so that small matrices do.
+
+    # Under `vmap`, one product after the other: each starts with a barrier of its own.
+    @sequential_vmap
+    def run(lhs_SMk: jax.Array, rhs_SkN: jax.Array) -> jax.Array:
+        if not is_pallas_interpreted():
+            return _multiply_slices(lhs_SMk, rhs_SkN, product, unit=memory_tile(lhs.dtype))
         with interpreted_as_tpu(_INTERPRETED_KIND):
-            out_MN = _multiply_slices(lhs_SMk, rhs_SkN, product, unit=(1, 1))
-    else:
-        out_MN = _multiply_slices(lhs_SMk, rhs_SkN, product, unit=memory_tile(lhs.dtype))
-    out_MN = out_MN.astype(layout.rounded(lhs.dtype))
+            # An interpreter's memory has no tiles, so that small matrices do.
+            return _multiply_slices(lhs_SMk, rhs_SkN, product, unit=(1, 1))
+
+    out_MN = run(lhs_SMk, rhs_SkN).astype(layout.rounded(lhs.dtype))
     return out_MN if layout.out == "MN" else out_MN.T
 
 
