@@ -55,7 +55,7 @@ PRIVATE_WORDS = re.compile(
     r"(?<![a-z])(?:"
     r"(?<!power )cuts?(?![ _]off)|cutting|borders?(?![-:])|banks?|travellers?|contenders?|rivals?|pacers?|crews?|"
     r"berths?|homeless|misfits?|rooms|search room|(?:a|each|every|this) room(?! for)|"
-    r"tells?|told|telling|race[ds]?(?! condition)|racing|"
+    r"tells?|told|telling|(?<!detect_)race[ds]?(?! condition| detected)|racing|"
     r"set[ _]aside|sets aside|signs?[ _]of[ _]life|hand[-_ ]?overs?|handed over|hands over|takes? over the|in hand:|"
     r"(?<!at[ _\n])least(?! squares)(?! common)|one's own|of now|of then|last[ _]words|is paid for|not better in both|"
     r"even_times|later_work|own_equations|unseen_products|price_s_per_byte|silence_limit_s"
@@ -126,6 +126,8 @@ def test_private_words_are_found(text):
         "border: 1px",
         "arrivals",
         "a race condition",
+        "RACE DETECTED",
+        "detect_races",
     ],
 )
 def test_honest_words_are_not(text):

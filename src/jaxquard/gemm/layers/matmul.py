@@ -43,7 +43,7 @@ from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.resolve_plan import Choices, check_layer, resolve_plan
 from jaxquard.gemm.layers.sharded_layer import ShardedLayer
 from jaxquard.gemm.layers.varying import sum_over_copies, vary_like
-from jaxquard.gemm.problem import GemmPlan, LayerPlan, ProductRole, Stationary
+from jaxquard.gemm.problem import GemmPlan, Kernel, LayerPlan, ProductRole, Stationary
 
 
 def matmul(
@@ -64,6 +64,7 @@ def matmul(
     ring: Literal["rows", "columns"] | None = None,
     bidirectional: bool | None = None,
     num_packets: int | None = None,
+    kernel: Kernel | Literal["xla", "pallas"] | None = None,
     precision: jax.lax.PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Float[Array, "*batch N"]:
@@ -95,6 +96,8 @@ def matmul(
         ring: Wang: the direction of the ring, "rows" or "columns"; by default the one along which more bytes move.
         bidirectional: Wang and the 1D ones: one half of each shard goes round the ring each way.
         num_packets: SUMMA: the number of packets in which a broadcast or reduction streams over its ring; 1 by default.
+        kernel: MeshSlice on TPUs: with "pallas", whatever the plan, the one of the three products that is in OS is one
+            Pallas kernel, which sends by remote DMA beside the MXU; nobody has run it on a chip yet.
         precision: of the chips' products, forward and backward, as `jax.lax.dot_general` takes it.
         preferred_element_type: the dtype of y and of the sums that travel, forward and backward; by default that of x
             and w. Gradients have the dtypes of x and w; the backward products round the gradient of y to that dtype.
@@ -127,6 +130,7 @@ def matmul(
         ring=ring,
         bidirectional=bidirectional,
         num_packets=num_packets,
+        kernel=kernel,
         precision=precision,
         preferred_element_type=preferred_element_type,
     )

@@ -18,14 +18,14 @@ from jaxquard.gemm.algorithms.choices import (
     find_result_dtype,
     find_ring,
 )
-from jaxquard.gemm.algorithms.products.layer_products import layer_products
+from jaxquard.gemm.algorithms.products.layer_products import Products, layer_products
 from jaxquard.gemm.algorithms.products.product import Axes, Product
 from jaxquard.gemm.algorithms.products.shardings import mesh_shape_of, num_chips
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.algorithms.registry import Algorithm, find_algorithm
 from jaxquard.gemm.autotune.table import Tuning
 from jaxquard.gemm.layers.sharded_layer import Options, ShardedLayer
-from jaxquard.gemm.problem import AlgorithmOptions, GemmPlan, LayerPlan, Stationary
+from jaxquard.gemm.problem import AlgorithmOptions, Dataflow, GemmPlan, Kernel, LayerPlan, Stationary
 
 
 class Choices(TypedDict, total=False):
@@ -41,11 +41,12 @@ class Choices(TypedDict, total=False):
     ring: Literal["rows", "columns"] | None
     bidirectional: bool | None
     num_packets: int | None
+    kernel: Kernel | Literal["xla", "pallas"] | None
     precision: jax.lax.PrecisionLike
     preferred_element_type: DTypeLike | None
 
 
-_OF_ANY_PLAN = ("layer", "algorithm", "precision", "preferred_element_type")
+_OF_ANY_PLAN = ("layer", "algorithm", "kernel", "precision", "preferred_element_type")
 """The arguments that say nothing which a plan says."""
 
 
@@ -190,11 +191,24 @@ def _layer(
     seen_rows, seen_columns = algorithm.view(rows, columns)
     products = layer_products(stationary, rows=seen_rows, columns=seen_columns, is_transposed=is_transposed)
     first, second, third = (_with_arithmetic(product, choices) for product in products)
+    kernel = choices.get("kernel")
+    if kernel is not None and find_choice(Kernel, kernel, "kernel") is not Kernel.XLA:
+        check_option(algorithm, "kernel")
+        options = _with_kernel(options, products)
     forward, data, weight = (
         option if product.rows == seen_rows else option.exchanged()
         for product, option in zip(products, options, strict=True)
     )
     return ShardedLayer(algorithm=algorithm.name, products=(first, second, third), options=(forward, data, weight))
+
+
+def _with_kernel(options: Options, products: Products) -> Options:
+    """Returns options in which OS products, one of each layer, run in the Pallas kernel, which splits nothing."""
+    forward, data, weight = (
+        replace(option, kernel=Kernel.PALLAS, split_for_overlap=False) if product.dataflow is Dataflow.OS else option
+        for product, option in zip(products, options, strict=True)
+    )
+    return forward, data, weight
 
 
 def _find_slices(slices: Any) -> tuple[int | None, int | None, int | None]:

@@ -1,4 +1,4 @@
-"""The kernel multiplies as NumPy does, without races, by Pallas's interpreter of TPUs; and is refused elsewhere.
+"""The kernel multiplies as NumPy does, without race conditions, by Pallas's interpreter of TPUs.
 
 The interpreter runs a chip's program in a thread. On few cores, arrays of 100 KB and more stop all of 8 chips: the CPU
 client copies them in threads that wait. So matrices are small where chips are many.
@@ -23,7 +23,7 @@ from tests.gemm.variants import mesh_id
 
 @pytest.fixture
 def interpreter(capfd):
-    """Interprets kernels; fails if it finds a race."""
+    """Interprets kernels; fails if it finds a race condition."""
     params = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
     with pltpu.force_tpu_interpret_mode(params):
         yield
@@ -98,6 +98,21 @@ def test_transposed_layouts_and_a_ring_of_two_axes():
         )
     )(lhs_KM, rhs_NK)
     assert_array_equal(exact(found), exact(rhs_NK) @ exact(lhs_KM))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)])
+def test_under_vmap(in_axes):
+    shapes = ((4, 24), (24, 4))
+    lhs, rhs = (
+        whole_numbers(*(shape if axis is None else (3, *shape)), seed=1)
+        for shape, axis in zip(shapes, in_axes, strict=True)
+    )
+    run = jax.vmap(
+        lambda lhs, rhs: multiply(lhs, rhs, mesh=make_mesh((2, 2)), slices=3, block=2, kernel="pallas"), in_axes
+    )
+    assert_array_equal(exact(jax.jit(run)(lhs, rhs)), exact(lhs) @ exact(rhs))
 
 
 def refuse(message, *, sizes=(64, 64, 64), dtype=jnp.float32, mesh=None, **how):

@@ -9,7 +9,7 @@ on what it makes asynchronous.
     VMEM    the tiles of the product that runs (`Tiles.vmem_bytes`), nothing that grows with the matrices
 
 XLA splits the shards into slices before the kernel, and rounds C to the dtype of the matrices after it. Nobody has run
-this on a chip yet: the interpreter checks its numbers and looks for races, and the TPU compiler compiles it.
+this on a chip yet: the interpreter checks its numbers and looks for race conditions, and the TPU compiler compiles it.
 
 Dims: M rows of the product, N its columns, K the dim that is summed over; k: of one slice.
 """
@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import sequential_vmap
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -61,13 +62,17 @@ def _multiply(lhs: jax.Array, rhs: jax.Array, product: Product, options: Algorit
     layout, slices = product.layout, options.slices or 1
     lhs_SMk = _stack_slices(lhs if layout.lhs == "MK" else lhs.T, dim=1, slices=slices, block=options.block)
     rhs_SkN = _stack_slices(rhs if layout.rhs == "KN" else rhs.T, dim=0, slices=slices, block=options.block)
-    if is_pallas_interpreted():
-        # An interpreter's memory has no tiles, so that small matrices do.
+
+    # Under `vmap`, one product after the other: each starts with a barrier of its own.
+    @sequential_vmap
+    def run(lhs_SMk: jax.Array, rhs_SkN: jax.Array) -> jax.Array:
+        if not is_pallas_interpreted():
+            return _multiply_slices(lhs_SMk, rhs_SkN, product, unit=memory_tile(lhs.dtype))
         with interpreted_as_tpu(_INTERPRETED_KIND):
-            out_MN = _multiply_slices(lhs_SMk, rhs_SkN, product, unit=(1, 1))
-    else:
-        out_MN = _multiply_slices(lhs_SMk, rhs_SkN, product, unit=memory_tile(lhs.dtype))
-    out_MN = out_MN.astype(layout.rounded(lhs.dtype))
+            # An interpreter's memory has no tiles, so that small matrices do.
+            return _multiply_slices(lhs_SMk, rhs_SkN, product, unit=(1, 1))
+
+    out_MN = run(lhs_SMk, rhs_SkN).astype(layout.rounded(lhs.dtype))
     return out_MN if layout.out == "MN" else out_MN.T
 
 

@@ -144,7 +144,7 @@ class RingGather:
         self._own(s).wait()
 
     def release(self) -> None:
-        """Tells both neighbours that they may write the buffer whose product is done."""
+        """Signals to both neighbours that they may write the buffer whose product is done."""
         for way in self._directions() if self.num_steps else ():
             pl.semaphore_signal(self.semaphores[3].at[way.number], 1, device_id=self._neighbour(-way.step))
 

@@ -72,7 +72,7 @@ class Tiles:
 def choose_tiles(
     sizes: tuple[int, int, int], *, item_bytes: int, unit: MemoryTile, vmem_bytes: int, min_tiles: int
 ) -> Tiles:
-    """Returns the tiles that read the least from HBM.
+    """Returns the tiles that read the fewest bytes from HBM.
 
     Args:
         sizes: M, k and N of a chip's product of one slice.
