@@ -60,7 +60,7 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
         following, rhs_Kn, finished_Mn = lax.optimization_barrier((following, rhs_Kn, finished_Mn))
         coming_Kn = all_gather(following, product.rows, dim=rhs_dim)
         # Kept until the next product runs, so in the dtype in which it travels.
-        partial_Mn = layout.dot(lhs, rhs_Kn, is_rounded=True)
+        partial_Mn = layout.dot(lhs, rhs_Kn).astype(layout.rounded(lhs.dtype))
         if finished_Mn is not None:
             out = out_slices.place(out, scatter(finished_Mn), s - 1)
         return coming_Kn, partial_Mn, out
@@ -70,7 +70,7 @@ def left_stationary(lhs: jax.Array, rhs: jax.Array, product: Product, options: A
         return scatter(layout.dot(lhs, first_Kn, is_rounded=True))
     out = out_slices.empty(lhs.shape[layout.lhs.index("M")], layout.rounded(lhs.dtype))
     rhs_Kn, finished_Mn, out = run_slices(step, (first_Kn, None, out), slices=slices)
-    partial_Mn = layout.dot(lhs, rhs_Kn, is_rounded=True)
+    partial_Mn = layout.dot(lhs, rhs_Kn).astype(layout.rounded(lhs.dtype))
     out = out_slices.place(out, scatter(finished_Mn), slices - 2)
     return out_slices.join(out_slices.place(out, scatter(partial_Mn), slices - 1))
 
