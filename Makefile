@@ -35,7 +35,8 @@ SLOW := $(PYTEST) -m 'slow and not ray' --hypothesis-profile=long --durations=10
 # Most of the time goes into machine code for programs that run once: it is made quickly and left as it comes. Slow tests
 # optimise it, but for those of sharding: partitioning comes before. Later versions of JAX have only one way to
 # make it.
-EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),--xla_cpu_use_fusion_emitters=false)
+EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),\
+	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1)
 QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
 NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this machine is $(ARCH); its tests are left out'
 # Each example compiles, so make test has few of them.

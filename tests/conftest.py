@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -85,8 +86,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if "pytest.mark.quick" not in collection_path.read_text() else None
 
 
+def _thin_out(items: list[pytest.Item]) -> None:
+    """Marks as slow all cases of a test marked `thin(n)` but about one in n, at least one, whichever their order."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("thin"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for found in cases.values():
+        every = found[0].get_closest_marker("thin").args[0]
+        by_chance = sorted(found, key=lambda item: zlib.crc32(item.name.encode()))
+        for item in by_chance[-(-len(found) // every) :]:
+            item.add_marker("slow")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what is quick; with `--quick` nothing else runs."""
+    """Marks what is quick, with `--quick` nothing else runs; and what is slow of a test with many cases."""
+    _thin_out(items)
     for item in items:
         if _is_quick(item.path):
             item.add_marker("quick")

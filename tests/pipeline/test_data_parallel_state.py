@@ -126,6 +126,7 @@ def count_collectives(mesh, call):
     return collections.Counter(name for type_, name in found if re.search(r"\[\d", type_))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("rematted", "scanned"), [(False, False), (True, False), (True, True)], ids=["plain", "remat", "scan"]
 )

@@ -27,8 +27,8 @@ from tests.pipeline.planning import (
 CAST_TOLERANCE = 5e-2
 
 examples = settings.default.max_examples
-MANY = settings(max_examples=examples // 4)
-SOME = settings(max_examples=examples // 5)
+MANY = settings(max_examples=examples // 5)
+SOME = settings(max_examples=examples // 6)
 FEW = settings(max_examples=3 * examples // 20)
 
 

@@ -114,6 +114,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", slow_but_for(OPTIMIZERS, OPTIMIZERS.keys() - {"lion", "masked", "apply_if_finite"}))
 def test_other_optimizers(name):
     optimizer = OPTIMIZERS[name]

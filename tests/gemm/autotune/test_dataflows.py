@@ -42,6 +42,7 @@ BLOCKS = {
 QUICK = "meshslice", "cannon"
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("block", "algorithm"),
     [

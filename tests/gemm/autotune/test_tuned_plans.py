@@ -34,6 +34,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("cluster", ["tpu-v4-simulation", "h200"])
 @pytest.mark.parametrize("num_chips", [1, 16, 36])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -92,6 +93,7 @@ def fast(name):
     return replace(cluster, **links)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("algorithm", "cluster", "mesh_shape"),
     [

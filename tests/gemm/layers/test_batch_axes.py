@@ -68,6 +68,7 @@ def assert_right(found, x, w, dy):
     assert_array_equal(dw, x.reshape(-1, IN).T @ dy.reshape(-1, OUT))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize(
     ("stationary", "is_transposed"), [("y", False), ("x", False), ("w", False), ("w", True), ("y", True)]

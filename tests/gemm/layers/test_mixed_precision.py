@@ -55,6 +55,7 @@ def test_bf16_products_over_float32_parameters():
     assert set(gathered) == {"bf16"}
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", [name for name in VARIANTS if VARIANTS[name].fits(MESH)])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_a_result_wider_than_the_matrices(name, dataflow):
@@ -95,6 +96,7 @@ def test_gradients_have_the_dtypes_of_their_matrices(stationary):
     assert_array_equal(exact(dw), exact(jnp.asarray(exact(x).T @ exact(dy), jnp.bfloat16)))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", FP8)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_fp8_products(dtype, algorithm):
@@ -187,6 +189,7 @@ def test_a_pair_of_precisions_stays_with_its_matrices():
         assert re.findall(r"precision = \[(\w+), (\w+)\]", run.lower(x, w).as_text()) == [("DEFAULT", "HIGHEST")]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("stationary", ["y", "x", "w"])
 def test_heads_are_split_on_each_chip(stationary, kind):

@@ -164,6 +164,7 @@ class TestStateWithoutGradients:
         self.check(step, ((params, jax.tree.map(np.zeros_like, params)), batch))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ZOO)
 def test_the_zoo_has_one_kind_of_each_layer(name, optimizer):

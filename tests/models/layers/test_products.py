@@ -56,6 +56,7 @@ def compiled(name, num_layers, **how):
     return compile_quickly(step, params, batch), params, batch, config
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("name", "kept"), [("gpt", "yxyx"), ("llama", "yxyx"), ("gpt", "wyxw")])
 def test_losses_and_gradients_are_those_of_one_device(name, kept):
     """Also with stationary weights, between which rows and columns of the mesh change their parts."""
@@ -74,6 +75,7 @@ def count(text):
     )
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer_sends_its_products_and_the_sums_of_its_norms(name):
     """By the difference between models of three and of two layers; nothing else moves inside a layer."""
