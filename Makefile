@@ -104,7 +104,7 @@ unit-jax: $(VENV)/.dev
 	$(call timed,pytest,$(QUICK) nice -n 5 $(PYTEST) -m 'not slow and not ray' --durations=10)
 
 unit-apart: $(VENV)/.dev $(TPU_READY)
-	@mkdir -p build; status=0; $(MAKE) apart > build/apart.log 2>&1 || status=$$?; cat build/apart.log; exit $$status
+	@log=$$(mktemp); status=0; $(MAKE) apart > $$log 2>&1 || status=$$?; cat $$log; rm -f $$log; exit $$status
 
 apart:
 	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10 $(RAY_TESTS))
