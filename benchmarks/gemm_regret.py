@@ -1,8 +1,9 @@
 """The autotuner's simulated regret: the plan that it finds over the best of all layouts, slice counts and forms.
 
-The oracle shares the simulator with the tuner, and nothing else: on every mesh it simulates every slice count of every
-product in every form of every layer (but those that cannot win by a bound that needs no model), and tries all sequences
-of layouts one by one.
+The oracle shares with the tuner what both are measured by: the simulator, the steps that it plays and the seconds of a
+transpose. It has none of the tuner's prices and of its search: on every mesh it simulates every slice count of every
+product in every form of every layer (but those whose products alone take longer than the best so far), and tries all
+sequences of layouts one by one. Both choose among MeshSlice's plans.
 """
 
 import functools

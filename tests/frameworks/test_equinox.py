@@ -4,7 +4,6 @@ import warnings
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 import jaxquard as jq
 from tests.frameworks.transformer import HEADS, LENGTH, VOCAB, WIDTH, check_two_steps, cross_entropy
@@ -58,7 +57,6 @@ class Transformer(eqx.Module):
         return jax.vmap(jax.vmap(self.head))(hidden)
 
 
-@pytest.mark.slow
 def test_two_steps():
     params, static = eqx.partition(Transformer(jax.random.key(0)), eqx.is_array)
 

@@ -1,7 +1,9 @@
 """The exact search: nothing better is left out, slices are no thinner than they pay, ties are the simpler plan."""
 
+import itertools
 import math
 import re
+import time
 from dataclasses import replace
 
 import jax
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
-from benchmarks.gemm_regret import LIMIT, best_simulated_s, regret
+from benchmarks.gemm_regret import LIMIT, regret
 from jaxquard.cluster import load_cluster, preset_names
 from jaxquard.cluster.product_time import arithmetic_time_s
 from jaxquard.errors import GemmError, GemmWarning, InfeasibleGemmError
@@ -20,6 +22,7 @@ from jaxquard.gemm import FcLayer, GemmProblem, autotune, gpt3, matmul, megatron
 from jaxquard.gemm.autotune.layouts import LAYER_LAYOUTS, LayoutStep, best_layouts
 from jaxquard.gemm.layers.plan_file import parse_plan, plan_text
 from jaxquard.gemm.problem import Stationary
+from tests.machine_pace import machine_pace
 
 _PRESETS = [name for name in preset_names() if not load_cluster(name).is_paper_set]
 
@@ -196,16 +199,16 @@ def test_memory_has_the_optimizers_state():
 
 
 def test_4096_chips_all_algorithms_in_five_seconds():
-    """The figure is for a quiet machine; here it is the processor's time that counts."""
-    import time
-
     start_s = time.process_time()
     tuning = autotune(gpt3(batch=2048), "tpu-v4", 4096, "all")
-    assert time.process_time() - start_s <= 15
+    assert time.process_time() - start_s <= 5 * machine_pace()
     assert tuning.best.simulated_s <= tuning.table[1].simulated_s
 
 
 def test_the_table_shows_both_times():
     text = str(autotune(gpt3(num_blocks=1), "tpu-v4", 256, keep=2))
-    assert "simulated" in text.splitlines()[2]
-    assert best_simulated_s is not None
+    heading, first, second = (line.split() for line in text.splitlines()[2:])
+    assert heading[-5:] == ["time", "simulated", "utilisation", "exposed", "memory"]
+    for line in (first, second):
+        price_ms, simulated_ms = (float(word) for word, unit in itertools.pairwise(line) if unit == "ms")
+        assert simulated_ms == pytest.approx(price_ms, rel=0.02)

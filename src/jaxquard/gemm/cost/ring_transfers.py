@@ -56,9 +56,20 @@ def collective_transfer(
 
 
 def permutes_transfer(
-    cluster: Cluster, moving: MovingMatrix, *, mesh_shape: MeshShape, num_permutes: int, size_bytes: float
+    cluster: Cluster,
+    moving: MovingMatrix,
+    *,
+    mesh_shape: MeshShape,
+    num_permutes: int,
+    size_bytes: float,
+    bidirectional: bool = False,
 ) -> tuple[RingTransfer, ...]:
-    """Returns permutes to a neighbour one after another, each of so many bytes."""
+    """Returns permutes to a neighbour one after another, each of so many bytes; nothing for none, or for one chip.
+
+    With `bidirectional` each sends one half of its bytes each way.
+    """
+    if ring_size(moving.axis, mesh_shape) == 1:
+        return ()
     time = checked_ring_time(
         cluster,
         Collective.PERMUTE,
@@ -66,6 +77,7 @@ def permutes_transfer(
         mesh_shape=mesh_shape,
         shard_bytes=size_bytes,
         num_steps=num_permutes,
+        bidirectional=bidirectional,
     )
     launches = round(num_launches(cluster, Collective.PERMUTE, num_steps=num_permutes))
     sent_bytes = num_permutes * size_bytes
@@ -83,30 +95,14 @@ def shift_transfer(
     num_steps: int,
     bidirectional: bool = False,
 ) -> tuple[RingTransfer, ...]:
-    """Sends whole shards round the ring by a chain of `num_steps` permutes; nothing for 0 steps or one chip.
-
-    With `bidirectional` a step sends one half of a shard each way.
-    """
-    shard = product.shard_bytes(moving, mesh_shape)
-    time = checked_ring_time(
+    """Sends whole shards round the ring by a chain of `num_steps` permutes."""
+    return permutes_transfer(
         cluster,
-        Collective.PERMUTE,
-        axis=moving.axis,
-        mesh_shape=mesh_shape,
-        shard_bytes=shard,
-        num_steps=num_steps,
-        bidirectional=bidirectional,
-    )
-    if ring_size(moving.axis, mesh_shape) == 1:
-        num_steps = 0
-    launches = round(num_launches(cluster, Collective.PERMUTE, num_steps=num_steps))
-    return _transfers(
         moving,
-        Collective.PERMUTE,
-        steps=num_steps,
-        launches=launches,
-        size_bytes=num_steps * shard,
-        time=time,
+        mesh_shape=mesh_shape,
+        num_permutes=num_steps,
+        size_bytes=product.shard_bytes(moving, mesh_shape),
+        bidirectional=bidirectional,
     )
 
 
