@@ -7,7 +7,7 @@ from typing import Any
 from jaxquard.pricing import Failure, Price, ShardedProgram
 from jaxquard.pricing.price import FailureReason, Progress, Provenance
 
-_NAME = r"(?:rows|columns|contracted|scattered|batch \d+)"
+_NAME = r"(?:2d rows|2d columns|rows|columns|contracted|scattered|batch \d+)"
 CHOICE = re.compile(f"{_NAME}(?:/{_NAME})*")
 PROVENANCE = Provenance(
     pricer="made up",
@@ -18,8 +18,8 @@ PROVENANCE = Provenance(
     date="2026-01-01",
     num_runs=1,
 )
-TIMES_MS = {"rows": 3, "columns": 2, "contracted": 4, "batch 0": 1, "scattered": 5}
-SIZES = {"rows": 30, "columns": 20, "contracted": 10, "batch 0": 25, "scattered": 5}
+TIMES_MS = {"rows": 3, "columns": 2, "contracted": 4, "batch 0": 1, "scattered": 5, "2d rows": 6, "2d columns": 6}
+SIZES = {"rows": 30, "columns": 20, "contracted": 10, "batch 0": 25, "scattered": 5, "2d rows": 4, "2d columns": 4}
 
 
 class FakePricer:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxquard.cluster.cluster_file import save_cluster as save_cluster
     from jaxquard.cluster.collective_time import RingTime as RingTime
     from jaxquard.cluster.collective_time import ring_time as ring_time
+    from jaxquard.cluster.find_preset import find_preset as find_preset
     from jaxquard.cluster.fit_links import LinkFit as LinkFit
     from jaxquard.cluster.fit_links import LinkSample as LinkSample
     from jaxquard.cluster.fit_links import fit_links as fit_links
@@ -43,6 +44,7 @@ else:
             "cluster": ["Axis", "Cluster", "Collective", "Compute", "Links", "Memory", "Network", "Topology"],
             "cluster_file": ["cluster_text", "load_cluster", "parse_cluster", "preset_names", "save_cluster"],
             "collective_time": ["RingTime", "ring_time"],
+            "find_preset": ["find_preset"],
             "fit_links": ["LinkFit", "LinkSample", "fit_links"],
             "fit_products": [
                 "ProductFit",

@@ -51,6 +51,9 @@ else:
     Literal = core.Literal
     Atom = Var | Literal
 
+# The elements of a table that an equation may carry as a literal.
+_MOST_IN_LITERAL = 4096
+
 
 def make_jaxpr(inputs: Sequence[Var], equations: Sequence[Equation], outputs: Sequence[Atom]) -> Jaxpr:
     """A jaxpr of these parts."""
@@ -143,10 +146,12 @@ def splice(fn: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> tuple[lis
 
 
 def splice_traced(closed: Any, inputs: Sequence[Any]) -> tuple[list[Equation], list[Any]]:
-    """The same for a function that was traced for such inputs before."""
-    assert not closed.consts, "a spliced function may not close over arrays"
+    """The same for a function that was traced for such inputs before; small tables that it closes over are literals."""
+    assert all(constant.size <= _MOST_IN_LITERAL for constant in closed.consts), "it may not close over large arrays"
     equations: list[Equation] = []
     renamed: dict[Var, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+    for var, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+        renamed[var] = core.Literal(np.asarray(constant), var.aval)
     _splice_into(equations, closed.jaxpr, renamed)
     return equations, [substitute(atom, renamed) for atom in closed.jaxpr.outvars]
 

@@ -120,9 +120,9 @@ def test_what_else_users_write_is_owned_too(name):
 @pytest.mark.parametrize("name", ZOO)
 def test_backward_products_belong_to_the_block_of_their_forward(name, remat):
     analysis = zoo(name, remat=remat)
-    partners = match_backward(analysis.graph).partners
-    assert partners
-    for backward, forward in partners.items():
+    contractions = match_backward(analysis.graph).contractions
+    assert contractions
+    for backward, forward in ((position, found.forward) for position, found in contractions.items()):
         assert analysis.owners[backward] == analysis.owners[forward]
 
 

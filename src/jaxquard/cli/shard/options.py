@@ -58,6 +58,14 @@ EveryOption = Annotated[
         "--every-combination", help="On a mesh of two axes, let the outer one shard any dim, not the batch alone."
     ),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Offer blocks on two axes as 2D products too, sliced for these chips: a preset or a TOML file.",
+        show_default="that of the GPUs or TPUs",
+    ),
+]
 
 _MOST_AXES = 2
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from jaxquard.cli.interrupt import ends_with
 from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard.find_step import NamedStep
+from jaxquard.cluster import Cluster
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.pricing import OnProgress, PriceCache, Progress
@@ -22,6 +23,7 @@ def run_search(
     mesh: Mesh,
     memory_limit_bytes: int | None,
     every_combination: bool,
+    cluster: Cluster | None = None,
     cache: PriceCache | None,
 ) -> ShardingPlan:
     """Searches; the bar says what is left."""
@@ -32,6 +34,7 @@ def run_search(
             mesh=mesh,
             memory_limit_bytes=memory_limit_bytes,
             every_combination=every_combination,
+            cluster=cluster,
             cache=cache,
             on_progress=move_bars(bars, "pricing segments", "pricing finalists", "comparing the best"),
         )

@@ -10,6 +10,7 @@ from jaxquard.cli.options import CpuOption, JsonOption, MemoryLimitOption, parse
 from jaxquard.cli.shard.options import (
     BatchOption,
     CacheOption,
+    ClusterOption,
     DevicesOption,
     EveryOption,
     MeshOption,
@@ -27,6 +28,7 @@ def search(
     batch_size: BatchOption = None,
     memory_limit: MemoryLimitOption = None,
     every_combination: EveryOption = False,
+    cluster: ClusterOption = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the plan to this file.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw time against memory into this file.")
@@ -43,12 +45,14 @@ def search(
     sizes, limit_bytes = parse_mesh(mesh), parse_size(memory_limit)
     check_writable(out, plot)
     prices = choose_cache(cache, no_cache=no_cache)
+    from jaxquard.cli.cluster.show import find_cluster
     from jaxquard.cli.devices import prepare_devices, start_mesh
     from jaxquard.cli.shard.find_step import find_step
     from jaxquard.cli.shard.run_search import run_search
     from jaxquard.intraop.plan.plan_record import plan_content
     from jaxquard.report.charts.frontier_chart import plan_chart
 
+    chips = None if cluster is None else find_cluster(cluster)
     prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)
     step = find_step(model, batch_size=batch_size)
     plan = run_search(
@@ -56,6 +60,7 @@ def search(
         mesh=start_mesh(sizes, num_devices=devices),
         memory_limit_bytes=limit_bytes,
         every_combination=every_combination,
+        cluster=chips,
         cache=prices,
     )
     if out is not None:

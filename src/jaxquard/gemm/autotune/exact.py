@@ -247,6 +247,23 @@ class ExactSearch:
         )
 
 
+def tune_layer(
+    problem: GemmProblem, cluster: Cluster, mesh_shape: MeshShape, *, form: LayerLayout, block: int = 8
+) -> LayerPlan | None:
+    """Returns MeshSlice's best plan for a problem of one layer in a given form; None if the mesh does not divide it."""
+    search = ExactSearch(
+        problem=problem,
+        cluster=cluster,
+        variants=variants_of(["meshslice"], cluster),
+        forms=(form,),
+        block=block,
+        kept_bytes=0.0,
+        limit_bytes=math.inf,
+    )
+    found = search.row(mesh_shape)
+    return None if found is None else search.simulate(*found).plan.layers[0]
+
+
 def variants_of(algorithms: Sequence[str], cluster: Cluster) -> tuple[Variant, ...]:
     """Returns the forms of algorithms that may be best on a cluster: a product is split only where that hides more."""
     variants = []

@@ -60,9 +60,9 @@ def _assign_backward(graph: StepGraph, owners: list[int | None], matches: Matche
     for position, equation in enumerate(graph.equations):
         if graph.phases[position] is not EquationPhase.BACKWARD:
             continue
-        partner = matches.partners.get(position)
-        if partner is not None:
-            owners[position] = owners[partner]
+        matched = matches.contractions.get(position)
+        if matched is not None:
+            owners[position] = owners[matched.forward]
             anchored.add(position)
             continue
         if equation.primitive.name in COPIES or not equation.outvars:

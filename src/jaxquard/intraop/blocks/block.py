@@ -51,6 +51,8 @@ class Block:
         equations: the positions of all equations in it, in order.
         choices: the ways to shard it that the paper has, which the search looks at.
         more_choices: others, for baselines.
+        product_choices: `2d rows` and `2d columns`, which shard its first contractions over two axes together as a 2D
+            product (`two_dimensional.py`); empty where it has none.
         followers: the positions of equations that are no part of the block but take the layout of its results
             (`follow_blocks`).
     """
@@ -61,11 +63,17 @@ class Block:
     equations: tuple[int, ...] = field(repr=False)
     choices: tuple[Choice, ...]
     more_choices: tuple[Choice, ...] = ()
+    product_choices: tuple[Choice, ...] = ()
     followers: tuple[int, ...] = field(default=(), repr=False)
 
     def choice(self, name: str) -> Choice:
         """Returns the choice with this name."""
-        return next(choice for choice in (*self.choices, *self.more_choices) if choice.name == name)
+        return next(choice for choice in self.all_choices if choice.name == name)
+
+    @property
+    def all_choices(self) -> tuple[Choice, ...]:
+        """All ways to shard it, those of two axes together included."""
+        return *self.choices, *self.more_choices, *self.product_choices
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from jaxquard.intraop.blocks.contraction import Contraction, Partition, Partitio
 from jaxquard.intraop.blocks.follow_blocks import follow_blocks
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
+from jaxquard.intraop.blocks.two_dimensional import product_choices
 from jaxquard.ir.jaxpr_tools import Var, is_var, variables
 from jaxquard.ir.source import source_line
 
@@ -234,6 +235,7 @@ def _make_block(
         equations=tuple(growth.positions),
         choices=tuple(choices),
         more_choices=_scattered(seeds, choices),
+        product_choices=product_choices(seeds, choices),
     )
 
 

@@ -56,12 +56,14 @@ class _Follower:
         if partitions:
             block = self.blocks[number]
             growth = self._grow(product, partitions, number)
-            choices, more = (
+            choices, more, of_product = (
                 tuple(self._follow(product, partitions, growth, choice) for choice in of_block)
-                for of_block in (block.choices, block.more_choices)
+                for of_block in (block.choices, block.more_choices, block.product_choices)
             )
             followers = (*block.followers, *growth.positions)
-            self.blocks[number] = replace(block, choices=choices, more_choices=more, followers=followers)
+            self.blocks[number] = replace(
+                block, choices=choices, more_choices=more, product_choices=of_product, followers=followers
+            )
             self.taken.update(growth.positions)
 
     def _is_of_activations(self, product: Contraction) -> bool:

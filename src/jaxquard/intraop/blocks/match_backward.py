@@ -33,16 +33,37 @@ class Cotangent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardContraction:
+    """A contraction of the backward: of an input of a forward contraction with the gradient of its result.
+
+    Attributes:
+        forward: the position of the forward contraction.
+        place: which input of the forward contraction it takes; it makes the gradient of the other one.
+        side: which of its own inputs that is.
+        shared_dims: for each dim of that input, the dim of the forward's input.
+        given_dims: for each dim of its other input, the dim of the forward's result.
+        made_dims: for each dim of its result, the dim of the forward's other input.
+    """
+
+    forward: int
+    place: int
+    side: int
+    shared_dims: tuple[int, ...]
+    given_dims: tuple[int, ...]
+    made_dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
     """The gradients that backward contractions compute.
 
     Attributes:
         cotangents: by variable.
-        partners: for a backward contraction, the forward one; by positions.
+        contractions: those of the backward, by position.
     """
 
     cotangents: dict[Var, Cotangent]
-    partners: dict[int, int]
+    contractions: dict[int, BackwardContraction]
 
 
 def match_backward(graph: StepGraph) -> Matches:
@@ -54,7 +75,7 @@ def match_backward(graph: StepGraph) -> Matches:
                 if is_var(atom):
                     source, dims = _strip(graph, atom)
                     operands.setdefault(source, []).append((position, place, dims))
-    matches = Matches(cotangents={}, partners={})
+    matches = Matches(cotangents={}, contractions={})
     taken: set[tuple[int, int]] = set()
     for position, equation in enumerate(graph.equations):
         if _is_backward_product(graph, position, equation):
@@ -89,7 +110,14 @@ def _match(
                 continue
             of_other, of_result = found
             taken.add((forward, place))
-            matches.partners[position] = forward
+            matches.contractions[position] = BackwardContraction(
+                forward=forward,
+                place=place,
+                side=side,
+                shared_dims=tuple(same[dim] for dim in range(len(dims))),
+                given_dims=of_result,
+                made_dims=of_other,
+            )
             matches.cotangents[equation.outvars[0]] = Cotangent(position=forward, place=1 - place, dims=of_other)
             given = equation.invars[1 - side]
             if is_var(given):

@@ -9,6 +9,8 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from jaxquard.errors import ShardingError
+from jaxquard.gemm.problem import LayerPlan
+from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import StepFingerprint
 from jaxquard.ir.codec import DataError, Special, from_data, stored, to_data
@@ -64,6 +66,7 @@ class PlanRecord:
         frontier: the minimum time for less and less memory, under the limit: seconds and bytes, by sums of segments.
         notes: programs that failed, operations without a rule, and other remarks to the user.
         provenance: where the prices come from.
+        products: for each block that is a 2D product, by its number, the plan of each of its first contractions.
     """
 
     fingerprint: StepFingerprint = field(repr=False, metadata=stored(formerly=("step",)))
@@ -79,6 +82,7 @@ class PlanRecord:
     frontier: tuple[tuple[float, int], ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     provenance: str = ""
+    products: Mapping[str, tuple[LayerPlan, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
@@ -128,16 +132,31 @@ def read_plan(path: str | Path) -> PlanRecord:
 def _check(plan: PlanRecord, content: Mapping[str, Any]) -> None:
     """Checks what the types of the fields do not say: a saved plan has every key, and shards over its own axes."""
     for entry in fields(PlanRecord):
-        if not content.keys() & {entry.name, *entry.metadata.get("formerly", ())}:
+        # Plans of before 2D products were there have none.
+        if entry.name != "products" and not content.keys() & {entry.name, *entry.metadata.get("formerly", ())}:
             raise DataError(f"plan lacks the key {entry.name}")
     if not plan.axes:
         raise DataError("plan.axes should have an axis")
     if plan.time_s == float("inf"):
         raise DataError("plan.time_s should be a number, found None")
+    _check_products(plan)
     for name, spec in plan.specs.items():
         unknown = {axis for entry in spec for axis in _axes_in(entry)}.difference(plan.axes)
         if unknown:
             raise DataError(f"plan.specs.{name} is sharded over {', '.join(map(repr, sorted(map(str, unknown))))}")
+
+
+def _check_products(plan: PlanRecord) -> None:
+    """Checks that the blocks that are 2D products, and only they, have the plans of one."""
+    for number, names in plan.assignment.items():
+        if (ROWS_2D in names or COLUMNS_2D in names) and sorted(names) != [COLUMNS_2D, ROWS_2D]:
+            raise DataError(
+                f"block {number} should have {ROWS_2D} and {COLUMNS_2D} on its axes, found {', '.join(names)}"
+            )
+    wanted = {str(number) for number, names in plan.assignment.items() if ROWS_2D in names}
+    if plan.products.keys() != wanted:
+        found, missing = (", ".join(sorted(numbers)) or "none" for numbers in (plan.products.keys(), wanted))
+        raise DataError(f"plan.products should be of the blocks {missing}, found {found}")
 
 
 def _write_spec(spec: PartitionSpec) -> list[Any]:

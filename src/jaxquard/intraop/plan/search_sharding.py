@@ -17,7 +17,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxquard._jax_compat import without_mesh
+from jaxquard.cluster import Cluster, find_preset, load_cluster
 from jaxquard.errors import ShardingError
+from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.blocks.unplanned_matmuls import step_notes
 from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
 from jaxquard.intraop.plan.predict import Prediction
@@ -25,6 +27,7 @@ from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.segments.tune_products import tune_products
 from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
@@ -44,6 +47,7 @@ def search_sharding(
     memory_limit_bytes: int | None = None,
     batch_axis: str | None = None,
     every_combination: bool = False,
+    cluster: Cluster | str | None = None,
     pricer: Pricer | None = None,
     cache: PriceCache | Literal["default"] | None = "default",
     num_finalists: int = 8,
@@ -63,6 +67,9 @@ def search_sharding(
             paper, and none on a mesh of one axis.
         every_combination: searches all choices on every mesh axis, with no batch axis: on two axes, nine choices for
             most blocks instead of three.
+        cluster: the chips and links of the mesh, as a preset, the path of a TOML file or a `Cluster`. With it, blocks
+            on a mesh of two axes may also be 2D products (MeshSlice), in as many slices as the autotuner finds best on
+            these chips. By default the preset of the mesh's GPUs or TPUs; for others, such as CPUs, none.
         pricer: prices programs; by default a `MeasuredPricer`, which runs them on the mesh.
         cache: the cache of measured prices: that of the user by default, another one, or None. A pricer that is given
             has its own.
@@ -91,9 +98,15 @@ def search_sharding(
     _check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
     held = _check_axes(axes, batch_axis, every_combination)
+    chips = _find_cluster(cluster, mesh)
     traced = trace_step(step, args)
     with without_mesh():
-        analysis = analyse_step(traced, axes=axes, every_combination=held is None)
+        analysis = analyse_step(
+            traced,
+            axes=axes,
+            every_combination=held is None,
+            plan_products=partial(tune_products, axes=axes, cluster=chips, batch_axis=held),
+        )
         own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
         try:
             used = pricer or own
@@ -108,6 +121,13 @@ def search_sharding(
             if own is not None:
                 own.close()
         return _make_plan(prices, found, mesh)
+
+
+def _find_cluster(cluster: Cluster | str | None, mesh: Mesh) -> Cluster | None:
+    """Returns the cluster that a user names, or that of the mesh's devices; None if they have no preset."""
+    if cluster is None:
+        cluster = find_preset(mesh.devices.flat[0].device_kind)
+    return None if cluster is None else load_cluster(cluster)
 
 
 def _capacity(mesh: Mesh) -> float:
@@ -216,6 +236,9 @@ def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPla
         frontier=tuple((point.time_s, point.size_bytes) for point in found.points),
         notes=_notes(analysis, [*prices.failures, *found.failures], gap_s=found.gap_s),
         provenance=_provenance(prices),
+        products={
+            str(number): analysis.products[number] for number, names in plan.assignment.items() if ROWS_2D in names
+        },
         mesh=mesh,
     )
 

@@ -91,7 +91,11 @@ def price_segments(
         if segment.kind not in first:
             first[segment.kind] = segment
             strategies[segment.kind] = segment_strategies(
-                segment, blocks=analysis.blocks, axes=analysis.axes, batch_axis=batch_axis
+                segment,
+                blocks=analysis.blocks,
+                axes=analysis.axes,
+                batch_axis=batch_axis,
+                products=analysis.products,
             )
             for strategy in strategies[segment.kind]:
                 assignment = dict(zip(segment.blocks, strategy, strict=True))

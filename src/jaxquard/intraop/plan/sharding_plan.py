@@ -5,8 +5,10 @@ refuses any other, and says which difference it found.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from jaxquard.intraop.plan.call_arguments import as_planned, check_weak_types, c
 from jaxquard.intraop.plan.plan_record import PlannedSegment, PlanRecord, plan_content, read_plan
 from jaxquard.intraop.plan.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step, check_choices
+from jaxquard.intraop.segments.tune_products import check_products
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import WEAK, differences, type_text
 from jaxquard.intraop.step.traced_step import TracedStep, argument_names, argument_number, trace_step, type_of
@@ -90,7 +93,13 @@ class ShardingPlan(PlanRecord):
         different = differences(self.fingerprint, traced)
         if different:
             raise ShardingError(f"the plan was made for another step: {different} Search again for this one.")
-        analysis = analyse_step(traced, axes=self.axes, lengths=self.lengths)
+        products = {int(number): plans for number, plans in self.products.items()}
+        analysis = analyse_step(
+            traced,
+            axes=self.axes,
+            lengths=self.lengths,
+            plan_products=partial(check_products, products=products, axes=self.axes, assignment=self.assignment),
+        )
         check_choices(analysis, self.assignment)
         return analysis
 
@@ -220,9 +229,17 @@ def _plan_text(plan: PlanRecord) -> str:
         ratio, size = (f"{baseline.time_s / plan.time_s:.2f}", _size(baseline.size_bytes)) if has_price else ("-", "-")
         compared.append((baseline.name, _time(baseline.time_s), ratio, size))
     lines += _align(compared)
+    lines += _product_lines(plan)
     lines += ["", f"{plan.num_programs} prices of parts, then of plans ({plan.provenance})"] if plan.provenance else []
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)
+
+
+def _product_lines(plan: PlanRecord) -> list[str]:
+    """Returns a line for all 2D products with the same slices: forward, backward of X and backward of W."""
+    counts = Counter(layer.slices for layers in plan.products.values() for layer in layers)
+    lines = [f"2D products with {', '.join(map(str, slices))} slices: {count}" for slices, count in counts.items()]
+    return ["", *lines] if lines else []
 
 
 def _row(number: int, same: list[PlannedSegment]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The analysis of a step, before anything is priced: its blocks, its segments, and the owner of each equation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.errors import ShardingError
@@ -12,6 +12,7 @@ from jaxquard.intraop.blocks.match_backward import Matches, match_backward
 from jaxquard.intraop.segments.boundary_values import BoundaryValue, find_boundary_values
 from jaxquard.intraop.segments.find_segments import Segment, find_segments, given_segments
 from jaxquard.intraop.segments.strategies import block_choices
+from jaxquard.intraop.segments.tune_products import ProductPlans
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import Var
 from jaxquard.ir.source import source_line
@@ -25,6 +26,7 @@ class Analysis:
         axes: the mesh axes and their sizes, the outer one first.
         owners: for each equation, the number of its block.
         boundary_values: activations and gradients that cross segment boundaries.
+        products: for each block that may be a 2D product, the plan of each of its first contractions.
     """
 
     graph: StepGraph = field(repr=False)
@@ -34,6 +36,7 @@ class Analysis:
     matches: Matches = field(repr=False)
     owners: tuple[int, ...] = field(repr=False)
     boundary_values: Mapping[Var, BoundaryValue] = field(repr=False)
+    products: ProductPlans = field(default_factory=dict, repr=False)
 
     @property
     def step(self) -> TracedStep:
@@ -46,7 +49,12 @@ class Analysis:
 
 
 def analyse_step(
-    step: TracedStep, *, axes: Mapping[str, int], every_combination: bool = False, lengths: Sequence[int] | None = None
+    step: TracedStep,
+    *,
+    axes: Mapping[str, int],
+    every_combination: bool = False,
+    lengths: Sequence[int] | None = None,
+    plan_products: Callable[[Sequence[Block]], ProductPlans] = lambda blocks: {},
 ) -> Analysis:
     """Finds the blocks and segments of a step.
 
@@ -54,6 +62,7 @@ def analyse_step(
         every_combination: gives blocks all their choices on every axis; else the outer of two axes shards rows where it
             can.
         lengths: the number of blocks in each segment, as in a plan; None to find the segments.
+        plan_products: returns the blocks that may be 2D products; none by default.
 
     Raises:
         ShardingError: if there is no contraction, one has no dim that the largest axis divides, or there are not as
@@ -65,8 +74,9 @@ def analyse_step(
         raise ShardingError(_nothing_to_shard(graph))
     matches = match_backward(graph)
     owners = tuple(assign_owners(graph, blocks, matches))
+    products = plan_products(blocks)
     if lengths is None:
-        counts = _counts(blocks, axes, every_combination)
+        counts = _counts(blocks, axes, every_combination, products)
         segments = tuple(find_segments(graph, blocks, matches=matches, owners=owners, counts=counts))
     elif sum(lengths) == len(blocks):
         segments = tuple(given_segments(graph, blocks, lengths, matches=matches, owners=owners))
@@ -82,6 +92,7 @@ def analyse_step(
         matches=matches,
         owners=owners,
         boundary_values=find_boundary_values(graph, owners, segments, matches),
+        products=products,
     )
 
 
@@ -92,7 +103,8 @@ def check_choices(analysis: Analysis, assignment: Mapping[int, Sequence[str]]) -
         ShardingError: if a block lacks one.
     """
     for block in analysis.blocks:
-        names = [choice.name for choice in (*block.choices, *block.more_choices)]
+        found = block.all_choices if block.number in analysis.products else (*block.choices, *block.more_choices)
+        names = [choice.name for choice in found]
         chosen = assignment[block.number]
         unknown = next((name for name in chosen if name not in names), None)
         if unknown is not None or len(chosen) != len(analysis.axes):
@@ -102,10 +114,15 @@ def check_choices(analysis: Analysis, assignment: Mapping[int, Sequence[str]]) -
             )
 
 
-def _counts(blocks: Sequence[Block], axes: Mapping[str, int], every_combination: bool) -> list[int]:
+def _counts(
+    blocks: Sequence[Block], axes: Mapping[str, int], every_combination: bool, products: ProductPlans
+) -> list[int]:
     """Returns the number of strategies of each block."""
     outer = None if every_combination or len(axes) == 1 else next(iter(axes))
-    return [max(1, len(block_choices(block, axes, batch_axis=outer))) for block in blocks]
+    return [
+        max(1, len(block_choices(block, axes, batch_axis=outer, has_product=block.number in products)))
+        for block in blocks
+    ]
 
 
 def _nothing_to_shard(graph: StepGraph) -> str:

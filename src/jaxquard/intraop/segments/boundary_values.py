@@ -170,7 +170,9 @@ class _ValueFinder:
 
     @cached_property
     def _matched(self) -> int:
-        return sum(self.graph.bit(position) for position in set(self.matches.partners.values()))
+        return sum(
+            self.graph.bit(position) for position in {found.forward for found in self.matches.contractions.values()}
+        )
 
     @cached_property
     def _forward_masks(self) -> dict[Var, int]:
@@ -193,7 +195,7 @@ class _ValueFinder:
 
     @cached_property
     def _partner_bits(self) -> dict[int, int]:
-        return {position: self.graph.bit(forward) for position, forward in self.matches.partners.items()}
+        return {position: self.graph.bit(found.forward) for position, found in self.matches.contractions.items()}
 
     def _reach(
         self, positions: Iterable[int], bits: Mapping[int, int], phase: EquationPhase, *, is_up: bool

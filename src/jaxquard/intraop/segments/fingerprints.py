@@ -160,7 +160,7 @@ def backward_signature(
 
 def _gradients(graph: StepGraph, matches: Matches) -> list[tuple[int, int | None]]:
     """Returns the operands that backward contractions compute gradients of: contraction and place."""
-    made = (matches.cotangents[graph.equations[position].outvars[0]] for position in matches.partners)
+    made = (matches.cotangents[graph.equations[position].outvars[0]] for position in matches.contractions)
     return [(cotangent.position, cotangent.place) for cotangent in made]
 
 

@@ -2,19 +2,23 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.ir.source import source_line
 
 
-def block_choices(block: Block, axes: Mapping[str, int], *, batch_axis: str | None) -> list[tuple[str, ...]]:
+def block_choices(
+    block: Block, axes: Mapping[str, int], *, batch_axis: str | None, has_product: bool = False
+) -> list[tuple[str, ...]]:
     """Returns the choices of a block on all axes together.
 
     Args:
         batch_axis: this axis always shards rows, where the block has any that it divides.
+        has_product: adds a 2D product over the two axes.
     """
     per_axis = []
     for axis, size in axes.items():
@@ -23,7 +27,14 @@ def block_choices(block: Block, axes: Mapping[str, int], *, batch_axis: str | No
             fitting = ["rows"]
         per_axis.append(fitting or [block.choices[0].name])
     sizes = tuple(axes.values())
-    return [names for names in itertools.product(*per_axis) if _fits(block, names, sizes)]
+    found = [names for names in itertools.product(*per_axis) if _fits(block, names, sizes)]
+    return [*found, product_names(axes, batch_axis=batch_axis)] if has_product else found
+
+
+def product_names(axes: Mapping[str, int], *, batch_axis: str | None) -> tuple[str, ...]:
+    """Returns the choices of a 2D product on two axes: its rows are sharded over the batch axis, or over the first."""
+    rows = batch_axis or next(iter(axes))
+    return tuple(ROWS_2D if axis == rows else COLUMNS_2D for axis in axes)
 
 
 def _fits(block: Block, names: tuple[str, ...], sizes: tuple[int, ...]) -> bool:
@@ -40,16 +51,25 @@ Strategy = tuple[tuple[str, ...], ...]
 
 
 def segment_strategies(
-    segment: Segment, *, blocks: Sequence[Block], axes: Mapping[str, int], batch_axis: str | None = None
+    segment: Segment,
+    *,
+    blocks: Sequence[Block],
+    axes: Mapping[str, int],
+    batch_axis: str | None = None,
+    products: Collection[int] = (),
 ) -> list[Strategy]:
     """Returns all strategies of a segment.
+
+    Args:
+        batch_axis: as for `block_choices`.
+        products: the numbers of the blocks that have a 2D product.
 
     Raises:
         ShardingError: if a block cannot be sharded over all axes.
     """
     per_block = []
     for number in segment.blocks:
-        choices = block_choices(blocks[number], axes, batch_axis=batch_axis)
+        choices = block_choices(blocks[number], axes, batch_axis=batch_axis, has_product=number in products)
         if not choices:
             raise ShardingError(_no_dim_divides(blocks[number], axes))
         per_block.append(choices)

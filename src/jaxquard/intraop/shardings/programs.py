@@ -10,6 +10,8 @@ has the sharding of the next segment:
     f = add b d                    d = norm e                   segment 1
                             =>     f = add e d
 
+Contractions that an assignment makes 2D products are written as such (`write_products`).
+
 Without the copy every use of a value would be resharded by itself, where the compiler decides. A value that goes
 further than the next segment is copied at every boundary that it crosses.
 """
@@ -17,6 +19,7 @@ further than the next segment is copied at every boundary that it crosses.
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -28,8 +31,19 @@ from jaxquard.intraop.segments.boundary_values import BoundaryValue, SegmentInte
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.shardings.boundaries import role_of
 from jaxquard.intraop.shardings.layouts import Assignment, Layouts, StepLayouts, Storage
+from jaxquard.intraop.shardings.write_products import EquationProduct, find_products
 from jaxquard.intraop.step.phases import EquationPhase
-from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, close, make_jaxpr, rename, splice_traced, variables
+from jaxquard.ir.jaxpr_tools import (
+    Equation,
+    Jaxpr,
+    Var,
+    close,
+    make_jaxpr,
+    rename,
+    splice_traced,
+    substitute,
+    variables,
+)
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 # The segments through which a value comes to a use, each with its phase and the sharding of the value there.
@@ -77,7 +91,9 @@ class StepPrograms:
         parts = _Parts(self.layouts, segments, assignment, storage)
         whole = parts.whole
         equations = [graph.equations[position] for position in whole.positions]
-        copied = self._copy(tuple(segments), parts, lambda: make_jaxpr(whole.inputs, equations, whole.outputs))
+        copied = self._copy(
+            tuple(segments), parts, assignment, lambda: make_jaxpr(whole.inputs, equations, whole.outputs)
+        )
         return ShardedProgram(
             name=name_segments(segments, assignment, storage=storage),
             jaxpr=copied.jaxpr,
@@ -91,7 +107,7 @@ class StepPrograms:
         """Returns the program of the whole step: its segments, with boundary values resharded between them."""
         step = self.analysis.step
         parts = _Parts(self.layouts, self.analysis.segments, assignment, storage)
-        copied = self._copy("the step", parts, lambda: step.jaxpr)
+        copied = self._copy("the step", parts, assignment, lambda: step.jaxpr)
         in_specs = [parts.in_spec(var) for var in step.jaxpr.invars]
         out_specs: list[PartitionSpec | None] = [None] * len(step.jaxpr.outvars)
         for place, result in enumerate(step.result_of_input):
@@ -106,14 +122,22 @@ class StepPrograms:
             donated=tuple(place for place, result in enumerate(step.result_of_input) if result is not None),
         )
 
-    def _copy(self, name: Hashable, parts: "_Parts", make: Callable[[], Jaxpr]) -> CopiedJaxpr:
-        """Returns a jaxpr with the copies that the routes need.
+    def _copy(self, name: Hashable, parts: "_Parts", assignment: Assignment, make: Callable[[], Jaxpr]) -> CopiedJaxpr:
+        """Returns a jaxpr with the copies that the routes need, and with 2D products where the assignment has them.
 
-        Strategies that need the same copies share one jaxpr, so that it is made, and walked over for a key, once.
+        Strategies that need the same of both share one jaxpr, so that it is made, and walked over for a key, once.
         """
-        key = name, frozenset(parts.stops.items())
+        products = find_products(self.analysis, {block: assignment[block] for block in parts.blocks})
+        key = name, frozenset(parts.stops.items()), frozenset(products.items())
         if key not in self._copied:
-            self._copied[key] = copy_at_boundaries(make(), phases=parts.segment_phases(), stops=parts.stops)
+            of_equation = {
+                number: products[position]
+                for number, position in enumerate(parts.whole.positions)
+                if position in products
+            }
+            self._copied[key] = copy_at_boundaries(
+                make(), phases=parts.segment_phases(), stops=parts.stops, products=of_equation
+            )
         return self._copied[key]
 
 
@@ -129,6 +153,7 @@ class _Parts:
     """The layouts of some segments, put together.
 
     Attributes:
+        blocks: the numbers of all their blocks.
         whole: the inputs and outputs of all of them together.
         held: the sharding of every value with a known layout, so that the compiler's own propagation decides nothing.
         routes: how each segment gets what comes from others, and state whose stored layout is another.
@@ -136,8 +161,8 @@ class _Parts:
 
     def __init__(self, layouts: StepLayouts, segments: Sequence[Segment], assignment: Assignment, storage: Storage):
         self._analysis = layouts.analysis
-        blocks = tuple(block for segment in segments for block in segment.blocks)
-        self.whole = layouts.interface(Segment(number=segments[0].number, kind=segments[0].kind, blocks=blocks))
+        self.blocks = tuple(block for segment in segments for block in segment.blocks)
+        self.whole = layouts.interface(Segment(number=segments[0].number, kind=segments[0].kind, blocks=self.blocks))
         self._layouts: dict[int, tuple[Layouts, SegmentInterface]] = {
             segment.number: (
                 layouts.lay_out(assignment, segment=segment, storage=storage),
@@ -209,16 +234,23 @@ class _Parts:
         return tuple(route)
 
 
-def copy_at_boundaries(jaxpr: Jaxpr, *, phases: Sequence[SegmentPhase], stops: Stops) -> CopiedJaxpr:
+def copy_at_boundaries(
+    jaxpr: Jaxpr,
+    *,
+    phases: Sequence[SegmentPhase],
+    stops: Stops,
+    products: Mapping[int, EquationProduct] = MappingProxyType({}),
+) -> CopiedJaxpr:
     """Gives segments their own copies of boundary values; a copy that no equation uses is not made.
 
     Args:
         phases: for each equation, its segment and phase.
         stops: for a use of a value in a segment and phase, where it is copied; uses with the same stop share the copy.
+        products: the equations that are written as 2D products.
     """
     copies: dict[tuple[SegmentPhase, Var], Var] = {}
     equations: list[Equation] = []
-    for equation, phase in zip(jaxpr.eqns, phases, strict=True):
+    for number, (equation, phase) in enumerate(zip(jaxpr.eqns, phases, strict=True)):
         renamed = {}
         for var in variables(equation.invars):
             for stop in stops.get((phase, var), ()):
@@ -226,13 +258,21 @@ def copy_at_boundaries(jaxpr: Jaxpr, *, phases: Sequence[SegmentPhase], stops: S
                     made, (copies[stop, var],) = splice_traced(_traced_copy(var.aval), [renamed.get(var, var)])
                     equations.extend(made)
                 renamed[var] = copies[stop, var]
-        equations.append(rename(equation, renamed))
+        renewed = rename(equation, renamed)
+        equations.extend(_write_product(renewed, products[number]) if number in products else [renewed])
     results = tuple(
         (position, output, var)
         for position, equation in enumerate(equations)
         for output, var in enumerate(equation.outvars)
     )
     return CopiedJaxpr(jaxpr=close(make_jaxpr(jaxpr.invars, equations, jaxpr.outvars)), copies=copies, results=results)
+
+
+def _write_product(equation: Equation, product: EquationProduct) -> list[Equation]:
+    """Returns the equations of a 2D product whose result is that of the contraction it stands for."""
+    made, (result,) = splice_traced(product.write(equation), equation.invars)
+    final = {result: equation.outvars[0]}
+    return [one.replace(outvars=[substitute(var, final) for var in one.outvars]) for one in made]
 
 
 @functools.lru_cache(maxsize=1024)
