@@ -227,9 +227,9 @@ def test_other_layers():
 
 def test_constant_sets():
     labels = [one.label for one in constant_sets()]
-    assert len(set(labels)) == 6
-    assert labels[0] == "simulation, SendRecv both ways"
-    assert [one.is_fitted for one in constant_sets()] == [False] * 4 + [True] * 2
+    assert len(set(labels)) == 12
+    assert labels[:2] == ["simulation, SendRecv both ways, a launch each", "simulation, SendRecv both ways, one launch"]
+    assert [one.is_fitted for one in constant_sets()] == [False] * 8 + [True] * 4
 
 
 def test_beyond_the_paper(results):

@@ -16,15 +16,37 @@ from jaxquard.evaluate.meshslice.figures.what_runs import RunningPoint, what_run
 from jaxquard.evaluate.meshslice.headlines import BandedHeadline, headlines
 from jaxquard.evaluate.meshslice.paper import Paper, load_paper
 from jaxquard.evaluate.meshslice.readings import Reading, readings
-from jaxquard.evaluate.meshslice.setup.constant_sets import MAIN, SIMULATION, constant_set
+from jaxquard.evaluate.meshslice.setup.constant_sets import (
+    MAIN,
+    SIMULATION,
+    ConstantSet,
+    constant_set,
+    sendrecv_sets,
+)
 from jaxquard.evaluate.meshslice.setup.tuner import Tuner
 
 OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendRecvFigures:
+    """The figures that depend on SendRecv, under one assumption about it."""
+
+    sendrecv: str
+    weak_scaling: tuple[ScalingPoint, ...]
+    communication: tuple[Breakdown, ...]
+    product_shapes: tuple[ProductPoint, ...]
+    strong_scaling: tuple[ScalingPoint, ...]
+    beyond: tuple[ScalingPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """The results of `reproduce_meshslice`, in the order of the paper."""
+    """The results of `reproduce_meshslice`, in the order of the paper.
+
+    Attributes:
+        other_sendrecvs: with SendRecv one way, and with one launch for a chain; all else is both ways, a launch each.
+    """
 
     paper: Paper
     headlines: tuple[BandedHeadline, ...]
@@ -41,6 +63,7 @@ class Reproduction:
     beyond: tuple[ScalingPoint, ...]
     what_runs: tuple[RunningPoint, ...]
     readings: tuple[Reading, ...]
+    other_sendrecvs: tuple[SendRecvFigures, ...]
 
 
 def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: None) -> Reproduction:
@@ -71,6 +94,10 @@ def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: N
     running = what_runs()
     progress.next("other readings")
     other_readings = readings(tuner)
+    others = []
+    for one in sendrecv_sets(SIMULATION)[1:]:
+        progress.next(f"claims: {one.sendrecv}")
+        others.append(_sendrecv_figures(tuner, one))
     claims = headlines(tuner, paper, on_progress=lambda done, total, name: progress.next(f"bands: {name}"))
     return Reproduction(
         paper=paper,
@@ -88,13 +115,26 @@ def reproduce_meshslice(*, on_progress: OnProgress = lambda done, total, name: N
         beyond=beyond,
         what_runs=running,
         readings=other_readings,
+        other_sendrecvs=tuple(others),
+    )
+
+
+def _sendrecv_figures(tuner: Tuner, one: ConstantSet) -> SendRecvFigures:
+    weak = weak_scaling(tuner, one.cluster)
+    return SendRecvFigures(
+        sendrecv=one.sendrecv,
+        weak_scaling=weak,
+        communication=communication_breakdown(weak),
+        product_shapes=product_shapes(one.cluster),
+        strong_scaling=strong_scaling(tuner, one.cluster),
+        beyond=weak_scaling(tuner, one.cluster, chips=BEYOND_CHIPS),
     )
 
 
 class _Progress:
-    """Counts the parts: nine of the paper, what runs, other readings, six sets of constants, and the end."""
+    """Counts the parts: nine of the paper, what runs, other readings, three of claims, twelve sets of constants."""
 
-    total = 17
+    total = 27
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress

@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxquard.evaluate.common import results_file
+from jaxquard.evaluate.meshslice.claims import check_claims
 from jaxquard.evaluate.meshslice.figures.layer_communication import mean_error
 from jaxquard.evaluate.meshslice.headlines import BandedHeadline
 from jaxquard.evaluate.meshslice.reproduce import Reproduction
@@ -32,6 +33,11 @@ def results_text(results: Reproduction) -> str:
         "beyond_the_paper": _rows(results.beyond),
         "what_runs": _rows(results.what_runs),
         "readings": _rows(results.readings),
+        "other_sendrecvs": _rows(results.other_sendrecvs),
+        "claims": {
+            "both ways, a launch each": _rows(check_claims(results)),
+            **{figures.sendrecv: _rows(check_claims(results, figures)) for figures in results.other_sendrecvs},
+        },
     }
     return results_file.results_text(SCHEMA, VERSION, content)
 
