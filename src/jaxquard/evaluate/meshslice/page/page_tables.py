@@ -14,7 +14,7 @@ from jaxquard.evaluate.meshslice.headlines import BandedHeadline
 from jaxquard.evaluate.meshslice.paper import Paper
 from jaxquard.evaluate.meshslice.readings import Reading
 from jaxquard.evaluate.meshslice.reproduce import Reproduction
-from jaxquard.evaluate.meshslice.setup.constant_sets import ConstantSet
+from jaxquard.evaluate.meshslice.setup.constant_sets import ConstantSet, constant_sets
 from jaxquard.evaluate.meshslice.setup.labels import ALGORITHM_LABELS, MODEL_LABELS
 from jaxquard.report.charts.range_chart import Range, range_chart
 from jaxquard.report.html_page import html_table
@@ -86,16 +86,17 @@ def running_table(points: Sequence[RunningPoint]) -> str:
 
 
 def set_table(headlines: Sequence[BandedHeadline]) -> str:
-    """Every headline with every set of constants."""
+    """Every headline with every measured set of constants; the fitted ones are in the JSON file."""
+    labels = [one.label for one in constant_sets() if not one.is_fitted]
     rows = [
         [
             headline.paper.title,
             in_unit(headline.paper.value, headline.paper.unit),
-            *(in_unit(value, headline.paper.unit) for value in headline.by_set.values()),
+            *(in_unit(headline.by_set[label], headline.paper.unit) for label in labels),
         ]
         for headline in headlines
     ]
-    return html_table(["headline", "paper", *headlines[0].by_set], rows)
+    return html_table(["headline", "paper", *labels], rows)
 
 
 def dataflow_table_html(results: Reproduction) -> str:
@@ -185,18 +186,16 @@ def beyond_table(points: Sequence[ScalingPoint]) -> str:
 
 
 def constants_table(sets: Sequence[ConstantSet]) -> str:
-    """The sets; one way and both ways are one line."""
+    """The sets, each once, whatever is assumed about SendRecv."""
     rows = []
-    for one in sets:
-        if one.is_bidirectional:
-            cluster = one.cluster
-            rows.append(
-                [
-                    one.name,
-                    f"{cluster.compute.effective_flops_per_s / 1e12:.0f} TFLOP/s",
-                    *(_links(links) for links in (cluster.all_gather, cluster.reduce_scatter, cluster.permute)),
-                ]
-            )
+    for name, cluster in {one.name: one.cluster for one in sets}.items():
+        rows.append(
+            [
+                name,
+                f"{cluster.compute.effective_flops_per_s / 1e12:.0f} TFLOP/s",
+                *(_links(links) for links in (cluster.all_gather, cluster.reduce_scatter, cluster.permute)),
+            ]
+        )
     return html_table(["set", "effective", "AllGather", "ReduceScatter", "SendRecv, one way"], rows, words=(0, 2, 3, 4))
 
 
