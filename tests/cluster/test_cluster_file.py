@@ -15,7 +15,8 @@ _TEXT = cluster_text(load_cluster("tpu-v4"))
 
 def test_presets():
     assert preset_names() == (
-        "a100", "h100", "h200", "tpu-v4", "tpu-v4-fitted", "tpu-v4-main", "tpu-v4-simulation", "v5e", "v5p", "v6e",
+        "a100", "a100-pcie", "b200", "cpu", "h100", "h200", "tpu-v4", "tpu-v4-fitted", "tpu-v4-main",
+        "tpu-v4-simulation", "v100-nvlink", "v5e", "v5p", "v6e",
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_missing_table():
 
 
 def test_unknown_name_lists_the_names():
-    with pytest.raises(ClusterError, match=r"'tpu-v9' is neither .* Use one of a100, h100, h200, tpu-v4, .* TOML file"):
+    with pytest.raises(ClusterError, match=r"'tpu-v9' is neither .* Use one of a100, a100-pcie, b200, .* TOML file"):
         load_cluster("tpu-v9")
 
 

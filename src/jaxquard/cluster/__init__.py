@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jaxquard.cluster.cluster import Cluster as Cluster
     from jaxquard.cluster.cluster import Collective as Collective
     from jaxquard.cluster.cluster import Compute as Compute
+    from jaxquard.cluster.cluster import Level as Level
     from jaxquard.cluster.cluster import Links as Links
     from jaxquard.cluster.cluster import Memory as Memory
     from jaxquard.cluster.cluster import Network as Network
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from jaxquard.cluster.fit_products import parse_products_csv as parse_products_csv
     from jaxquard.cluster.fit_products import product_errors as product_errors
     from jaxquard.cluster.fit_products import products_csv as products_csv
+    from jaxquard.cluster.group_time import GroupCollective as GroupCollective
+    from jaxquard.cluster.group_time import group_time_s as group_time_s
+    from jaxquard.cluster.levels import LevelSpan as LevelSpan
+    from jaxquard.cluster.levels import group_spans as group_spans
+    from jaxquard.cluster.levels import levels_of as levels_of
+    from jaxquard.cluster.levels import with_shape as with_shape
     from jaxquard.cluster.product_time import product_memory_bytes as product_memory_bytes
     from jaxquard.cluster.product_time import product_time_s as product_time_s
     from jaxquard.cluster.product_time import sliced_product_time_s as sliced_product_time_s
@@ -41,7 +48,7 @@ else:
     __all__ = export_lazily(
         __name__,
         {
-            "cluster": ["Axis", "Cluster", "Collective", "Compute", "Links", "Memory", "Network", "Topology"],
+            "cluster": ["Axis", "Cluster", "Collective", "Compute", "Level", "Links", "Memory", "Network", "Topology"],
             "cluster_file": ["cluster_text", "load_cluster", "parse_cluster", "preset_names", "save_cluster"],
             "collective_time": ["RingTime", "ring_time"],
             "find_preset": ["find_preset"],
@@ -54,6 +61,8 @@ else:
                 "product_errors",
                 "products_csv",
             ],
+            "group_time": ["GroupCollective", "group_time_s"],
+            "levels": ["LevelSpan", "group_spans", "levels_of", "with_shape"],
             "product_time": ["product_memory_bytes", "product_time_s", "sliced_product_time_s"],
         },
     )

@@ -175,11 +175,43 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A level of a cluster: what joins chips, or units of the level below.
+
+    Attributes:
+        dims: the number of units along each dim; a switch has one dim.
+        is_torus: a chip has a link each way along every dim, not one port to a switch.
+        wraps_at: dims that are multiples of this close to rings; 0: none does.
+        bandwidth_bytes_per_s: that a collective reaches, each way: of a chip's port, or of one link of a torus.
+        latency_s: of one step.
+        launch_s: to begin a collective.
+
+    Example:
+        >>> jq.cluster.Level(name="node", dims=(8,), bandwidth_bytes_per_s=360e9, latency_s=3.4e-6).is_torus
+        False
+    """
+
+    name: str
+    dims: tuple[int, ...] = field(metadata=_POSITIVE)
+    is_torus: bool = False
+    wraps_at: int = field(default=0, metadata=_NOT_NEGATIVE)
+    bandwidth_bytes_per_s: float = field(metadata=_POSITIVE)
+    latency_s: float = field(metadata=_NOT_NEGATIVE)
+    launch_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+
+    @property
+    def size(self) -> int:
+        """The number of units that it joins."""
+        return math.prod(self.dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """A description of hardware, as a TOML file holds it.
 
     Attributes:
         num_chips: maximum number of chips of a mesh.
+        levels: what joins chips, innermost first; where there are none they follow from the network (`levels_of`).
         is_paper_set: the constants are those of MeshSlice's own cost model, which leaves out thin products, fp32 sums,
             copies, and all that keeps a transfer from hiding. They are for the reproduction, not to plan with.
 
@@ -198,6 +230,7 @@ class Cluster:
     reduce_scatter: Links
     permute: Links
     is_paper_set: bool = False
+    levels: tuple[Level, ...] = ()
 
     def links(self, kind: Collective) -> Links:
         match kind:

@@ -14,7 +14,9 @@ describes the chip is taken from its kind (`defaults.py`), with a warning that n
 """
 
 import json
+import math
 import os
+import re
 import tomllib
 import warnings
 from importlib import resources
@@ -23,6 +25,7 @@ from typing import Any
 
 from jaxquard.cluster.cluster import Cluster, check_cluster
 from jaxquard.cluster.defaults import fill_defaults
+from jaxquard.cluster.levels import with_shape
 from jaxquard.errors import ClusterError, ClusterWarning
 from jaxquard.ir.codec import DataError, from_data, to_data
 
@@ -31,8 +34,8 @@ def preset_names() -> tuple[str, ...]:
     """Returns the names of the clusters that come with the package.
 
     Example:
-        >>> jq.cluster.preset_names()
-        ('a100', 'h100', 'h200', 'tpu-v4', 'tpu-v4-fitted', 'tpu-v4-main', 'tpu-v4-simulation', 'v5e', 'v5p', 'v6e')
+        >>> jq.cluster.preset_names()[:5]
+        ('a100', 'a100-pcie', 'b200', 'cpu', 'h100')
     """
     folder = resources.files("jaxquard.cluster") / "presets"
     return tuple(sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")))
@@ -41,8 +44,10 @@ def preset_names() -> tuple[str, ...]:
 def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
     """Loads a preset by name, or a cluster from a TOML file; a `Cluster` is returned as it is.
 
+    A preset may have a shape: `h100-8x16` is 16 hosts of 8 chips, `v5e-4x4` a slice of 4 by 4, `v5e-4x4x2` two of them.
+
     Raises:
-        ClusterError: the name is unknown, the file is missing, or its text is no cluster.
+        ClusterError: the name is unknown, the file is missing, its text is no cluster, or it cannot have that shape.
 
     Example:
         >>> jq.cluster.load_cluster("h100").name
@@ -55,9 +60,11 @@ def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
             f"a cluster is the name of a preset, the path of a TOML file, or a Cluster, but found {name_or_path!r}."
         )
     name = os.fspath(name_or_path)
-    if name in preset_names():
-        file = resources.files("jaxquard.cluster") / "presets" / f"{name}.toml"
-        return parse_cluster(file.read_text(), source=f"{name}.toml")
+    base, shape = split_shape(name)
+    if base in preset_names():
+        file = resources.files("jaxquard.cluster") / "presets" / f"{base}.toml"
+        cluster = parse_cluster(file.read_text(), source=f"{base}.toml")
+        return with_shape(cluster, shape) if shape else cluster
     path = Path(name)
     if path.is_file():
         try:
@@ -69,6 +76,20 @@ def load_cluster(name_or_path: str | os.PathLike[str] | Cluster) -> Cluster:
         f"{name!r} is neither a cluster of the package nor a file. "
         f"Use one of {', '.join(preset_names())}, or the path of a TOML file."
     )
+
+
+def split_shape(name: str) -> tuple[str, tuple[int, ...]]:
+    """Splits `h100-8x16` into the preset and its shape, which is empty for a preset alone.
+
+    Example:
+        >>> from jaxquard.cluster.cluster_file import split_shape
+        >>> split_shape("h100-8x16"), split_shape("tpu-v4")
+        (('h100', (8, 16)), ('tpu-v4', ()))
+    """
+    found = re.fullmatch(r"(.+)-(\d{1,6}(?:x\d{1,6})*)", name)
+    if found is None or name in preset_names():
+        return name, ()
+    return found[1], tuple(map(int, found[2].split("x")))
 
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
@@ -126,6 +147,7 @@ def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
             ClusterWarning,
             stacklevel=2,
         )
+    _check_levels(cluster, source)
     nodes = cluster.network
     if 0 < nodes.chips_per_node < cluster.num_chips and nodes.between_nodes_bandwidth_bytes_per_s == 0:
         raise ClusterError(
@@ -133,6 +155,20 @@ def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
             "between_nodes_bandwidth_bytes_per_s should be above 0, found 0. Or is it one node: chips_per_node = 0?"
         )
     return cluster
+
+
+def _check_levels(cluster: Cluster, source: str) -> None:
+    """Raises a ClusterError unless the levels have as many chips as the cluster, and a switch has one dim."""
+    size = math.prod(level.size for level in cluster.levels)
+    if cluster.levels and size < cluster.num_chips:
+        raise ClusterError(
+            f"{source}: the levels have {size} chips in all, but num_chips is {cluster.num_chips}. Make them agree."
+        )
+    for level in cluster.levels:
+        if not level.dims or (len(level.dims) > 1 and not level.is_torus):
+            raise ClusterError(
+                f"{source}: the level {level.name!r} should have one dim, or is_torus = true, found {list(level.dims)}."
+            )
 
 
 def cluster_text(cluster: Cluster) -> str:
@@ -148,10 +184,13 @@ def cluster_text(cluster: Cluster) -> str:
     """
     check_cluster(cluster)
     content = to_data(cluster)
+    levels = content.pop("levels")
     lines = [f"{name} = {_value_text(value)}" for name, value in content.items() if not isinstance(value, dict)]
     for name, table in content.items():
         if isinstance(table, dict):
             lines += ["", f"[{name}]", *(f"{key} = {_value_text(entry)}" for key, entry in table.items())]
+    for level in levels:
+        lines += ["", "[[levels]]", *(f"{key} = {_value_text(entry)}" for key, entry in level.items())]
     return "\n".join(lines) + "\n"
 
 

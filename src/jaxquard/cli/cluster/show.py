@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxquard.cluster import Cluster, Network
+    from jaxquard.cluster import Cluster, Level, Network
 
 
 def show(
@@ -31,7 +31,7 @@ def show(
     """
     if toml and (as_json or name is None):
         raise UsageError("--toml prints one cluster as TOML. Name one, and leave --json out.")
-    from jaxquard.cluster import cluster_text, load_cluster, preset_names
+    from jaxquard.cluster import cluster_text, levels_of, load_cluster, preset_names
 
     if name is None:
         presets = [load_cluster(preset) for preset in preset_names()]
@@ -48,14 +48,28 @@ def show(
     else:
         console = make_console()
         _print_chip(console, cluster)
+        for level in levels_of(cluster):
+            print_line(console, _level_text(level))
         console.print(_links_table(cluster))
 
 
 def find_cluster(name: str) -> "Cluster":
     """Finds a preset by its name, or reads a file."""
     from jaxquard.cluster import load_cluster, preset_names
+    from jaxquard.cluster.cluster_file import split_shape
 
-    return load_cluster(name if os.path.isfile(name) else match_name(name, preset_names()))
+    base, shape = split_shape(name)
+    if os.path.isfile(name) or (shape and base in preset_names()):
+        return load_cluster(name)
+    return load_cluster(match_name(name, preset_names()))
+
+
+def _level_text(level: "Level") -> str:
+    """`node: 8, 360 GB/s each way of a port, 3.4 µs a step`."""
+    of = "link" if level.is_torus else "port"
+    closed = f", dims that are multiples of {level.wraps_at} close to rings" if level.wraps_at else ""
+    dims, bandwidth = "x".join(map(str, level.dims)), bandwidth_text(level.bandwidth_bytes_per_s)
+    return f"{level.name}: {dims}, {bandwidth} each way of a {of}, {microseconds_text(level.latency_s)} a step{closed}"
 
 
 def _links_table(cluster: "Cluster") -> "Table":
@@ -128,7 +142,7 @@ def _network_text(network: "Network") -> str:
 
 def speed_text(flops_per_s: float) -> str:
     """`737 TFLOP/s`."""
-    return f"{flops_per_s / 1e12:.3g} TFLOP/s" if flops_per_s >= 1e12 else f"{flops_per_s / 1e9:.3g} GFLOP/s"
+    return f"{flops_per_s / 1e12:.4g} TFLOP/s" if flops_per_s >= 1e12 else f"{flops_per_s / 1e9:.3g} GFLOP/s"
 
 
 def bandwidth_text(bytes_per_s: float) -> str:
