@@ -81,6 +81,14 @@ class CheckpointError(JaxquardError, ValueError):
     """A checkpoint cannot be written, is none, or holds another state."""
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not as it was written: bytes have changed, files are missing, or its manifest is none."""
+
+
+class CheckpointWarning(JaxquardWarning):
+    """A checkpoint has no digests, or an older one is restored because the last is damaged."""
+
+
 class TaskFailed(JaxquardError, RuntimeError):
     """A task of a step failed on its actor; the message names the task and the actor."""
 

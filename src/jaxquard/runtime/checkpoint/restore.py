@@ -11,7 +11,8 @@ from jax.sharding import AbstractMesh, Sharding
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.runtime.checkpoint.array_store import store_to_read
 from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, find_checkpoint
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
 from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted, rows_job, value_job
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, ReadJob, read_jobs

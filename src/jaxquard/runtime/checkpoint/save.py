@@ -12,7 +12,8 @@ from jaxquard.errors import CheckpointError
 from jaxquard.runtime.checkpoint.files.background import BackgroundCall
 from jaxquard.runtime.checkpoint.files.disk import check_space, write_error
 from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, commit, make_unfinished, remove
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest, data_type_of
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord, data_type_of
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
 from jaxquard.runtime.checkpoint.leaves import Leaf, LeafType, check_alive, flatten, leaf_type
 from jaxquard.runtime.checkpoint.write_state import write_state
@@ -95,16 +96,15 @@ def _start(path: Path, leaves: Sequence[Leaf], types: Sequence[LeafType]) -> Sav
             LeafRecord(path=leaf.path, dtype=type_.dtype, shape=type_.shape, pieces=pieces)
             for leaf, type_, pieces in zip(leaves, types, writing.pieces, strict=True)
         ]
-        manifest = Manifest(id=id_, leaves=tuple(records))
     except BaseException:
         remove(folder)
         raise
 
     def finish() -> None:
         try:
-            writing.wait()
-            _check_written(folder, manifest)
-            manifest.write(folder)
+            checksums = writing.wait()
+            _check_written(folder, records)
+            Manifest(id=id_, leaves=tuple(record.with_digests(checksums) for record in records)).write(folder)
             commit(folder, path)
         except Exception as error:
             known = write_error(error, folder, needed_bytes)
@@ -122,12 +122,11 @@ def _size_bytes(type_: LeafType) -> int:
     return prod((*type_.shape, *data.tail)) * data.itemsize
 
 
-def _check_written(folder: Path, manifest: Manifest) -> None:
+def _check_written(folder: Path, leaves: Sequence[LeafRecord]) -> None:
     """Checks that this host sees all that the writers say they wrote."""
-    for leaf in manifest.leaves:
-        data = data_type_of(leaf.dtype)
-        assert sum(piece.region.size for piece in leaf.pieces) == prod((*leaf.shape, *data.tail)), leaf
-    for name in sorted({piece.folder for leaf in manifest.leaves for piece in leaf.pieces}):
+    for leaf in leaves:
+        assert sum(piece.region.size for piece in leaf.pieces) == prod(leaf.data_shape), leaf
+    for name in sorted({piece.folder for leaf in leaves for piece in leaf.pieces}):
         if not (folder / name).is_dir():
             raise CheckpointError(
                 f"{name} was written into {os.fspath(folder.parent)} on another host, but is not seen on this one. "

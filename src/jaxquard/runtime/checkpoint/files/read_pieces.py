@@ -7,7 +7,7 @@ host memory as pieces.
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxquard.errors import CheckpointError, JaxquardError
+from jaxquard.errors import CheckpointError, DamagedCheckpointError, JaxquardError
+from jaxquard.runtime.checkpoint.files.digests import checksums_of
 from jaxquard.runtime.checkpoint.files.disk import one_line
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Piece, data_type, read_id
-from jaxquard.runtime.checkpoint.files.orbax_files import read_arrays, require_orbax
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord, Piece, data_type
+from jaxquard.runtime.checkpoint.files.manifest import read_id
+from jaxquard.runtime.checkpoint.files.orbax_files import UnreadableArrayError, read_arrays, require_orbax
 from jaxquard.runtime.checkpoint.files.regions import Region
 
 _BATCH_BYTES = 1 << 30
@@ -56,7 +58,8 @@ def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
     made: dict[int, Any] = {}
     try:
         for batch in _batches(jobs):
-            loaded = _load(checkpoint.path, [piece for number in batch for piece in _needed(jobs[number])])
+            wanted = [(jobs[number].leaf, piece) for number in batch for piece in _needed(jobs[number])]
+            loaded = _load(checkpoint.path, wanted)
             for number in batch:
                 made[number] = jobs[number].make(_reader(jobs[number].leaf, loaded))
     except Exception as error:
@@ -101,15 +104,54 @@ def _needed(job: ReadJob) -> list[Piece]:
     ]
 
 
-def _load(path: Path, pieces: Sequence[Piece]) -> dict[tuple[str, str], np.ndarray]:
-    keys: dict[str, dict[str, None]] = {}
-    for piece in pieces:
-        keys.setdefault(piece.folder, {})[piece.key] = None
-    return {
-        (folder, key): array
-        for folder, wanted in keys.items()
-        for key, array in read_arrays(path / folder, wanted).items()
-    }
+def _load(path: Path, wanted: Sequence[tuple[LeafRecord, Piece]]) -> dict[tuple[str, str], np.ndarray]:
+    """Reads pieces, and compares each with its digest."""
+    loaded: dict[tuple[str, str], np.ndarray] = {}
+    leaves: dict[str, dict[str, tuple[LeafRecord, Piece]]] = {}
+    for leaf, piece in wanted:
+        leaves.setdefault(piece.folder, {})[piece.key] = (leaf, piece)
+    for folder, pieces in leaves.items():
+        check_inside(path, folder)
+        sizes_bytes = {key: piece.region.size * data_type(leaf).itemsize for key, (leaf, piece) in pieces.items()}
+        try:
+            arrays = read_arrays(path / folder, sizes_bytes)
+        except UnreadableArrayError as error:
+            kind = DamagedCheckpointError if error.is_damaged else CheckpointError
+            raise kind(
+                f"{os.fspath(path)} cannot be read on {socket.gethostname()}: {pieces[error.key][0].path} "
+                f"({folder}/{error.key}): {error}. Restore another checkpoint."
+            ) from error
+        _check_digests(path, arrays, pieces)
+        loaded |= {(folder, key): array for key, array in arrays.items()}
+    return loaded
+
+
+def check_inside(path: Path, folder: str) -> None:
+    """Raises if a folder of the checkpoint has a symbolic link that leads out of it: it may come from a stranger."""
+    top = os.path.realpath(path)
+    places = [os.path.join(path, folder)]
+    for parent, folders, names in os.walk(places[0]):
+        places += [os.path.join(parent, name) for name in (*folders, *names)]
+    for place in places:
+        if os.path.islink(place) and not os.path.realpath(place).startswith(f"{top}{os.sep}"):
+            raise DamagedCheckpointError(
+                f"{os.fspath(path)} is damaged: {os.path.relpath(place, path)} is a link to a place outside of it. "
+                "Restore another checkpoint."
+            )
+
+
+def _check_digests(
+    path: Path, arrays: Mapping[str, np.ndarray], pieces: Mapping[str, tuple[LeafRecord, Piece]]
+) -> None:
+    checked = {key: array for key, array in arrays.items() if pieces[key][1].digest is not None}
+    with checksums_of(checked) as in_progress:
+        for key, checksum in in_progress.result().items():
+            leaf, piece = pieces[key]
+            if leaf.digest_of(piece, checksum) != piece.digest:
+                raise DamagedCheckpointError(
+                    f"{os.fspath(path)} is damaged: the bytes of {leaf.path} ({piece.folder}/{key}) are not those "
+                    "that were saved. Restore another checkpoint."
+                )
 
 
 def _reader(leaf: LeafRecord, loaded: dict[tuple[str, str], np.ndarray]) -> Callable[[Region], np.ndarray]:
