@@ -28,6 +28,7 @@ __all__ = [
     "schedules",
     "search_sharding",
     "task",
+    "verify",
 ]
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
     from jaxquard.runtime.checkpoint.restore import restore as restore
     from jaxquard.runtime.checkpoint.save import save as save
+    from jaxquard.runtime.checkpoint.verify import verify as verify
     from jaxquard.runtime.remote_array import RemoteArray as RemoteArray
     from jaxquard.runtime.remote_mesh import RemoteMesh as RemoteMesh
 else:
@@ -59,6 +61,7 @@ else:
             "pipeline.stacks": ["pipeline_scan"],
             "runtime.checkpoint.restore": ["restore"],
             "runtime.checkpoint.save": ["save"],
+            "runtime.checkpoint.verify": ["verify"],
             "runtime.remote_array": ["RemoteArray"],
             "runtime.remote_mesh": ["RemoteMesh"],
         },

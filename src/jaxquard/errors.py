@@ -85,6 +85,14 @@ class DamagedCheckpointError(CheckpointError):
     """A checkpoint is not as it was written: bytes have changed, files are missing, or its manifest is none."""
 
 
+class CheckpointOwnedError(CheckpointError):
+    """Another program, which is alive, owns the path of a checkpoint."""
+
+
+class StaleOwnerError(CheckpointError):
+    """This program has owned the path of a checkpoint, and another one does now."""
+
+
 class CheckpointWarning(JaxquardWarning):
     """A checkpoint has no digests, or an older one is restored because the last is damaged."""
 

@@ -10,7 +10,8 @@ from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan.plan_record import PlanRecord, read_plan
 from tests.mutate_json import HOSTILE_TEXTS, mutations, result_or_one_line
 
-REAL = json.loads((Path(__file__).parent / "saved" / "plan_with_rivals.json").read_text())
+(SAVED,) = (Path(__file__).parent / "saved").glob("plan_*.json")
+REAL = json.loads(SAVED.read_text())
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 from jaxquard.runtime.result_cell import ResultCell
 from tests.runtime.checkpoint.damage import write_signed
+from tests.runtime.checkpoint.listing import names_in
 
 HOST = socket.gethostname()
 STATE = {"a": np.ones((2, 3), np.float32), "b": {"c": np.arange(4)}}
@@ -141,7 +142,7 @@ def test_leaves_that_cannot_be_saved(tmp_path, leaf, text):
     found = message(save, tmp_path / "a", {**STATE, "c": leaf})
     assert found.startswith(f"state['c'] is {text}")
     assert found.endswith(", but a checkpoint holds arrays and numbers. Leave it out of the state.")
-    assert not list(tmp_path.iterdir())
+    assert names_in(tmp_path) == []
 
 
 def test_two_leaves_of_one_name(tmp_path):
@@ -178,7 +179,7 @@ def test_arrays_that_are_gone(tmp_path):
 
         lost = mesh.distributed(lambda x: jax.pure_callback(explode, x, x))(jnp.zeros(2))
         assert "out of ink" in message(save, tmp_path / "a", {"w": lost, "x": STATE}, error=TaskFailed)
-        assert not list(tmp_path.iterdir())
+        assert names_in(tmp_path) == []
         save(tmp_path / "a", {"w": np.ones(2, np.float32)}).wait()
         for like in (lost, array):
             assert restore(tmp_path / "a", like={"w": like}, mesh=mesh)["w"].tolist() == [1, 1]
@@ -255,7 +256,7 @@ def test_a_disk_that_fills_up(saved, monkeypatch):
         f"the disk is full on {HOST}: {saved.parent} has 1.5 MB free, and saving takes 800 B there. Nothing was "
         "replaced: the last checkpoint is whole. Make room, or save elsewhere."
     )
-    assert [path.name for path in saved.parent.iterdir()] == ["ok"]
+    assert names_in(saved.parent) == ["ok"]
     restore(saved, like=STATE)
 
 
@@ -269,6 +270,6 @@ def test_a_disk_that_is_really_full(small_disk, monkeypatch, capfd):
     monkeypatch.setattr(save_module, "check_space", lambda *args: None)
     late = save(small_disk / "a", large)
     assert message(late.wait).startswith(expected)
-    assert [path.name for path in small_disk.iterdir()] == ["a"]
+    assert names_in(small_disk) == ["a"]
     restore(small_disk / "a", like=STATE)
     assert "Traceback" not in capfd.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import CheckpointError, DeletedArrayError
 from jaxquard.runtime.checkpoint import save as save_module
+from tests.runtime.checkpoint.listing import names_in
 from tests.runtime.checkpoint.training import bits, distribute, init_state, make_batch, train
 from tests.runtime.ray.processes import call_inside
 
@@ -124,7 +125,7 @@ def test_steps_take_what_is_being_saved(mesh, step, run, tmp_path):
     assert bits(jq.restore(tmp_path / "a", like=after)) == expected
     with pytest.raises(DeletedArrayError, match="cannot be saved: it was donated to an earlier step"):
         jq.save(tmp_path / "b", taken)
-    assert [found.name for found in tmp_path.iterdir()] == ["a"]
+    assert names_in(tmp_path) == ["a"]
 
 
 def test_a_save_after_queued_steps_has_their_results(mesh, step, run, tmp_path):
@@ -161,5 +162,5 @@ def test_a_disk_that_is_full_on_an_actor(mesh, small_disk, monkeypatch):
     with pytest.raises(CheckpointError) as caught:
         saving.wait()
     assert str(caught.value).startswith(f"the disk is full on {socket.gethostname()}: {small_disk} has ")
-    assert [path.name for path in small_disk.iterdir()] == ["a"]
+    assert names_in(small_disk) == ["a"]
     np.testing.assert_array_equal(jq.restore(small_disk / "a", like={"x": small})["x"], np.ones(4))

@@ -53,7 +53,7 @@ def checksums_of(arrays: Mapping[str, np.ndarray]) -> Iterator[ChecksumsInProgre
 
 
 def _start(pool: ThreadPoolExecutor, array: np.ndarray) -> tuple[int, list[Future[int]]]:
-    data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     starts = range(0, data.nbytes, _CHUNK_BYTES)
     return data.nbytes, [pool.submit(zlib.crc32, data[start : start + _CHUNK_BYTES]) for start in starts]
 

@@ -1,24 +1,38 @@
 """The folders of a checkpoint while it is being written and replaced.
 
     runs/.last.saving-5f...   being written; then it has a manifest, and is whole
-    runs/.last.replaced       the old checkpoint, for the moment between the two renames
     runs/last                 the checkpoint
+    runs/.last.replaced-5f... where two folders cannot be exchanged: the old one, for the moment between two renames
+    runs/.last.fenced-...     of a save whose owner is dead; it is being deleted
 
-A save renames `last` to `.last.replaced`, then the new folder to `last`, and only then deletes the old one. So at every
-instant one of `last` and `.last.replaced` is whole, and `find_checkpoint` looks for both. The next save to the same
-path removes what a crashed one left behind. A second save, or a restore, waits for the first (`SAVES`).
+A save exchanges `last` and the new folder in one step, and only then deletes the old one. File systems that cannot do
+so (NFS) rename twice; then at every instant one of `last` and `.last.replaced-...` is whole, and `find_checkpoint`
+looks for both. Only the owner of a path (`ownership`) touches any of these. It first renames away what an earlier owner
+was writing, so that the last rename of a save that is not dead, but was silent, fails. A second save of this program,
+or a restore, waits for the first (`SAVES`).
 """
 
 import contextlib
+import ctypes
+import errno
+import functools
 import os
+import re
 import shutil
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jaxquard.errors import CheckpointError
-from jaxquard.runtime.checkpoint.files.disk import sync
-from jaxquard.runtime.checkpoint.files.manifest import MANIFEST_NAME
+from jaxquard.runtime.checkpoint.files.disk import path_error, sync
+from jaxquard.runtime.checkpoint.files.manifest import MANIFEST_NAME, read_fence
+from jaxquard.runtime.checkpoint.files.ownership.claims import CLAIMS, OwnedPath, OwnerClaim
+
+_HIDDEN = re.compile(r"\.(.+)\.(saving|replaced|fenced)(?:-[^.]*)?")
+_NUM_LOOKS = 20
 
 
 class PathsInProgress:
@@ -68,12 +82,16 @@ def find_checkpoint(path: Path) -> Path:
     Raises:
         CheckpointError: if there is none.
     """
-    # A save that is just replacing it may have been seen between its two renames.
-    for folder in (path, _replaced(path), path):
-        if _is_checkpoint(folder):
-            return folder
+    for look in range(_NUM_LOOKS):
+        for folder in (path, *_hidden(path, "replaced")):
+            if _is_checkpoint(folder):
+                return folder
+        # A save that is just replacing it may have been seen between its two renames.
+        if look > 1 and not _hidden(path, "replaced"):
+            break
+        time.sleep(0.001 * look)
     if not path.exists():
-        unfinished = " A save to it was started and never finished." if any(_unfinished(path)) else ""
+        unfinished = " A save to it was started and never finished." if _hidden(path, "saving") else ""
         raise CheckpointError(f"there is no checkpoint at {os.fspath(path)}: the path does not exist.{unfinished}")
     raise CheckpointError(
         f"{os.fspath(path)} is not a whole checkpoint of jaxquard: it has no {MANIFEST_NAME}. Give a path that "
@@ -81,36 +99,113 @@ def find_checkpoint(path: Path) -> Path:
     )
 
 
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Finds the checkpoints in a folder, in the order of their names; also one that a crash has left hidden."""
+    names = set(os.listdir(folder)) if folder.is_dir() else set()
+    names |= {found[1] for name in names if (found := _HIDDEN.fullmatch(name)) and found[2] == "replaced"}
+    return [
+        folder / name
+        for name in sorted(names)
+        if not name.startswith(".") and any(map(_is_checkpoint, (folder / name, *_hidden(folder / name, "replaced"))))
+    ]
+
+
+def claim_path(path: Path) -> OwnerClaim:
+    """Makes this program the owner of a path.
+
+    Raises:
+        CheckpointOwnedError: if another program owns it and is alive.
+        StaleOwnerError: if this program has been the owner, and another is now.
+        CheckpointError: if the folder around it cannot be written.
+    """
+    with _as_checkpoint_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{path.name}.owner-"
+        return CLAIMS.take(
+            OwnedPath(path=path, folder=path.parent, prefix=prefix, last_fence=functools.partial(read_fence, path))
+        )
+
+
 def make_unfinished(path: Path, id_: str) -> Path:
-    """Makes the folder to write into, and removes what crashed saves have left.
+    """Makes the folder to write into, and removes what saves of dead owners have left. The caller owns the path.
 
     Raises:
         CheckpointError: if the path is taken by something else, or the folder cannot be made.
     """
     with _as_checkpoint_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if _is_free(path) and _is_checkpoint(_replaced(path)):
-            _replaced(path).rename(path)
+        for folder in _hidden(path, "replaced"):
+            if _is_free(path) and _is_checkpoint(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    folder.rename(path)
         if not _is_free(path) and not _is_checkpoint(path):
             raise CheckpointError(
                 f"{os.fspath(path)} exists and is no checkpoint. Save to another path, or remove it first."
             )
-        for leftover in (*_unfinished(path), _replaced(path)):
-            remove(leftover)
+        clean(path)
         folder = path.with_name(f".{path.name}.saving-{id_}")
         folder.mkdir()
         return folder
 
 
+def clean(path: Path) -> None:
+    """Removes all hidden folders of a path, which the caller owns; a save that still writes into one finds it gone."""
+    for folder in _hidden(path, "saving", "replaced"):
+        fenced = path.with_name(f".{path.name}.fenced-{uuid.uuid4().hex}")
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(fenced)
+    for folder in _hidden(path, "fenced"):
+        remove(folder)
+
+
 def commit(folder: Path, path: Path) -> None:
-    """Replaces the checkpoint at `path` by a folder that is whole and durable."""
-    old = _replaced(path)
-    if _is_checkpoint(path):
-        remove(old)
-        path.rename(old)
-    folder.rename(path)
+    """Replaces the checkpoint at `path` by a folder that is whole and durable.
+
+    Raises:
+        FileNotFoundError: if another owner has renamed the folder away. The checkpoint at the path is as it was.
+    """
+    if not _is_checkpoint(path):
+        folder.rename(path)
+        sync(path.parent)
+    elif _exchange(folder, path):
+        sync(path.parent)
+        remove(folder)
+    else:
+        _rename_twice(folder, path)
+
+
+def _rename_twice(folder: Path, path: Path) -> None:
+    old = folder.with_name(folder.name.replace(".saving-", ".replaced-"))
+    path.rename(old)
+    try:
+        folder.rename(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            old.rename(path)
+        raise
     sync(path.parent)
     remove(old)
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+@functools.cache
+def _renameat2() -> Any:
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges the names of two folders at once; returns False where this is not possible."""
+    rename = _renameat2()
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), os.fspath(one))
 
 
 def remove(folder: Path) -> None:
@@ -120,14 +215,12 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _replaced(path: Path) -> Path:
-    return path.with_name(f".{path.name}.replaced")
-
-
-def _unfinished(path: Path) -> Iterator[Path]:
-    prefix = f".{path.name}.saving-"
-    if path.parent.is_dir():
-        yield from [folder for folder in path.parent.iterdir() if folder.name.startswith(prefix)]
+def _hidden(path: Path, *kinds: str) -> list[Path]:
+    """Finds the folders of a path that are no checkpoint of it, or not any more."""
+    with contextlib.suppress(OSError):
+        found = [(name, _HIDDEN.fullmatch(name)) for name in os.listdir(path.parent)]
+        return [path.with_name(name) for name, match in found if match and match[1] == path.name and match[2] in kinds]
+    return []
 
 
 def _is_checkpoint(folder: Path) -> bool:
@@ -144,4 +237,4 @@ def _as_checkpoint_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"cannot save to {os.fspath(path)}: {error.strerror}.") from error
+        raise path_error(path, error) from error

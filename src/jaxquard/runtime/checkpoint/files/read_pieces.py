@@ -5,6 +5,7 @@ wanted are read, and each once. What is wanted is gone through leaf by leaf, so 
 host memory as pieces.
 """
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,10 @@ from jaxquard.runtime.checkpoint.files.orbax_files import UnreadableArrayError, 
 from jaxquard.runtime.checkpoint.files.regions import Region
 
 _BATCH_BYTES = 1 << 30
+
+
+class ReplacedCheckpointError(CheckpointError):
+    """The checkpoint that was being read is not there any more, or a newer one is in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +61,20 @@ def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
     """
     require_orbax()
     made: dict[int, Any] = {}
-    try:
+    with _all_of_one(checkpoint):
         for batch in _batches(jobs):
             wanted = [(jobs[number].leaf, piece) for number in batch for piece in _needed(jobs[number])]
             loaded = _load(checkpoint.path, wanted)
             for number in batch:
                 made[number] = jobs[number].make(_reader(jobs[number].leaf, loaded))
+    return [made[number] for number in range(len(jobs))]
+
+
+@contextlib.contextmanager
+def _all_of_one(checkpoint: Checkpoint) -> Iterator[None]:
+    """Raises in the end if what was read is not of this checkpoint; names what cannot be read."""
+    try:
+        yield
     except Exception as error:
         _check_same(checkpoint)
         if isinstance(error, JaxquardError):
@@ -71,7 +84,29 @@ def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
         ) from error
     # A checkpoint that is replaced never comes back, so what was read before this is all of one.
     _check_same(checkpoint)
-    return [made[number] for number in range(len(jobs))]
+
+
+def check_pieces(
+    checkpoint: Checkpoint, leaves: Sequence[LeafRecord], *, on_progress: Callable[[int, int, str], None]
+) -> None:
+    """Reads all pieces of leaves and compares them with their digests, a GiB or one piece at a time.
+
+    Args:
+        on_progress: called with the number of bytes read, the number of all, and the path of a leaf.
+
+    Raises:
+        DamagedCheckpointError: for the first piece that is not as it was written.
+    """
+    wanted = [(leaf, piece) for leaf in leaves for piece in leaf.pieces]
+    sizes_bytes = [piece.region.size * data_type(leaf).itemsize for leaf, piece in wanted]
+    begin = done = 0
+    for end in range(1, len(wanted) + 1):
+        if end == len(wanted) or sum(sizes_bytes[begin : end + 1]) > _BATCH_BYTES:
+            with _all_of_one(checkpoint):
+                _load(checkpoint.path, wanted[begin:end])
+            done += sum(sizes_bytes[begin:end])
+            on_progress(done, sum(sizes_bytes), wanted[end - 1][0].path)
+            begin = end
 
 
 def read_region(checkpoint: Checkpoint, leaf: LeafRecord, region: Region) -> np.ndarray:
@@ -198,4 +233,4 @@ def _check_same(checkpoint: Checkpoint) -> None:
         if found is None
         else "was replaced by a newer one after jq.restore. Restore again"
     )
-    raise CheckpointError(f"checkpoint {os.fspath(checkpoint.path)} {what}.")
+    raise ReplacedCheckpointError(f"checkpoint {os.fspath(checkpoint.path)} {what}.")
