@@ -138,5 +138,11 @@ def _home(like: Any, mesh: ActorMesh | None) -> ActorMesh | None:
     return None
 
 
+def is_read_later(like: Any, mesh: ActorMesh | None) -> bool:
+    """Returns True if a part of the state is read when the first step says where it belongs."""
+    leaves, _ = flatten(like)
+    return any(_home(leaf.value, mesh) is not None for leaf in leaves)
+
+
 def _is_elsewhere(like: RemoteArray, mesh: ActorMesh) -> bool:
     return any(handle.owner is not mesh.engine.token for part in like.parts for handle in part.copies)

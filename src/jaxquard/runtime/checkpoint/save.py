@@ -3,7 +3,7 @@
 import logging
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,14 @@ def save(path: str | os.PathLike[str], state: Any) -> Saving:
     return start_save(checkpoint_path(path), state, claim=None)
 
 
-def start_save(target: Path, state: Any, *, claim: OwnerClaim | None) -> Saving:
-    """Saves a state for the owner of the path, or of the folder that it is in; without a claim, this makes one."""
+def start_save(
+    target: Path, state: Any, *, claim: OwnerClaim | None, then: Callable[[], None] = lambda: None
+) -> Saving:
+    """Saves a state for the owner of the path, or of the folder that it is in; without a claim, this makes one.
+
+    Args:
+        then: called in the background once the checkpoint is in its place; its errors are logged.
+    """
     require_orbax()
     leaves, _ = flatten(state)
     types = [leaf_type(leaf, what="state") for leaf in leaves]
@@ -93,13 +99,15 @@ def start_save(target: Path, state: Any, *, claim: OwnerClaim | None) -> Saving:
         check_alive(leaf)
     SAVES.take(target)
     try:
-        return _start(target, leaves, types, claim or claim_path(target))
+        return _start(target, leaves, types, claim or claim_path(target), then)
     except BaseException:
         SAVES.free(target)
         raise
 
 
-def _start(path: Path, leaves: Sequence[Leaf], types: Sequence[LeafType], claim: OwnerClaim) -> Saving:
+def _start(
+    path: Path, leaves: Sequence[Leaf], types: Sequence[LeafType], claim: OwnerClaim, then: Callable[[], None]
+) -> Saving:
     needed_bytes = sum(map(_size_bytes, types))
     id_ = uuid.uuid4().hex
     folder = make_unfinished(path, id_)
@@ -130,6 +138,10 @@ def _start(path: Path, leaves: Sequence[Leaf], types: Sequence[LeafType], claim:
             raise known from (error if known is not error else error.__cause__)
         finally:
             SAVES.free(path)
+        try:
+            then()
+        except Exception:
+            _logger.exception("jq.save: the checkpoint is written, but what follows failed")
 
     return Saving(path=path, call=BackgroundCall(finish, name="jaxquard-save"))
 

@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -126,6 +127,25 @@ def claim_path(path: Path) -> OwnerClaim:
         )
 
 
+def claim_folder(folder: Path) -> OwnerClaim:
+    """Makes this program the owner of a folder of checkpoints, and removes what saves of dead owners have left there.
+
+    Raises:
+        CheckpointOwnedError, StaleOwnerError, CheckpointError: as `claim_path` does.
+    """
+    with _as_checkpoint_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def last_fence() -> int:
+            return max(map(read_fence, list_checkpoints(folder)[-1:]), default=0)
+
+        claim = CLAIMS.take(OwnedPath(path=folder, folder=folder, prefix=".owner-", last_fence=last_fence))
+        for name in {found[1] for name in os.listdir(folder) if (found := _HIDDEN.fullmatch(name))}:
+            _bring_back(folder / name)
+            clean(folder / name)
+        return claim
+
+
 def make_unfinished(path: Path, id_: str) -> Path:
     """Makes the folder to write into, and removes what saves of dead owners have left. The caller owns the path.
 
@@ -134,10 +154,7 @@ def make_unfinished(path: Path, id_: str) -> Path:
     """
     with _as_checkpoint_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        for folder in _hidden(path, "replaced"):
-            if _is_free(path) and _is_checkpoint(folder):
-                with contextlib.suppress(FileNotFoundError):
-                    folder.rename(path)
+        _bring_back(path)
         if not _is_free(path) and not _is_checkpoint(path):
             raise CheckpointError(
                 f"{os.fspath(path)} exists and is no checkpoint. Save to another path, or remove it first."
@@ -146,6 +163,29 @@ def make_unfinished(path: Path, id_: str) -> Path:
         folder = path.with_name(f".{path.name}.saving-{id_}")
         folder.mkdir()
         return folder
+
+
+def _bring_back(path: Path) -> None:
+    """Renames a checkpoint back that a crash has left hidden between two renames."""
+    for folder in _hidden(path, "replaced"):
+        if _is_free(path) and _is_checkpoint(folder):
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(path)
+
+
+def abandon(path: Path) -> None:
+    """Renames a checkpoint, so that it is kept but not found as one of a step. The caller owns the path."""
+    _bring_back(path)
+    names = set(os.listdir(path.parent))
+    suffixes = itertools.chain([".abandoned"], (f".abandoned-{number}" for number in itertools.count(2)))
+    path.rename(next(path.with_name(path.name + suffix) for suffix in suffixes if path.name + suffix not in names))
+
+
+def discard(path: Path) -> None:
+    """Deletes a checkpoint, which is gone at once. The caller owns the path."""
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(path.with_name(f".{path.name}.fenced-{uuid.uuid4().hex}"))
+    clean(path)
 
 
 def clean(path: Path) -> None:
