@@ -14,8 +14,9 @@ def write_signed(manifest: Path, content) -> None:
 
 
 def data_file(path: Path) -> Path:
-    """The file that has the most bytes of arrays."""
-    return max((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    """The file that has the most bytes of arrays; arrays below 1 kB are in the tree that leads to the others."""
+    large = [file for file in path.glob("*/ocdbt.process_0/d/*") if file.stat().st_size > 10_000]
+    return max(large or path.glob("*/d/*"), key=lambda file: file.stat().st_size)
 
 
 def flip_bit(path: Path, random: np.random.Generator) -> None:
@@ -28,8 +29,8 @@ def flip_bit(path: Path, random: np.random.Generator) -> None:
 def write_zeros(path: Path, random: np.random.Generator) -> None:
     file = data_file(path)
     data = bytearray(file.read_bytes())
-    start = int(random.integers(len(data) - 4096))
-    data[start : start + 4096] = bytes(4096)
+    start = int(random.integers(max(1, len(data) - 4096)))
+    data[start : start + 4096] = bytes(len(data[start : start + 4096]))
     file.write_bytes(data)
 
 
@@ -47,9 +48,14 @@ def swap_keys(path: Path, random: np.random.Generator) -> None:
     """Swaps two arrays of equal shape in the manifest, and signs it."""
     manifest = path / "jaxquard.json"
     content = json.loads(manifest.read_text())
-    pieces = [leaf["pieces"] for leaf in content["leaves"]]
-    one, other = random.permutation(len(pieces))[:2]
-    pieces[one][0]["key"], pieces[other][0]["key"] = pieces[other][0]["key"], pieces[one][0]["key"]
+    pieces = [
+        (piece, (leaf["dtype"], piece["shape"], piece["folder"]))
+        for leaf in content["leaves"]
+        for piece in leaf["pieces"]
+    ]
+    pairs = [(one, other) for one, kind in pieces for other, same in pieces if kind == same and one is not other]
+    one, other = pairs[int(random.integers(len(pairs)))]
+    one["key"], other["key"] = other["key"], one["key"]
     write_signed(manifest, content)
 
 

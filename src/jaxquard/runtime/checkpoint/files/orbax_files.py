@@ -47,10 +47,9 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
 class UnreadableArrayError(Exception):
     """An array cannot be read; `is_damaged` if its files are not those that were written."""
 
-    def __init__(self, key: str, why: str, *, is_damaged: bool) -> None:
-        super().__init__(why)
-        self.key = key
-        self.is_damaged = is_damaged
+    def __init__(self, key: str, why: str, is_damaged: bool) -> None:
+        super().__init__(key, why, is_damaged)
+        self.key, self.why, self.is_damaged = key, why, is_damaged
 
 
 def read_arrays(folder: Path, sizes_bytes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -69,7 +68,7 @@ def read_arrays(folder: Path, sizes_bytes: Mapping[str, int]) -> dict[str, np.nd
     for key, store in stores.items():
         found = prod(store.shape) * store.dtype.numpy_dtype.itemsize
         if found != sizes_bytes[key]:
-            raise UnreadableArrayError(key, f"it has {found} bytes, not {sizes_bytes[key]}", is_damaged=True)
+            raise UnreadableArrayError(key, f"it has {found} bytes, not {sizes_bytes[key]}", True)
     return _results({key: store.read() for key, store in stores.items()})
 
 
@@ -103,7 +102,7 @@ def _results(futures: Mapping[str, Any]) -> dict[str, Any]:
             found[key] = future.result()
         except Exception as error:
             why = one_line(error)
-            errors.append(UnreadableArrayError(key, why, is_damaged=not why.startswith(_NOT_DAMAGE)))
+            errors.append(UnreadableArrayError(key, why, not why.startswith(_NOT_DAMAGE)))
     if errors:
         raise errors[0]
     return found

@@ -154,7 +154,7 @@ def _load(path: Path, wanted: Sequence[tuple[LeafRecord, Piece]]) -> dict[tuple[
             kind = DamagedCheckpointError if error.is_damaged else CheckpointError
             raise kind(
                 f"{os.fspath(path)} cannot be read on {socket.gethostname()}: {pieces[error.key][0].path} "
-                f"({folder}/{error.key}): {error}. Restore another checkpoint."
+                f"({folder}/{error.key}): {error.why}. Restore another checkpoint."
             ) from error
         _check_digests(path, arrays, pieces)
         loaded |= {(folder, key): array for key, array in arrays.items()}
