@@ -86,9 +86,9 @@ def test_at_every_instant_of_a_commit_one_is_whole(tmp_path, monkeypatch, can_ex
 
     for number in (1.0, 2.0):
         save(path, {"x": np.full(3, number)}).wait()
-    folder = make_unfinished(path, "new")
+    folder = make_unfinished(path, "new", fence=1)
     monkeypatch.setattr(save_module, "commit", lambda *args: None)
-    monkeypatch.setattr(save_module, "make_unfinished", lambda *args: folder)
+    monkeypatch.setattr(save_module, "make_unfinished", lambda *args, **_: folder)
     save(path, {"x": np.full(3, 3.0)}).wait()
     for owner, name in (
         ("pathlib.Path", "rename"),

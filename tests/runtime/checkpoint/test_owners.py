@@ -142,9 +142,8 @@ def test_a_stale_save_is_refused_and_replaces_nothing(tmp_path, monkeypatch, cap
         monkeypatch.setattr(write_pieces, "write_arrays", original)
         monkeypatch.setattr(claims_module, "is_alive", lambda *args: False)
         done = Claims().take(place(tmp_path))
-        folders.clean(path)
+        folders.clean(path, done.fence)
         original(folder, arrays)
-        del done
 
     monkeypatch.setattr(write_pieces, "write_arrays", while_another_program_saves)
     saving = save(path, {"x": np.full(SIZE, 2.0)})
@@ -163,13 +162,21 @@ def test_the_last_rename_of_a_stale_save_fails(tmp_path, monkeypatch, can_exchan
     save(path, {"x": np.full(SIZE, 1.0)}).wait()
     if not can_exchange:
         monkeypatch.setattr(folders, "_exchange", lambda *args: False)
-    folder = folders.make_unfinished(path, "mine")
+    folder = folders.make_unfinished(path, "mine", fence=1)
     (folder / "jaxquard.json").write_text("{}")
-    folders.clean(path)
+    folders.clean(path, 2)
     with pytest.raises(FileNotFoundError):
         folders.commit(folder, path)
     assert restore(path, like=LIKE)["x"][0] == 1.0
     assert names_in(tmp_path) == ["a"]
+
+
+def test_files_of_a_later_owner_are_left_alone(tmp_path):
+    path = tmp_path / "a"
+    mine, later = (folders.make_unfinished(path, "x", fence=fence) for fence in (7, 8))
+    assert not mine.exists(), "the later one has removed it"
+    folders.clean(path, 7)
+    assert later.exists()
 
 
 SAVER = """

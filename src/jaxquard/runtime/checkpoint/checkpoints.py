@@ -71,7 +71,7 @@ class Checkpoints:
         self._claim: OwnerClaim | None = None
         self._last: int | None = None  # The step that was saved or restored last.
         self._preemption = PreemptionFlag()
-        weakref.finalize(self, self._preemption.remove).atexit = False
+        weakref.finalize(self, self._preemption.remove)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -213,6 +213,7 @@ class Checkpoints:
     def _own(self) -> OwnerClaim:
         if self._claim is None:
             self._claim = claim_folder(self.folder)
+        self._claim.check()
         return self._claim
 
     def _leave_later_steps(self, step: int) -> None:
@@ -261,4 +262,4 @@ class Checkpoints:
         kept = self._whole_steps()[-self.keep :]
         for number, path in self._paths().items():
             if kept and number < kept[0]:
-                discard(path)
+                discard(path, self._own().fence)

@@ -110,7 +110,8 @@ def _start(
 ) -> Saving:
     needed_bytes = sum(map(_size_bytes, types))
     id_ = uuid.uuid4().hex
-    folder = make_unfinished(path, id_)
+    claim.check()
+    folder = make_unfinished(path, id_, fence=claim.fence)
     try:
         check_space(folder, needed_bytes)
         claim.check()

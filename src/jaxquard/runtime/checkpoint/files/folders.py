@@ -1,15 +1,15 @@
 """The folders of a checkpoint while it is being written and replaced.
 
-    runs/.last.saving-5f...   being written; then it has a manifest, and is whole
-    runs/last                 the checkpoint
-    runs/.last.replaced-5f... where two folders cannot be exchanged: the old one, for the moment between two renames
-    runs/.last.fenced-...     of a save whose owner is dead; it is being deleted
+    runs/.last.saving-7-5f...    being written by owner 7; then it has a manifest, and is whole
+    runs/last                    the checkpoint
+    runs/.last.replaced-7-5f...  where two folders cannot be exchanged: the old one, between two renames
+    runs/.last.fenced-...        of a save whose owner is dead; it is being deleted
 
 A save exchanges `last` and the new folder in one step, and only then deletes the old one. File systems that cannot do
 so (NFS) rename twice; then at every instant one of `last` and `.last.replaced-...` is whole, and `find_checkpoint`
-looks for both. Only the owner of a path (`ownership`) touches any of these. It first renames away what an earlier owner
-was writing, so that the last rename of a save that is not dead, but was silent, fails. A second save of this program,
-or a restore, waits for the first (`SAVES`).
+looks for both. Only the owner of a path (`ownership`) touches any of these, and none of a later owner. It first renames
+away what an earlier owner was writing, so that the last rename of a save that is not dead, but was silent, fails. A
+second save of this program, or a restore, waits for the first (`SAVES`).
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from jaxquard.runtime.checkpoint.files.disk import path_error, sync
 from jaxquard.runtime.checkpoint.files.manifest import MANIFEST_NAME, read_fence
 from jaxquard.runtime.checkpoint.files.ownership.claims import CLAIMS, OwnedPath, OwnerClaim
 
-_HIDDEN = re.compile(r"\.(.+)\.(saving|replaced|fenced)(?:-[^.]*)?")
+_HIDDEN = re.compile(r"\.(.+)\.(saving|replaced|fenced)(?:-(?:(\d{1,18})-)?[^.]*)?")
 _NUM_LOOKS = 20
 
 
@@ -102,13 +102,13 @@ def find_checkpoint(path: Path) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Finds the checkpoints in a folder, in the order of their names; also one that a crash has left hidden."""
-    names = set(os.listdir(folder)) if folder.is_dir() else set()
-    names |= {found[1] for name in names if (found := _HIDDEN.fullmatch(name)) and found[2] == "replaced"}
-    return [
-        folder / name
-        for name in sorted(names)
-        if not name.startswith(".") and any(map(_is_checkpoint, (folder / name, *_hidden(folder / name, "replaced"))))
-    ]
+    found = set()
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        hidden = _HIDDEN.fullmatch(name)
+        is_named = hidden[2] == "replaced" if hidden else not name.startswith(".")
+        if is_named and _is_checkpoint(folder / name):
+            found.add(hidden[1] if hidden else name)
+    return [folder / name for name in sorted(found)]
 
 
 def claim_path(path: Path) -> OwnerClaim:
@@ -142,12 +142,16 @@ def claim_folder(folder: Path) -> OwnerClaim:
         claim = CLAIMS.take(OwnedPath(path=folder, folder=folder, prefix=".owner-", last_fence=last_fence))
         for name in {found[1] for name in os.listdir(folder) if (found := _HIDDEN.fullmatch(name))}:
             _bring_back(folder / name)
-            clean(folder / name)
+            clean(folder / name, claim.fence)
         return claim
 
 
-def make_unfinished(path: Path, id_: str) -> Path:
+def make_unfinished(path: Path, id_: str, *, fence: int) -> Path:
     """Makes the folder to write into, and removes what saves of dead owners have left. The caller owns the path.
+
+    Args:
+        id_: of the checkpoint.
+        fence: of the caller.
 
     Raises:
         CheckpointError: if the path is taken by something else, or the folder cannot be made.
@@ -159,8 +163,8 @@ def make_unfinished(path: Path, id_: str) -> Path:
             raise CheckpointError(
                 f"{os.fspath(path)} exists and is no checkpoint. Save to another path, or remove it first."
             )
-        clean(path)
-        folder = path.with_name(f".{path.name}.saving-{id_}")
+        clean(path, fence)
+        folder = path.with_name(f".{path.name}.saving-{fence}-{id_}")
         folder.mkdir()
         return folder
 
@@ -181,16 +185,20 @@ def abandon(path: Path) -> None:
     path.rename(next(path.with_name(path.name + suffix) for suffix in suffixes if path.name + suffix not in names))
 
 
-def discard(path: Path) -> None:
-    """Deletes a checkpoint, which is gone at once. The caller owns the path."""
+def discard(path: Path, fence: int) -> None:
+    """Deletes a checkpoint, which is gone at once. The caller owns the path, with this number."""
     with contextlib.suppress(FileNotFoundError):
         path.rename(path.with_name(f".{path.name}.fenced-{uuid.uuid4().hex}"))
-    clean(path)
+    clean(path, fence)
 
 
-def clean(path: Path) -> None:
-    """Removes all hidden folders of a path, which the caller owns; a save that still writes into one finds it gone."""
-    for folder in _hidden(path, "saving", "replaced"):
+def clean(path: Path, fence: int) -> None:
+    """Removes the hidden folders of a path, but for those of later owners. A save that still writes finds its own gone.
+
+    Args:
+        fence: of the caller, who owns the path.
+    """
+    for folder in _hidden(path, "saving", "replaced", up_to=fence):
         fenced = path.with_name(f".{path.name}.fenced-{uuid.uuid4().hex}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(fenced)
@@ -216,6 +224,8 @@ def commit(folder: Path, path: Path) -> None:
 
 def _rename_twice(folder: Path, path: Path) -> None:
     old = folder.with_name(folder.name.replace(".saving-", ".replaced-"))
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(folder))
     path.rename(old)
     try:
         folder.rename(path)
@@ -255,12 +265,15 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hidden(path: Path, *kinds: str) -> list[Path]:
-    """Finds the folders of a path that are no checkpoint of it, or not any more."""
+def _hidden(path: Path, *kinds: str, up_to: int | None = None) -> list[Path]:
+    """Finds the folders of a path that are no checkpoint of it, or not any more; only of owners up to this number."""
+    found = []
     with contextlib.suppress(OSError):
-        found = [(name, _HIDDEN.fullmatch(name)) for name in os.listdir(path.parent)]
-        return [path.with_name(name) for name, match in found if match and match[1] == path.name and match[2] in kinds]
-    return []
+        for name in os.listdir(path.parent):
+            match = _HIDDEN.fullmatch(name)
+            if match and match[1] == path.name and match[2] in kinds and (up_to is None or int(match[3] or 0) <= up_to):
+                found.append(path.with_name(name))
+    return found
 
 
 def _is_checkpoint(folder: Path) -> bool:
