@@ -1,11 +1,11 @@
 """Trains the GPT of train_gpt.py on actors that are processes, and goes on when one of them is lost.
 
 Kill an actor (`kill -9` a process called ray::Worker), or this program and start it again: training goes on from the
-last checkpoint, with the losses of a run that nothing has disturbed.
+last checkpoint, with the losses of a run that nothing has disturbed. SIGTERM (preemption) saves the step at which it
+comes, and ends the program with exit code 75.
 """
 
 import argparse
-import shutil
 from pathlib import Path
 
 import jax
@@ -24,30 +24,14 @@ def batch_of(number):
     return gpt.synthetic_batch(jax.random.key(number), CONFIG, num_microbatches=8, microbatch_size=4)
 
 
-def last_checkpoint(mesh, folder):
-    """Returns the number of steps done, and the state after them."""
-    state = mesh.init(init_state, jax.random.key(0))  # nothing is computed before a step takes it
-    path = max(folder.glob("step-*"), default=None)  # whole, as a checkpoint appears at once
-    if path is None:
-        return 0, state
-    return int(path.name.removeprefix("step-")), jq.restore(path, like=state)
-
-
-def train(mesh, step, folder, num_steps):
-    """Goes from the last checkpoint to the end."""
-    saving = None
-    start, state = last_checkpoint(mesh, folder)
+def train(mesh, step, checkpoints, num_steps):
+    """Goes from the last whole checkpoint to the end."""
+    # Nothing of the initial state is computed before a step takes it.
+    start, state = checkpoints.restore(like=mesh.init(init_state, jax.random.key(0)))
     for number in range(start, num_steps):
         state, loss = step(state, batch_of(number))
         print(f"step {number}: loss {np.asarray(loss):.6f}", flush=True)
-        if (number + 1) % SAVE_EVERY == 0:
-            if saving is not None:
-                saving.wait()
-                for older in sorted(folder.glob("step-*"))[:-1]:
-                    shutil.rmtree(older)
-            saving = jq.save(folder / f"step-{number + 1:06}", state)  # written while the next steps run
-    if saving is not None:
-        saving.wait()
+        checkpoints.after_step(number + 1, state)  # saves now and then, written while the next steps run
 
 
 def main():
@@ -57,12 +41,15 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
 
-    with jq.RemoteMesh((4,), (2,), ("data",), runtime="ray", address=args.address) as mesh:
+    with (
+        jq.RemoteMesh((4,), (2,), ("data",), runtime="ray", address=args.address) as mesh,
+        jq.Checkpoints(args.folder, keep=3, every=SAVE_EVERY) as checkpoints,
+    ):
         step = mesh.distributed(train_step, in_shardings=(None, P(None, "data")), donate_argnums=(0,))
         while True:
             try:
                 mesh.restart()  # starts and compiles again what was lost, if anything
-                train(mesh, step, args.folder, args.steps)
+                train(mesh, step, checkpoints, args.steps)
                 return
             except jq.errors.ActorFailed as error:
                 if not error.is_lost:  # a task that fails would fail again

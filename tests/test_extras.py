@@ -46,9 +46,7 @@ def test_the_examples_extra_covers_what_an_example_imports(path):
     assert third_party_imports(path) <= distributions("examples")
 
 
-@pytest.mark.parametrize(
-    ("use", "extra"), [('runtime="ray"', "ray"), ("jq.save(", "checkpoint"), ("jq.restore(", "checkpoint")]
-)
+@pytest.mark.parametrize(("use", "extra"), [('runtime="ray"', "ray"), ("jq.Checkpoints(", "checkpoint")])
 def test_and_what_it_uses_through_jaxquard(use, extra):
     assert any(use in path.read_text() for path in EXAMPLES)
     assert distributions(extra) <= distributions("examples")

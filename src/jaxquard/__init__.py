@@ -10,6 +10,8 @@ from jaxquard._lazy_exports import export_lazily
 __version__ = "0.1.0"
 
 __all__ = [
+    "Checkpoints",
+    "Preempted",
     "RemoteArray",
     "RemoteMesh",
     "ShardingPlan",
@@ -28,6 +30,7 @@ __all__ = [
     "schedules",
     "search_sharding",
     "task",
+    "verify",
 ]
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from jaxquard import models as models
     from jaxquard import pricing as pricing
     from jaxquard import schedules as schedules
+    from jaxquard.errors import Preempted as Preempted
     from jaxquard.intraop.plan.search_sharding import search_sharding as search_sharding
     from jaxquard.intraop.plan.sharding_plan import ShardingPlan as ShardingPlan
     from jaxquard.intraop.plan.sharding_plan import load_sharding as load_sharding
@@ -44,21 +48,26 @@ if TYPE_CHECKING:
     from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
     from jaxquard.pipeline.marks import task as task
     from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
+    from jaxquard.runtime.checkpoint.checkpoints import Checkpoints as Checkpoints
     from jaxquard.runtime.checkpoint.restore import restore as restore
     from jaxquard.runtime.checkpoint.save import save as save
+    from jaxquard.runtime.checkpoint.verify import verify as verify
     from jaxquard.runtime.remote_array import RemoteArray as RemoteArray
     from jaxquard.runtime.remote_mesh import RemoteMesh as RemoteMesh
 else:
     export_lazily(
         __name__,
         {
+            "errors": ["Preempted"],
             "intraop.plan.search_sharding": ["search_sharding"],
             "intraop.plan.sharding_plan": ["ShardingPlan", "load_sharding"],
             "pipeline.loop": ["accumulate_grads"],
             "pipeline.marks": ["pipeline_yield", "task"],
             "pipeline.stacks": ["pipeline_scan"],
+            "runtime.checkpoint.checkpoints": ["Checkpoints"],
             "runtime.checkpoint.restore": ["restore"],
             "runtime.checkpoint.save": ["save"],
+            "runtime.checkpoint.verify": ["verify"],
             "runtime.remote_array": ["RemoteArray"],
             "runtime.remote_mesh": ["RemoteMesh"],
         },

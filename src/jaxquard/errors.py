@@ -5,6 +5,9 @@ A jaxpr or a long program goes into a note (`add_note`), never into the first li
 Our own invariants are `assert`s and do not appear here.
 """
 
+# The program was asked to end (SIGTERM) and has saved its state; EX_TEMPFAIL of sysexits.h: try again later.
+PREEMPTED_EXIT_CODE = 75
+
 
 class JaxquardError(Exception):
     """Base of every error that jaxquard raises on purpose."""
@@ -79,6 +82,43 @@ class DeletedArrayError(JaxquardError, ValueError):
 
 class CheckpointError(JaxquardError, ValueError):
     """A checkpoint cannot be written, is none, or holds another state."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not as it was written: bytes have changed, files are missing, or its manifest is none."""
+
+
+class CheckpointOwnedError(CheckpointError):
+    """Another program, which is alive, owns the path of a checkpoint."""
+
+
+class StaleOwnerError(CheckpointError):
+    """This program has owned the path of a checkpoint, and another one does now."""
+
+
+class CheckpointWarning(JaxquardWarning):
+    """A checkpoint has no digests, or an older one is restored because the last is damaged."""
+
+
+class Preempted(SystemExit):
+    """The program was asked to end (SIGTERM), and its state is saved: it ends with `PREEMPTED_EXIT_CODE`.
+
+    Let it pass, so that `finally` blocks run and a supervisor sees the exit code.
+
+    Attributes:
+        step: the step whose state was saved; None if there was none yet.
+
+    Example:
+        >>> try:
+        ...     raise jq.Preempted(step=120)
+        ... except SystemExit as end:
+        ...     end.code
+        75
+    """
+
+    def __init__(self, step: int | None = None) -> None:
+        super().__init__(PREEMPTED_EXIT_CODE)
+        self.step = step
 
 
 class TaskFailed(JaxquardError, RuntimeError):

@@ -2,12 +2,15 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
+
+from jaxquard.errors import PREEMPTED_EXIT_CODE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -146,6 +149,27 @@ def test_train_on_ray(tmp_path):
     assert min(resumed) in (5, 10)
     for losses in (losses_by_step(before), losses_by_step(after), resumed):
         assert losses.items() <= undisturbed.items()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_train_on_ray_is_preempted(tmp_path):
+    """SIGTERM saves the step at which it comes, and the next start goes on from there."""
+    with subprocess.Popen(
+        command("train_on_ray.py", "--folder", tmp_path, "--steps", 1000),
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        read_until(process.stdout, "step 6:")
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=240)
+    assert process.returncode == PREEMPTED_EXIT_CODE, errors
+    assert "Traceback" not in errors
+    last = max(losses_by_step(rest), default=6)
+    resumed = losses_by_step(run("train_on_ray.py", "--folder", tmp_path, "--steps", last + 2))
+    assert min(resumed) == last + 1
 
 
 def is_actor(process):

@@ -21,6 +21,7 @@ _SUBCOMMANDS = {
     "shard": "jaxquard.cli.shard:shard_app",
     "gemm": "jaxquard.cli.gemm:gemm_app",
     "cluster": "jaxquard.cli.cluster:cluster_app",
+    "checkpoint": "jaxquard.cli.checkpoint:checkpoint_app",
     "reproduce": "jaxquard.cli.reproduce.command:reproduce",
     "list": "jaxquard.cli.list_names:list_names",
 }

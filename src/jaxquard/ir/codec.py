@@ -93,7 +93,11 @@ def from_data(
     Raises:
         DataError: if the data describes no such value.
     """
-    return _Decoder(specials=specials, is_complete=is_complete).read(kind, data, where, types.MappingProxyType({}))
+    decoder = _Decoder(specials=specials, is_complete=is_complete)
+    try:
+        return decoder.read(kind, data, where, types.MappingProxyType({}))
+    except RecursionError:
+        raise DataError(f"{where} is nested too deeply") from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

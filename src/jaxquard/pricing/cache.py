@@ -60,7 +60,7 @@ class PriceCache:
     def _read(self, file_name: str) -> dict[str, Any] | None:
         try:
             content = json.loads((self.folder / file_name).read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         is_ours = isinstance(content, dict) and content.get("schema_version") == SCHEMA_VERSION
         return content if is_ours else None

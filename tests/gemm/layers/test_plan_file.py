@@ -15,6 +15,7 @@ from jaxquard.gemm.autotune.models import gpt3, transformer_block
 from jaxquard.gemm.layers.plan_file import load_plan, parse_plan, plan_text, save_plan
 from jaxquard.gemm.problem import GemmPlan, LayerPlan, Stationary
 from tests.gemm.tune_by_paper import simulation_of_a_tpu, tune_by_paper
+from tests.mutate_json import HOSTILE_TEXTS, mutations, result_or_one_line
 
 _FOLDER = Path(__file__).parent / "plans"
 _PLANS = st.builds(
@@ -134,3 +135,20 @@ def test_plan_files_that_are_none(tmp_path):
         save_plan(autotune(gpt3()).plan, None)
     with pytest.raises(GemmError, match=r"plan must be a GemmPlan, such as the `plan` of what `autotune` returns"):
         save_plan(autotune(gpt3()), tmp_path / "plan.json")
+
+
+_REAL = json.loads((_FOLDER / "v3_wang.json").read_text())
+
+
+@given(content=mutations(_REAL))
+def test_a_plan_that_a_stranger_changed(content):
+    """It is a plan, or it is refused in one line."""
+    plan = result_or_one_line(lambda: parse_plan(json.dumps(content)), GemmError)
+    assert plan is None or isinstance(plan, GemmPlan)
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
+def test_texts_that_are_no_plan(text):
+    with pytest.raises(GemmError) as caught:
+        parse_plan(text)
+    assert "\n" not in str(caught.value)

@@ -13,6 +13,7 @@ from jaxquard.errors import CheckpointError
 from jaxquard.runtime.checkpoint.files import write_pieces
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
+from tests.runtime.checkpoint.listing import names_in
 from tests.runtime.checkpoint.subprocesses import PROLOGUE, environment
 
 
@@ -68,7 +69,7 @@ def test_a_second_save_and_a_restore_wait_for_the_first(tmp_path, gate):
     other.wait()
     save(tmp_path / "a", {"x": np.full(2, 3.0)})
     assert restore(tmp_path / "a", like={"x": np.ones(2)})["x"].tolist() == [3, 3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert names_in(tmp_path) == ["a", "b"]
 
 
 def test_an_error_is_raised_by_each_wait_and_logged(tmp_path, monkeypatch, caplog):
@@ -84,7 +85,7 @@ def test_an_error_is_raised_by_each_wait_and_logged(tmp_path, monkeypatch, caplo
             saving.wait()
     assert "Permission denied" in caplog.text
     assert restore(tmp_path / "a", like={"x": np.ones(2)})["x"].tolist() == [1, 1]
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert names_in(tmp_path) == ["a"]
 
 
 def test_the_interpreter_waits_at_exit(tmp_path):

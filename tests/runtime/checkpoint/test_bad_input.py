@@ -22,6 +22,8 @@ from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 from jaxquard.runtime.result_cell import ResultCell
+from tests.runtime.checkpoint.damage import write_signed
+from tests.runtime.checkpoint.listing import names_in
 
 HOST = socket.gethostname()
 STATE = {"a": np.ones((2, 3), np.float32), "b": {"c": np.arange(4)}}
@@ -83,28 +85,34 @@ def test_a_like_that_is_no_state(saved):
 def test_damaged_checkpoints(saved):
     manifest = saved / "jaxquard.json"
     content = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(content | {"schema": 2}))
+    manifest.write_text(json.dumps(content | {"schema": 3}))
     assert message(restore, saved, like=STATE) == (
-        f"{saved} has schema 2 of jaxquard.json, but this jaxquard knows 1. Update jaxquard."
+        f"{saved} has schema 3 of jaxquard.json, but this jaxquard knows 2. Update jaxquard."
     )
     for text in ("{", "[]", '{"schema": 1}', '{"schema": 1, "id": "a", "leaves": [{}]}'):
         manifest.write_text(text)
         assert message(restore, saved, like=STATE).startswith(f"jaxquard.json in {saved} is damaged: ")
+    content["leaves"][0]["shape"] = [1, 3]
     content["leaves"][0]["pieces"][0]["shape"] = [1, 3]
-    manifest.write_text(json.dumps(content))
-    assert message(restore, saved, like=STATE).startswith(f"{saved} cannot be read on {HOST}: ")
+    write_signed(manifest, content)
+    assert message(restore, saved, like={**STATE, "a": np.ones((1, 3), np.float32)}) == (
+        f"{saved} cannot be read on {HOST}: ['a'] (controller/p0): it has 24 bytes, not 12. Restore another checkpoint."
+    )
     content["leaves"][0]["pieces"] = []
-    manifest.write_text(json.dumps(content))
-    assert message(restore, saved, like=STATE) == ("the checkpoint lacks a part of ['a']. Restore another checkpoint.")
+    write_signed(manifest, content)
+    assert message(restore, saved, like=STATE) == (
+        f"jaxquard.json in {saved} is damaged: the pieces of leaf \"['a']\" do not cover each of its elements exactly "
+        "once. Restore another checkpoint."
+    )
 
 
-def test_bytes_that_are_lost(tmp_path):
-    """One leaf, as orbax closes its event loop after the first error, and TensorStore reports others into it."""
-    path, state = tmp_path / "a", {"a": np.ones(3)}
+def test_bytes_that_are_lost(tmp_path, capfd):
+    path, state = tmp_path / "a", {f"x{number}": np.full(300, number) for number in range(20)}
     save(path, state).wait()
     for file in (path / "controller").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:-10])
     assert message(restore, path, like=state).startswith(f"{path} cannot be read on {HOST}: ")
+    assert capfd.readouterr().err == ""
 
 
 def test_a_remote_array_that_does_not_say_where_it_was():
@@ -134,7 +142,7 @@ def test_leaves_that_cannot_be_saved(tmp_path, leaf, text):
     found = message(save, tmp_path / "a", {**STATE, "c": leaf})
     assert found.startswith(f"state['c'] is {text}")
     assert found.endswith(", but a checkpoint holds arrays and numbers. Leave it out of the state.")
-    assert not list(tmp_path.iterdir())
+    assert names_in(tmp_path) == []
 
 
 def test_two_leaves_of_one_name(tmp_path):
@@ -171,7 +179,7 @@ def test_arrays_that_are_gone(tmp_path):
 
         lost = mesh.distributed(lambda x: jax.pure_callback(explode, x, x))(jnp.zeros(2))
         assert "out of ink" in message(save, tmp_path / "a", {"w": lost, "x": STATE}, error=TaskFailed)
-        assert not list(tmp_path.iterdir())
+        assert names_in(tmp_path) == []
         save(tmp_path / "a", {"w": np.ones(2, np.float32)}).wait()
         for like in (lost, array):
             assert restore(tmp_path / "a", like={"w": like}, mesh=mesh)["w"].tolist() == [1, 1]
@@ -248,7 +256,7 @@ def test_a_disk_that_fills_up(saved, monkeypatch):
         f"the disk is full on {HOST}: {saved.parent} has 1.5 MB free, and saving takes 800 B there. Nothing was "
         "replaced: the last checkpoint is whole. Make room, or save elsewhere."
     )
-    assert [path.name for path in saved.parent.iterdir()] == ["ok"]
+    assert names_in(saved.parent) == ["ok"]
     restore(saved, like=STATE)
 
 
@@ -262,6 +270,6 @@ def test_a_disk_that_is_really_full(small_disk, monkeypatch, capfd):
     monkeypatch.setattr(save_module, "check_space", lambda *args: None)
     late = save(small_disk / "a", large)
     assert message(late.wait).startswith(expected)
-    assert [path.name for path in small_disk.iterdir()] == ["a"]
+    assert names_in(small_disk) == ["a"]
     restore(small_disk / "a", like=STATE)
     assert "Traceback" not in capfd.readouterr().err

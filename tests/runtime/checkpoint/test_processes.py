@@ -8,7 +8,8 @@ import time
 import jax
 import numpy as np
 
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, read_region
 from jaxquard.runtime.checkpoint.files.regions import Region
 from tests.free_port import free_port
@@ -45,7 +46,7 @@ for number in range(1 + index):  # One writes more often than the other.
     writing = write_pieces(folder, f"actor0.{index}.{number}", arrays)
     writing.wait()
 draft = folder / f"draft{index}"
-draft.write_bytes(pickle.dumps(writing.pieces))
+draft.write_bytes(pickle.dumps((writing.pieces, writing.wait())))
 draft.rename(folder / f"table{index}")
 while not (folder / "jaxquard.json").exists():
     time.sleep(0.02)
@@ -76,10 +77,13 @@ def test_two_processes(tmp_path):
         for index in range(2)
     ]
     try:
-        tables = [_read_when_there(tmp_path / f"table{index}", workers) for index in range(2)]
+        replies = [_read_when_there(tmp_path / f"table{index}", workers) for index in range(2)]
+        tables = [pieces for pieces, _ in replies]
         shapes = {"sharded": ("float32", (4, 8)), "copied": ("float32", (4, 8)), "keys": ("key<fry>", (4,))}
         leaves = tuple(
-            LeafRecord(path=name, dtype=dtype, shape=shape, pieces=tables[0][name] + tables[1][name])
+            LeafRecord(path=name, dtype=dtype, shape=shape, pieces=tables[0][name] + tables[1][name]).with_digests(
+                replies[0][1] | replies[1][1]
+            )
             for name, (dtype, shape) in shapes.items()
         )
         assert [len(leaf.pieces) for leaf in leaves] == [4, 2, 2]

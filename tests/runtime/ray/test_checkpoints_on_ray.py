@@ -1,5 +1,6 @@
 """Checkpoints of state that other processes hold: saved while steps go on, restored anywhere."""
 
+import shutil
 import socket
 
 import jax
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 
 import jaxquard as jq
-from jaxquard.errors import CheckpointError, DeletedArrayError
+from jaxquard.errors import CheckpointError, CheckpointWarning, DamagedCheckpointError, DeletedArrayError
 from jaxquard.runtime.checkpoint import save as save_module
+from tests.runtime.checkpoint.damage import DAMAGES, flip_bit
+from tests.runtime.checkpoint.listing import names_in
 from tests.runtime.checkpoint.training import bits, distribute, init_state, make_batch, train
 from tests.runtime.ray.processes import call_inside
 
@@ -124,7 +127,7 @@ def test_steps_take_what_is_being_saved(mesh, step, run, tmp_path):
     assert bits(jq.restore(tmp_path / "a", like=after)) == expected
     with pytest.raises(DeletedArrayError, match="cannot be saved: it was donated to an earlier step"):
         jq.save(tmp_path / "b", taken)
-    assert [found.name for found in tmp_path.iterdir()] == ["a"]
+    assert names_in(tmp_path) == ["a"]
 
 
 def test_a_save_after_queued_steps_has_their_results(mesh, step, run, tmp_path):
@@ -151,6 +154,35 @@ def test_a_folder_that_goes_away(mesh, run, tmp_path):
         np.asarray(late["params"]["head"])
 
 
+def test_damage_is_found_by_the_actors(mesh, run, tmp_path):
+    path, expected, _, after = run
+    for number, (kind, spoil) in enumerate(DAMAGES.items()):
+        damaged = tmp_path / str(number)
+        shutil.copytree(path, damaged)
+        spoil(damaged, np.random.default_rng(number))
+        with pytest.raises(DamagedCheckpointError) as caught:
+            jq.restore(damaged, like=after)
+        assert "\n" not in str(caught.value), kind
+        with pytest.raises(DamagedCheckpointError):
+            jq.verify(damaged)
+    assert jq.verify(path).num_pieces > 10
+    assert bits(jq.restore(path, like=after)) == expected
+
+
+def test_the_checkpoint_before_a_damaged_one(mesh, step, run, tmp_path):
+    path, _, losses, after = run
+    with jq.Checkpoints(tmp_path, every=1) as checkpoints:
+        checkpoints.after_step(2, jq.restore(path, like=after))
+        state, _ = train(step, jq.restore(path, like=after), 1)
+        checkpoints.after_step(3, state)
+        checkpoints.wait()
+        flip_bit(checkpoints.path(3), np.random.default_rng(0))
+        with pytest.warns(CheckpointWarning, match="step 3 is not restored, an earlier step is"):
+            number, state = checkpoints.restore(like=mesh.init(init_state, KEY))
+        assert number == 2
+        assert_same(train(step, state, 3)[1], losses)
+
+
 def test_a_disk_that_is_full_on_an_actor(mesh, small_disk, monkeypatch):
     small = mesh.distributed(lambda x: x + 1)(np.zeros(4, np.float32))
     jq.save(small_disk / "a", {"x": small}).wait()
@@ -161,5 +193,5 @@ def test_a_disk_that_is_full_on_an_actor(mesh, small_disk, monkeypatch):
     with pytest.raises(CheckpointError) as caught:
         saving.wait()
     assert str(caught.value).startswith(f"the disk is full on {socket.gethostname()}: {small_disk} has ")
-    assert [path.name for path in small_disk.iterdir()] == ["a"]
+    assert names_in(small_disk) == ["a"]
     np.testing.assert_array_equal(jq.restore(small_disk / "a", like={"x": small})["x"], np.ones(4))

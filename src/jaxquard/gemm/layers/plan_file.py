@@ -14,6 +14,7 @@ from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.registry import ALGORITHMS
 from jaxquard.gemm.problem import MIXED, GemmPlan
 from jaxquard.ir.codec import DataError, from_data, to_data
+from jaxquard.ir.parse_json import parse_json
 
 SCHEMA = "jaxquard.gemm_plan"
 VERSION = 4
@@ -32,15 +33,15 @@ def parse_plan(text: str, *, source: str = "the plan text") -> GemmPlan:
         GemmError: the text is no JSON, of another schema or version, or lacks something.
     """
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
+        content = parse_json(text)
+    except DataError as error:
         raise GemmError(f"{source} is not JSON: {error}.") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise GemmError(f"{source} is no GeMM plan: expected the schema {SCHEMA!r}. Save one with `save_plan`.")
     version = content.get("version")
     if isinstance(version, bool) or version not in _READABLE:
         raise GemmError(
-            f"{source} has version {version!r} of the schema, this jaxquard reads "
+            f"{source} has version {version!r:.80} of the schema, this jaxquard reads "
             f"{', '.join(map(str, _READABLE))}. Tune again."
         )
     fields = {key: value for key, value in content.items() if key not in ("schema", "version")}

@@ -1,6 +1,5 @@
 """A sharding plan as data, and its JSON file: a choice for every block of a step, with its price."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import StepFingerprint
 from jaxquard.ir.codec import DataError, Special, from_data, stored, to_data
+from jaxquard.ir.parse_json import parse_json
 
 SCHEMA = 1
 
@@ -113,13 +113,13 @@ def read_plan(path: str | Path) -> PlanRecord:
         ShardingError: if the file is no such plan.
     """
     try:
-        content = json.loads(Path(path).read_text())
+        content = parse_json(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ShardingError(f"{path} cannot be read as a plan: {reason}.") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         found = content.get("schema") if isinstance(content, dict) else type(content).__name__
-        raise ShardingError(f"{path} is no sharding plan of schema {SCHEMA} (found {found!r}). Search again.")
+        raise ShardingError(f"{path} is no sharding plan of schema {SCHEMA} (found {found!r:.80}). Search again.")
     del content["schema"]
     try:
         plan = from_data(PlanRecord, content, where="plan", specials=_SPECIALS)

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from jax.sharding import Mesh
 
 from jaxquard.errors import CheckpointError
+from jaxquard.runtime.checkpoint.files.digests import Checksums
 from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted, rows_job
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, read_jobs
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceTable, PieceWriting, write_pieces
@@ -31,8 +32,12 @@ class ArrayWriting(Protocol):
         """For each actor and name, the pieces that its processes write; together they cover the array."""
         ...
 
-    def wait(self) -> None:
-        """Waits until all are on disk; raises the first error, when no process writes any more."""
+    def wait(self) -> Checksums:
+        """Waits until all are on disk; raises the first error, when no process writes any more.
+
+        Returns:
+            The checksum of every piece.
+        """
         ...
 
 
@@ -67,8 +72,8 @@ class _Writing:
     pieces: Mapping[int, PieceTable]
     writing: PieceWriting
 
-    def wait(self) -> None:
-        self.writing.wait()
+    def wait(self) -> Checksums:
+        return self.writing.wait()
 
 
 class InProcessStore:

@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxquard import _jax_compat
 from jaxquard.errors import CheckpointError, DeletedArrayError
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord, is_savable_dtype
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.remote_array import RemoteArray
 from jaxquard.runtime.transfer import is_key
 
@@ -89,8 +90,7 @@ def _is_savable(value: Any) -> bool:
     dtype = value.dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
-    is_long_double = isinstance(dtype, np.dtype) and dtype.char in "gG"
-    return bool(jax.dtypes.issubdtype(dtype, np.number) or dtype == np.bool_) and not is_long_double
+    return is_savable_dtype(dtype)
 
 
 def _shortened(value: Any) -> str:

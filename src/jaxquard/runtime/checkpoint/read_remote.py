@@ -13,7 +13,7 @@ from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.pipeline.plan_init import Wanted
 from jaxquard.runtime.checkpoint.array_store import ArrayStore, store_of_mesh
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord
 from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint
 from jaxquard.runtime.engine import ActorMesh

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,12 +11,14 @@ from jax.sharding import AbstractMesh, Sharding
 
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.runtime.checkpoint.array_store import store_to_read
-from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path, find_checkpoint
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Manifest
+from jaxquard.runtime.checkpoint.files.folders import SAVES, checkpoint_path
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord
+from jaxquard.runtime.checkpoint.files.manifest import Manifest
 from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax
 from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted, rows_job, value_job
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, ReadJob, read_jobs
 from jaxquard.runtime.checkpoint.leaves import NUMBERS, Leaf, flatten, leaf_type, match_records
+from jaxquard.runtime.checkpoint.read_current import read_current
 from jaxquard.runtime.checkpoint.read_remote import RemoteRequest, RestoredState, placed_like, read_remote
 from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.initial_state import InitialArray
@@ -85,13 +88,15 @@ def restore(path: str | os.PathLike[str], *, like: Any, mesh: ActorMesh | None =
     require_orbax()
     target = checkpoint_path(path)
     with SAVES.taken(target):
-        folder = find_checkpoint(target)
-        manifest = Manifest.read(folder)
-        leaves, structure = flatten(like)
-        wanted = [(leaf.path, leaf_type(leaf, what="like")) for leaf in leaves]
-        records = match_records(target, manifest, wanted)
-        checkpoint = Checkpoint(path=folder, id=manifest.id)
-        return jax.tree.unflatten(structure, _read(checkpoint, leaves, records, mesh))
+        return read_current(target, lambda folder, manifest: _read_like(target, folder, manifest, like, mesh))
+
+
+def _read_like(target: Path, folder: Path, manifest: Manifest, like: Any, mesh: ActorMesh | None) -> Any:
+    leaves, structure = flatten(like)
+    wanted = [(leaf.path, leaf_type(leaf, what="like")) for leaf in leaves]
+    records = match_records(target, manifest, wanted)
+    checkpoint = Checkpoint(path=folder, id=manifest.id)
+    return jax.tree.unflatten(structure, _read(checkpoint, leaves, records, mesh))
 
 
 def _read(
@@ -131,6 +136,12 @@ def _home(like: Any, mesh: ActorMesh | None) -> ActorMesh | None:
     if isinstance(like, RemoteArray) and mesh is not None and _is_elsewhere(like, mesh):
         return mesh
     return None
+
+
+def is_read_later(like: Any, mesh: ActorMesh | None) -> bool:
+    """Returns True if a part of the state is read when the first step says where it belongs."""
+    leaves, _ = flatten(like)
+    return any(_home(leaf.value, mesh) is not None for leaf in leaves)
 
 
 def _is_elsewhere(like: RemoteArray, mesh: ActorMesh) -> bool:

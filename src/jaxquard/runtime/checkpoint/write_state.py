@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxquard.pipeline.plan_init import Wanted
 from jaxquard.runtime.checkpoint.array_store import ArrayStore, ArrayWriting, store_to_write
-from jaxquard.runtime.checkpoint.files.manifest import Piece
+from jaxquard.runtime.checkpoint.files.digests import Checksums
+from jaxquard.runtime.checkpoint.files.leaf_records import Piece
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceWriting, write_pieces
 from jaxquard.runtime.checkpoint.leaves import Leaf
 from jaxquard.runtime.initial_state import InitialArray
@@ -28,9 +29,13 @@ class StateWriting:
     pieces: tuple[tuple[Piece, ...], ...]
     writes: tuple[ArrayWriting | PieceWriting, ...]
 
-    def wait(self) -> None:
-        """Waits until nothing is being written any more; raises the first error."""
-        _wait_for(self.writes)
+    def wait(self) -> Checksums:
+        """Waits until nothing is being written any more; raises the first error.
+
+        Returns:
+            The checksum of every piece.
+        """
+        return _wait_for(self.writes)
 
 
 def write_state(folder: Path, leaves: Sequence[Leaf]) -> StateWriting:
@@ -104,12 +109,14 @@ def _own_arrays(leaves: Sequence[Leaf]) -> dict[str, jax.Array | np.ndarray]:
     }
 
 
-def _wait_for(writes: Sequence[ArrayWriting | PieceWriting]) -> None:
+def _wait_for(writes: Sequence[ArrayWriting | PieceWriting]) -> Checksums:
     first: Exception | None = None
+    checksums: Checksums = {}
     for writing in writes:
         try:
-            writing.wait()
+            checksums |= writing.wait()
         except Exception as error:
             first = first or error
     if first is not None:
         raise first
+    return checksums

@@ -77,6 +77,30 @@ def write_error(error: Exception, folder: Path, needed_bytes: int) -> JaxquardEr
     )
 
 
+_REASONS = {
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "this user may not write there",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.ENAMETOOLONG: "the name is too long for the file system",
+    errno.ELOOP: "the path has a circle of symbolic links",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota of this user is spent",
+    errno.ESTALE: "the file server has lost the folder",
+    errno.EIO: "the disk has an error",
+}
+
+
+def path_error(path: Path, error: OSError) -> CheckpointError:
+    """Makes the error of a path that cannot be written, with the reason."""
+    reason = _REASONS.get(error.errno or 0, error.strerror)
+    if error.errno == errno.ENOENT:
+        reason = "no folder can be made there, as in a file system of the kernel such as /proc"
+    return CheckpointError(
+        f"cannot save to {os.fspath(path)}: {reason} ({error.strerror}). Save to a disk that can be written."
+    )
+
+
 def human(size_bytes: int) -> str:
     """Formats a number of bytes: `1.5 GB`."""
     size = float(size_bytes)

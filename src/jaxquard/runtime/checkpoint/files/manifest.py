@@ -1,82 +1,56 @@
 """`jaxquard.json`: the leaves of a checkpoint, and the pieces of each.
 
-    {"schema": 1, "id": "5f...", "leaves": [
+    {"schema": 2, "id": "5f...", "fence": 7, "leaves": [
         {"path": "['params']['w']", "dtype": "float32", "shape": [8, 4], "pieces": [
-            {"folder": "actors", "key": "p0", "starts": [0, 0], "shape": [4, 4]}, ...]}, ...]}
+            {"folder": "actors", "key": "p0", "starts": [0, 0], "shape": [4, 4], "digest": "0a..."}, ...]}, ...],
+    "digest": "91..."}
 
 The pieces of a leaf are disjoint and cover it. A piece is one array in an orbax checkpoint, the folder of which lies
 beside this file. Of random keys (dtype `key<fry>`) the data are saved, so their pieces have a dim more than the leaf
-(`DataType`). The file is written last: a folder without it is no checkpoint.
+(`DataType`). The file is written last: a folder without it is no checkpoint. `fence` numbers the programs that have
+owned the path (`owner`). Digests are those of `digests`; schema 1 had none. The file may come from a stranger: reading
+goes through `read_leaves`.
 """
 
 import dataclasses
 import functools
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
-from jaxquard import _jax_compat
-from jaxquard.errors import CheckpointError
+from jaxquard.errors import CheckpointError, CheckpointWarning, DamagedCheckpointError
+from jaxquard.ir.codec import DataError
+from jaxquard.ir.parse_json import parse_json
+from jaxquard.runtime.checkpoint.files.digests import content_digest
 from jaxquard.runtime.checkpoint.files.disk import write_durably
-from jaxquard.runtime.checkpoint.files.regions import Region
-from jaxquard.runtime.transfer import is_key
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord, read_leaves
 
 MANIFEST_NAME = "jaxquard.json"
-_SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One array on disk, and which box of its leaf it is."""
-
-    folder: str
-    key: str
-    region: Region
-
-    def shifted(self, rows: int) -> "Piece":
-        return dataclasses.replace(self, region=self.region.shifted(rows))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafRecord:
-    """One leaf of the state; `path` is its tree path, as `jax.tree_util.keystr` writes it."""
-
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
-
-    @property
-    def type_text(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+_SCHEMA = 2
+_SCHEMA_WITHOUT_DIGESTS = 1
+_MAX_MANIFEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The leaves of a checkpoint, and an id that no other checkpoint has."""
+    """The leaves of a checkpoint, and an id that no other checkpoint has.
+
+    Attributes:
+        fence: numbers the programs that have owned the path; 0 in a checkpoint of schema 1.
+        digest: of all of the above; None in a checkpoint of schema 1, and before it is written.
+    """
 
     id: str
     leaves: tuple[LeafRecord, ...]
+    fence: int = 0
+    digest: str | None = None
 
     def write(self, folder: Path) -> None:
         """Writes the file so that it is whole or not there, also after a power cut."""
-        leaves = [
-            {
-                "path": leaf.path,
-                "dtype": leaf.dtype,
-                "shape": leaf.shape,
-                "pieces": [{"folder": p.folder, "key": p.key, **dataclasses.asdict(p.region)} for p in leaf.pieces],
-            }
-            for leaf in self.leaves
-        ]
-        lines = ",\n".join(map(json.dumps, leaves))
-        text = f'{{"schema": {_SCHEMA}, "id": "{self.id}", "leaves": [\n{lines}\n]}}\n'
-        write_durably(folder / MANIFEST_NAME, text.encode())
+        write_durably(folder / MANIFEST_NAME, manifest_text(self).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -85,80 +59,101 @@ class Manifest:
         Raises:
             FileNotFoundError: if there is no such file.
             CheckpointError: if it is not ours, or of a newer version.
+            DamagedCheckpointError: if it is not as it was written.
         """
         content = _load(folder)
         try:
-            return cls(id=content["id"], leaves=tuple(map(_leaf, content["leaves"])))
-        except (KeyError, TypeError, ValueError) as error:
+            has_digests = content["schema"] > _SCHEMA_WITHOUT_DIGESTS
+            leaves = read_leaves(content.get("leaves"), has_digests=has_digests)
+        except (DataError, RecursionError) as error:
             raise _damaged(folder, error) from error
+        if not has_digests:
+            _warn_without_digests(folder)
+        return cls(id=content["id"], leaves=leaves, fence=content.get("fence", 0), digest=content.get("digest"))
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """Returns the JSON text of a manifest, a leaf a line."""
+    leaves = [
+        {
+            "path": leaf.path,
+            "dtype": leaf.dtype,
+            "shape": leaf.shape,
+            "pieces": [
+                {"folder": p.folder, "key": p.key, **dataclasses.asdict(p.region), "digest": p.digest}
+                for p in leaf.pieces
+            ],
+        }
+        for leaf in manifest.leaves
+    ]
+    head = {"schema": _SCHEMA, "id": manifest.id, "fence": manifest.fence}
+    digest = content_digest({**head, "leaves": leaves})
+    lines = ",\n".join(map(json.dumps, leaves))
+    return f'{json.dumps(head)[:-1]}, "leaves": [\n{lines}\n],\n"digest": "{digest}"}}\n'
 
 
 def read_id(folder: Path) -> str | None:
     """Reads the id of the checkpoint that a folder holds now; None if it holds none."""
     try:
         return _load(folder)["id"]
-    except (OSError, KeyError, CheckpointError):
+    except (OSError, CheckpointError):
         return None
 
 
-def _load(folder: Path) -> dict[str, Any]:
+def read_fence(folder: Path) -> int:
+    """Reads the number of the program that wrote the checkpoint in a folder; 0 if there is none."""
     try:
-        content = json.loads((folder / MANIFEST_NAME).read_bytes())
-    except ValueError as error:
+        return _load(folder).get("fence", 0)
+    except (OSError, CheckpointError):
+        return 0
+
+
+def _load(folder: Path) -> dict[str, Any]:
+    """Reads the file, and checks all but its leaves."""
+    with (folder / MANIFEST_NAME).open("rb") as file:
+        data = file.read(_MAX_MANIFEST_BYTES + 1)
+    try:
+        if len(data) > _MAX_MANIFEST_BYTES:
+            raise DataError(f"it is larger than {_MAX_MANIFEST_BYTES} bytes")
+        content = parse_json(data)
+        _check_head(content)
+    except (DataError, RecursionError) as error:
         raise _damaged(folder, error) from error
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(schema, int):
-        raise _damaged(folder, "it has no schema")
-    if schema > _SCHEMA:
+    if content["schema"] > _SCHEMA:
         raise CheckpointError(
-            f"{os.fspath(folder)} has schema {schema} of {MANIFEST_NAME}, but this jaxquard knows {_SCHEMA}. "
-            "Update jaxquard."
+            f"{os.fspath(folder)} has schema {content['schema']} of {MANIFEST_NAME}, but this jaxquard knows "
+            f"{_SCHEMA}. Update jaxquard."
         )
+    if content["schema"] > _SCHEMA_WITHOUT_DIGESTS and content.get("digest") != (found := content_digest(content)):
+        raise _damaged(folder, f"its digest is {found}, but it was written with {content.get('digest')!r:.40}")
     return content
 
 
-def _leaf(content: dict[str, Any]) -> LeafRecord:
-    return LeafRecord(
-        path=content["path"],
-        dtype=content["dtype"],
-        shape=tuple(content["shape"]),
-        pieces=tuple(
-            Piece(
-                folder=piece["folder"],
-                key=piece["key"],
-                region=Region(starts=tuple(piece["starts"]), shape=tuple(piece["shape"])),
-            )
-            for piece in content["pieces"]
-        ),
+def _check_head(content: Any) -> None:
+    if not isinstance(content, dict) or not _is_natural(content.get("schema"), minimum=1):
+        raise DataError("it has no schema")
+    if not isinstance(content.get("id"), str):
+        raise DataError("it has no id")
+    if not _is_natural(content.get("fence", 0)):
+        raise DataError(f"its fence should be a whole number, found {content['fence']!r:.80}")
+
+
+def _is_natural(value: Any, minimum: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _damaged(folder: Path, why: object) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        f"{MANIFEST_NAME} in {os.fspath(folder)} is damaged: {why}. Restore another checkpoint."
     )
 
 
-def _damaged(folder: Path, why: object) -> CheckpointError:
-    return CheckpointError(f"{MANIFEST_NAME} in {os.fspath(folder)} is damaged: {why}. Restore another checkpoint.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataType:
-    """A dtype of NumPy, and the dims that data has beyond those of the leaf."""
-
-    dtype: np.dtype
-    tail: tuple[int, ...] = ()
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
-
-
-def data_type(leaf: LeafRecord) -> DataType:
-    """Returns the type in which a leaf is on disk: its own, or for random keys that of their data."""
-    return data_type_of(leaf.dtype)
-
-
 @functools.cache
-def data_type_of(dtype: str) -> DataType:
-    """Returns the type on disk for the name of a dtype."""
-    if not is_key(dtype):
-        return DataType(dtype=_jax_compat.dtype_named(dtype))
-    make = functools.partial(jax.random.key, 0, impl=_jax_compat.key_implementation(dtype))
-    data = jax.eval_shape(lambda: jax.random.key_data(make()))
-    return DataType(dtype=np.dtype(data.dtype), tail=data.shape)
+def _warn_without_digests(folder: Path) -> None:
+    """Warns once for each folder."""
+    warnings.warn(
+        f"checkpoint {os.fspath(folder)} has no digests, because an earlier jaxquard wrote it: damaged bytes in it go "
+        "unnoticed. Save it again.",
+        CheckpointWarning,
+        stacklevel=5,
+    )

@@ -13,6 +13,7 @@ import inspect
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from jaxquard._install_hint import install_hint
 from jaxquard.errors import CheckpointError
+from jaxquard.runtime.checkpoint.files.disk import one_line
 
 
 def require_orbax() -> None:
@@ -42,14 +44,72 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
         _write_values(folder, stored)
 
 
-def read_arrays(folder: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
-    """Reads some of the arrays, and no others. An array whose dtype orbax cannot store comes as bytes."""
-    import orbax.checkpoint as ocp
+class UnreadableArrayError(Exception):
+    """An array cannot be read; `is_damaged` if its files are not those that were written."""
 
-    restore_args = {key: ocp.RestoreArgs(restore_type=np.ndarray) for key in keys}
-    with _checkpointer(ocp) as checkpointer:
-        args = ocp.args.PyTreeRestore(dict.fromkeys(restore_args, 0), restore_args=restore_args, partial_restore=True)
-        return checkpointer.restore(folder, args=args)
+    def __init__(self, key: str, why: str, is_damaged: bool) -> None:
+        super().__init__(key, why, is_damaged)
+        self.key, self.why, self.is_damaged = key, why, is_damaged
+
+
+def read_arrays(folder: Path, sizes_bytes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Reads some of the arrays, and no others. An array whose dtype orbax cannot store comes as bytes.
+
+    TensorStore reads them without orbax, which would leave reads behind when one fails: those then log one traceback
+    each, as the event loop that they report to is closed.
+
+    Args:
+        sizes_bytes: the keys of the arrays, and the size that each must have: a file that claims more is not read.
+
+    Raises:
+        UnreadableArrayError: once no array is being read any more.
+    """
+    stores = _open_all(folder, tuple(sizes_bytes))
+    for key, store in stores.items():
+        found = prod(store.shape) * store.dtype.numpy_dtype.itemsize
+        if found != sizes_bytes[key]:
+            raise UnreadableArrayError(key, f"it has {found} bytes, not {sizes_bytes[key]}", True)
+    return _results({key: store.read() for key, store in stores.items()})
+
+
+def _open_all(folder: Path, keys: Iterable[str]) -> dict[str, Any]:
+    import tensorstore as ts
+
+    # What leads to the arrays is read once, not once for each.
+    context = ts.Context({"cache_pool#tree": {"total_bytes_limit": 100_000_000}})
+    files = {"driver": "file", "path": f"{folder}/"}
+    is_database = (folder / "manifest.ocdbt").exists()
+
+    def store_of(key: str) -> dict[str, Any]:
+        if is_database:
+            return {"driver": "ocdbt", "base": files, "path": f"{key}/", "cache_pool": "cache_pool#tree"}
+        return {"driver": "file", "path": f"{folder / key}/"}
+
+    return _results(
+        {
+            key: ts.open({"driver": "zarr", "kvstore": store_of(key)}, context=context, open=True, read=True)
+            for key in keys
+        }
+    )
+
+
+def _results(futures: Mapping[str, Any]) -> dict[str, Any]:
+    """Waits for all; only then raises the first error."""
+    found: dict[str, Any] = {}
+    errors: list[UnreadableArrayError] = []
+    for key, future in futures.items():
+        try:
+            found[key] = future.result()
+        except Exception as error:
+            why = one_line(error)
+            errors.append(UnreadableArrayError(key, why, not why.startswith(_NOT_DAMAGE)))
+    if errors:
+        raise errors[0]
+    return found
+
+
+# The codes of TensorStore for what does not lie in the files.
+_NOT_DAMAGE = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "CANCELLED", "ABORTED")
 
 
 def _is_first() -> bool:
@@ -68,6 +128,7 @@ def _checkpointer(ocp: Any) -> Any:
     )
     handler = ocp.PyTreeCheckpointHandler(
         use_ocdbt=_is_first(),
+        use_zarr3=False,
         use_compression=False,
         multiprocessing_options=alone,
         type_handler_registry=registry,

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, data_type
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord, data_type
 from jaxquard.runtime.checkpoint.files.read_pieces import ReadJob
 from jaxquard.runtime.checkpoint.files.regions import Region
 from jaxquard.runtime.transfer import is_key

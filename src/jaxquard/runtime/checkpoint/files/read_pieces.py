@@ -5,9 +5,10 @@ wanted are read, and each once. What is wanted is gone through leaf by leaf, so 
 host memory as pieces.
 """
 
+import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,13 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from jaxquard.errors import CheckpointError, JaxquardError
+from jaxquard.errors import CheckpointError, DamagedCheckpointError, JaxquardError
+from jaxquard.runtime.checkpoint.files.digests import checksums_of
 from jaxquard.runtime.checkpoint.files.disk import one_line
-from jaxquard.runtime.checkpoint.files.manifest import LeafRecord, Piece, data_type, read_id
-from jaxquard.runtime.checkpoint.files.orbax_files import read_arrays, require_orbax
+from jaxquard.runtime.checkpoint.files.leaf_records import LeafRecord, Piece, data_type
+from jaxquard.runtime.checkpoint.files.manifest import read_id
+from jaxquard.runtime.checkpoint.files.orbax_files import UnreadableArrayError, read_arrays, require_orbax
 from jaxquard.runtime.checkpoint.files.regions import Region
 
 _BATCH_BYTES = 1 << 30
+
+
+class ReplacedCheckpointError(CheckpointError):
+    """The checkpoint that was being read is not there any more, or a newer one is in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +61,20 @@ def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
     """
     require_orbax()
     made: dict[int, Any] = {}
-    try:
+    with _all_of_one(checkpoint):
         for batch in _batches(jobs):
-            loaded = _load(checkpoint.path, [piece for number in batch for piece in _needed(jobs[number])])
+            wanted = [(jobs[number].leaf, piece) for number in batch for piece in _needed(jobs[number])]
+            loaded = _load(checkpoint.path, wanted)
             for number in batch:
                 made[number] = jobs[number].make(_reader(jobs[number].leaf, loaded))
+    return [made[number] for number in range(len(jobs))]
+
+
+@contextlib.contextmanager
+def _all_of_one(checkpoint: Checkpoint) -> Iterator[None]:
+    """Raises in the end if what was read is not of this checkpoint; names what cannot be read."""
+    try:
+        yield
     except Exception as error:
         _check_same(checkpoint)
         if isinstance(error, JaxquardError):
@@ -68,7 +84,29 @@ def read_jobs(checkpoint: Checkpoint, jobs: Sequence[ReadJob]) -> list[Any]:
         ) from error
     # A checkpoint that is replaced never comes back, so what was read before this is all of one.
     _check_same(checkpoint)
-    return [made[number] for number in range(len(jobs))]
+
+
+def check_pieces(
+    checkpoint: Checkpoint, leaves: Sequence[LeafRecord], *, on_progress: Callable[[int, int, str], None]
+) -> None:
+    """Reads all pieces of leaves and compares them with their digests, a GiB or one piece at a time.
+
+    Args:
+        on_progress: called with the number of bytes read, the number of all, and the path of a leaf.
+
+    Raises:
+        DamagedCheckpointError: for the first piece that is not as it was written.
+    """
+    wanted = [(leaf, piece) for leaf in leaves for piece in leaf.pieces]
+    sizes_bytes = [piece.region.size * data_type(leaf).itemsize for leaf, piece in wanted]
+    begin = done = 0
+    for end in range(1, len(wanted) + 1):
+        if end == len(wanted) or sum(sizes_bytes[begin : end + 1]) > _BATCH_BYTES:
+            with _all_of_one(checkpoint):
+                _load(checkpoint.path, wanted[begin:end])
+            done += sum(sizes_bytes[begin:end])
+            on_progress(done, sum(sizes_bytes), wanted[end - 1][0].path)
+            begin = end
 
 
 def read_region(checkpoint: Checkpoint, leaf: LeafRecord, region: Region) -> np.ndarray:
@@ -101,15 +139,54 @@ def _needed(job: ReadJob) -> list[Piece]:
     ]
 
 
-def _load(path: Path, pieces: Sequence[Piece]) -> dict[tuple[str, str], np.ndarray]:
-    keys: dict[str, dict[str, None]] = {}
-    for piece in pieces:
-        keys.setdefault(piece.folder, {})[piece.key] = None
-    return {
-        (folder, key): array
-        for folder, wanted in keys.items()
-        for key, array in read_arrays(path / folder, wanted).items()
-    }
+def _load(path: Path, wanted: Sequence[tuple[LeafRecord, Piece]]) -> dict[tuple[str, str], np.ndarray]:
+    """Reads pieces, and compares each with its digest."""
+    loaded: dict[tuple[str, str], np.ndarray] = {}
+    leaves: dict[str, dict[str, tuple[LeafRecord, Piece]]] = {}
+    for leaf, piece in wanted:
+        leaves.setdefault(piece.folder, {})[piece.key] = (leaf, piece)
+    for folder, pieces in leaves.items():
+        check_inside(path, folder)
+        sizes_bytes = {key: piece.region.size * data_type(leaf).itemsize for key, (leaf, piece) in pieces.items()}
+        try:
+            arrays = read_arrays(path / folder, sizes_bytes)
+        except UnreadableArrayError as error:
+            kind = DamagedCheckpointError if error.is_damaged else CheckpointError
+            raise kind(
+                f"{os.fspath(path)} cannot be read on {socket.gethostname()}: {pieces[error.key][0].path} "
+                f"({folder}/{error.key}): {error.why}. Restore another checkpoint."
+            ) from error
+        _check_digests(path, arrays, pieces)
+        loaded |= {(folder, key): array for key, array in arrays.items()}
+    return loaded
+
+
+def check_inside(path: Path, folder: str) -> None:
+    """Raises if a folder of the checkpoint has a symbolic link that leads out of it: it may come from a stranger."""
+    top = os.path.realpath(path)
+    places = [os.path.join(path, folder)]
+    for parent, folders, names in os.walk(places[0]):
+        places += [os.path.join(parent, name) for name in (*folders, *names)]
+    for place in places:
+        if os.path.islink(place) and not os.path.realpath(place).startswith(f"{top}{os.sep}"):
+            raise DamagedCheckpointError(
+                f"{os.fspath(path)} is damaged: {os.path.relpath(place, path)} is a link to a place outside of it. "
+                "Restore another checkpoint."
+            )
+
+
+def _check_digests(
+    path: Path, arrays: Mapping[str, np.ndarray], pieces: Mapping[str, tuple[LeafRecord, Piece]]
+) -> None:
+    checked = {key: array for key, array in arrays.items() if pieces[key][1].digest is not None}
+    with checksums_of(checked) as in_progress:
+        for key, checksum in in_progress.result().items():
+            leaf, piece = pieces[key]
+            if leaf.digest_of(piece, checksum) != piece.digest:
+                raise DamagedCheckpointError(
+                    f"{os.fspath(path)} is damaged: the bytes of {leaf.path} ({piece.folder}/{key}) are not those "
+                    "that were saved. Restore another checkpoint."
+                )
 
 
 def _reader(leaf: LeafRecord, loaded: dict[tuple[str, str], np.ndarray]) -> Callable[[Region], np.ndarray]:
@@ -156,4 +233,4 @@ def _check_same(checkpoint: Checkpoint) -> None:
         if found is None
         else "was replaced by a newer one after jq.restore. Restore again"
     )
-    raise CheckpointError(f"checkpoint {os.fspath(checkpoint.path)} {what}.")
+    raise ReplacedCheckpointError(f"checkpoint {os.fspath(checkpoint.path)} {what}.")

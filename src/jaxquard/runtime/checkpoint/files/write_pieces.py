@@ -16,8 +16,9 @@ import numpy as np
 
 from jaxquard.errors import CheckpointError
 from jaxquard.runtime.checkpoint.files.background import BackgroundCall
+from jaxquard.runtime.checkpoint.files.digests import Checksums, checksums_of
 from jaxquard.runtime.checkpoint.files.disk import sync_tree, write_error
-from jaxquard.runtime.checkpoint.files.manifest import Piece
+from jaxquard.runtime.checkpoint.files.leaf_records import Piece
 from jaxquard.runtime.checkpoint.files.orbax_files import require_orbax, write_arrays
 from jaxquard.runtime.checkpoint.files.regions import Region
 
@@ -33,15 +34,20 @@ class PieceWriting:
     """
 
     pieces: PieceTable
+    checksums: Checksums
     call: BackgroundCall
 
-    def wait(self) -> None:
+    def wait(self) -> Checksums:
         """Waits until they are on disk, also after a power cut.
+
+        Returns:
+            The checksum of each piece.
 
         Raises:
             CheckpointError: if they could not be written.
         """
         self.call.wait()
+        return self.checksums
 
     def is_done(self) -> bool:
         return self.call.is_done()
@@ -75,16 +81,20 @@ def write_pieces(folder: Path, name: str, arrays: Mapping[str, jax.Array | np.nd
             stored[key] = copy()
             found.append(Piece(folder=name, key=key, region=region))
         pieces[array_name] = tuple(found)
-    call = BackgroundCall(lambda: _write(folder, name, stored), name="jaxquard-write-pieces")
-    return PieceWriting(pieces=pieces, call=call)
+    checksums: Checksums = {}
+    call = BackgroundCall(lambda: _write(folder, name, stored, checksums), name="jaxquard-write-pieces")
+    return PieceWriting(pieces=pieces, checksums=checksums, call=call)
 
 
-def _write(folder: Path, name: str, stored: dict[str, np.ndarray]) -> None:
+def _write(folder: Path, name: str, stored: dict[str, np.ndarray], checksums: Checksums) -> None:
+    """Writes arrays, and computes their checksums meanwhile."""
     if not stored:
         return
     try:
-        write_arrays(folder / name, stored)
-        sync_tree(folder / name)
+        with checksums_of(stored) as in_progress:
+            write_arrays(folder / name, stored)
+            sync_tree(folder / name)
+            checksums |= {(name, key): checksum for key, checksum in in_progress.result().items()}
     except Exception as error:
         needed_bytes = sum(array.nbytes for array in stored.values())
         raise write_error(error, folder, needed_bytes) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxquard.runtime.checkpoint.array_store import ArrayWriting
+from jaxquard.runtime.checkpoint.files.digests import Checksums
 from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceTable
@@ -51,7 +52,7 @@ class RayStore:
         try:
             tables = engine.group.gather([reference for _, reference in calls])
         except BaseException as error:
-            writing.wait_ended()
+            writing.wait_ended({})
             if isinstance(error, KeyError | GivenUp):
                 _raise_why_missing(arrays)
             raise
@@ -91,18 +92,20 @@ class _Writing:
     engine: _Engine
     saves: Sequence[Any]
 
-    def wait(self) -> None:
+    def wait(self) -> Checksums:
         """Waits until no process writes any more; an actor that is lost meanwhile is an error."""
-        errors = self.wait_ended()
+        checksums: Checksums = {}
+        errors = self.wait_ended(checksums)
         if errors:
             raise errors[0]
+        return checksums
 
-    def wait_ended(self) -> list[Exception]:
-        """Waits, and returns what went wrong."""
+    def wait_ended(self, checksums: Checksums) -> list[Exception]:
+        """Waits, adds the checksums that the processes have computed, and returns what went wrong."""
         errors: list[Exception] = []
         for reference in self.saves:
             try:
-                self.engine.group.get(reference)
+                checksums |= self.engine.group.get(reference)
             except Exception as error:
                 errors.append(error)
         self.engine.group.saves.difference_update(self.saves)

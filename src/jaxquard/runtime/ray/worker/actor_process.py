@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jaxquard.errors import DeletedArrayError
+from jaxquard.runtime.checkpoint.files.digests import Checksums
 from jaxquard.runtime.checkpoint.files.read_arrays import RowsWanted, rows_job
 from jaxquard.runtime.checkpoint.files.read_pieces import Checkpoint, read_jobs
 from jaxquard.runtime.checkpoint.files.write_pieces import PieceTable, PieceWriting, write_pieces
@@ -209,10 +210,10 @@ class ActorProcess:
             raise
         return writing.result().pieces
 
-    def wait_saved(self, folder: str) -> None:
-        """Waits until the files of a `save`, called before or after this, are on disk."""
+    def wait_saved(self, folder: str) -> Checksums:
+        """Waits until the files of a `save`, called before or after this, are on disk; returns their checksums."""
         try:
-            self._writing(folder).result().wait()
+            return self._writing(folder).result().wait()
         finally:
             del self._writings[folder]
 

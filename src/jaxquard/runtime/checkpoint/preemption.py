@@ -1,0 +1,49 @@
+"""Notices SIGTERM, which Slurm, Kubernetes and spot instances send before they take a host away.
+
+Before the first step there is nothing to save, and the program ends at once, with its `finally` blocks. After it, the
+signal only sets a flag, and the end of a step acts on it. A second SIGTERM changes nothing, as a supervisor and a
+process group may both send one; SIGKILL still ends the program.
+"""
+
+import contextlib
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from jaxquard.errors import Preempted
+
+
+class PreemptionFlag:
+    """A handler of SIGTERM; in another thread than the main one there is none, and the flag stays down."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.can_wait = False
+        self._earlier: Any = None
+        self._is_installed = False
+        self.install()
+
+    def install(self) -> None:
+        """Installs the handler, again if another library has installed its own since."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        current = signal.getsignal(signal.SIGTERM)
+        if current != self._handle:
+            self._earlier = signal.signal(signal.SIGTERM, self._handle)
+            self._is_installed = True
+
+    def remove(self) -> None:
+        """Puts the earlier handler back."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._is_installed and is_main and signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, self._earlier if self._earlier is not None else signal.SIG_DFL)
+        self._is_installed = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.is_set = True
+        if not self.can_wait:
+            raise Preempted
+        if callable(self._earlier):
+            with contextlib.suppress(SystemExit):  # Ray's handler ends the program, which would save nothing.
+                self._earlier(number, frame)
