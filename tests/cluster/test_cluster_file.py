@@ -81,6 +81,12 @@ def test_files_that_cannot_be_read_or_written(tmp_path):
         load_cluster(5)
 
 
+def test_texts_that_a_parser_chokes_on():
+    for text, message in {"[" * 10_000: "it is nested too deeply", "9" * 5_000: "too many digits"}.items():
+        with pytest.raises(ClusterError, match=f"is not TOML: .*{message}"):
+            parse_cluster(f"x = {text}")
+
+
 def test_missing_table():
     text = _TEXT[: _TEXT.index("[permute]")]
     with pytest.raises(ClusterError, match=r"lacks the table permute with the keys row_bandwidth_bytes_per_s, "):

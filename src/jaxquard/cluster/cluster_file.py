@@ -116,6 +116,18 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
         ) from None
 
 
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Parses TOML that a stranger may have written: deep nesting and endless numbers are no TOML either."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("it is nested too deeply") from None
+    except ValueError:
+        raise tomllib.TOMLDecodeError("it has a number with too many digits") from None
+
+
 def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
     """Parses a cluster from TOML text; `source` names the text in errors.
 
@@ -130,7 +142,7 @@ def parse_cluster(text: str, *, source: str = "the cluster text") -> Cluster:
     if not isinstance(text, str):
         raise ClusterError(f"{source} must be a text, but is {text!r:.80}. To read a file, use load_cluster(path).")
     try:
-        content, filled = fill_defaults(tomllib.loads(text))
+        content, filled = fill_defaults(_parse_toml(text))
         cluster = from_data(Cluster, content, where="cluster")
     except tomllib.TOMLDecodeError as error:
         raise ClusterError(f"{source} is not TOML: {error}.") from None

@@ -70,6 +70,7 @@ def test_list(folder, tmp_path):
     assert result.stderr.startswith(f"error: {tmp_path / 'missing'} is no folder.")
 
 
+@pytest.mark.slow
 def test_no_devices_are_started(folder):
     """A platform that does not exist ends whatever starts JAX's devices; a key's type needs those of the CPU."""
     plain = {"w": np.ones(3)}

@@ -298,7 +298,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("steps", [True, False])
+@pytest.mark.parametrize("steps", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_program_that_is_preempted_ends_with_its_code(tmp_path, steps):
     """Its `finally` runs; before the first step there is nothing to save."""
     script = PROLOGUE + SCRIPT.format(folder=str(tmp_path), steps=steps)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import jaxquard as jq
-from jaxquard.errors import CheckpointWarning, DamagedCheckpointError
+from jaxquard.errors import CheckpointError, CheckpointWarning, DamagedCheckpointError
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
+from jaxquard.runtime.checkpoint.verify import verify
 from tests.runtime.checkpoint.damage import DAMAGES, flip_bit
 
 RANDOM = np.random.default_rng(0)
@@ -35,6 +36,20 @@ def test_damage_is_found(whole, tmp_path, kind):
         with pytest.raises(DamagedCheckpointError) as caught:
             restore(path, like=STATE)
         assert "\n" not in str(caught.value)
+        with pytest.raises(DamagedCheckpointError):
+            verify(path)
+
+
+def test_a_whole_one_is_verified(whole, tmp_path):
+    seen = []
+    report = verify(whole, on_progress=lambda *args: seen.append(args))
+    assert (report.path, len(report.leaves), report.num_pieces) == (whole, 4, 4)
+    assert report.size_bytes == sum(array.nbytes for array in STATE.values())
+    assert seen == [(report.size_bytes, report.size_bytes, "['d']")]
+    assert report.digest == json.loads((whole / "jaxquard.json").read_text())["digest"]
+    assert repr(report).startswith(f"CheckpointReport('{whole}', 4 leaves, 4 pieces, 262144 bytes, digest=")
+    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
+        verify(tmp_path / "a")
 
 
 def test_what_is_said(whole, tmp_path):

@@ -105,7 +105,8 @@ class Checkpoints:
         """
         self._preemption.can_wait = True
         self._preemption.install()
-        self._own()
+        if self._claim is None:
+            self._own()  # Another program is found at the first step, not at the first save.
         if self._preemption.is_set:
             self._save_and_end(step, state)
         self._collect()
