@@ -89,7 +89,7 @@ class ActorProcess:
         self._activity.write("starting JAX")
         configure_jax(self._config)
         if coordinator is not None:
-            join_processes(self._config, coordinator)
+            join_processes(self._config, coordinator, ip=self._ip)
         mesh = make_actor_mesh(self._config)
         self._actor = Actor(index=self._config.actor, mesh=mesh)
         self._site = Site(mesh=mesh, has_witness=self._actor.platform != "cpu")

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.runtime.ray.messages import WorkerConfig
 
@@ -42,14 +43,19 @@ def free_address(ip: str) -> str:
         return f"{ip}:{listener.getsockname()[1]}"
 
 
-def join_processes(config: WorkerConfig, coordinator: str) -> None:
-    """Forms one `jax.distributed`: of the actor's processes, or, for collectives between actors, of all."""
+def join_processes(config: WorkerConfig, coordinator: str, *, ip: str) -> None:
+    """Forms one `jax.distributed`: of the actor's processes, or, for collectives between actors, of all.
+
+    Nothing that it opens listens elsewhere than at `ip`, this host's address.
+    """
     is_global = config.transport == "collective"
     rank = config.actor * config.num_processes + config.rank if is_global else config.rank
     count = config.num_processes * (config.num_actors if is_global else 1)
     jax.distributed.initialize(
         coordinator, num_processes=count, process_id=rank, coordinator_bind_address=coordinator if rank == 0 else None
     )
+    if config.platform == "cpu":
+        _jax_compat.bind_gloo(ip)
 
 
 def make_actor_mesh(config: WorkerConfig) -> Mesh:

@@ -8,6 +8,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import traceback
 
 _BUFFER_BYTES = 4 * 2**20
 _WRITE_BYTES = 16 * 2**20
@@ -71,4 +72,14 @@ def hang_up_socket(connection: socket.socket) -> None:
 
 def wrap_tls(plain: socket.socket, context: ssl.SSLContext, *, is_server: bool) -> ssl.SSLSocket:
     """Puts TLS on a socket, whose descriptor it takes; the handshake is still to be made."""
-    return context.wrap_socket(plain, server_side=is_server, do_handshake_on_connect=False, suppress_ragged_eofs=False)
+    try:
+        return context.wrap_socket(
+            plain, server_side=is_server, do_handshake_on_connect=False, suppress_ragged_eofs=False
+        )
+    except OSError as error:
+        # If the other end has hung up by now, CPython forgets to close the socket that it has made so far.
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            made = frame.f_locals.get("self")
+            if isinstance(made, ssl.SSLSocket):
+                made.close()
+        raise

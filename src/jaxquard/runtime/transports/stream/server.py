@@ -5,8 +5,7 @@ and computed; or it hears that they could not be computed (FAILED). An offer hol
 with the kernel, or until the server is closed.
 
 Each peer has a thread that writes to it and one that reads from it. The reading thread waits for nothing but the peer,
-so that what is written to it always moves on. Small messages that somebody waits for are written by the thread that
-sends them: waking another takes longer than the message.
+so that what is written to it always moves on.
 """
 
 import queue
