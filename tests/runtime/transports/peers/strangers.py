@@ -62,12 +62,15 @@ def besiege(address: str, *, count: int, seed: int, recorded: tuple[bytes, ...] 
     """
     generator = random.Random(seed)
     silent: list[socket.socket] = []
-    num_connected = 0
+    num_connected = num_refused = 0
     for _ in range(count):
         try:
             plain = connect(address)
         except OSError:
-            # The listener may be busy with the others.
+            # The listener may be busy with the others, or there no more.
+            num_refused += 1
+            if num_refused > 20:
+                break
             time.sleep(0.01)
             continue
         num_connected += 1

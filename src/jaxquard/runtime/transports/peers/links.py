@@ -120,6 +120,7 @@ class PeerLinks:
             connection = self._out.pop(actor, None)
             if self._is_closed:
                 return
+        # First, as closing makes a write that is under way fail for another reason.
+        self._on_lost(actor, error)
         if connection is not None:
             connection.close()
-        self._on_lost(actor, error)
