@@ -36,7 +36,7 @@ def connect(address: str, *, timeout_s: float = 10.0) -> socket.socket:
 
 
 def nonsense(generator: random.Random) -> bytes:
-    """What a stranger sends: noise, zeros, huge lengths, parts of handshakes, other protocols."""
+    """Draws something that a stranger sends: noise, zeros, huge lengths, parts of handshakes, other protocols."""
     kinds = (
         lambda: generator.randbytes(generator.randrange(4096)),
         lambda: bytes(generator.choice((1, 8, 40, 72, 104, 4096, 1 << 17))),
@@ -104,7 +104,7 @@ def connect_with_other_certificate(address: str) -> None:
 
 
 def open_sockets() -> int:
-    """How many sockets this process has open."""
+    """Counts the sockets that this process has open."""
     count = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

@@ -86,7 +86,7 @@ def converse(peer, *pieces):
 
 
 def record_dialer():
-    """What a peer sends to somebody who plays the listener, and to which question."""
+    """Records all that a peer sends to somebody who plays the listener."""
     question = b"jaxq\x00\x01\r\n" + bytes(32)
     said, _ = converse(lambda end: shake_as_dialer(end, source=7, target=0, secret=SECRET), question)
     return said

@@ -5,12 +5,15 @@ that uses a connection closes it; others hang up, which wakes that thread.
 """
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
 import traceback
 
 _BUFFER_BYTES = 4 * 2**20
+SMALL_BYTES = 16 * 2**10
+"""As many bytes fit whenever the kernel says that a socket can be written to: it wants a third of its buffer free."""
 _WRITE_BYTES = 16 * 2**20
 """What is given to one call of TLS, which cannot be interrupted."""
 
@@ -21,6 +24,7 @@ class PeerConnection:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._write_lock = threading.Lock()
+        self._poll = select.poll()
 
     def read_into(self, buffer: memoryview) -> None:
         """Fills a buffer of bytes."""
@@ -44,13 +48,29 @@ class PeerConnection:
                 for start in range(0, len(view), _WRITE_BYTES):
                     self._socket.sendall(view[start : start + _WRITE_BYTES])
 
+    def try_write(self, content: bytes) -> bool:
+        """Writes a few bytes if that takes no waiting; returns False if it would."""
+        assert len(content) <= SMALL_BYTES
+        if not self._write_lock.acquire(blocking=False):
+            return False
+        try:
+            is_free = bool(self._poll.poll(0))
+            if is_free:
+                self._socket.sendall(content)
+            return is_free
+        finally:
+            self._write_lock.release()
+
     def begin_use(self) -> None:
         """Ends the time limit of the handshake, and gives large messages some space in the kernel."""
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        if self._socket.family != socket.AF_UNIX:
+        if self._socket.family == socket.AF_UNIX:
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        else:
+            # The kernel finds the size of buffers by itself, as long as nobody gives it one.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
+        self._poll.register(self._socket, select.POLLOUT)
 
     def hang_up(self) -> None:
         """Ends the connection; whoever waits on it wakes with an error."""

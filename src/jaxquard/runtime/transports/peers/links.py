@@ -79,6 +79,17 @@ class PeerLinks:
         except OSError as error:
             self._lose(actor, error)
 
+    def try_write(self, actor: int, content: bytes) -> bool:
+        """Writes a few bytes to a peer if that takes no waiting; returns False if it would, or the peer is lost."""
+        connection = self._out.get(actor)
+        if connection is None:
+            return False
+        try:
+            return connection.try_write(content)
+        except OSError as error:
+            self._lose(actor, error)
+            return False
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True

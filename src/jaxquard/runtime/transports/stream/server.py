@@ -5,7 +5,8 @@ and computed; or it hears that they could not be computed (FAILED). An offer hol
 with the kernel, or until the server is closed.
 
 Each peer has a thread that writes to it and one that reads from it. The reading thread waits for nothing but the peer,
-so that what is written to it always moves on.
+so that what is written to it always moves on. A few bytes that the kernel can take at once are written by the thread
+that has them: waking another takes longer.
 """
 
 import queue
@@ -16,7 +17,8 @@ from typing import Any
 
 import jax
 
-from jaxquard.runtime.transports.peers.connection import PeerConnection
+from jaxquard.runtime.transports.base import are_ready
+from jaxquard.runtime.transports.peers.connection import SMALL_BYTES, PeerConnection
 from jaxquard.runtime.transports.peers.links import PeerLinks
 from jaxquard.runtime.transports.peers.secret import MeshSecret
 from jaxquard.runtime.transports.protocol import TransferStopped
@@ -111,7 +113,7 @@ class StreamServer:
             peer = self._wanted.pop(number, None)
             if peer is None:
                 self._offers[number] = offer
-        if peer is not None:
+        if peer is not None and not self._write_at_once(peer, offer):
             self._outboxes[peer].put(offer)
         return offer
 
@@ -124,7 +126,8 @@ class StreamServer:
             if actor in self._lost:
                 raise self._lost[actor]
             self._pulls.setdefault(actor, {})[number] = pull
-        self._outboxes[actor].put(number)
+        if not self._links.try_write(actor, _FRAME.pack(_PULL, number, 0)):
+            self._outboxes[actor].put(number)
         return pull
 
     def close(self) -> None:
@@ -142,6 +145,20 @@ class StreamServer:
             pull.finish([], ConnectionError("the transport was closed"))
 
     # Writing.
+
+    def _write_at_once(self, peer: int, offer: StreamOffer) -> bool:
+        """Writes a small message that is computed; returns False if it is not one, or has to wait."""
+        size = offer.form.size_bytes
+        if size + _FRAME.size > SMALL_BYTES or not are_ready(offer.parts):
+            return False
+        try:
+            views = offer.form.views(offer.parts)
+        except Exception:
+            return False
+        is_written = self._links.try_write(peer, b"".join([_FRAME.pack(_DATA, offer.number, size), *views]))
+        if is_written:
+            offer.release()
+        return is_written
 
     def _write(self, peer: int, outbox: "queue.SimpleQueue[StreamOffer | int | None]") -> None:
         while (item := outbox.get()) is not None:
