@@ -14,6 +14,7 @@ from jaxquard.runtime.transports.peers.links import PeerLinks
 from jaxquard.runtime.transports.peers.secret import new_mesh_secret
 from jaxquard.runtime.transports.protocol import Channel, TransferError, TransferStopped
 from jaxquard.runtime.transports.pull.numbers import offer_number
+from jaxquard.runtime.transports.stream.frames import MessageBytes
 from jaxquard.runtime.transports.stream.server import _DATA, _FAILED, _FRAME
 from jaxquard.runtime.transports.stream.transport import StreamTransport
 from tests.runtime.transports.peers.strangers import besiege, connect
@@ -122,7 +123,7 @@ def test_a_peer_with_another_secret_is_a_lost_peer(transports, tmp_path, monkeyp
     target = transports[1]
     target.connect({1: [target.address], 0: [stranger.address]})
     receiver = target.open_receiver(CHANNEL, program_id=1, mesh=mesh_of(1))
-    with pytest.raises(TransferError, match="from actor 0 to actor 1 did not arrive: a process of actor 0 has ended"):
+    with pytest.raises(TransferError, match="from actor 0 to actor 1 did not arrive: the connection to actor 0"):
         receiver.begin(1)
     stranger.close()
 
@@ -135,7 +136,7 @@ def test_a_closed_transport_says_so(transports):
     transports[0].close()
     with pytest.raises(TransferStopped, match="nothing can be sent: the transport is closed"):
         sender.send(1, 0, values(0))
-    with pytest.raises(TransferError, match="a process of actor 0 has ended"):
+    with pytest.raises(TransferError, match="the connection to actor 0 has ended"):
         receiver.recv(1, 0, should_stop=lambda: False)
 
 
@@ -166,6 +167,23 @@ def test_a_peer_that_breaks_the_rules_is_a_lost_peer(tmp_path, frame, reason):
         receiver.recv(1, 0, should_stop=lambda: False)
     rogue.close()
     target.close()
+
+
+def test_a_message_that_finds_no_memory_is_not_its_senders_fault(transports, monkeypatch):
+    connect_all(transports)
+    sender = transports[0].open_sender(CHANNEL, program_id=1, mesh=mesh_of(0))
+    receiver = transports[1].open_receiver(CHANNEL, program_id=1, mesh=mesh_of(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageBytes, "join", _find_no_memory)
+        receiver.begin(1)
+        sender.send(1, 0, values(0))
+        with pytest.raises(TransferError, match="could not be put on the devices here: RESOURCE_EXHAUSTED"):
+            receiver.recv(1, 0, should_stop=lambda: False)
+    run_step(transports, 2)
+
+
+def _find_no_memory(form, shards):
+    raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
 
 def _read_all(peer, connection):

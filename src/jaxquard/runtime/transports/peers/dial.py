@@ -17,6 +17,7 @@ def dial(address: str, *, source: int, target: int, secret: MeshSecret) -> PeerC
     """Connects to the process of actor `target` at an address that its `PeerListener` gave.
 
     Tries again if the connection breaks during the handshake: a listener that strangers besiege drops some connections.
+    Not so if it takes too long: then the peer is frozen or lost, which the heartbeats will show.
 
     Raises:
         OSError: if nobody is there, or it is not the peer.
@@ -33,7 +34,7 @@ def dial(address: str, *, source: int, target: int, secret: MeshSecret) -> PeerC
             return connection
         except OSError as error:
             end.close()
-            if isinstance(error, HandshakeError) or time.monotonic() > end_s:
+            if isinstance(error, HandshakeError | TimeoutError) or time.monotonic() > end_s:
                 raise
             time.sleep(_PAUSE_S)
 

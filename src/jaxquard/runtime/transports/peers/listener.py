@@ -27,7 +27,7 @@ from jaxquard.runtime.transports.peers.handshake import shake_as_listener
 from jaxquard.runtime.transports.peers.secret import MeshSecret
 
 SOCKET_NAME = "peers"
-HANDSHAKE_S = 5.0
+HANDSHAKE_S = 10.0
 """How long a handshake may take in all."""
 _MAX_STRANGERS = 64
 _TICK_S = 0.25

@@ -212,7 +212,13 @@ class StreamServer:
         shards = pull.form.allocate()
         for shard in (shard for own in shards for shard in own):
             connection.read_into(bytes_of(shard))
-        self._finish(peer, number, pull.form.join(shards))
+        try:
+            arrays = pull.form.join(shards)
+        except Exception as error:
+            # The devices here have no memory for it: no fault of the peer.
+            self._finish(peer, number, [], OSError(f"it came, but could not be put on the devices here: {error}"))
+        else:
+            self._finish(peer, number, arrays)
 
     def _finish(self, peer: int, number: int, arrays: list[jax.Array], error: OSError | None = None) -> None:
         with self._lock:
@@ -222,7 +228,7 @@ class StreamServer:
 
     def _lose(self, peer: int, error: OSError) -> None:
         """Fails what was asked of a peer that is gone."""
-        loss = ConnectionError(f"a process of actor {peer} has ended ({error})")
+        loss = ConnectionError(f"the connection to actor {peer} has ended: {error}")
         with self._lock:
             self._lost.setdefault(peer, loss)
             pulls = self._pulls.pop(peer, {})
