@@ -1,7 +1,8 @@
 """The bytes of the arrays of a message: each distinct shard once, in the order of the devices.
 
 On CPU nothing is copied but by the kernel: what is sent is a view of the array's memory, and the array that arrives
-reads the memory that the bytes were received in. Elsewhere the bytes go through the memory of the host.
+reads the memory that the bytes were received in. Elsewhere the bytes go through pinned memory of the host: on an H200
+64 MB came there at 36 GB/s, and at 1.2 GB/s into other memory.
 
     float32[4,4]{x,-} on 2 devices     2 shards of 32 bytes
     float32[4,4] on 2 devices          1 shard of 64 bytes, put on both
@@ -12,13 +13,15 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from jaxquard import _jax_compat
 from jaxquard.runtime.transports.wire import WireMessage
 
 _ALIGNMENT_BYTES = 64
 """XLA on CPU uses memory as it is only if it begins at a multiple of this."""
+
+_PINNED = "pinned_host"
 
 
 class MessageBytes:
@@ -58,11 +61,16 @@ class _PartBytes:
         # For each device, which of the distinct shards it has; for each distinct one, the first device that has it.
         self._places = places
         self._firsts = [places.index(place) for place in range(len(distinct))]
+        self._staging = [_pinned_memory(self._devices[first]) for first in self._firsts]
         self._shard_bytes = math.prod(self._shape) * part.dtype.itemsize
         self.size_bytes = self._shard_bytes * len(self._firsts)
 
     def views(self, array: jax.Array) -> list[memoryview]:
-        shards = [np.asarray(array.addressable_data(position)) for position in self._firsts]
+        shards = [array.addressable_data(position) for position in self._firsts]
+        shards = [
+            shard if staging is None else jax.device_put(shard, staging)
+            for shard, staging in zip(shards, self._staging, strict=True)
+        ]
         return [bytes_of(np.ascontiguousarray(shard)) for shard in shards]
 
     def allocate(self) -> list[np.ndarray]:
@@ -76,6 +84,13 @@ class _PartBytes:
     def join(self, shards: list[np.ndarray]) -> jax.Array:
         put = _jax_compat.shard_putter()
         return put(self._aval, self._sharding, [shards[place] for place in self._places], self._devices)
+
+
+def _pinned_memory(device: jax.Device) -> SingleDeviceSharding | None:
+    """The memory of the host from which a device copies fastest; None if it is the device's own, or there is none."""
+    if device.platform == "cpu" or all(memory.kind != _PINNED for memory in device.addressable_memories()):
+        return None
+    return SingleDeviceSharding(device, memory_kind=_PINNED)
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
