@@ -4,8 +4,10 @@ import os
 import queue
 import ssl
 import stat
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +96,21 @@ def test_its_socket_is_in_a_folder_of_this_user(listener, tmp_path):
     assert folder.stat().st_uid == os.getuid()
     listener.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o777])
+def test_a_folder_that_others_can_enter_is_not_used(mode):
+    """They could put a folder of theirs in the place of ours. Ray's own folders are open to everybody."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as outer:
+        inner = Path(outer, "inner")
+        inner.mkdir()
+        inner.chmod(0o777)
+        Path(outer).chmod(mode)
+        assert listening.is_out_of_reach(inner) is (mode == 0o700)
+        listener = PeerListener(0, secret=SECRET, host=None, folder=str(inner), on_peer=lambda *_: None)
+        assert bool(list(inner.iterdir())) is (mode == 0o700)
+        assert Path(listener.address.removeprefix("unix:")).exists()
+        listener.close()
 
 
 def test_a_path_of_any_length_will_do(tmp_path, admitted):

@@ -68,7 +68,8 @@ class PeerListener:
         Args:
             actor: that this process is part of.
             host: the address of this host at which to open a port; None: this host alone can connect.
-            folder: in which to make a folder for a socket; None: the system's for temporary files.
+            folder: in which to make a folder for a socket, if others cannot get there. Otherwise, or if it is None, the
+                system's folder for temporary files, in which nobody can move what another user has.
             on_peer: called with the actor of each peer that is admitted, on a thread of its own.
         """
         self._actor, self._secret, self._on_peer = actor, secret, on_peer
@@ -77,7 +78,8 @@ class PeerListener:
         self._strangers: list[_Stranger] = []
         self._is_closed = False
         self._context = None if host is None else secret.tls_context(is_server=True)
-        self._folder = tempfile.mkdtemp(prefix="jq-", dir=folder)
+        is_safe = folder is not None and is_out_of_reach(Path(folder))
+        self._folder = tempfile.mkdtemp(prefix="jq-", dir=folder if is_safe else None)
         self._listeners: list[socket.socket] = []
         try:
             self._listeners.append(_listen_in(self._folder))
@@ -171,6 +173,12 @@ class PeerListener:
             with self._lock, contextlib.suppress(ValueError):
                 self._strangers.remove(stranger)
         self._on_peer(peer, connection)
+
+
+def is_out_of_reach(folder: Path) -> bool:
+    """Returns True if a folder, or one that it is in, is open to this user alone: no other can move what is inside."""
+    found = [place.stat() for place in (folder, *folder.parents)]
+    return any(status.st_uid == os.geteuid() and not status.st_mode & 0o077 for status in found)
 
 
 @contextlib.contextmanager
