@@ -56,6 +56,14 @@ def test_everything_listens_on_loopback(shared_meshes, kind):
     assert {ip for _, ip in found} <= LOOPBACK
 
 
+def test_the_coordinator_of_collectives_has_no_port(shared_meshes):
+    mesh = shared_meshes["collective"]
+    for actor in range(2):
+        assert len(listening(psutil.Process(process_id(mesh, actor)))) == 2, "Ray's own port, and that of gloo"
+    (folder,) = call_inside(mesh, 0, lambda process: process._folder)
+    assert [path.parent.stat().st_mode & 0o777 for path in Path(folder).glob("jaxquard-*/coordinator")] == [0o700]
+
+
 def test_the_secret_is_where_only_the_processes_see_it(shared_meshes):
     """Neither in environments, nor on command lines, nor in any file of the session."""
     mesh = shared_meshes["narrow"]

@@ -82,7 +82,7 @@ class ActorProcess:
 
     def offer_coordinator(self) -> str:
         """Finds an address on this host for `jax.distributed`."""
-        return free_address(self._ip)
+        return free_address(self._ip, self._folder)
 
     def start(self, coordinator: str | None) -> None:
         """Starts JAX on this process's devices."""
