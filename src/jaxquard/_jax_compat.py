@@ -51,6 +51,24 @@ def make_cpu_clients(num_devices: Sequence[int]) -> tuple[tuple[jax.Device, ...]
         return None
 
 
+def bind_gloo(host: str) -> bool:
+    """Has gloo, on CPU, listen at this address; by itself it takes that of the host's name, which may be a network's.
+
+    Call it between `jax.distributed.initialize` and the first use of devices. It relies on the factory of the CPU
+    backend in `jax._src.xla_bridge`; returns False where that is another one, and gloo then listens where it likes.
+    """
+    try:
+        from jax._src import distributed, xla_bridge
+        from jax._src.lib import _jax
+
+        collectives = _jax.make_gloo_tcp_collectives(distributed_client=distributed.global_state.client, hostname=host)
+        make_client = functools.partial(xla_bridge.make_cpu_client, collectives=collectives)
+        xla_bridge.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
+    except (ImportError, AttributeError, TypeError):
+        return False
+    return True
+
+
 # ---------------------------------------------------------------------------------------------
 # Transfers
 # ---------------------------------------------------------------------------------------------

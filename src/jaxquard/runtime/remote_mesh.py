@@ -18,7 +18,7 @@ from jaxquard.runtime.in_process.engine import InProcessEngine
 from jaxquard.runtime.initial_state import Initialisation
 
 _RUNTIMES = ("in_process", "ray")
-_TRANSPORTS = ("transfer", "collective")
+_TRANSPORTS = ("stream", "transfer", "collective")
 _HEARTBEAT_TIMEOUT_S = 10.0
 
 
@@ -42,8 +42,9 @@ class RemoteMesh:
         platform: on Ray, "cpu", "gpu" or "tpu"; by default GPUs if the cluster has any, else TPUs, else CPUs.
         processes_per_actor: on Ray, the number of processes that each actor's mesh spans: more than one for actors
             that are larger than a host.
-        transport: on Ray, the transport of tensors between actors: "transfer" (`jax.experimental.transfer`, over TCP)
-            or "collective" (NCCL on GPUs, gloo on CPUs).
+        transport: on Ray, the transport of tensors between actors: "stream" (connections that only this mesh can
+            open), "transfer" (`jax.experimental.transfer`) or "collective" (NCCL on GPUs, gloo on CPUs).
+            docs/security.md says what the last two leave open.
         heartbeat_timeout_s: on Ray, the time without a heartbeat after which a process counts as lost; 10 s by default.
         silence_limit_s: the old name of `heartbeat_timeout_s`; deprecated.
 
@@ -78,7 +79,7 @@ class RemoteMesh:
         address: str | None = None,
         platform: str | None = None,
         processes_per_actor: int = 1,
-        transport: str = "transfer",
+        transport: str = "stream",
         heartbeat_timeout_s: float | None = None,
         silence_limit_s: float | None = None,
     ) -> None:
@@ -116,7 +117,7 @@ class RemoteMesh:
             address=address,
             platform=platform,
             processes_per_actor=None if processes_per_actor == 1 else processes_per_actor,
-            transport=None if transport == "transfer" else transport,
+            transport=None if transport == "stream" else transport,
             heartbeat_timeout_s=heartbeat_timeout_s,
         )
         per_actor = find_devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)

@@ -15,12 +15,13 @@ from jaxquard.runtime.ray.export_calls import export_call
 from jaxquard.runtime.ray.messages import ProgramOrder, StepOrder, Turn, WorkerConfig
 from jaxquard.runtime.transfer import as_data
 from jaxquard.runtime.transports.layout import compare_layouts
+from jaxquard.runtime.transports.peers.secret import new_mesh_secret
 
 
 class ActorProcesses:
     """Runs programs, one step at a time."""
 
-    def __init__(self, num_actors, *, platform="cpu", mesh_shape=(1,), axis_names=("data",), transport="transfer"):
+    def __init__(self, num_actors, *, platform="cpu", mesh_shape=(1,), axis_names=("data",), transport="stream"):
         context = multiprocessing.get_context("spawn")
         self.platform = platform
         self.mesh = AbstractMesh(mesh_shape, axis_names, axis_types=(AxisType.Auto,) * len(mesh_shape))
@@ -46,7 +47,7 @@ class ActorProcesses:
         self._pool = ThreadPoolExecutor(num_actors)
         self._turns = self._cells = self._programs = 0
         self.call_all("start", [(None,)] * num_actors)
-        addresses = self.call_all("open_transport", [(0,)] * num_actors)
+        addresses = self.call_all("open_transport", [(0, new_mesh_secret())] * num_actors)
         self.call_all("connect", [({a: (address,) for a, address in enumerate(addresses)},)] * num_actors)
 
     def load(self, program: Program) -> int:

@@ -33,7 +33,7 @@ def message(function, *args, error=MeshError, **kwargs):
         ({"runtime": "rai"}, "runtime='rai' is not known. Use one of: 'in_process', 'ray'."),
         (
             {"runtime": "ray", "transport": "pigeon"},
-            "transport='pigeon' is not known. Use one of: 'transfer', 'collective'.",
+            "transport='pigeon' is not known. Use one of: 'stream', 'transfer', 'collective'.",
         ),
         ({"runtime": "ray", "platform": "cpus"}, "platform='cpus' is not known. Use one of: 'cpu', 'gpu', 'tpu'."),
         (

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.runtime.transports.base import BaseReceiver, BaseSender, BaseTransport, wait_until
 from jaxquard.runtime.transports.open_transport import TRANSPORTS
+from jaxquard.runtime.transports.peers.secret import new_mesh_secret
 from jaxquard.runtime.transports.protocol import AlwaysTaken, Channel, TransferStopped
 
 
@@ -71,8 +72,8 @@ class MemoryTransport(BaseTransport):
     def _listen(self, host):
         self.connections, self.box = {}, {}
 
-    def _connect(self, actor, address):
-        self.connections[actor] = address
+    def _connect(self, peers):
+        self.connections.update(peers)
 
     def _make_sender(self, channel, **options):
         return self._with_box(MemorySender(channel, **options))
@@ -97,7 +98,7 @@ def mesh():
 
 @pytest.fixture
 def transport():
-    return MemoryTransport(jax.devices()[:1], actor=0)
+    return MemoryTransport(jax.devices()[:1], actor=0, secret=new_mesh_secret())
 
 
 def send_all(transport, mesh, step=3):

@@ -18,10 +18,11 @@ from tests.slow_but_for import slow_but_for
 pytestmark = pytest.mark.ray
 
 NUMBERS = count(1)
+TLS = pytest.param("stream over TLS", marks=pytest.mark.slow)
 SMALL = (ArrayType.parse("float32[8]{x}"),)
 
 
-@pytest.fixture(scope="module", params=["transfer", "collective"])
+@pytest.fixture(scope="module", params=["stream", TLS, "transfer", "collective"])
 def group(request):
     group = WorkerGroup(request.param)
     yield group

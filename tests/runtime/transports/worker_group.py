@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxquard.runtime.transports.open_transport import TRANSPORTS
+from jaxquard.runtime.transports.peers.secret import MeshSecret, new_mesh_secret
 from jaxquard.runtime.transports.protocol import Transport
 from tests.free_port import free_port
 
@@ -70,6 +71,7 @@ class WorkerGroup:
             self.processes.append(process)
             self.pipes.append(ours)
         self._open = None
+        self.secret = new_mesh_secret()
 
     def run(self, job: Callable[..., Any], *args: Any) -> list[Any]:
         for number in range(len(self.pipes)):
@@ -83,7 +85,7 @@ class WorkerGroup:
         """Connects anew, unless it is connected in this way already."""
         wanted = (processes_per_actor, window_messages, window_bytes)
         if self._open != wanted:
-            addresses = self.run(open_transport, *wanted)
+            addresses = self.run(open_transport, self.secret, *wanted)
             self.run(connect, addresses)
             self._open = wanted
 
@@ -106,18 +108,30 @@ class WorkerGroup:
             return None, "has ended"
 
 
-def open_transport(worker: WorkerProcess, processes_per_actor: int, window_messages: int, window_bytes: int) -> str:
+def open_transport(
+    worker: WorkerProcess, secret: MeshSecret, processes_per_actor: int, window_messages: int, window_bytes: int
+) -> str:
     if worker.transport is not None:
         worker.transport.close()
     worker.processes_per_actor = processes_per_actor
-    worker.transport = TRANSPORTS[worker.transport_name](
-        jax.local_devices(), actor=worker.actor, window_messages=window_messages, window_bytes=window_bytes
+    name, _, way = worker.transport_name.partition(" over ")
+    worker.transport = TRANSPORTS[name](
+        jax.local_devices(),
+        actor=worker.actor,
+        secret=secret,
+        on_network=way == "TLS",
+        window_messages=window_messages,
+        window_bytes=window_bytes,
     )
     return worker.transport.address
 
 
 def connect(worker: WorkerProcess, addresses: list[str]) -> None:
     count = worker.processes_per_actor
+    if worker.transport_name.endswith(" over TLS"):
+        # As a peer on another host would see them: the sockets are out of reach.
+        own = worker.transport.address
+        addresses = [address if address == own else address.partition(",unix:")[0] for address in addresses]
     worker.transport.connect(
         {actor: tuple(addresses[actor * count : (actor + 1) * count]) for actor in range(len(addresses) // count)}
     )

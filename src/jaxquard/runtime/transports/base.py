@@ -19,6 +19,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxquard.runtime.transports.layout import describe_layout
+from jaxquard.runtime.transports.peers.secret import MeshSecret
 from jaxquard.runtime.transports.progress import ReceiverProgress, SenderProgress, TransportProgress
 from jaxquard.runtime.transports.protocol import (
     AlwaysTaken,
@@ -110,7 +111,7 @@ class BaseSender(ChannelEnd[SenderProgress], abc.ABC):
 class BaseReceiver(ChannelEnd[ReceiverProgress], abc.ABC):
     """The target's end of a channel; see `protocol.Receiver`."""
 
-    watch: Callable[[int, list[jax.Array]], None] | None = None
+    watch: Callable[[int, list[Any]], None] | None = None
 
     @abc.abstractmethod
     def begin(self, step: int) -> None:
@@ -131,9 +132,13 @@ class BaseReceiver(ChannelEnd[ReceiverProgress], abc.ABC):
 
     def _wait(self, step: int, number: int, is_done: Callable[[], bool], should_stop: Callable[[], bool]) -> None:
         """Waits until a message has arrived or failed; others see meanwhile that it is waited for."""
+        self._wait_by(step, number, lambda: wait_until(is_done, should_stop=should_stop))
+
+    def _wait_by(self, step: int, number: int, wait: Callable[[], bool]) -> None:
+        """Waits as `_wait` does, by a function that returns False if it was to stop."""
         self._progress.begin_wait(step, number)
         try:
-            if not wait_until(is_done, should_stop=should_stop):
+            if not wait():
                 raise TransferStopped(self.channel.describe_stop(step, number))
         finally:
             self._progress.end_wait()
@@ -149,7 +154,10 @@ class BaseTransport(abc.ABC):
         devices: Sequence[jax.Device],
         *,
         actor: int,
+        secret: MeshSecret,
         host: str = "127.0.0.1",
+        on_network: bool = False,
+        folder: str | None = None,
         window_messages: int = WINDOW_MESSAGES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -158,7 +166,10 @@ class BaseTransport(abc.ABC):
         Args:
             devices: this process's own; the actor's mesh has the first of them, or all, in this order.
             actor: that this process is part of.
+            secret: of the mesh; all its processes have it.
             host: the address of this host under which peers reach it; nothing listens on others.
+            on_network: peers may be on other hosts; otherwise no port is opened where a socket in a folder will do.
+            folder: in which to make such a folder; None: the system's for temporary files.
             window_messages: the maximum number of messages that are under way to a receiver ahead of need, 1 or more.
             window_bytes: how many bytes they may take; a larger message comes alone.
         """
@@ -166,6 +177,8 @@ class BaseTransport(abc.ABC):
         self._actor = actor
         self._window = (max(1, window_messages), window_bytes)
         self._progress = TransportProgress()
+        self._secret = secret
+        self._on_network, self._folder = on_network, folder
         self._listen(host)
 
     @property
@@ -176,9 +189,7 @@ class BaseTransport(abc.ABC):
     def connect(self, peers: Mapping[int, Sequence[str]]) -> None:
         """Connects to the process of equal rank of each other actor."""
         rank = peers[self._actor].index(self.address)
-        for actor, addresses in peers.items():
-            if actor != self._actor:
-                self._connect(actor, addresses[rank])
+        self._connect({actor: addresses[rank] for actor, addresses in peers.items() if actor != self._actor})
 
     def open_sender(self, channel: Channel, *, program_id: int, mesh: Mesh) -> Sender:
         progress = self._progress.add_sender(peer=channel.target, program_id=program_id)
@@ -203,8 +214,8 @@ class BaseTransport(abc.ABC):
         """Opens the address of this process."""
 
     @abc.abstractmethod
-    def _connect(self, actor: int, address: str) -> None:
-        """Connects to one process of another actor."""
+    def _connect(self, peers: Mapping[int, str]) -> None:
+        """Connects to one process of each other actor."""
 
     @abc.abstractmethod
     def _make_sender(self, channel: Channel, *, program_id: int, mesh: Mesh, progress: SenderProgress) -> Sender: ...

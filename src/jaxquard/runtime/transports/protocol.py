@@ -21,7 +21,7 @@ An end belongs to one thread at a time; `Transport.report` can be called from an
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 from jax.sharding import Mesh
@@ -140,11 +140,11 @@ class Receiver(Protocol):
     """The target's end of a channel.
 
     Attributes:
-        watch: if set, called with the number and the arrays of each message that is asked for ahead, which are ready
-            when it has arrived. A transport that does not ask ahead does not call it.
+        watch: if set, called with the number of each message that is asked for ahead, and with objects whose
+            `block_until_ready` returns when it has arrived. A transport that does not ask ahead does not call it.
     """
 
-    watch: Callable[[int, list[jax.Array]], None] | None
+    watch: Callable[[int, list[Any]], None] | None
 
     @property
     def layout(self) -> ChannelLayout: ...

@@ -5,22 +5,25 @@ import queue
 import pytest
 
 from jaxquard.runtime.transports.collective.signals import Signal, SignalKind, Signals
+from jaxquard.runtime.transports.peers.secret import new_mesh_secret
 
 
-@pytest.fixture
-def pair():
-    ends = []
+@pytest.fixture(params=[None, "127.0.0.1"])
+def pair(request, tmp_path):
+    ends, secret = [], new_mesh_secret()
     for actor in range(2):
         inbox = queue.Queue()
         signals = Signals(
             actor,
-            host="127.0.0.1",
+            secret=secret,
+            host=request.param,
+            folder=str(tmp_path),
             on_signal=lambda peer, signal, inbox=inbox: inbox.put((peer, signal)),
             on_lost=lambda peer, inbox=inbox: inbox.put((peer, "lost")),
         )
         ends.append((signals, inbox))
     for own, other in ((0, 1), (1, 0)):
-        ends[own][0].connect(other, ends[other][0].address)
+        ends[own][0].connect({other: ends[other][0].address})
     yield ends
     for signals, _ in ends:
         signals.close()

@@ -44,6 +44,7 @@ from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProc
 from jaxquard.runtime.ray.messages import StepOrder, StepReply, join_shards, pack_order
 from jaxquard.runtime.step_state import StepState, TaskFailure
 from jaxquard.runtime.transports.open_transport import TRANSPORTS
+from jaxquard.runtime.transports.peers.secret import new_mesh_secret
 from jaxquard.runtime.transports.protocol import TransferError
 
 # How many steps may be queued before a call waits for the oldest.
@@ -64,6 +65,7 @@ class RayEngine:
         self._lock = threading.RLock()
         self._runs: deque[RayRun] = deque()
         self._survives_loss = TRANSPORTS[group.config.transport].survives_loss
+        self._secret = new_mesh_secret()
         self._is_closed = False
         self._released: list[deque[int]] = [deque() for _ in range(group.config.num_actors)]
         self._loaded: weakref.WeakSet[LoadedOnRay] = weakref.WeakSet()
@@ -252,7 +254,7 @@ class RayEngine:
         everyone = self.group.all_workers()
         if self.group.config.num_processes > 1:
             self._losses.check_idle(everyone)
-        addresses = self.group.gather([worker.handle.open_transport(epoch) for worker in everyone])
+        addresses = self.group.gather([worker.handle.open_transport(epoch, self._secret) for worker in everyone])
         peers = {actor: tuple(addresses[everyone.index(m)] for m in ms) for actor, ms in enumerate(self.group.workers)}
         self.group.gather([worker.handle.connect(peers) for worker in everyone])
         for loaded in tuple(self._loaded):

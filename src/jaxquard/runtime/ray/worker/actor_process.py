@@ -40,6 +40,7 @@ from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.transfer import as_data, sharding_on
 from jaxquard.runtime.transports.layout import ChannelLayout
 from jaxquard.runtime.transports.open_transport import open_transport
+from jaxquard.runtime.transports.peers.secret import MeshSecret
 from jaxquard.runtime.transports.protocol import Transport
 
 _log = logging.getLogger(__name__)
@@ -51,7 +52,9 @@ class ActorProcess:
     def __init__(self, config: WorkerConfig, *, ip: str, node_id: str) -> None:
         self._config, self._ip, self._node_id = config, ip, node_id
         self._logs = _own_logs()
-        self._activity = ActivityFile(os.path.dirname(self._logs[0]) if self._logs else None)
+        # What is left there when the process is killed goes with Ray's session.
+        self._folder = os.path.dirname(self._logs[0]) if self._logs else None
+        self._activity = ActivityFile(self._folder)
         self._activity.write("starting")
         self._cells: dict[int, ResultCell] = {}
         self._programs: dict[int, WorkerProgram] = {}
@@ -79,14 +82,14 @@ class ActorProcess:
 
     def offer_coordinator(self) -> str:
         """Finds an address on this host for `jax.distributed`."""
-        return free_address(self._ip)
+        return free_address(self._ip, self._folder)
 
     def start(self, coordinator: str | None) -> None:
         """Starts JAX on this process's devices."""
         self._activity.write("starting JAX")
         configure_jax(self._config)
         if coordinator is not None:
-            join_processes(self._config, coordinator)
+            join_processes(self._config, coordinator, ip=self._ip)
         mesh = make_actor_mesh(self._config)
         self._actor = Actor(index=self._config.actor, mesh=mesh)
         self._site = Site(mesh=mesh, has_witness=self._actor.platform != "cpu")
@@ -95,14 +98,20 @@ class ActorProcess:
 
     # Connecting; after a failure, again.
 
-    def open_transport(self, epoch: int) -> str:
-        """Ends what is under way, drops messages that nobody took, and returns the address for peers."""
+    def open_transport(self, epoch: int, secret: MeshSecret) -> str:
+        """Ends what is under way, drops messages that nobody took, and returns the address for peers.
+
+        Args:
+            secret: of the mesh. It comes with a call, as calls go to this process alone; Ray keeps how it was started.
+        """
         self._turns.begin(epoch)
         with self._lock:
             if self._transport is not None:
                 self._transport.close()
             self._unacknowledged.clear()
-            self._transport = open_transport(self._config.transport, actor=self._config.actor, ip=self._ip)
+            self._transport = open_transport(
+                self._config.transport, actor=self._config.actor, ip=self._ip, secret=secret, folder=self._folder
+            )
             return self._transport.address
 
     def connect(self, peers: dict[int, tuple[str, ...]]) -> None:

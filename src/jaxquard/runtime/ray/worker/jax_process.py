@@ -1,16 +1,23 @@
 """Gives a process of an actor its devices and its mesh, before anything else starts JAX there."""
 
+import ipaddress
 import os
 import socket
+import tempfile
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.runtime.ray.messages import WorkerConfig
+from jaxquard.runtime.transports.peers.listener import is_out_of_reach
+
+_LONGEST_SOCKET_PATH = 107
 
 
 def configure_jax(config: WorkerConfig) -> None:
@@ -35,21 +42,34 @@ def spans_processes(config: WorkerConfig) -> bool:
     return config.num_processes > 1 or config.transport == "collective"
 
 
-def free_address(ip: str) -> str:
-    """Finds an address at which a coordinator of `jax.distributed` can be started."""
+def free_address(ip: str, folder: str | None) -> str:
+    """Finds an address at which a coordinator of `jax.distributed` can be started.
+
+    It admits everybody who reaches it. So on one host, where `ip` is on loopback, it is a socket in a folder that other
+    users cannot enter, if `folder` is such a one.
+    """
+    if folder is not None and ipaddress.ip_address(ip).is_loopback and is_out_of_reach(Path(folder)):
+        path = f"{tempfile.mkdtemp(prefix='jaxquard-', dir=folder)}/coordinator"
+        if len(path.encode()) <= _LONGEST_SOCKET_PATH:
+            return f"unix:{path}"
     with socket.socket() as listener:
         listener.bind((ip, 0))
         return f"{ip}:{listener.getsockname()[1]}"
 
 
-def join_processes(config: WorkerConfig, coordinator: str) -> None:
-    """Forms one `jax.distributed`: of the actor's processes, or, for collectives between actors, of all."""
+def join_processes(config: WorkerConfig, coordinator: str, *, ip: str) -> None:
+    """Forms one `jax.distributed`: of the actor's processes, or, for collectives between actors, of all.
+
+    Nothing that it opens listens elsewhere than at `ip`, this host's address.
+    """
     is_global = config.transport == "collective"
     rank = config.actor * config.num_processes + config.rank if is_global else config.rank
     count = config.num_processes * (config.num_actors if is_global else 1)
     jax.distributed.initialize(
         coordinator, num_processes=count, process_id=rank, coordinator_bind_address=coordinator if rank == 0 else None
     )
+    if config.platform == "cpu":
+        _jax_compat.bind_gloo(ip)
 
 
 def make_actor_mesh(config: WorkerConfig) -> Mesh:

@@ -1,17 +1,17 @@
-"""Small signals between processes over plain sockets, for a transport that must agree before it acts.
+"""Small signals between processes, for a transport that must agree before it acts.
 
-A signal is (kind, step, program id, order), 25 bytes. Every process listens at one address and keeps one
-socket to each peer for what it says itself; its first signal gives its actor number. Signals of one process to
-another arrive in order. When a peer ends, its sockets close, and `on_lost` says so.
+A signal is (kind, step, program id, order), 25 bytes. Signals of one process to another arrive in order, and only
+processes of the mesh can send any (`peers`). When a peer ends, its connections close, and `on_lost` says so.
 """
 
-import contextlib
-import socket
 import struct
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
+
+from jaxquard.runtime.transports.peers.connection import PeerConnection
+from jaxquard.runtime.transports.peers.links import PeerLinks
+from jaxquard.runtime.transports.peers.secret import MeshSecret
 
 _FORMAT = struct.Struct("<bqqq")
 
@@ -19,7 +19,6 @@ _FORMAT = struct.Struct("<bqqq")
 class SignalKind(IntEnum):
     """The kind of a signal."""
 
-    HELLO = 0
     OFFER = 1
     GRANT = 2
     REFUSE = 3
@@ -38,64 +37,37 @@ class Signals:
     """Sends signals to peers, and receives theirs."""
 
     def __init__(
-        self, actor: int, *, host: str, on_signal: Callable[[int, Signal], None], on_lost: Callable[[int], None]
+        self,
+        actor: int,
+        *,
+        secret: MeshSecret,
+        host: str | None,
+        folder: str | None,
+        on_signal: Callable[[int, Signal], None],
+        on_lost: Callable[[int], None],
     ) -> None:
-        """Starts to listen; the functions are called on separate threads, with the peer's actor."""
-        self._actor = actor
+        """Starts to listen, see `PeerListener`; the functions are called on separate threads, with the peer's actor."""
         self._on_signal = on_signal
-        self._on_lost = on_lost
-        self._is_closed = False
-        self._out: dict[int, socket.socket] = {}
-        self._in: list[socket.socket] = []
-        self._listener = socket.create_server((host, 0))
-        self.address = "{}:{}".format(*self._listener.getsockname()[:2])
-        threading.Thread(target=self._accept, name="jaxquard-signals", daemon=True).start()
+        self._links = PeerLinks(
+            actor,
+            secret=secret,
+            host=host,
+            folder=folder,
+            read=self._read,
+            on_lost=lambda peer, _: on_lost(peer),
+        )
+        self.address = self._links.address
 
-    def connect(self, actor: int, address: str) -> None:
-        host, port = address.rsplit(":", 1)
-        out = socket.create_connection((host, int(port)))
-        out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        out.sendall(_FORMAT.pack(SignalKind.HELLO, 0, 0, self._actor))
-        old = self._out.get(actor)
-        self._out[actor] = out
-        if old is not None:
-            old.close()
+    def connect(self, peers: Mapping[int, str]) -> None:
+        self._links.connect(dict(peers))
 
     def send(self, actor: int, signal: Signal) -> None:
-        try:
-            self._out[actor].sendall(_FORMAT.pack(*signal))
-        except OSError:
-            self._lose(actor)
+        self._links.write(actor, _FORMAT.pack(*signal))
 
     def close(self) -> None:
-        self._is_closed = True
-        for end in (self._listener, *self._out.values(), *self._in):
-            # Shutting down wakes the thread that waits on it; closing alone does not.
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+        self._links.close()
 
-    def _accept(self) -> None:
-        while not self._is_closed:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._in.append(connection)
-            threading.Thread(target=self._listen, args=(connection,), name="jaxquard-signals", daemon=True).start()
-
-    def _listen(self, connection: socket.socket) -> None:
-        peer: int | None = None
-        with contextlib.suppress(OSError), connection.makefile("rb") as stream:
-            while len(frame := stream.read(_FORMAT.size)) == _FORMAT.size:
-                kind, step, program_id, order = _FORMAT.unpack(frame)
-                if kind == SignalKind.HELLO:
-                    peer = order
-                elif peer is not None:
-                    self._on_signal(peer, Signal(SignalKind(kind), step, program_id, order))
-        if peer is not None:
-            self._lose(peer)
-
-    def _lose(self, peer: int) -> None:
-        if not self._is_closed:
-            self._on_lost(peer)
+    def _read(self, peer: int, connection: PeerConnection) -> None:
+        while True:
+            kind, step, program_id, order = _FORMAT.unpack(connection.read(_FORMAT.size))
+            self._on_signal(peer, Signal(SignalKind(kind), step, program_id, order))

@@ -9,6 +9,7 @@ The caller has initialised `jax.distributed`, on CPU with `jax_cpu_collectives_i
 It has been run on CPU alone so far.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -33,7 +34,7 @@ class CollectiveTransport(BaseTransport):
 
     @property
     def address(self) -> str:
-        """The address that it listens at, and the ids of its devices: `10.0.0.1:4711/2,3`."""
+        """The address that it listens at, and the ids of its devices: `tls:10.0.0.1:4711,unix:/tmp/jq-1/2,3`."""
         return f"{self._signals.address}/{','.join(str(device.id) for device in self._devices)}"
 
     def _listen(self, host: str) -> None:
@@ -43,13 +44,21 @@ class CollectiveTransport(BaseTransport):
         self._transfers: dict[int, tuple[Transfer, ...]] = {}
         self._round: Round | None = None
         self._thread = TransferThread(self._send_signal, window=self._window, on_end=self._close_signals)
-        self._signals = Signals(self._actor, host=host, on_signal=self._thread.signal, on_lost=self._thread.lose)
+        self._signals = Signals(
+            self._actor,
+            secret=self._secret,
+            host=host if self._on_network else None,
+            folder=self._folder,
+            on_signal=self._thread.signal,
+            on_lost=self._thread.lose,
+        )
 
-    def _connect(self, actor: int, address: str) -> None:
-        address, ids = address.rsplit("/", 1)
+    def _connect(self, peers: Mapping[int, str]) -> None:
         by_id = {device.id: device for device in jax.devices(self._devices[0].platform)}
-        self._peer_devices[actor] = tuple(by_id[int(id_)] for id_ in ids.split(","))
-        self._signals.connect(actor, address)
+        split = {actor: address.rsplit("/", 1) for actor, address in peers.items()}
+        for actor, (_, ids) in split.items():
+            self._peer_devices[actor] = tuple(by_id[int(id_)] for id_ in ids.split(","))
+        self._signals.connect({actor: address for actor, (address, _) in split.items()})
 
     def _make_sender(
         self, channel: Channel, *, program_id: int, mesh: Mesh, progress: SenderProgress

@@ -12,7 +12,6 @@ If the peer is dead, the pulls have ended by themselves. It all happens on a thr
 while: then the memory stays until the process ends.
 """
 
-import hashlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,12 +21,21 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from jaxquard.runtime.transports.peers.secret import MeshSecret
+
 _LIMIT_S = 60.0
 _LOOK_S = 2e-3
+_PURPOSE = b"jaxquard drain"
 
 
 def start_drain(
-    server: Any, connections: Mapping[int, Any], waiting: Mapping[int, Sequence[int]], *, own: int, device: jax.Device
+    server: Any,
+    connections: Mapping[int, Any],
+    waiting: Mapping[int, Sequence[int]],
+    *,
+    own: int,
+    device: jax.Device,
+    secret: MeshSecret,
 ) -> None:
     """Starts to end all pulls between this process and its peers; the peers must do so too.
 
@@ -35,8 +43,9 @@ def start_drain(
         connections: by actor.
         waiting: for each actor, the numbers that this process waits for.
         own: the actor of this process.
+        secret: of the mesh; it makes the numbers under which both sides say what they wait for.
     """
-    drain = _Drain(server, own, device)
+    drain = _Drain(server, own, device, secret)
     pairs = [(actor, connection, tuple(waiting.get(actor, ()))) for actor, connection in connections.items()]
     threading.Thread(target=drain.run, args=(pairs,), name="jaxquard-drain", daemon=True).start()
 
@@ -44,17 +53,17 @@ def start_drain(
 class _Drain:
     """The part of one process."""
 
-    def __init__(self, server: Any, own: int, device: jax.Device) -> None:
+    def __init__(self, server: Any, own: int, device: jax.Device, secret: MeshSecret) -> None:
         self._server = server
-        self._own = own
+        self._own, self._secret = own, secret
         self._device = device
         self._end_s = time.monotonic() + _LIMIT_S
 
     def run(self, pairs: list[tuple[int, Any, tuple[int, ...]]]) -> None:
         for actor, _, numbers in pairs:
-            self._offer(_number(self._own, actor, "count"), np.array([len(numbers)], np.uint32))
+            self._offer(self._number(self._own, actor, "count"), np.array([len(numbers)], np.uint32))
             if numbers:
-                self._offer(_number(self._own, actor, "numbers"), np.array(numbers, np.uint64).view(np.uint32))
+                self._offer(self._number(self._own, actor, "numbers"), np.array(numbers, np.uint64).view(np.uint32))
         for actor, connection, _ in pairs:
             for number in self._ask(actor, connection):
                 nothing = jax.device_put(np.zeros(1, np.uint8), self._device)
@@ -63,10 +72,10 @@ class _Drain:
 
     def _ask(self, actor: int, connection: Any) -> list[int]:
         """Asks a peer for the numbers that it waits for; none if it is gone."""
-        count = self._pull(connection, _number(actor, self._own, "count"), 1)
+        count = self._pull(connection, self._number(actor, self._own, "count"), 1)
         if count is None or count[0] == 0:
             return []
-        numbers = self._pull(connection, _number(actor, self._own, "numbers"), 2 * int(count[0]))
+        numbers = self._pull(connection, self._number(actor, self._own, "numbers"), 2 * int(count[0]))
         return [] if numbers is None else numbers.view(np.uint64).tolist()
 
     def _offer(self, number: int, values: np.ndarray) -> None:
@@ -84,7 +93,6 @@ class _Drain:
         except jax.errors.JaxRuntimeError:
             return None
 
-
-def _number(holder: int, peer: int, what: str) -> int:
-    key = f"what actor {holder} waits for from actor {peer}: {what}"
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
+    def _number(self, holder: int, peer: int, what: str) -> int:
+        key = f"what actor {holder} waits for from actor {peer}: {what}"
+        return self._secret.number(_PURPOSE, key.encode())

@@ -1,40 +1,25 @@
 """The two ends of a channel over `jax.experimental.transfer`.
 
-Numbers of offers are digests of (program id, step, source, target, message, purpose): the chance that two of
-a thousand outstanding ones meet in the whole of a long training is below one in a million, and no counter
-has to be agreed on.
-
-The receiver keeps some pulls posted ahead of need, so that transfers overlap compute. No computation ever
-gets a pending array: more than 32 of them in flight block each other.
-
 An acknowledgement is an offer of one byte in the other direction, made when the value has arrived. The
 sender pulls it at once, and looks whether it is there. It costs as much as a small message (0.1 ms of
 work, not of waiting), so only messages whose buffers may be donated have one: for the others the offer
 itself holds the buffers as long as needed.
 """
 
-import hashlib
-import struct
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from jaxquard.runtime.transports.base import BaseReceiver, BaseSender, ChannelEnd, ProgressT, are_ready
+from jaxquard.runtime.transports.base import BaseSender, are_ready, wait_until
+from jaxquard.runtime.transports.peers.secret import MeshSecret
 from jaxquard.runtime.transports.progress import ReceiverProgress, SenderProgress
 from jaxquard.runtime.transports.protocol import Channel
+from jaxquard.runtime.transports.pull.numbers import ACKNOWLEDGEMENT, offer_number
+from jaxquard.runtime.transports.pull.receiver import PullReceiver
 from jaxquard.runtime.transports.transfer.server import TransferServer
 from jaxquard.runtime.transports.wire import WireMessage
-
-_VALUE, _ACKNOWLEDGEMENT = range(2)
-
-
-def offer_number(program_id: int, step: int, channel: Channel, number: int, purpose: int) -> int:
-    """Computes the 64-bit number under which something is offered."""
-    key = struct.pack("<6q", program_id, step, channel.source, channel.target, number, purpose)
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
 class PulledAcknowledgement:
@@ -49,8 +34,31 @@ class PulledAcknowledgement:
         return self._token.is_ready()
 
 
-class TransferEnd(ChannelEnd[ProgressT]):
-    """An end that offers and pulls through the server of its process."""
+class PendingArrays:
+    """Arrays that JAX makes ready when they have arrived."""
+
+    __slots__ = ("_arrays", "_number", "_server")
+
+    def __init__(self, arrays: list[jax.Array], server: TransferServer, number: int) -> None:
+        self._arrays, self._server, self._number = arrays, server, number
+
+    def is_ready(self) -> bool:
+        return are_ready(self._arrays)
+
+    def wait(self, *, should_stop: Callable[[], bool]) -> bool:
+        return wait_until(self.is_ready, should_stop=should_stop)
+
+    def take(self) -> list[jax.Array]:
+        jax.block_until_ready(self._arrays)
+        self._server.settle(self._number)
+        return self._arrays
+
+    def watched(self) -> list[jax.Array]:
+        return self._arrays
+
+
+class TransferSender(BaseSender):
+    """Offers messages."""
 
     def __init__(
         self,
@@ -58,32 +66,26 @@ class TransferEnd(ChannelEnd[ProgressT]):
         *,
         program_id: int,
         mesh: Mesh,
-        progress: ProgressT,
+        progress: SenderProgress,
         server: TransferServer,
+        secret: MeshSecret,
     ) -> None:
         super().__init__(channel, program_id=program_id, mesh=mesh, progress=progress)
-        self._server = server
-
-    def _number(self, step: int, number: int, purpose: int) -> int:
-        return offer_number(self.program_id, step, self.channel, number, purpose)
-
-
-class TransferSender(TransferEnd[SenderProgress], BaseSender):
-    """Offers messages."""
+        self._server, self._secret = server, secret
 
     def _post(self, step: int, number: int, parts: list[jax.Array]) -> None:
-        self._server.offer(self._number(step, number, _VALUE), parts)
+        self._server.offer(offer_number(self._secret, self.program_id, step, self.channel, number), parts)
 
     def _confirm(self, step: int, number: int) -> PulledAcknowledgement:
-        acknowledgement = self._number(step, number, _ACKNOWLEDGEMENT)
+        token = offer_number(self._secret, self.program_id, step, self.channel, number, ACKNOWLEDGEMENT)
         try:
-            return PulledAcknowledgement(self._server.pull_token(self.channel.target, acknowledgement))
+            return PulledAcknowledgement(self._server.pull_token(self.channel.target, token))
         except jax.errors.JaxRuntimeError as cause:
             raise self._loss(step, number, cause) from cause
 
 
-class TransferReceiver(TransferEnd[ReceiverProgress], BaseReceiver):
-    """Pulls messages, some of them ahead of need."""
+class TransferReceiver(PullReceiver):
+    """Pulls messages, and acknowledges those whose buffers the sender may donate."""
 
     def __init__(
         self,
@@ -92,73 +94,19 @@ class TransferReceiver(TransferEnd[ReceiverProgress], BaseReceiver):
         program_id: int,
         mesh: Mesh,
         progress: ReceiverProgress,
-        server: TransferServer,
         window: tuple[int, int],
+        server: TransferServer,
+        secret: MeshSecret,
     ) -> None:
-        """Prepares to pull.
+        super().__init__(channel, program_id=program_id, mesh=mesh, progress=progress, window=window)
+        self._server, self._secret = server, secret
 
-        Args:
-            window: the maximum number of messages, and of bytes, that are pulled ahead of need.
-        """
-        super().__init__(channel, program_id=program_id, mesh=mesh, progress=progress, server=server)
-        self._window_messages, self._window_bytes = window
-        self._step: int | None = None
-        self._posted: deque[tuple[int, list[jax.Array]]] = deque()
-        self._posted_bytes = 0
-        self._next_post = 0
-        self._next_recv = 0
-
-    def begin(self, step: int) -> None:
-        self._step = step
-        self._posted.clear()
-        self._posted_bytes = self._next_post = self._next_recv = 0
-        self._post_pulls()
-
-    def _take(self, step: int, number: int, should_stop: Callable[[], bool]) -> list[jax.Array]:
-        assert (step, number) == (self._step, self._next_recv), "messages are received in order, after begin(step)"
-        offer, parts = self._posted[0]
-        if parts:
-            self._wait(step, number, lambda: are_ready(parts), should_stop)
-            try:
-                jax.block_until_ready(parts)
-            except jax.errors.JaxRuntimeError as cause:
-                raise self._loss(step, number, cause) from cause
-        self._posted.popleft()
-        self._server.settle(offer)
-        self._posted_bytes -= self.messages[number].size_bytes
-        self._next_recv += 1
-        return parts
+    def _start_pull(self, step: int, number: int, message: WireMessage) -> PendingArrays:
+        offer = offer_number(self._secret, self.program_id, step, self.channel, number)
+        return PendingArrays(self._server.pull(self.channel.source, offer, list(message.parts)), self._server, offer)
 
     def _after_receipt(self, step: int, number: int) -> None:
-        """Acknowledges a message whose buffers the sender may donate, and pulls further ones."""
         if self.messages[number].parts and self.channel.may_donate[number]:
-            acknowledgement = self._number(step, number, _ACKNOWLEDGEMENT)
-            self._server.offer_token(acknowledgement)
-        self._post_pulls()
-
-    def _post_pulls(self) -> None:
-        """Pulls the next messages, as far as the window allows, and one if none is pulled."""
-        assert self._step is not None
-        while self._next_post < len(self.messages):
-            message = self.messages[self._next_post]
-            has_room = (
-                len(self._posted) < self._window_messages
-                and self._posted_bytes + message.size_bytes <= self._window_bytes
-            )
-            if self._posted and not has_room:
-                return
-            self._posted.append(self._pull(self._step, self._next_post, message))
-            self._posted_bytes += message.size_bytes
-            self._next_post += 1
-
-    def _pull(self, step: int, number: int, message: WireMessage) -> tuple[int, list[jax.Array]]:
-        offer = self._number(step, number, _VALUE)
-        if not message.parts:
-            return offer, []
-        try:
-            parts = self._server.pull(self.channel.source, offer, list(message.parts))
-        except jax.errors.JaxRuntimeError as cause:
-            raise self._loss(step, number, cause) from cause
-        if self.watch is not None:
-            self.watch(number, parts)
-        return offer, parts
+            token = offer_number(self._secret, self.program_id, step, self.channel, number, ACKNOWLEDGEMENT)
+            self._server.offer_token(token)
+        super()._after_receipt(step, number)

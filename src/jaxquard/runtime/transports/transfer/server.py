@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import transfer
 
+from jaxquard.runtime.transports.peers.secret import MeshSecret
 from jaxquard.runtime.transports.protocol import TransferStopped
 from jaxquard.runtime.transports.transfer.drain import start_drain
 
@@ -22,9 +23,9 @@ from jaxquard.runtime.transports.transfer.drain import start_drain
 class TransferServer:
     """A server, and connections to those of peers."""
 
-    def __init__(self, device: jax.Device, *, actor: int, host: str) -> None:
+    def __init__(self, device: jax.Device, *, actor: int, host: str, secret: MeshSecret) -> None:
         """Starts to listen on a free port of `host`; arrays are those of the device's client."""
-        self._actor = actor
+        self._actor, self._secret = actor, secret
         self._device = device
         self._server: Any = transfer.start_transfer_server(device.client, f"{host}:0", [f"{host}:0"])
         self._connections: dict[int, Any] = {}
@@ -75,7 +76,7 @@ class TransferServer:
             *((actor, number) for actor, number, token in list(self._tokens) if not token.is_ready()),
         ]:
             waiting.setdefault(actor, []).append(number)
-        start_drain(server, connections, waiting, own=self._actor, device=self._device)
+        start_drain(server, connections, waiting, own=self._actor, device=self._device, secret=self._secret)
 
     def _pull(self, actor: int, number: int, types: list[jax.ShapeDtypeStruct]) -> list[jax.Array]:
         connection = self._connections.get(actor)

@@ -1,5 +1,9 @@
 """Transport over `jax.experimental.transfer`: works on CPU, GPU and TPU, and outlives a lost peer.
 
+Its server admits everybody: whoever can reach its ports can end the process with eight zero bytes (jaxlib 0.10.2), and
+pull what is offered if it knows the number. The numbers are keyed (`pull.numbers`), the ports cannot be closed:
+`transfer` is for hosts and networks where nobody else is (docs/security.md). `stream` has no such port.
+
 A message is one offer of a list of arrays under a 64-bit number; the peer pulls that number. The two need
 not meet: an offer holds its buffers until it is pulled, a pull waits until it is offered.
 
@@ -9,6 +13,8 @@ the transports of all actors are closed and made again, which is cheap as no cod
 pulls, after an abandoned step, keep their memory until then; and pulls from an address where nobody listens wait
 for ever, so that a watchdog must find them (`report`).
 """
+
+from collections.abc import Mapping
 
 from jax.sharding import Mesh
 
@@ -33,21 +39,31 @@ class TransferTransport(BaseTransport):
 
     def close(self) -> None:
         self._server.close()
+        self._progress.report()  # It looks whether messages are computed, and lets go of those that are.
 
     def _listen(self, host: str) -> None:
-        self._server = TransferServer(self._devices[0], actor=self._actor, host=host)
+        self._server = TransferServer(self._devices[0], actor=self._actor, host=host, secret=self._secret)
 
-    def _connect(self, actor: int, address: str) -> None:
-        self._server.connect(actor, address)
+    def _connect(self, peers: Mapping[int, str]) -> None:
+        for actor, address in peers.items():
+            self._server.connect(actor, address)
 
     def _make_sender(
         self, channel: Channel, *, program_id: int, mesh: Mesh, progress: SenderProgress
     ) -> TransferSender:
-        return TransferSender(channel, program_id=program_id, mesh=mesh, server=self._server, progress=progress)
+        return TransferSender(
+            channel, program_id=program_id, mesh=mesh, progress=progress, server=self._server, secret=self._secret
+        )
 
     def _make_receiver(
         self, channel: Channel, *, program_id: int, mesh: Mesh, progress: ReceiverProgress
     ) -> TransferReceiver:
         return TransferReceiver(
-            channel, program_id=program_id, mesh=mesh, server=self._server, window=self._window, progress=progress
+            channel,
+            program_id=program_id,
+            mesh=mesh,
+            progress=progress,
+            window=self._window,
+            server=self._server,
+            secret=self._secret,
         )
