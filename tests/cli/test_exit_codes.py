@@ -19,6 +19,8 @@ from tests.cli.run_cli import environment, run, run_apart
 FAILURES = {
     "ActorFailed",
     "CheckpointError",
+    "CheckpointOwnedError",
+    "DamagedCheckpointError",
     "DeletedArrayError",
     "InfeasibleError",
     "InfeasibleGemmError",
@@ -26,6 +28,7 @@ FAILURES = {
     "MeshError",
     "PricingError",
     "RemoteArrayError",
+    "StaleOwnerError",
     "TaskFailed",
 }
 

@@ -30,6 +30,9 @@ def test_all_commands_are_known():
         "gemm overlap",
         "cluster show",
         "cluster calibrate",
+        "checkpoint verify",
+        "checkpoint show",
+        "checkpoint list",
         "reproduce",
         "list",
     }
