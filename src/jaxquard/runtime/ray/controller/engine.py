@@ -10,6 +10,7 @@ live, the next call connects them anew and goes on; if one was lost (`actor_loss
 Its threads hold it weakly: it ends when it is closed, or when neither a mesh nor an array holds it any more.
 """
 
+import contextlib
 import itertools
 import queue
 import threading
@@ -24,6 +25,7 @@ from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.program import Program
 from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.program.step_cells import find_sources, take_donated
+from jaxquard.runtime.ray.cluster.ray_calls import RayLost
 from jaxquard.runtime.ray.cluster.session import Session
 from jaxquard.runtime.ray.controller.actor_loss import ActorLosses
 from jaxquard.runtime.ray.controller.checkpoint_store import RayStore
@@ -40,7 +42,7 @@ from jaxquard.runtime.ray.controller.ray_cell import RayCell
 from jaxquard.runtime.ray.controller.ray_run import RayRun, find_failure
 from jaxquard.runtime.ray.controller.replies import Arrival, collect_replies, weakly
 from jaxquard.runtime.ray.controller.step_inputs import CellMover, check_cells, drop_moved, share_once
-from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
+from jaxquard.runtime.ray.controller.worker_group import DiedWhileStarting, WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import StepOrder, StepReply, join_shards, pack_order
 from jaxquard.runtime.step_state import StepState, TaskFailure
 from jaxquard.runtime.transports.open_transport import TRANSPORTS
@@ -48,6 +50,8 @@ from jaxquard.runtime.transports.protocol import TransferError
 
 # How many steps may be queued before a call waits for the oldest.
 _MAX_QUEUED = 4
+# How often `restart` tries, if more is lost meanwhile.
+_MAX_RESTARTS = 4
 # Failures after which a process or its peer may be gone: the monitor will know.
 _HINTS_OF_LOSS = (TransferError.__name__, "ActorUnavailableError")
 
@@ -65,6 +69,7 @@ class RayEngine:
         self._runs: deque[RayRun] = deque()
         self._survives_loss = TRANSPORTS[group.config.transport].survives_loss
         self._is_closed = False
+        self._session = session
         self._released: list[deque[int]] = [deque() for _ in range(group.config.num_actors)]
         self._loaded: weakref.WeakSet[LoadedOnRay] = weakref.WeakSet()
         self._forgotten: deque[int] = deque()
@@ -85,6 +90,7 @@ class RayEngine:
             on_tick=weakly(self._on_tick),
         )
         self.monitor = self._losses.monitor
+        session.on_loss(weakly(self._losses.lose_ray))
         self._finalizer = weakref.finalize(self, _end, self._replies, collector, self.monitor, group, session)
         self.monitor.start()
         try:
@@ -193,25 +199,36 @@ class RayEngine:
     # Beginning, failing, ending.
 
     def restart(self) -> tuple[int, ...]:
-        """Starts lost actors again and gives them their programs; returns which they were."""
+        """Finds out which actors are lost, starts them again and gives them their programs; returns which they were."""
         with self._lock:
             if self._is_closed:
                 raise closed_error()
             restarted: frozenset[int] = frozenset()
-            while True:
-                lost = frozenset(self.group.losses)
-                if lost and not self._survives_loss:
-                    lost = frozenset(range(self.group.config.num_actors))
-                restarted |= lost
+            for attempt in itertools.count(1):
                 try:
-                    self._restart(lost)
+                    restarted |= self._restart_lost()
                     return tuple(sorted(restarted))
-                except ActorFailed:
-                    # With a host, several actors are lost, but not all are noticed at the same time.
-                    if restarted.issuperset(self.group.losses):
+                except (ActorFailed, DiedWhileStarting, RayLost):
+                    # With a host, several actors are lost, but not all are noticed at the same time. And one, or Ray,
+                    # may be lost while it starts.
+                    restarted |= frozenset(self.group.losses)
+                    if attempt == _MAX_RESTARTS:
                         raise
+        raise AssertionError("unreachable")
 
-    def _restart(self, lost: frozenset[int]) -> None:
+    def _restart_lost(self) -> frozenset[int]:
+        """Restarts the actors that are lost at this moment, and Ray before if that is gone; returns them."""
+        with contextlib.suppress(RayLost):
+            self.monitor.find_lost()
+        if self._session.find_loss():
+            self._epochs.end()
+            self.group.forget_cluster()
+            for loaded in tuple(self._loaded):
+                loaded.references.clear()
+            self._session.reconnect()
+        lost = frozenset(self.group.losses)
+        if lost and not self._survives_loss:
+            lost = frozenset(range(self.group.config.num_actors))
         if lost:
             self._epochs.end()
             self._fresh |= lost
@@ -219,6 +236,7 @@ class RayEngine:
             for actor in lost:
                 self._released[actor].clear()
         self._settle()
+        return lost
 
     def close(self) -> None:
         """Ends the processes; what they hold is gone."""

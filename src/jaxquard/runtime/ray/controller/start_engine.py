@@ -42,7 +42,6 @@ def variables_to_pass_on() -> tuple[tuple[str, str], ...]:
     return tuple(found.items())
 
 
-_START_LIMIT_S = 120.0
 _POST_MORTEM_S = 5.0
 
 
@@ -56,12 +55,15 @@ def start_engine(
     platform: str | None,
     transport: str,
     heartbeat_timeout_s: float,
+    start_timeout_s: float,
 ) -> RayEngine:
     """Starts everything, or leaves nothing behind."""
     num_devices = devices_per_process(mesh_shape, processes_per_actor)
-    session = start_or_join(address, num_cpus=num_actors * processes_per_actor)
+    session = start_or_join(address, num_cpus=num_actors * processes_per_actor, start_timeout_s=start_timeout_s)
     try:
-        placement = place_actors(num_actors, processes_per_actor, num_devices, platform=platform)
+        placement = place_actors(
+            num_actors, processes_per_actor, num_devices, platform=platform, timeout_s=start_timeout_s
+        )
         try:
             if not session.is_private:
                 check_versions(host for hosts in placement.hosts for host in hosts)
@@ -79,7 +81,7 @@ def start_engine(
                     settings=settings_to_pass_on(),
                     environment=variables_to_pass_on(),
                 ),
-                start_limit_s=_START_LIMIT_S,
+                start_limit_s=start_timeout_s,
                 loss_limit_s=1.5 * heartbeat_timeout_s + _POST_MORTEM_S,
             )
             group.start(placement)
