@@ -203,21 +203,20 @@ class RayEngine:
         with self._lock:
             if self._is_closed:
                 raise closed_error()
-            restarted: frozenset[int] = frozenset()
+            restarted: set[int] = set()
             for attempt in itertools.count(1):
                 try:
-                    restarted |= self._restart_lost()
+                    self._restart_lost(restarted)
                     return tuple(sorted(restarted))
                 except (ActorFailed, DiedWhileStarting, RayLost):
                     # With a host, several actors are lost, but not all are noticed at the same time. And one, or Ray,
                     # may be lost while it starts.
-                    restarted |= frozenset(self.group.losses)
                     if attempt == _MAX_RESTARTS:
                         raise
         raise AssertionError("unreachable")
 
-    def _restart_lost(self) -> frozenset[int]:
-        """Restarts the actors that are lost at this moment, and Ray before if that is gone; returns them."""
+    def _restart_lost(self, restarted: set[int]) -> None:
+        """Restarts the actors that are lost at this moment, and Ray before if that is gone; adds them to a set."""
         with contextlib.suppress(RayLost):
             self.monitor.find_lost()
         if self._session.find_loss():
@@ -230,13 +229,13 @@ class RayEngine:
         if lost and not self._survives_loss:
             lost = frozenset(range(self.group.config.num_actors))
         if lost:
+            restarted |= lost
             self._epochs.end()
             self._fresh |= lost
             self.group.restart(sorted(lost))
             for actor in lost:
                 self._released[actor].clear()
         self._settle()
-        return lost
 
     def close(self) -> None:
         """Ends the processes; what they hold is gone."""
