@@ -19,7 +19,7 @@ from typing import Any
 from jaxquard.errors import MeshError
 from jaxquard.runtime.ray.cluster.addresses import RayAddress, parse_address
 from jaxquard.runtime.ray.cluster.hosts import is_client
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.import_ray import import_ray, restore_excepthook
 from jaxquard.runtime.ray.cluster.join_cluster import join_cluster
 from jaxquard.runtime.ray.cluster.private_ray import PrivateRay
 from jaxquard.runtime.ray.cluster.ray_calls import admit_calls, disconnect, refuse_calls
@@ -133,6 +133,7 @@ class _Connection:
         self._watch = _start_watch(private, self._on_lost)
         admit_calls(str if self._watch is None else self._watch.find_loss)
         if is_own:
+            restore_excepthook()
             _held.append(self)
             # Before Ray's own exit handler, which sleeps for half a second.
             atexit.register(self.close)
@@ -166,6 +167,7 @@ class _Connection:
 
     def _on_lost(self, reason: str) -> None:
         # Not under the lock: whoever closes the connection holds it, and waits for this thread.
+        restore_excepthook()
         self.loss = reason
         self._is_lost.set()
         refuse_calls(reason)

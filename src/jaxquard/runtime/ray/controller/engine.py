@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from jaxquard.runtime.ray.cluster.session import Session
 from jaxquard.runtime.ray.controller.actor_loss import ActorLosses
 from jaxquard.runtime.ray.controller.checkpoint_store import RayStore
 from jaxquard.runtime.ray.controller.epochs import Epoch, Epochs
+from jaxquard.runtime.ray.controller.jax_settings import settings_to_pass_on
 from jaxquard.runtime.ray.controller.load_program import (
     LoadedOnRay,
     connect_channels,
@@ -112,6 +114,7 @@ class RayEngine:
         with self._lock:
             self._check_usable()
             self._settle()
+            self._send_settings()
             if self.group.config.transport == "collective":
                 self._wait_for_steps()  # Opening a channel is a rendezvous, which no step may disturb.
             loaded = prepare_program(program, number=next(self._programs), num_actors=self.group.config.num_actors)
@@ -128,6 +131,7 @@ class RayEngine:
         with self._lock:
             self._check_usable()
             check_cells(inputs)
+            self._send_settings()
             homes = self._mover.bring_home(loaded, inputs, self)
             epoch = self._settle()
             take_donated(loaded.program, homes, RayCell)
@@ -162,6 +166,15 @@ class RayEngine:
                 self._epochs.end()
                 raise
         return run
+
+    def _send_settings(self) -> None:
+        """Sends the settings of JAX that have changed; steps that are queued run with the old ones."""
+        settings, config = settings_to_pass_on(), self.group.config
+        changed = tuple(setting for setting in settings if setting not in config.settings)
+        if changed:
+            self._wait_for_steps()
+            self.group.gather([worker.handle.configure(changed) for worker in self.group.all_workers()])
+            self.group.config = replace(config, settings=settings)
 
     def _send(self, order: StepOrder, run: RayRun, actor: int) -> None:
         packed = pack_order(order)
