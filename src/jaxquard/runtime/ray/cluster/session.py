@@ -110,7 +110,7 @@ def start_or_join(address: str | None = None, *, num_cpus: int = 1, start_timeou
 class _Connection:
     """A connection to Ray, with its users and, if it was started for them, the private Ray.
 
-    When a server is gone, calls to Ray are refused, its users are told, and it is closed, in a thread of the watch.
+    When a server is gone, calls to Ray are refused, its users learn of it, and it is closed, in a thread of the watch.
 
     Args:
         is_own: jaxquard made it, and ends it; else the program did.
