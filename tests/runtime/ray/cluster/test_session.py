@@ -204,6 +204,7 @@ def test_a_program_that_is_killed_leaves_nothing():
     assert not directory.exists()
 
 
+@pytest.mark.slow  # Without Ray: `test_ray_folder`.
 @pytest.mark.ray
 def test_what_a_killed_program_and_its_reaper_left_is_removed_at_the_next_start():
     with program(f"{START}; {WORK}; input()") as child:
@@ -221,15 +222,6 @@ def test_what_a_killed_program_and_its_reaper_left_is_removed_at_the_next_start(
 
 
 @pytest.mark.ray
-def test_folders_of_living_programs_are_left_alone():
-    with private():
-        directory = directory_of(processes_of_ray())
-        remove_stale_folders()
-        assert (directory / "token").exists()
-        assert ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()) == 7
-
-
-@pytest.mark.ray
 def test_a_start_that_fails_is_tried_again(monkeypatch):
     start_node, failures = private_ray._start_node, [RuntimeError("too busy")]
 
@@ -240,7 +232,10 @@ def test_a_start_that_fails_is_tried_again(monkeypatch):
 
     monkeypatch.setattr(private_ray, "_start_node", fail_once)
     with private():
-        assert ray.is_initialized()
+        directory = directory_of(processes_of_ray())
+        remove_stale_folders()
+        assert (directory / "token").exists()
+        assert ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()) == 7
 
 
 @pytest.mark.slow
