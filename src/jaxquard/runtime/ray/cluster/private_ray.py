@@ -31,6 +31,7 @@ _OBJECT_STORE_BYTES = 256 * 2**20
 """Shared memory for host inputs and results; taken only when used."""
 _NUM_CPUS = 4096
 """Ray's CPUs are a count, not cores; many, so that meshes which share this Ray all find theirs."""
+_TOO_BUSY = "its raylet did not register in time. Is the host busy? Give a larger start_timeout_s."
 _MAX_STARTS = 3
 """How often to try, while there is time: a busy host may miss limits of Ray's that cannot be set."""
 _REAP_S = 2.0
@@ -200,9 +201,14 @@ def _start_node(directory: Path, num_cpus: int, timeout_s: float) -> Any:
         def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
             pass
 
+        def start_head_processes(self) -> None:
+            with _ended_on_failure(self):
+                super().start_head_processes()
+
         def start_ray_processes(self) -> None:
-            super().start_ray_processes()
-            _await_registered(self, timeout_s)
+            with _ended_on_failure(self):
+                super().start_ray_processes()
+                _await_registered(self, timeout_s)
 
     make_parameters: Any = RayParams  # whose annotations are narrower than what it takes
     parameters = make_parameters(
@@ -221,6 +227,16 @@ def _start_node(directory: Path, num_cpus: int, timeout_s: float) -> Any:
     return WithoutDashboard(parameters, head=True, shutdown_at_exit=False, spawn_reaper=True)
 
 
+@contextlib.contextmanager
+def _ended_on_failure(node: Any) -> Iterator[None]:
+    """Ends the processes of a node that fails to start; nobody else has it."""
+    try:
+        yield
+    except BaseException:
+        node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+        raise
+
+
 def _await_registered(node: Any, timeout_s: float) -> None:
     """Waits until the raylet is known to the control server; Ray itself waits for 30 s, however busy the host is."""
     from ray._private import services
@@ -234,7 +250,7 @@ def _await_registered(node: Any, timeout_s: float) -> None:
             if any(server.process.poll() is not None for infos in node.all_processes.values() for server in infos):
                 raise RuntimeError("a server of Ray ended while it started") from None
             if time.monotonic() > end_s:
-                raise TimeoutError(f"the raylet did not register within {timeout_s:.0f} s") from None
+                raise TimeoutError(_TOO_BUSY) from None
         time.sleep(0.05)
 
 
