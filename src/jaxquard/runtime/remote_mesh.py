@@ -20,6 +20,7 @@ from jaxquard.runtime.initial_state import Initialisation
 _RUNTIMES = ("in_process", "ray")
 _TRANSPORTS = ("stream", "transfer", "collective")
 _HEARTBEAT_TIMEOUT_S = 10.0
+_START_TIMEOUT_S = 120.0
 
 
 class RemoteMesh:
@@ -46,6 +47,8 @@ class RemoteMesh:
             open), "transfer" (`jax.experimental.transfer`) or "collective" (NCCL on GPUs, gloo on CPUs).
             docs/security.md says what the last two leave open.
         heartbeat_timeout_s: on Ray, the time without a heartbeat after which a process counts as lost; 10 s by default.
+        start_timeout_s: on Ray, the time that Ray itself, and then the actors, may take to start; 120 s by default.
+            Within it, a start of Ray that fails is tried again. It holds for `restart` too.
         silence_limit_s: the old name of `heartbeat_timeout_s`; deprecated.
 
     Raises:
@@ -81,6 +84,7 @@ class RemoteMesh:
         processes_per_actor: int = 1,
         transport: str = "stream",
         heartbeat_timeout_s: float | None = None,
+        start_timeout_s: float | None = None,
         silence_limit_s: float | None = None,
     ) -> None:
         if silence_limit_s is not None:
@@ -97,7 +101,8 @@ class RemoteMesh:
         if runtime == "ray":
             _check_unused(runtime, devices=devices, share_devices=share_devices or None)
             limit_s = _HEARTBEAT_TIMEOUT_S if heartbeat_timeout_s is None else heartbeat_timeout_s
-            _check_ray_options(transport, processes_per_actor, limit_s)
+            start_s = _START_TIMEOUT_S if start_timeout_s is None else start_timeout_s
+            _check_ray_options(transport, processes_per_actor, heartbeat_timeout_s=limit_s, start_timeout_s=start_s)
             # A third of what importing RemoteMesh would load; actors in this process need none of it.
             from jaxquard.runtime.ray.controller.start_engine import start_engine
 
@@ -110,6 +115,7 @@ class RemoteMesh:
                 platform=platform,
                 transport=transport,
                 heartbeat_timeout_s=limit_s,
+                start_timeout_s=start_s,
             )
             return
         _check_unused(
@@ -119,6 +125,7 @@ class RemoteMesh:
             processes_per_actor=None if processes_per_actor == 1 else processes_per_actor,
             transport=None if transport == "stream" else transport,
             heartbeat_timeout_s=heartbeat_timeout_s,
+            start_timeout_s=start_timeout_s,
         )
         per_actor = find_devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         meshes = [
@@ -198,8 +205,16 @@ class RemoteMesh:
     def restart(self) -> tuple[int, ...]:
         """Starts lost actors again, compiles their tasks and connects them; returns which they were.
 
+        It asks every actor first: one that died a moment ago, or dies meanwhile, is found; one that is frozen after
+        `heartbeat_timeout_s`. If Ray itself is gone, it is started anew, or the cluster joined again, and all actors
+        are lost.
+
         The state that they held is lost: restore it from a checkpoint. That of the others is still there. In one
         process no actor is ever lost, and this does nothing.
+
+        Raises:
+            MeshError: if there is no cluster any more, or an actor does not start.
+            ActorFailed: if actors are lost again and again meanwhile.
         """
         return self.engine.restart()
 
@@ -227,13 +242,14 @@ def _check_unused(runtime: str, **options: Any) -> None:
             raise MeshError(f"{name}={value!r} has no meaning with runtime={runtime!r}. Leave it out.")
 
 
-def _check_ray_options(transport: str, processes_per_actor: Any, heartbeat_timeout_s: Any) -> None:
+def _check_ray_options(transport: str, processes_per_actor: Any, **timeouts_s: Any) -> None:
     if transport not in _TRANSPORTS:
         raise MeshError(f"transport={transport!r} is not known. Use one of: {', '.join(map(repr, _TRANSPORTS))}.")
     if not isinstance(processes_per_actor, int) or processes_per_actor < 1:
         raise MeshError(f"processes_per_actor={processes_per_actor!r} must be a whole number, 1 or more.")
-    if not isinstance(heartbeat_timeout_s, int | float) or not heartbeat_timeout_s > 0:
-        raise MeshError(f"heartbeat_timeout_s={heartbeat_timeout_s!r} must be a number of seconds, more than 0.")
+    for name, value in timeouts_s.items():
+        if not isinstance(value, int | float) or not value > 0:
+            raise MeshError(f"{name}={value!r} must be a number of seconds, more than 0.")
 
 
 def _renamed(silence_limit_s: float, heartbeat_timeout_s: float | None) -> float:

@@ -168,4 +168,11 @@ def summarise(error: BaseException) -> str:
 
 def error_lines(error: BaseException) -> list[str]:
     """The lines of an error's message, without empty ones; the name of its type if there are none."""
-    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return [line.strip() for line in error_text(error).splitlines() if line.strip()] or [type(error).__name__]
+
+
+def error_text(error: BaseException) -> str:
+    """The message of an error; of JAX's own for `jax_debug_nans`, which only names the kind, a sentence."""
+    if type(error).__name__ == "InternalFloatingPointError" and len(error.args) == 2:
+        return f"it made a value that is {error.args[1]} (jax_debug_{error.args[1]}s is set)"
+    return str(error)

@@ -49,6 +49,16 @@ def message(function, *args, error=MeshError, **kwargs):
             "heartbeat_timeout_s=0 must be a number of seconds, more than 0.",
         ),
         (
+            {"runtime": "ray", "start_timeout_s": -1},
+            "start_timeout_s=-1 must be a number of seconds, more than 0.",
+        ),
+        (
+            {"runtime": "ray", "start_timeout_s": 0.01},
+            "Ray could not be started on this host: its raylet did not register in time. Is the host busy? Give a "
+            "larger start_timeout_s.",
+        ),
+        ({"start_timeout_s": 9}, "start_timeout_s=9 has no meaning with runtime='in_process'. Leave it out."),
+        (
             {"runtime": "ray", "share_devices": True},
             "share_devices=True has no meaning with runtime='ray'. Leave it out.",
         ),

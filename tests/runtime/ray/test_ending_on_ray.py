@@ -98,33 +98,27 @@ def finish(program, limit_s=120):
     ids=["step-kill", "step-interrupt", "compile-interrupt", "compile-kill", "step-terminate"],
 )
 def test_nothing_is_left(where, how):
-    program, agents, directory = start(where), [], Path("/nonexistent")
+    program, directory = start(where), Path("/nonexistent")
     try:
         assert program.stdout.readline() == "True\n", program.stderr.read()
         assert program.stdout.readline() == "now\n"
         processes = descendants(program)
         assert sum("Worker" in name_of(process) for process in processes) == 2
+        assert sum(name_of(process).endswith("Agent") for process in processes) == 2
         directory = directory_of(processes)
-        if how != signal.SIGINT:
-            # Ray's own agents try for a minute to reach the servers, and end then.
-            agents = [process for process in processes if name_of(process).endswith("Agent")]
-            processes = [process for process in processes if process not in agents]
         os.kill(program.pid, how)
         start_s = time.monotonic()
         status, _, err = finish(program)
-        assert time.monotonic() - start_s < 100
-        check_all_gone(processes)
-        assert not directory.exists() or how != signal.SIGINT
+        check_all_gone(processes, limit_s=20)
+        assert not directory.exists()
+        assert time.monotonic() - start_s < 30
     finally:
         program.kill()
-        for process in agents:
-            process.kill()
         shutil.rmtree(directory, ignore_errors=True)
+    # Python ends itself with the signal that it handled last, so a shell sees 130 after Ctrl-C.
+    assert status == -how
     if how == signal.SIGINT:
-        assert status in (1, 130, -signal.SIGINT)
         assert err.rstrip().splitlines()[-1] == "KeyboardInterrupt", err
-    else:
-        assert status in (-how, 128 + how)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 import contextlib
 import gc
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from jaxquard.errors import MeshError
+from jaxquard.runtime.ray.cluster import private_ray
 from jaxquard.runtime.ray.cluster.addresses import check_answers, parse_address
 from jaxquard.runtime.ray.cluster.import_ray import kept_settings, quiet
 from jaxquard.runtime.ray.cluster.join_cluster import join_cluster
 from jaxquard.runtime.ray.cluster.private_ray import loopback_allowed
+from jaxquard.runtime.ray.cluster.ray_folder import remove_stale_folders
 from jaxquard.runtime.ray.cluster.session import start_or_join
 from tests.runtime.ray.cluster_hosts import joined
 from tests.runtime.ray.processes import name_of, wait_until
@@ -191,22 +192,51 @@ def test_a_program_that_ends_leaves_nothing_and_says_nothing():
 
 @pytest.mark.slow  # One that is killed in a step is not: `test_ending_on_ray`.
 @pytest.mark.ray
-def test_a_program_that_is_killed_leaves_no_server_or_worker():
+def test_a_program_that_is_killed_leaves_nothing():
     with program(f"{START}; {WORK}; input()") as child:
         assert child.stdout.readline() == "up\n"
-        family = {process: process.name() for process in descendants(child)}
+        family = descendants(child)
         directory = directory_of(family)
         child.kill()
-    # These try for a minute to report to the dead servers, and end then.
-    agents = [process for process, name in family.items() if name.endswith("Agent")]
-    _, alive = psutil.wait_procs(family.keys() - agents, timeout=120)
-    for process in agents:
-        process.kill()
-    psutil.wait_procs(agents)
-    shutil.rmtree(directory)
-    assert len(family) >= 5
-    assert len(agents) == 2
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert len(family) >= 6
     assert not alive
+    assert not directory.exists()
+
+
+@pytest.mark.slow  # Without Ray: `test_ray_folder`.
+@pytest.mark.ray
+def test_what_a_killed_program_and_its_reaper_left_is_removed_at_the_next_start():
+    with program(f"{START}; {WORK}; input()") as child:
+        assert child.stdout.readline() == "up\n"
+        family = descendants(child)
+        directory = directory_of(family)
+        (reaper,) = (process for process in family if any(word.endswith("reaper.py") for word in process.cmdline()))
+        reaper.kill()
+        child.kill()
+    assert directory.exists()
+    remove_stale_folders()
+    assert not directory.exists()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+
+
+@pytest.mark.ray
+def test_a_start_that_fails_is_tried_again(monkeypatch):
+    others = set(processes_of_ray())
+    start_node, failures = private_ray._start_node, [RuntimeError("too busy")]
+
+    def fail_once(*args):
+        if failures:
+            raise failures.pop()
+        return start_node(*args)
+
+    monkeypatch.setattr(private_ray, "_start_node", fail_once)
+    with private():
+        directory = directory_of(set(processes_of_ray()) - others)
+        remove_stale_folders()
+        assert (directory / "token").exists()
+        assert ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()) == 7
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.ray_calls import in_ray, wait_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,10 @@ class HostResources:
 
 def list_hosts() -> tuple[HostResources, ...]:
     """Lists the hosts that are alive: first the head of the cluster, then the others by address."""
-    nodes = [node for node in import_ray().nodes() if node["Alive"]]
+    with in_ray() as ray:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        free = _free_by_node()
     nodes.sort(key=lambda node: ("node:__internal_head__" not in node["Resources"], node["NodeManagerAddress"]))
-    free = _free_by_node()
     return tuple(
         HostResources(
             host=Host(node_id=node["NodeID"], ip=node["NodeManagerAddress"], hostname=node["NodeManagerHostname"]),
@@ -83,11 +85,12 @@ def run_on_hosts(
         For each host the result, or why there is none.
     """
     assert "<locals>" in function.__qualname__, "only such functions are sent by value"
-    ray = import_ray()
-    task = ray.remote(num_cpus=0, max_retries=0)(function)
-    references = [task.options(scheduling_strategy=_on(node_id)).remote() for node_id in node_ids]
-    done, _ = ray.wait(references, num_returns=len(references), timeout=timeout_s) if references else ([], [])
-    return tuple(_result(reference, in_time=reference in done, timeout_s=timeout_s) for reference in references)
+    with in_ray() as ray:
+        task = ray.remote(num_cpus=0, max_retries=0)(function)
+        references = [task.options(scheduling_strategy=_on(node_id)).remote() for node_id in node_ids]
+    done, _ = wait_for(references, num_returns=len(references), timeout_s=timeout_s) if references else ([], [])
+    with in_ray():
+        return tuple(_result(reference, in_time=reference in done, timeout_s=timeout_s) for reference in references)
 
 
 def run_on_host(function: Callable[[], T], node_id: str, *, timeout_s: float) -> T:
@@ -106,7 +109,8 @@ def run_on_host(function: Callable[[], T], node_id: str, *, timeout_s: float) ->
 
 def is_this_host(node_id: str) -> bool:
     """Returns True if this process runs on a host. Over Ray's client it runs on none of them."""
-    return not is_client() and import_ray().get_runtime_context().get_node_id() == node_id
+    with in_ray() as ray:
+        return not is_client() and ray.get_runtime_context().get_node_id() == node_id
 
 
 def _on(node_id: str) -> Any:

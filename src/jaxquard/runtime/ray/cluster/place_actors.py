@@ -5,6 +5,7 @@ that the outcome can be foreseen and a refusal can say what is missing: neighbou
 other, and the processes of one actor on one host where one can hold them all.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from typing import Any
 
 from jaxquard.errors import MeshError
 from jaxquard.runtime.ray.cluster.hosts import Host, HostResources, list_hosts
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.ray_calls import in_ray
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
 _SETTLE_S = 3.0
 """The time that resources of a closed mesh may take to show as free."""
+_TICK_S = 1
 _MAX_HOSTS_SHOWN = 8
 
 
@@ -52,8 +54,7 @@ class ActorPlacement:
 
     def close(self) -> None:
         """Releases the hosts; processes that run there are killed."""
-        ray = import_ray()
-        if ray.is_initialized():
+        with contextlib.suppress(MeshError), in_ray() as ray:  # Else the cluster is gone, and the group with it.
             ray.util.remove_placement_group(self.group)
 
 
@@ -82,25 +83,37 @@ def place_actors(
     platform = platform or _default_platform(list_hosts())
     need = bundle(platform, devices_per_process)
     chosen = _choose_when_free(num_actors, processes_per_actor, need)
-    ray = import_ray()
-    group = ray.util.placement_group(
-        [need] * len(chosen), bundle_label_selector=[{"ray.io/node-id": host.node_id} for host in chosen]
+    with in_ray() as ray:
+        group = ray.util.placement_group(
+            [need] * len(chosen), bundle_label_selector=[{"ray.io/node-id": host.node_id} for host in chosen]
+        )
+    by_actor = [chosen[first : first + processes_per_actor] for first in range(0, len(chosen), processes_per_actor)]
+    placement = ActorPlacement(
+        platform=platform, hosts=tuple(map(tuple, by_actor)), devices_per_process=devices_per_process, group=group
     )
     try:
-        ready = group.wait(timeout_s)
+        is_ready = _await_reserved(group, timeout_s)
     except BaseException:
-        ray.util.remove_placement_group(group)
+        placement.close()
         raise
-    if not ready:
-        ray.util.remove_placement_group(group)
+    if not is_ready:
+        placement.close()
         raise MeshError(
             f"Ray did not reserve {len(chosen)} × {_text(need)} on {_names(chosen)} within {timeout_s:g} s, "
             "though they looked free. Is another program starting there? Try again."
         )
-    by_actor = [chosen[first : first + processes_per_actor] for first in range(0, len(chosen), processes_per_actor)]
-    return ActorPlacement(
-        platform=platform, hosts=tuple(map(tuple, by_actor)), devices_per_process=devices_per_process, group=group
-    )
+    return placement
+
+
+def _await_reserved(group: Any, timeout_s: float) -> bool:
+    """Waits for a placement group, out of Ray again and again; returns False if it takes too long."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        with in_ray():
+            if group.wait(_TICK_S):
+                return True
+        if time.monotonic() > end_s:
+            return False
 
 
 def bundle(platform: str, num_devices: int) -> dict[str, float]:

@@ -56,6 +56,7 @@ class ActorLosses:
         """
         self._group, self._epochs, self._runs = group, epochs, runs
         self.is_closed = False
+        self._lock = threading.Lock()
         self.monitor = Monitor(group, timeout_s=heartbeat_timeout_s, on_lost=weakly(self.on_lost), on_tick=on_tick)
 
     def on_lost(self, worker: WorkerProcess, how: str) -> None:
@@ -68,14 +69,23 @@ class ActorLosses:
         activity = found.activity or self.monitor.last_activity(worker) or "unknown"
         place = ActorPlace(host=worker.host, log=found.log, is_lost=True)
         failure = TaskFailure(actor=worker.actor, order=-2, task=activity, cause=RemoteCause(how), place=place)
-        if self._is_news(worker):  # Asking its host took time.
-            self._lose([worker.actor], failure)
+        self._lose([worker.actor], failure, unless=lambda: not self._is_news(worker))  # Asking its host took time.
+
+    def lose_ray(self, reason: str) -> None:
+        """Marks all actors as lost, as Ray itself is gone."""
+        first = next((worker for worker in self._group.all_workers() if worker.info is not None), None)
+        if first is None:  # Still starting: whoever started it gets the error from its call.
+            return
+        activity = self.monitor.last_activity(first) or "unknown"
+        place, cause = ActorPlace(host=first.host, is_lost=True), RemoteCause(f"is lost with all others, as {reason}")
+        failure = TaskFailure(actor=first.actor, order=-2, task=activity, cause=cause, place=place)
+        self._lose(range(self._group.config.num_actors), failure, unless=lambda: self.is_closed)
 
     def lose_everyone(self, failure: TaskFailure) -> None:
         """Marks all actors as lost after a task failed, as nobody can leave its collectives."""
         if not self._group.losses:
             failure.cause.add_note('With transport="collective", all actors must start again: call mesh.restart().')
-            self._lose(range(self._group.config.num_actors), failure)
+            self._lose(range(self._group.config.num_actors), failure, unless=lambda: bool(self._group.losses))
 
     def await_partners(self, run: RayRun, worker: WorkerProcess) -> None:
         """Ends an actor if its other processes do not come out of a collective with the one that failed."""
@@ -103,13 +113,17 @@ class ActorLosses:
         is_current = any(worker in workers for workers in self._group.workers)
         return is_current and not self.is_closed and worker.actor not in self._group.losses
 
-    def _lose(self, actors: Sequence[int], failure: TaskFailure) -> None:
-        # Whoever gets the error may start them again at once: only the current processes are ended.
-        workers = [worker for actor in actors for worker in self._group.workers[actor]]
+    def _lose(self, actors: Sequence[int], failure: TaskFailure, *, unless: Callable[[], bool]) -> None:
+        """Marks actors as lost, `unless` that is no news by now: several threads may notice the same."""
         error = make_error(failure, is_intact=False)
         assert isinstance(error, ActorFailed)
         error.is_lost = True
-        self._group.losses.update(dict.fromkeys(actors, error))
+        with self._lock:
+            if unless():
+                return
+            # Whoever gets the error may start them again at once: only the current processes are ended.
+            workers = [worker for actor in actors for worker in self._group.workers[actor]]
+            self._group.losses.update(dict.fromkeys(actors, error))
         for run in tuple(self._runs):
             run.state.fail_now(failure)
         self._epochs.end()

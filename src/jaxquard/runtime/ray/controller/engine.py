@@ -10,12 +10,14 @@ live, the next call connects them anew and goes on; if one was lost (`actor_loss
 Its threads hold it weakly: it ends when it is closed, or when neither a mesh nor an array holds it any more.
 """
 
+import contextlib
 import itertools
 import queue
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +26,12 @@ from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.program import Program
 from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.program.step_cells import find_sources, take_donated
+from jaxquard.runtime.ray.cluster.ray_calls import RayLost
 from jaxquard.runtime.ray.cluster.session import Session
 from jaxquard.runtime.ray.controller.actor_loss import ActorLosses
 from jaxquard.runtime.ray.controller.checkpoint_store import RayStore
 from jaxquard.runtime.ray.controller.epochs import Epoch, Epochs
+from jaxquard.runtime.ray.controller.jax_settings import settings_to_pass_on
 from jaxquard.runtime.ray.controller.load_program import (
     LoadedOnRay,
     connect_channels,
@@ -40,7 +44,7 @@ from jaxquard.runtime.ray.controller.ray_cell import RayCell
 from jaxquard.runtime.ray.controller.ray_run import RayRun, find_failure
 from jaxquard.runtime.ray.controller.replies import Arrival, collect_replies, weakly
 from jaxquard.runtime.ray.controller.step_inputs import CellMover, check_cells, drop_moved, share_once
-from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
+from jaxquard.runtime.ray.controller.worker_group import DiedWhileStarting, WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import StepOrder, StepReply, join_shards, pack_order
 from jaxquard.runtime.step_state import StepState, TaskFailure
 from jaxquard.runtime.transports.open_transport import TRANSPORTS
@@ -49,6 +53,8 @@ from jaxquard.runtime.transports.protocol import TransferError
 
 # How many steps may be queued before a call waits for the oldest.
 _MAX_QUEUED = 4
+# How often `restart` tries, if more is lost meanwhile.
+_MAX_RESTARTS = 4
 # Failures after which a process or its peer may be gone: the monitor will know.
 _HINTS_OF_LOSS = (TransferError.__name__, "ActorUnavailableError")
 
@@ -67,6 +73,7 @@ class RayEngine:
         self._survives_loss = TRANSPORTS[group.config.transport].survives_loss
         self._secret = new_mesh_secret()
         self._is_closed = False
+        self._session = session
         self._released: list[deque[int]] = [deque() for _ in range(group.config.num_actors)]
         self._loaded: weakref.WeakSet[LoadedOnRay] = weakref.WeakSet()
         self._forgotten: deque[int] = deque()
@@ -87,6 +94,7 @@ class RayEngine:
             on_tick=weakly(self._on_tick),
         )
         self.monitor = self._losses.monitor
+        session.on_loss(weakly(self._losses.lose_ray))
         self._finalizer = weakref.finalize(self, _end, self._replies, collector, self.monitor, group, session)
         self.monitor.start()
         try:
@@ -108,6 +116,7 @@ class RayEngine:
         with self._lock:
             self._check_usable()
             self._settle()
+            self._send_settings()
             if self.group.config.transport == "collective":
                 self._wait_for_steps()  # Opening a channel is a rendezvous, which no step may disturb.
             loaded = prepare_program(program, number=next(self._programs), num_actors=self.group.config.num_actors)
@@ -124,6 +133,7 @@ class RayEngine:
         with self._lock:
             self._check_usable()
             check_cells(inputs)
+            self._send_settings()
             homes = self._mover.bring_home(loaded, inputs, self)
             epoch = self._settle()
             take_donated(loaded.program, homes, RayCell)
@@ -158,6 +168,15 @@ class RayEngine:
                 self._epochs.end()
                 raise
         return run
+
+    def _send_settings(self) -> None:
+        """Sends the settings of JAX that have changed; steps that are queued run with the old ones."""
+        settings, config = settings_to_pass_on(), self.group.config
+        changed = tuple(setting for setting in settings if setting not in config.settings)
+        if changed:
+            self._wait_for_steps()
+            self.group.gather([worker.handle.configure(changed) for worker in self.group.all_workers()])
+            self.group.config = replace(config, settings=settings)
 
     def _send(self, order: StepOrder, run: RayRun, actor: int) -> None:
         packed = pack_order(order)
@@ -195,26 +214,37 @@ class RayEngine:
     # Beginning, failing, ending.
 
     def restart(self) -> tuple[int, ...]:
-        """Starts lost actors again and gives them their programs; returns which they were."""
+        """Finds out which actors are lost, starts them again and gives them their programs; returns which they were."""
         with self._lock:
             if self._is_closed:
                 raise closed_error()
-            restarted: frozenset[int] = frozenset()
-            while True:
-                lost = frozenset(self.group.losses)
-                if lost and not self._survives_loss:
-                    lost = frozenset(range(self.group.config.num_actors))
-                restarted |= lost
+            restarted: set[int] = set()
+            for attempt in itertools.count(1):
                 try:
-                    self._restart(lost)
+                    self._restart_lost(restarted)
                     return tuple(sorted(restarted))
-                except ActorFailed:
-                    # With a host, several actors are lost, but not all are noticed at the same time.
-                    if restarted.issuperset(self.group.losses):
+                except (ActorFailed, DiedWhileStarting, RayLost):
+                    # With a host, several actors are lost, but not all are noticed at the same time. And one, or Ray,
+                    # may be lost while it starts.
+                    if attempt == _MAX_RESTARTS:
                         raise
+        raise AssertionError("unreachable")
 
-    def _restart(self, lost: frozenset[int]) -> None:
+    def _restart_lost(self, restarted: set[int]) -> None:
+        """Restarts the actors that are lost at this moment, and Ray before if that is gone; adds them to a set."""
+        with contextlib.suppress(RayLost):
+            self.monitor.find_lost()
+        if self._session.find_loss():
+            self._epochs.end()
+            self.group.forget_cluster()
+            for loaded in tuple(self._loaded):
+                loaded.references.clear()
+            self._session.reconnect()
+        lost = frozenset(self.group.losses)
+        if lost and not self._survives_loss:
+            lost = frozenset(range(self.group.config.num_actors))
         if lost:
+            restarted |= lost
             self._epochs.end()
             self._fresh |= lost
             self.group.restart(sorted(lost))

@@ -5,9 +5,11 @@ begins once all processes are connected anew. Its number and its counters are on
 takes all of them from the same epoch.
 """
 
+import contextlib
 import itertools
 import threading
 
+from jaxquard.errors import MeshError
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup
 from jaxquard.runtime.ray.messages import Turn
 
@@ -57,5 +59,6 @@ class Epochs:
             if number is not None and number != self._number:
                 return
             self._number += 1
-            for worker in self._group.living_workers():
-                worker.handle.stop_epoch(self._number)
+            with contextlib.suppress(MeshError):  # Ray is gone: nobody waits any more.
+                for worker in self._group.living_workers():
+                    worker.handle.stop_epoch(self._number)

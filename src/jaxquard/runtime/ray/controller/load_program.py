@@ -12,7 +12,7 @@ from jaxquard.ir.program import Program, Run
 from jaxquard.runtime.engine import Progress
 from jaxquard.runtime.program.link_program import check_for_actors
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.ray_calls import put
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.export_calls import export_call
 from jaxquard.runtime.ray.messages import ProgramOrder
@@ -29,7 +29,8 @@ class LoadedOnRay:
     Attributes:
         number: the number by which the processes know it.
         calls_of: for each actor, the calls that it runs.
-        codes: for each call, where Ray keeps its exported code: each is sent to Ray once.
+        codes: for each call, its exported code.
+        references: for each call, where Ray keeps its code: each is sent to Ray once.
         num_outputs: for each actor, how many cells a step fills.
     """
 
@@ -38,7 +39,14 @@ class LoadedOnRay:
     calls_of: tuple[tuple[int, ...], ...]
     layouts: tuple[ResultLayout, ...]
     num_outputs: tuple[int, ...]
-    codes: dict[int, Any] = field(default_factory=dict)
+    codes: dict[int, bytes] = field(default_factory=dict)
+    references: dict[int, Any] = field(default_factory=dict)
+
+    def find_code(self, call: int) -> Any:
+        """Returns a reference to the code of a call, which is put into Ray's object store once."""
+        if call not in self.references:
+            self.references[call] = put(self.codes[call])
+        return self.references[call]
 
     def place(self, value: Any, *, actor: int, number: int, is_own: bool = False) -> np.ndarray:
         """Turns a value into what is sent: an array in host memory, with the dtype of the slot."""
@@ -114,7 +122,7 @@ class _Compiling:
 
     def prepare(self, actor: int) -> None:
         """Sends an actor the program, without code."""
-        order = import_ray().put(_order(self._loaded, actor))
+        order = put(_order(self._loaded, actor))
         self._group.gather([worker.handle.prepare(order) for worker in self._group.workers[actor]])
 
     def send(self, call: int, actors: frozenset[int]) -> None:
@@ -122,7 +130,7 @@ class _Compiling:
         for actor in sorted(actors):
             if call in loaded.calls_of[actor]:
                 for worker in self._group.workers[actor]:
-                    self._references.append(worker.handle.compile(loaded.number, call, loaded.codes[call]))
+                    self._references.append(worker.handle.compile(loaded.number, call, loaded.find_code(call)))
                     self._jobs.append((worker, call))
 
     def wait(self) -> None:
@@ -166,11 +174,10 @@ def _constant(value: Any) -> np.ndarray:
     return as_data(value)
 
 
-def _export(program: Program, call: int, mesh: AbstractMesh, platform: str) -> Any:
+def _export(program: Program, call: int, mesh: AbstractMesh, platform: str) -> bytes:
     entry = program.calls[call]
     adds_witness = platform != "cpu" or not entry.outputs
-    code = export_call(entry, mesh=mesh, platform={"gpu": "cuda"}.get(platform, platform), adds_witness=adds_witness)
-    return import_ray().put(code)
+    return export_call(entry, mesh=mesh, platform={"gpu": "cuda"}.get(platform, platform), adds_witness=adds_witness)
 
 
 def _abstract_mesh(group: WorkerGroup) -> AbstractMesh:

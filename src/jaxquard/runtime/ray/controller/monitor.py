@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.ray_calls import in_ray, wait_for
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import Heartbeat
 
@@ -81,12 +82,26 @@ class Monitor:
 
     def await_loss(self) -> None:
         """Waits until every process has sent a new heartbeat, or an actor is known to be lost."""
-        ray = import_ray()
         heartbeats = [worker.handle.heartbeat() for worker in self._group.living_workers()]
         end_s = time.monotonic() + self._group.loss_limit_s
         while heartbeats and not self._group.losses and time.monotonic() < end_s:
-            done, _ = ray.wait(heartbeats, num_returns=len(heartbeats), timeout=0.02)
+            done, _ = wait_for(heartbeats, num_returns=len(heartbeats), timeout_s=0.02)
             heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat not in done or not _is_answered(heartbeat)]
+
+    def find_lost(self) -> None:
+        """Asks every process for a heartbeat now, and waits until each has sent one or is known to be lost."""
+        pulses = {worker: _Pulse() for worker in self._group.living_workers()}
+        before_s = time.monotonic()
+        while pulses := {worker: pulse for worker, pulse in pulses.items() if self._is_unsure(worker, pulse)}:
+            now_s = time.monotonic()
+            elapsed_s, before_s = min(now_s - before_s, 2 * self._interval_s), now_s
+            for worker, pulse in pulses.items():
+                self._look_after(worker, pulse, elapsed_s)
+            time.sleep(_SHORTEST_INTERVAL_S / 5)
+
+    def _is_unsure(self, worker: WorkerProcess, pulse: _Pulse) -> bool:
+        """Returns True if a process is not known to be lost and has not answered."""
+        return pulse.heartbeat is None and worker in self._group.living_workers()
 
     def _run(self) -> None:
         before_s, num_errors = time.monotonic(), 0
@@ -126,23 +141,24 @@ class Monitor:
             self._on_lost(worker, f"cannot be reached, as Ray does not answer ({type(error).__name__})")
 
     def _look_after(self, worker: WorkerProcess, pulse: _Pulse, elapsed_s: float) -> None:
-        ray = import_ray()
+        exceptions = import_ray().exceptions
         if pulse.reference is None:
             pulse.reference = worker.handle.heartbeat()
             return
-        done, _ = ray.wait([pulse.reference], timeout=0)
+        done, _ = wait_for([pulse.reference], num_returns=1, timeout_s=0)
         if not done:
             self._note_missing_heartbeat(worker, pulse, elapsed_s)
             return
         reference, pulse.reference = pulse.reference, None
         try:
-            pulse.heartbeat = ray.get(reference)
-        except ray.exceptions.RayTaskError:
+            with in_ray() as ray:
+                pulse.heartbeat = ray.get(reference)
+        except exceptions.RayTaskError:
             _log.warning("actor %d could not describe itself", worker.actor, exc_info=True)  # But it lives.
-        except ray.exceptions.ActorUnavailableError:
+        except exceptions.ActorUnavailableError:
             self._note_missing_heartbeat(worker, pulse, elapsed_s)
             return
-        except ray.exceptions.RayError as error:
+        except exceptions.RayError as error:
             self._on_lost(worker, describe_death(error))
             return
         pulse.silent_s = 0.0
@@ -189,11 +205,12 @@ def describe_death(error: BaseException) -> str:
 
 
 def _is_answered(heartbeat: Any) -> bool:
-    ray = import_ray()
+    exceptions = import_ray().exceptions
     try:
-        ray.get(heartbeat)
-    except ray.exceptions.RayTaskError:
+        with in_ray() as ray:
+            ray.get(heartbeat)
+    except exceptions.RayTaskError:
         return True
-    except ray.exceptions.RayError:
+    except exceptions.RayError:
         return False
     return True

@@ -1,48 +1,13 @@
-"""Starts the Ray runtime: Ray itself, places for the processes, the processes, the engine.
-
-The processes get some settings of the controller's JAX. Settings that change the code of a task are in the exported
-code already. What is left is how it is compiled, and where compiled code is kept.
-"""
-
-import os
-import re
-from typing import Any
-
-import jax
+"""Starts the Ray runtime: Ray itself, places for the processes, the processes, the engine."""
 
 from jaxquard.runtime.ray.cluster.place_actors import place_actors
 from jaxquard.runtime.ray.cluster.session import start_or_join
 from jaxquard.runtime.ray.cluster.versions import check_versions
 from jaxquard.runtime.ray.controller.engine import RayEngine
+from jaxquard.runtime.ray.controller.jax_settings import settings_to_pass_on, variables_to_pass_on
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, devices_per_process
 from jaxquard.runtime.ray.messages import WorkerConfig
 
-_SETTINGS = (
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-    "jax_enable_compilation_cache",
-    "jax_debug_nans",
-)
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-# The actors have their own number of devices.
-_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S+")
-
-
-def settings_to_pass_on() -> tuple[tuple[str, Any], ...]:
-    """Returns the settings of JAX that workers get, by name."""
-    return tuple((name, getattr(jax.config, name)) for name in _SETTINGS if hasattr(jax.config, name))
-
-
-def variables_to_pass_on() -> tuple[tuple[str, str], ...]:
-    """Returns the environment variables that XLA reads when a backend starts."""
-    found = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    if "XLA_FLAGS" in found:
-        found["XLA_FLAGS"] = _DEVICE_COUNT.sub("", found["XLA_FLAGS"]).strip()
-    return tuple(found.items())
-
-
-_START_LIMIT_S = 120.0
 _POST_MORTEM_S = 5.0
 
 
@@ -56,12 +21,15 @@ def start_engine(
     platform: str | None,
     transport: str,
     heartbeat_timeout_s: float,
+    start_timeout_s: float,
 ) -> RayEngine:
     """Starts everything, or leaves nothing behind."""
     num_devices = devices_per_process(mesh_shape, processes_per_actor)
-    session = start_or_join(address, num_cpus=num_actors * processes_per_actor)
+    session = start_or_join(address, num_cpus=num_actors * processes_per_actor, start_timeout_s=start_timeout_s)
     try:
-        placement = place_actors(num_actors, processes_per_actor, num_devices, platform=platform)
+        placement = place_actors(
+            num_actors, processes_per_actor, num_devices, platform=platform, timeout_s=start_timeout_s
+        )
         try:
             if not session.is_private:
                 check_versions(host for hosts in placement.hosts for host in hosts)
@@ -79,7 +47,7 @@ def start_engine(
                     settings=settings_to_pass_on(),
                     environment=variables_to_pass_on(),
                 ),
-                start_limit_s=_START_LIMIT_S,
+                start_limit_s=start_timeout_s,
                 loss_limit_s=1.5 * heartbeat_timeout_s + _POST_MORTEM_S,
             )
             group.start(placement)

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import ActorProgram, Input, Output, Program, Recv, Send
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.ray_calls import check_servers, put
 from jaxquard.runtime.ray.controller.load_program import LoadedOnRay
 from jaxquard.runtime.ray.controller.ray_cell import RayCell
 from jaxquard.runtime.ray.controller.ray_run import RayRun
@@ -97,13 +97,15 @@ def share_once(inputs: Sequence[Sequence[Any]], *, num_processes: int) -> list[l
         for value in values:
             if isinstance(value, np.ndarray) and value.nbytes >= _MIN_BYTES:
                 num_takers[id(value)] = num_takers.get(id(value), 0) + num_processes
-    put: dict[int, Any] = {}
+    if num_takers:
+        check_servers()  # Ray takes large arguments to its object store, also those of one process.
+    shared: dict[int, Any] = {}
 
     def share(value: Any) -> Any:
         if num_takers.get(id(value), 0) < 2:
             return value
-        if id(value) not in put:
-            put[id(value)] = import_ray().put(value)
-        return put[id(value)]
+        if id(value) not in shared:
+            shared[id(value)] = put(value)
+        return shared[id(value)]
 
     return [[share(value) for value in values] for values in inputs]

@@ -12,10 +12,10 @@ from math import prod
 from typing import Any
 
 from jaxquard.errors import ActorFailed, MeshError
-from jaxquard.runtime.engine import closed_error
 from jaxquard.runtime.ray.cluster.hosts import kill_process, list_hosts
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from jaxquard.runtime.ray.cluster.place_actors import ActorPlacement, place_actors
+from jaxquard.runtime.ray.cluster.ray_calls import RayLost, in_ray, wait_for
 from jaxquard.runtime.ray.messages import WorkerConfig, WorkerInfo
 from jaxquard.runtime.ray.worker.ray_actor import WorkerHandle, start_worker
 from jaxquard.runtime.ray.worker.turns import TurnOver
@@ -28,6 +28,10 @@ _HOSTS_S = 2.0
 
 class GivenUp(MeshError):
     """A call that waited for its turn never got it, as something failed before."""
+
+
+class DiedWhileStarting(MeshError):
+    """A process ended before JAX was up in it; it may be started again."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
@@ -158,7 +162,7 @@ class WorkerGroup:
         pending = list(references)
         replies: list[Any] = [None] * len(pending)
         while pending:
-            done, pending = self._ray().wait(pending, num_returns=1, timeout=_TICK_S)
+            done, pending = self._wait(pending)
             for reference in done:
                 position = number[reference]
                 try:
@@ -173,34 +177,41 @@ class WorkerGroup:
         return replies
 
     def get(self, reference: Any) -> Any:
-        """Returns a reply. If its process is gone, waits until the monitor has noticed."""
-        ray = self._ray()
+        """Waits for a reply and returns it. If its process is gone, waits until the monitor has noticed."""
+        exceptions = import_ray().exceptions
+        while not self._wait([reference])[0]:
+            pass
         try:
-            return ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
+            with in_ray() as ray:
+                return ray.get(reference)
+        except exceptions.RayTaskError as error:
             if isinstance(error.cause, TurnOver):
                 self._await_losses(0.5)
                 raise GivenUp("this was given up, as a step that was queued before it has failed.") from None
             raise error.cause from None
-        except ray.exceptions.RayError as error:
+        except exceptions.RayError as error:
             self._await_losses(self.loss_limit_s)
             gone = ActorFailed(f"an actor's process is gone: {error_lines(error)[0]}")
             gone.is_lost = True
             raise gone from error
+        except RayLost:
+            self._await_losses(self.loss_limit_s)
+            raise
+
+    def _wait(self, references: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Waits a short while for one of some replies; returns which have come, and which not."""
+        try:
+            return wait_for(references, num_returns=1, timeout_s=_TICK_S)
+        except RayLost:
+            self._await_losses(self.loss_limit_s)
+            raise
 
     def finish_saves(self) -> None:
         """Waits until all that is being saved is on disk, or its process is lost."""
         for reference in tuple(self.saves):
-            if import_ray().is_initialized():
-                import_ray().wait([reference])
+            with contextlib.suppress(MeshError):  # Ray is gone, and the processes with it.
+                wait_for([reference], num_returns=1, timeout_s=None)
         self.saves.clear()
-
-    def _ray(self) -> Any:
-        """Returns Ray, if it is up: a call after that would start another, open to everyone."""
-        ray = import_ray()
-        if not ray.is_initialized():
-            raise closed_error()
-        return ray
 
     def _await_losses(self, limit_s: float) -> None:
         """Gives the monitor some time to notice which actor is lost, and raises its error."""
@@ -219,6 +230,12 @@ class WorkerGroup:
     def end(self, workers: Sequence[WorkerProcess]) -> None:
         """Ends what is left of the processes of a lost actor."""
         self._end(workers, by_force=True)
+
+    def forget_cluster(self) -> None:
+        """Drops all that belonged to a Ray that is gone; its ids may come again in the next one."""
+        self.workers = [[] for _ in self.workers]
+        self._placements = []
+        self.saves.clear()
 
     def close(self) -> None:
         """Ends all processes and gives their places back."""
@@ -264,10 +281,10 @@ class WorkerGroup:
         return dict(zip(actors, found, strict=True))
 
     def _await_start(self, references: list[Any], workers: Sequence[WorkerProcess]) -> list[Any]:
-        ray = import_ray()
+        exceptions = import_ray().exceptions
         end_s, pending = time.monotonic() + self.start_limit_s, references
         while pending and time.monotonic() < end_s:
-            _, pending = ray.wait(references, num_returns=len(references), timeout=_HOSTS_S)
+            _, pending = wait_for(references, num_returns=len(references), timeout_s=_HOSTS_S)
             # Ray never fails a process that waits for a place on a host that is gone.
             if pending and self._on_dead_hosts([worker.actor for worker in workers]):
                 raise MeshError("a host was lost while actors were started on it. Try again.")
@@ -278,22 +295,22 @@ class WorkerGroup:
                 f"{self.start_limit_s:g} s. Is its host busy, or are its devices in use?"
             )
         try:
-            return ray.get(references)
-        except ray.exceptions.RayTaskError as error:
+            with in_ray() as ray:
+                return ray.get(references)
+        except exceptions.RayTaskError as error:
             raise error.cause from None
-        except ray.exceptions.RayError as error:
-            raise MeshError(f"an actor could not start: {error_lines(error)[0]}") from error
+        except exceptions.RayError as error:
+            raise DiedWhileStarting(f"an actor could not start: {error_lines(error)[0]}") from error
 
     def _end(self, workers: Sequence[WorkerProcess], *, by_force: bool = False) -> None:
-        ray = import_ray()
-        if not ray.is_initialized():
-            return
-        for worker in workers:
-            with contextlib.suppress(ray.exceptions.RayError):
-                ray.kill(worker.handle.actor, no_restart=True)
-        for worker in workers:
-            if by_force and worker.info is not None:
-                kill_process(worker.info.node_id, worker.info.pid)
+        exceptions = import_ray().exceptions
+        with contextlib.suppress(MeshError):  # Ray is gone, and ends them, or its connection does.
+            for worker in workers:
+                with contextlib.suppress(exceptions.RayError), in_ray() as ray:
+                    ray.kill(worker.handle.actor, no_restart=True)
+            for worker in workers:
+                if by_force and worker.info is not None:
+                    kill_process(worker.info.node_id, worker.info.pid)
 
 
 def devices_per_process(mesh_shape: tuple[int, ...], num_processes: int) -> int:

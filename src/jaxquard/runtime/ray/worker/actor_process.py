@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jaxquard.errors import DeletedArrayError
 from jaxquard.runtime.checkpoint.files.digests import Checksums
@@ -31,7 +32,13 @@ from jaxquard.runtime.ray.messages import (
     WorkerInfo,
 )
 from jaxquard.runtime.ray.worker.channels import Unacknowledged
-from jaxquard.runtime.ray.worker.jax_process import configure_jax, free_address, join_processes, make_actor_mesh
+from jaxquard.runtime.ray.worker.jax_process import (
+    apply_settings,
+    configure_jax,
+    free_address,
+    join_processes,
+    make_actor_mesh,
+)
 from jaxquard.runtime.ray.worker.run_step_order import run_step_order
 from jaxquard.runtime.ray.worker.self_report import ActivityFile, count_oom_kills, own_boot, tail_reader
 from jaxquard.runtime.ray.worker.turns import TurnOver, Turns
@@ -95,6 +102,10 @@ class ActorProcess:
         self._site = Site(mesh=mesh, has_witness=self._actor.platform != "cpu")
         _log.info("actor %d, process %d: %s", self._config.actor, self._config.rank, mesh.devices.flatten().tolist())
         self._activity.write("idle")
+
+    def configure(self, settings: tuple[tuple[str, Any], ...]) -> None:
+        """Applies settings of JAX that have changed on the controller."""
+        apply_settings(settings)
 
     # Connecting; after a failure, again.
 

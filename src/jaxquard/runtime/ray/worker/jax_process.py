@@ -4,12 +4,14 @@ import ipaddress
 import os
 import socket
 import tempfile
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import AxisType, Mesh
 
 from jaxquard import _jax_compat
@@ -20,12 +22,19 @@ from jaxquard.runtime.transports.peers.listener import is_out_of_reach
 _LONGEST_SOCKET_PATH = 107
 
 
+def apply_settings(settings: Iterable[tuple[str, Any]]) -> None:
+    """Applies settings of the controller's JAX."""
+    for name, value in settings:
+        if name == "jax_compilation_cache_dir" and value != getattr(jax.config, name):
+            compilation_cache.reset_cache()  # Which is opened once.
+        jax.config.update(name, value)
+
+
 def configure_jax(config: WorkerConfig) -> None:
     """Applies the settings that must be there before a backend starts."""
     for name, value in config.environment:
         os.environ[name] = value
-    for setting, value in config.settings:
-        jax.config.update(setting, value)
+    apply_settings(config.settings)
     # Values come as the controller made them, 64-bit ones too.
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_platforms", {"gpu": "cuda"}.get(config.platform, config.platform))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.cluster.ray_calls import in_ray
 from jaxquard.runtime.ray.messages import WorkerConfig, pack_reply, unpack_order
 from jaxquard.runtime.ray.worker.actor_process import ActorProcess
 
@@ -57,8 +58,13 @@ class WorkerHandle:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        # Remembered, as making it costs as much as a call.
-        call = self.__dict__[name] = getattr(self.actor, name).remote
+        remote = getattr(self.actor, name).remote
+
+        def call(*args: Any) -> Any:
+            with in_ray():
+                return remote(*args)
+
+        self.__dict__[name] = call  # Remembered, as making it costs as much as a call.
         return call
 
 
@@ -68,9 +74,12 @@ def _remote_class() -> Any:
     # Said of the methods, not of each call: Ray's client does not take it there.
     for name, group in _GROUP_OF.items():
         ray.method(concurrency_group=group)(getattr(Worker, name))
-    return ray.remote(concurrency_groups=_GROUPS, max_restarts=0, max_task_retries=0)(Worker)
+    # The control server would keep an event of every call: 10 MB in 1,000 steps.
+    options = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
+    return ray.remote(concurrency_groups=_GROUPS, **options)(Worker)
 
 
 def start_worker(config: WorkerConfig, **options: Any) -> WorkerHandle:
     """Starts a process; `options` say where, and with which resources."""
-    return WorkerHandle(_remote_class().options(**options).remote(config))
+    with in_ray():
+        return WorkerHandle(_remote_class().options(**options).remote(config))

@@ -14,7 +14,7 @@ from jaxquard.runtime.ray.worker.channels import Inbox, Outbox, Unacknowledged
 from jaxquard.runtime.ray.worker.self_report import ActivityFile
 from jaxquard.runtime.ray.worker.worker_program import WorkerProgram
 from jaxquard.runtime.result_cell import ResultCell
-from jaxquard.runtime.step_state import StepState, TaskFailure
+from jaxquard.runtime.step_state import StepState, TaskFailure, error_text
 from jaxquard.runtime.transfer import as_data, as_value, place
 from jaxquard.runtime.transports.protocol import TransferStopped
 
@@ -169,7 +169,7 @@ def describe_failure(failure: TaskFailure) -> RemoteFailure:
         order=failure.order,
         task=failure.task,
         kind=type(failure.cause).__name__,
-        message=str(failure.cause),
+        message=error_text(failure.cause),
         traceback="".join(traceback.format_exception(failure.cause)),
     )
 

@@ -1,0 +1,68 @@
+"""The folder of a private Ray: sockets, logs and the token. It is gone when the program is, however that ends.
+
+Three things see to that. `close` removes it. If the program dies, its reaper does (see `reaper`). If both are killed,
+the next program of this user that starts a Ray does: the owner of a folder holds a lock on a file in it, which the
+kernel releases with the owner's death and with nothing else.
+"""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from jaxquard.runtime.ray.cluster import reaper
+
+_PREFIX = "jaxquard-ray-"
+_OWNER = "owner"
+
+
+class RayFolder:
+    """Makes a folder for this user alone, with a reaper; `close` removes it, and ends what still runs there.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self) -> None:
+        # Ray opens its own directory, inside, to everybody.
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
+        self._owner = open(self.path / _OWNER, "w")  # noqa: SIM115  (held until `close`)
+        fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(self.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def close(self) -> None:
+        """Ends the processes that still run there, and removes it."""
+        reaper.remove_folder(self.path)
+        self._reaper.kill()
+        self._reaper.wait()
+        self._owner.close()
+
+
+def remove_stale_folders() -> None:
+    """Removes the folders of programs of this user that are dead, and ends what they left running."""
+    for path in Path(_parent() or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # It is another user's, or another program removes it at this moment.
+            if path.stat().st_uid == os.getuid():
+                _remove_if_stale(path)
+
+
+def _remove_if_stale(path: Path) -> None:
+    # Without a lock file it is being made at this moment, or not one of these.
+    with open(path / _OWNER, "r+") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        reaper.remove_folder(path)
+
+
+def _parent() -> str | None:
+    """Returns where folders are made: not the user's temporary directory, as a socket's path has 107 bytes at most."""
+    return "/tmp" if Path("/tmp").is_dir() else None

@@ -1,0 +1,73 @@
+"""Folders of private Rays: gone with their program, removed at the next start if they are not, and never too early."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jaxquard.runtime.ray.cluster import ray_folder
+from jaxquard.runtime.ray.cluster.ray_folder import RayFolder, remove_stale_folders
+from jaxquard.runtime.ray.cluster.reaper import list_processes
+from tests.runtime.ray.processes import wait_until
+
+SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+PROGRAM = """
+import sys
+from jaxquard.runtime.ray.cluster import ray_folder
+ray_folder._parent = lambda: sys.argv[1]
+folder = ray_folder.RayFolder()
+print(folder.path, flush=True)
+input()
+"""
+
+
+@pytest.fixture(autouse=True)
+def parent(monkeypatch, tmp_path):
+    monkeypatch.setattr(ray_folder, "_parent", lambda: str(tmp_path))
+    return tmp_path
+
+
+def start_server(folder):
+    """A process with the log of a server in a folder, as all of Ray's have."""
+    (folder / "logs").mkdir(exist_ok=True)
+    with open(folder / "logs" / "raylet.out", "w") as log:
+        return subprocess.Popen(SLEEP, stdout=log, stderr=subprocess.DEVNULL)
+
+
+def test_a_folder_is_removed_with_its_processes(parent):
+    folder = RayFolder()
+    server = start_server(folder.path)
+    wait_until(lambda: list_processes(folder.path) == [server.pid])
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    folder.close()
+    assert server.wait(10) == -9
+    assert not list(parent.iterdir())
+
+
+def test_a_program_that_is_killed(parent):
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout.readline()
+        (folder,) = parent.iterdir()
+        server = start_server(folder)
+        wait_until(lambda: list_processes(folder) == [server.pid])
+        program.kill()
+    assert server.wait(30) == -9
+    wait_until(lambda: not folder.exists())
+
+
+def test_only_folders_without_an_owner_are_stale(parent):
+    owned, being_made = RayFolder(), parent / "jaxquard-ray-being-made"
+    being_made.mkdir()
+    stale = parent / "jaxquard-ray-stale"
+    stale.mkdir()
+    (stale / "owner").touch()
+    server, living = start_server(stale), start_server(owned.path)
+    wait_until(lambda: list_processes(stale) == [server.pid])
+    remove_stale_folders()
+    assert server.wait(10) == -9
+    assert living.poll() is None
+    assert sorted(parent.iterdir()) == sorted([owned.path, being_made])
+    owned.close()
+    living.wait(10)

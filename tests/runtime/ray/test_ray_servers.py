@@ -1,0 +1,205 @@
+"""Ray's own servers die, or an actor does while others are restarted: an error in time, and training can go on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxquard as jq
+from jaxquard.errors import ActorFailed
+from jaxquard.runtime.ray.cluster.ray_calls import RayLost
+from jaxquard.runtime.ray.controller.worker_group import WorkerGroup
+from tests.runtime.ray import spinning_step
+from tests.runtime.ray.processes import kill, name_of, process_id, wait_until
+
+pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+pytestmark = pytest.mark.ray
+SLOW = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+KEY = jax.random.key(0)
+# Ray's library ends the program after 14 s, or at its next access to the object store.
+PROMPT_S = 10
+LONG = 10_000_000
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    with jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=30) as mesh:
+        yield mesh
+
+
+@pytest.fixture(scope="module")
+def step(mesh):
+    return mesh.distributed(spinning_step.train_step, donate_argnums=0)
+
+
+@pytest.fixture(scope="module")
+def first_loss(mesh, step):
+    return loss_of(mesh, step)
+
+
+def loss_of(mesh, step):
+    return np.asarray(step(mesh.init(spinning_step.init, KEY), spinning_step.batch(), 0)[1]).tobytes()
+
+
+def find_server(name):
+    (found,) = (process for process in psutil.Process().children(recursive=True) if name_of(process) == name)
+    return found
+
+
+def failure_of(function):
+    start_s = time.monotonic()
+    with pytest.raises(ActorFailed) as caught:
+        function()
+    assert time.monotonic() - start_s < PROMPT_S
+    assert caught.value.is_lost
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("server", ["raylet", pytest.param("gcs_server", marks=SLOW)])
+def test_a_server_dies_in_a_step(mesh, step, first_loss, server):
+    state = mesh.init(spinning_step.init, KEY)
+    _, loss = step(state, spinning_step.batch(), LONG)
+    victim, family = find_server(server), psutil.Process().children(recursive=True)
+    victim.kill()
+    message = failure_of(lambda: float(loss))
+    assert f"is lost with all others, as Ray's {server} (process {victim.pid}) has died" in message
+    assert message.endswith("Its state is lost: call mesh.restart(), and restore a checkpoint.")
+    failure_of(lambda: step(mesh.init(spinning_step.init, KEY), spinning_step.batch(), 0))
+    failure_of(lambda: mesh.distributed(lambda x: x + 1)(np.ones(2)))
+    assert mesh.restart() == (0, 1)
+    assert mesh.restart() == ()
+    assert loss_of(mesh, step) == first_loss
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+
+
+def test_a_restart_right_after_a_kill_finds_it(mesh, step, first_loss):
+    for actor in (1, 0):
+        kill(mesh, actor)
+        assert mesh.restart() == (actor,)
+    assert loss_of(mesh, step) == first_loss
+
+
+@SLOW
+def test_an_access_to_the_object_store_right_after_the_raylet_died(mesh, step):
+    """The next one would end the program."""
+    large = np.ones((3, 20_000, 8), np.float32)
+
+    def run():
+        return np.asarray(step(mesh.init(spinning_step.init, KEY), large, 0)[1])
+
+    before, raylet = run(), find_server("raylet")
+    raylet.kill()
+    wait_until(lambda: raylet.status() == psutil.STATUS_ZOMBIE)
+    failure_of(run)
+    assert mesh.restart() == (0, 1)
+    np.testing.assert_array_equal(run(), before)
+
+
+@SLOW
+@pytest.mark.parametrize("server", ["raylet", "gcs_server"])
+def test_a_server_is_stopped(mesh, step, first_loss, server):
+    _, loss = step(mesh.init(spinning_step.init, KEY), spinning_step.batch(), LONG)
+    find_server(server).suspend()
+    with pytest.raises(ActorFailed, match="has been stopped for 10 s"):
+        float(loss)
+    assert mesh.restart() == (0, 1)
+    assert loss_of(mesh, step) == first_loss
+
+
+@SLOW
+def test_kills_during_a_restart(mesh, step, first_loss, monkeypatch):
+    """The actor that starts, the other one, and Ray itself."""
+    launch, harms = WorkerGroup._launch, []
+
+    def launch_and_harm(group, actors):
+        harm = harms.pop() if harms else None
+        timer = threading.Timer(1.0, harm) if harm is not None else None
+        if timer is not None:
+            timer.start()
+        launch(group, actors)
+
+    monkeypatch.setattr(WorkerGroup, "_launch", launch_and_harm)
+    for harm, lost in (
+        (lambda: kill(mesh, 1), {(0, 1)}),
+        (lambda: find_server("raylet").kill(), {(0, 1)}),
+        (lambda: [process.kill() for process in children_of(find_server("raylet"), "Worker")], {(0,), (0, 1)}),
+    ):
+        harms.append(harm)
+        kill(mesh, 0)
+        assert mesh.restart() in lost
+        mesh.restart()
+        assert loss_of(mesh, step) == first_loss
+
+
+def children_of(process, name):
+    return [child for child in process.children() if name in name_of(child)]
+
+
+@SLOW
+def test_kills_at_random_moments_of_a_restart(mesh, step, first_loss):
+    generator = np.random.default_rng(0)
+    for delay_s in generator.uniform(0, 3, size=4):
+        kill(mesh, 0)
+        timer = threading.Timer(delay_s, lambda: os.kill(process_id(mesh, 1), signal.SIGKILL))
+        timer.start()
+        assert 0 in mesh.restart()
+        timer.join()
+        mesh.restart()
+        assert loss_of(mesh, step) == first_loss
+
+
+PROGRAM = """
+import atexit, sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+import psutil
+import jaxquard as jq
+from tests.runtime.ray import spinning_step
+
+atexit.register(print, "atexit", flush=True)
+mesh = jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=30)
+step = mesh.distributed(spinning_step.train_step, donate_argnums=0)
+_, loss = step(mesh.init(spinning_step.init, jax.random.key(0)), spinning_step.batch(), 10_000_000)
+for process in psutil.Process().children(recursive=True):
+    if process.name() == sys.argv[1]:
+        process.kill()
+try:
+    float(loss)
+finally:
+    print("finally", flush=True)
+"""
+
+
+@SLOW
+@pytest.mark.parametrize("server", ["raylet", "gcs_server"])
+def test_a_program_that_does_not_restart_ends_with_the_error(server):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, server],
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert done.stdout == "finally\natexit\n"
+    assert done.stderr.rstrip().splitlines()[-1].startswith("jaxquard.errors.ActorFailed: actor 0 on "), done.stderr
+
+
+def test_calls_are_refused_when_ray_is_gone():
+    from jaxquard.runtime.ray.cluster import ray_calls
+
+    calls = ray_calls._Calls()
+    calls.refuse("the server has died")
+    with pytest.raises(RayLost, match="the server has died"), calls:
+        pass
