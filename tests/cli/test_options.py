@@ -30,8 +30,12 @@ def test_all_commands_are_known():
         "gemm overlap",
         "cluster show",
         "cluster calibrate",
+        "checkpoint verify",
+        "checkpoint show",
+        "checkpoint list",
         "reproduce",
         "list",
+        "run",
     }
 
 
