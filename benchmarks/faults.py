@@ -31,6 +31,7 @@ from jaxquard.runtime.supervisor.process_tree import list_marked
 
 ROOT = Path(__file__).parent.parent
 STEPS_BETWEEN = 3
+KEPT_CHECKPOINTS = 3
 EVENT_LIMIT_S = 180.0
 
 
@@ -202,7 +203,12 @@ def fill_disk(run: DisturbedRun, fault: Fault) -> None:
 
 
 def flip_bits(run: DisturbedRun, fault: Fault) -> None:
-    """Kills the controller, and flips a bit of the newest checkpoint, any one, before it is read again."""
+    """Kills the controller, and flips a bit of the newest checkpoint, any one, before it is read again.
+
+    It waits until there are several: nobody recovers from damage to the only one.
+    """
+    while len(run.checkpoints) < KEPT_CHECKPOINTS:
+        run.wait_for(lambda words: words[:1] == ["saving"])
     run.kill("controller", fault.choice)
     choose = random.Random(fault.choice)
     files = sorted(path for path in run.checkpoints[-1].rglob("*") if path.is_file() and path.stat().st_size)
@@ -287,6 +293,7 @@ def _apply(fault: Fault, run: DisturbedRun, report: FaultReport, on_fault: Calla
     time.sleep(fault.delay_s)
     before, start_s = run.last_step, time.monotonic()
     FAULTS[fault.kind](run, fault)
+    before = max(before, run.last_step)
     run.wait_for(lambda words: words[:1] == ["from"])
     run.wait_for(lambda words: words[:1] == ["step"] and int(words[1]) > before)
     time_s = time.monotonic() - start_s
