@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-HELPERS = {"__init__", "live_memory", "measure", "run"}
-LONG = {"gemm_regret", "shard_search"}
+HELPERS = {"__init__", "faults_program", "live_memory", "measure", "run"}
+LONG = {"faults", "gemm_regret", "shard_search"}
 
 
 def benchmark_names() -> list[str]:

@@ -12,7 +12,7 @@ from jaxquard.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = ["cluster", "demo", "gemm", "list", "reproduce", "schedule", "shard"]
+COMMANDS = ["cluster", "demo", "gemm", "list", "reproduce", "run", "schedule", "shard"]
 # After a mark of code, or at the beginning of an indented line; `|` stands between alternatives.
 LINE = re.compile(rf"(?:`|^    )(?:\.venv/bin/)?jaxquard ((?:{'|'.join(COMMANDS)})\b[^`\n#]*)", re.MULTILINE)
 
@@ -44,7 +44,15 @@ def options_of(command: Any) -> set[str]:
 
 
 def test_the_docs_have_command_lines():
-    assert {words[0] for _, words in command_lines()} >= {"cluster", "demo", "gemm", "reproduce", "schedule", "shard"}
+    assert {words[0] for _, words in command_lines()} >= {
+        "cluster",
+        "demo",
+        "gemm",
+        "reproduce",
+        "run",
+        "schedule",
+        "shard",
+    }
     assert len(command_lines()) > 20
 
 
@@ -53,5 +61,7 @@ def test_the_docs_have_command_lines():
 )
 def test_commands_and_options_exist(page, words):
     command, rest = find_command(words)
+    if words[0] == "run":  # After the program come its own words.
+        rest = list(itertools.takewhile(lambda word: not word.endswith(".py"), rest))
     named = {word.split("=")[0].rstrip(".,;:)") for word in rest if word.startswith("--")}
     assert named <= options_of(command), page

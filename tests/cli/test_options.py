@@ -35,6 +35,7 @@ def test_all_commands_are_known():
         "checkpoint list",
         "reproduce",
         "list",
+        "run",
     }
 
 

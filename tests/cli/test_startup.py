@@ -42,6 +42,8 @@ def modules(*words, code=0, **more):
         ("gemm bench --dataflow up", 2),
         ("demo --runtime threads", 2),
         ("reproduce gpipe", 2),
+        ("run --help", 0),
+        ("run no_such_file.py", 2),
         ("list algorithms", 0),
         ("list schedules", 0),
         ("schedule zero-bubble-v --stages 8 --microbatches 16", 0),

@@ -123,6 +123,43 @@ def test_stacked_layers():
         assert f"actor {actor} holds layers {2 * actor} to {2 * actor + 1} of (8, 64, 64)" in text
 
 
+@pytest.mark.slow
+def test_train_and_resume(tmp_path):
+    losses = losses_by_step(run("train_and_resume.py", "--folder", tmp_path / "checkpoints", "--steps", 12))
+    assert list(losses) == list(range(12))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the supervisor needs Linux")
+def test_train_and_resume_under_the_supervisor(tmp_path):
+    """It is killed once, then preempted, then goes on: what is computed twice has the same losses."""
+    supervisor = [sys.executable, "-m", "jaxquard", "run", "--id", "test", "--backoff", "0.01"]
+    program = [str(ROOT / "examples" / "train_and_resume.py"), "--folder", "checkpoints", "--steps"]
+    options = {"cwd": tmp_path, "env": ENVIRONMENT, "text": True, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*supervisor, *program, "1000000", "--pause", "0.02"], **options) as process:
+        before = losses_by_step(read_until(process.stdout, "step 7:"))
+        (program_process,) = (
+            child
+            for child in psutil.Process(process.pid).children()
+            if "train_and_resume.py" in " ".join(child.cmdline()[:2])
+        )
+        program_process.kill()
+        after = losses_by_step(read_until(process.stdout, "step 12:"))
+        process.terminate()
+        rest, messages = process.communicate(timeout=120)
+    assert process.returncode == 75, messages
+    assert "restart 1 of 10 in 0.01 s: SIGKILL" in messages
+    after |= losses_by_step(rest)
+    last = max(after)
+    done = subprocess.run([*supervisor, *program, str(last + 3)], timeout=120, **options)
+    assert done.returncode == 0, done.stderr
+    resumed = losses_by_step(done.stdout)
+    assert list(resumed) == [last + 1, last + 2]  # the step at which SIGTERM came was saved
+    assert min(after) in (0, 5, 10)
+    assert set(before) & set(after)
+    assert all(after[step] == before[step] for step in set(before) & set(after))
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_train_on_ray(tmp_path):

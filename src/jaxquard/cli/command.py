@@ -58,7 +58,9 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with _points_to_help(ctx):
-            return super().parse_args(ctx, _current_spellings(args, self._flags()))
+            # Otherwise words of another program follow, which are not ours to read.
+            current = _current_spellings(args, self._flags()) if ctx.allow_interspersed_args else args
+            return super().parse_args(ctx, current)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         write_help(self, ctx, formatter)

@@ -5,6 +5,8 @@
 2    usage: an option, an argument or a file that it names has to change
 130  interrupted (Ctrl-C)
 
+`jaxquard run` has two more: 75, the program saved its state after SIGTERM and can go on later, and 143, it did not.
+
 Typer is imported where it is used: whoever handles an early Ctrl-C does not wait for it.
 """
 

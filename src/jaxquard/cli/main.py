@@ -17,6 +17,7 @@ from jaxquard.cli.interrupt import end_early_interrupts, keep_interrupts
 # Where each subcommand is. None of them waits for what the others import.
 _SUBCOMMANDS = {
     "demo": "jaxquard.cli.demo.command:demo",
+    "run": "jaxquard.cli.run.command:run",
     "schedule": "jaxquard.cli.schedule:schedule",
     "shard": "jaxquard.cli.shard:shard_app",
     "gemm": "jaxquard.cli.gemm:gemm_app",
@@ -26,6 +27,8 @@ _SUBCOMMANDS = {
     "list": "jaxquard.cli.list_names:list_names",
 }
 _TRACEBACK = "--traceback"
+# Subcommands that start another program: the words after its name are that program's own.
+_STARTS_PROGRAM = ("run",)
 
 
 class _Subcommands(Group):
@@ -43,9 +46,10 @@ class _Subcommands(Group):
 
     def main(self, args: Any = None, *rest: Any, standalone_mode: bool = True, **options: Any) -> Any:
         words = list(sys.argv[1:] if args is None else args)
-        show_traceback = _TRACEBACK in words
         # It may stand anywhere, as one adds it at the end of a command that has failed.
-        words = [word for word in words if word != _TRACEBACK]
+        end = next((place for place, word in enumerate(words) if word in _STARTS_PROGRAM), len(words))
+        show_traceback = _TRACEBACK in words[:end]
+        words = [word for word in words[:end] if word != _TRACEBACK] + words[end:]
         run = super().main
         code = run_command(lambda: run(words, *rest, standalone_mode=False, **options), show_traceback=show_traceback)
         if standalone_mode:
@@ -61,7 +65,8 @@ def _load(name: str) -> Any:
     if isinstance(found, typer.Typer):
         around.add_typer(found, name=name)
     else:
-        around.command(name, cls=Command)(found)
+        settings = {"allow_interspersed_args": name not in _STARTS_PROGRAM}
+        around.command(name, cls=Command, context_settings=settings)(found)
     group: Any = typer.main.get_command(around)
     return group.commands[name]
 

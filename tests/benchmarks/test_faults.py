@@ -1,0 +1,57 @@
+"""The disturbed run: its plan, its checks, and ten faults of it."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import FAULTS, STEPS_BETWEEN, disturb, find_differences, make_plan
+
+
+def test_the_plan_follows_from_the_seed():
+    assert make_plan(30, seed=3) == make_plan(30, seed=3) != make_plan(30, seed=4)
+
+
+def test_the_plan_has_every_kind_of_fault_about_equally_often():
+    counts = Counter(fault.kind for fault in make_plan(200, seed=0))
+    assert set(counts) == set(FAULTS)
+    assert sum(counts.values()) == 200
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_faults_come_one_after_the_other():
+    steps = [fault.step for fault in make_plan(200, seed=0)]
+    assert steps == sorted(steps)
+    assert len(set(steps)) == 200
+    assert steps[0] >= STEPS_BETWEEN
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ({0: {"0x1"}, 1: {"0x2"}}, []),
+        ({0: {"0x1"}}, ["the losses of 1 steps differ or are missing, the first is step 1"]),
+        ({0: {"0x1"}, 1: {"0x2", "0x3"}}, ["the losses of 1 steps differ or are missing, the first is step 1"]),
+        ({0: {"0x4"}, 1: {"0x3"}}, ["the losses of 2 steps differ or are missing, the first is step 0"]),
+    ],
+)
+def test_a_loss_that_differs_once_is_found(found, problem):
+    assert find_differences(found, {0: "0x1", 1: "0x2"}) == problem
+
+
+PLAN = make_plan(10, seed=0)
+
+
+def test_ten_faults_have_all_kinds():
+    assert {fault.kind for fault in PLAN} == set(FAULTS)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("plan", [PLAN[:5], PLAN[5:]], ids=["five", "five-more"])
+def test_faults(tmp_path: Path, plan):
+    pytest.importorskip("ray")
+    lines: list[str] = []
+    report = disturb(tmp_path, plan, on_fault=lines.append)
+    assert report.problems == [], "\n".join(lines)
+    assert Counter(fault.kind for fault in plan) == {kind: len(times) for kind, times in report.recovery_s.items()}
+    assert report.num_fallbacks >= sum(fault.kind == "flipped bits" for fault in plan)
