@@ -74,7 +74,7 @@ class DisturbedRun:
     def __init__(self, folder: Path, *, pause_s: float) -> None:
         self.folder, self.run_id = folder, f"faults-{os.getpid()}-{time.monotonic_ns()}"
         self.losses: dict[int, set[str]] = {}
-        self.short_folders: set[str] = set()
+        self.folders: set[str] = set()
         (folder / "tmp").mkdir()
         options = ("--id", self.run_id, "--out", "runs", "--progress", "work/checkpoints")
         limits = ("--backoff", "0.05", "--max-backoff", "1")
@@ -140,12 +140,19 @@ class DisturbedRun:
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     words = process.cmdline()
+                    self._note_folders(process, words)
                     is_controller = "benchmarks.faults_program" in words and process.ppid() == self.process.pid
                     kind = "controller" if is_controller and "run" not in words else process.name()
                     if kind.startswith(name):
                         found.append(process)
-                        self.short_folders.add(process.environ().get("JAXQUARD_RUN_TMPDIR", ""))
         return sorted(found, key=lambda process: process.pid)
+
+    def _note_folders(self, process: psutil.Process, words: Sequence[str]) -> None:
+        """Notes the temporary folders of an attempt, and that of its Ray, which must not be there at the end."""
+        self.folders.add(process.environ().get("JAXQUARD_RUN_TMPDIR", ""))
+        self.folders |= {
+            os.path.dirname(word.removeprefix("--temp_dir=")) for word in words if word.startswith("--temp_dir=")
+        }
 
     def close(self) -> None:
         """Ends the run, if it has not ended."""
@@ -318,7 +325,7 @@ def find_differences(found: dict[int, set[str]], expected: dict[int, str]) -> li
 
 def _left_behind(run: DisturbedRun) -> list[str]:
     processes = list_marked("JAXQUARD_RUN_ID", run.run_id)
-    folders = [*map(str, (run.folder / "tmp").iterdir()), *filter(os.path.exists, run.short_folders - {""})]
+    folders = [*map(str, (run.folder / "tmp").iterdir()), *filter(os.path.exists, run.folders - {""})]
     unfinished = [path.name for path in (run.folder / "work" / "checkpoints").glob(".*saving*")]
     return [
         f"left behind: {what}"

@@ -54,4 +54,3 @@ def test_faults(tmp_path: Path, plan):
     report = disturb(tmp_path, plan, on_fault=lines.append)
     assert report.problems == [], "\n".join(lines)
     assert Counter(fault.kind for fault in plan) == {kind: len(times) for kind, times in report.recovery_s.items()}
-    assert report.num_fallbacks >= sum(fault.kind == "flipped bits" for fault in plan)

@@ -32,8 +32,8 @@ from jaxquard.runtime.supervisor.restart_policy import find_error_line
 from jaxquard.runtime.supervisor.run_log import OutputStream, RunLog
 
 RUN_TMPDIR = "JAXQUARD_RUN_TMPDIR"
-_LEFT_GRACE_S = 2.0
-"""The time for processes that are still there after their program: Ray's, loaders of data."""
+_LEFT_GRACE_S = 5.0
+"""The time for processes that are still there after their program: Ray's, what removes Ray's files, loaders of data."""
 _DRAIN_S = 2.0
 _SHORT = Path("/tmp")
 
