@@ -71,14 +71,14 @@ class DisturbedRun:
         losses: for each step the losses that it had, as hexadecimal texts; one if all is well.
     """
 
-    def __init__(self, folder: Path, *, pause_s: float) -> None:
+    def __init__(self, folder: Path, *, pause_s: float, runtime: str) -> None:
         self.folder, self.run_id = folder, f"faults-{os.getpid()}-{time.monotonic_ns()}"
         self.losses: dict[int, set[str]] = {}
         self.folders: set[str] = set()
         (folder / "tmp").mkdir()
         options = ("--id", self.run_id, "--out", "runs", "--progress", "work/checkpoints")
         limits = ("--backoff", "0.05", "--max-backoff", "1")
-        program = ("-m", "benchmarks.faults_program", "work", "--pause", str(pause_s))
+        program = ("-m", "benchmarks.faults_program", "work", "--pause", str(pause_s), "--runtime", runtime)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jaxquard", "run", *options, *limits, *program],
             cwd=folder,
@@ -229,7 +229,8 @@ def kill_in_save(run: DisturbedRun, fault: Fault) -> None:
     """Kills an actor or the controller soon after a save has begun."""
     run.wait_for(lambda words: words[:1] == ["saving"])
     time.sleep(fault.delay_s / 4)
-    run.kill(("ray::Worker", "controller")[fault.choice % 2], fault.choice // 2)
+    kinds = [name for name in ("ray::Worker", "controller") if run.find(name)]
+    run.kill(kinds[fault.choice % len(kinds)], fault.choice // 2)
 
 
 def kill_in_restart(run: DisturbedRun, fault: Fault) -> None:
@@ -239,6 +240,9 @@ def kill_in_restart(run: DisturbedRun, fault: Fault) -> None:
     time.sleep(fault.delay_s * 4)
     run.kill(("ray::Worker", "controller", "raylet")[fault.choice % 3], fault.choice // 3)
 
+
+OF_ANY_RUNTIME = ("kill controller", "full disk", "flipped bits", "kill during save")
+"""Kinds that need no processes of Ray."""
 
 FAULTS: dict[str, Callable[[DisturbedRun, Fault], None]] = {
     "kill actor": kill_actor,
@@ -269,11 +273,21 @@ def make_plan(num_faults: int, *, seed: int, kinds: Sequence[str] = tuple(FAULTS
 
 
 def disturb(
-    folder: Path, plan: Sequence[Fault], *, pause_s: float = 0.05, on_fault: Callable[[str], None] = print
+    folder: Path,
+    plan: Sequence[Fault],
+    *,
+    pause_s: float = 0.05,
+    runtime: str = "ray",
+    on_fault: Callable[[str], None] = print,
 ) -> FaultReport:
-    """Runs the program, applies the plan, and checks all that must hold."""
+    """Runs the program, applies the plan, and checks all that must hold.
+
+    Args:
+        pause_s: after each step.
+        runtime: of the program; "in_process" starts sooner, and has no actors and servers to kill.
+    """
     report, start_s, num_steps = FaultReport(), time.monotonic(), 0
-    run = DisturbedRun(folder, pause_s=pause_s)
+    run = DisturbedRun(folder, pause_s=pause_s, runtime=runtime)
     try:
         for fault in plan:
             _apply(fault, run, report, on_fault)

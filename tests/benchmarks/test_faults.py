@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import FAULTS, STEPS_BETWEEN, disturb, find_differences, make_plan
+from benchmarks.faults import FAULTS, OF_ANY_RUNTIME, STEPS_BETWEEN, disturb, find_differences, make_plan
 
 
 def test_the_plan_follows_from_the_seed():
@@ -39,18 +39,35 @@ def test_a_loss_that_differs_once_is_found(found, problem):
     assert find_differences(found, {0: "0x1", 1: "0x2"}) == problem
 
 
-PLAN = make_plan(10, seed=0)
+ON_RAY = tuple(kind for kind in FAULTS if kind not in OF_ANY_RUNTIME)
 
 
-def test_ten_faults_have_all_kinds():
-    assert {fault.kind for fault in PLAN} == set(FAULTS)
+def check_faults(folder: Path, plan, runtime: str) -> None:
+    lines: list[str] = []
+    report = disturb(folder, plan, runtime=runtime, on_fault=lines.append)
+    assert report.problems == [], "\n".join(lines)
+    assert Counter(fault.kind for fault in plan) == {kind: len(times) for kind, times in report.recovery_s.items()}
+
+
+def test_five_faults_of_any_runtime(tmp_path: Path):
+    """Ten are in `make test`: these, which need no Ray and start sooner without it, and the five on Ray."""
+    plan = make_plan(5, seed=0, kinds=OF_ANY_RUNTIME)
+    assert {fault.kind for fault in plan} == set(OF_ANY_RUNTIME)
+    check_faults(tmp_path, plan, "in_process")
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("plan", [PLAN[:5], PLAN[5:]], ids=["five", "five-more"])
-def test_faults(tmp_path: Path, plan):
+def test_five_faults_on_ray(tmp_path: Path):
     pytest.importorskip("ray")
-    lines: list[str] = []
-    report = disturb(tmp_path, plan, on_fault=lines.append)
-    assert report.problems == [], "\n".join(lines)
-    assert Counter(fault.kind for fault in plan) == {kind: len(times) for kind, times in report.recovery_s.items()}
+    plan = make_plan(5, seed=0, kinds=ON_RAY)
+    assert {fault.kind for fault in plan} == set(ON_RAY)
+    check_faults(tmp_path, plan, "ray")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ten_faults_of_all_kinds_on_ray(tmp_path: Path):
+    pytest.importorskip("ray")
+    plan = make_plan(10, seed=0)
+    assert {fault.kind for fault in plan} == set(FAULTS)
+    check_faults(tmp_path, plan, "ray")

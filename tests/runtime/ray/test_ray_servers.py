@@ -32,7 +32,13 @@ LONG = 10_000_000
 
 
 @pytest.fixture(scope="module")
-def mesh():
+def strangers():
+    """The processes of other tests, whose Ray may still run."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+@pytest.fixture(scope="module")
+def mesh(strangers):
     with jq.RemoteMesh((2,), runtime="ray", heartbeat_timeout_s=30) as mesh:
         yield mesh
 
@@ -52,8 +58,9 @@ def loss_of(mesh, step):
 
 
 def find_server(name):
-    (found,) = (process for process in psutil.Process().children(recursive=True) if name_of(process) == name)
-    return found
+    """The server of the newest Ray: other tests may have one too."""
+    found = [process for process in psutil.Process().children(recursive=True) if name_of(process) == name]
+    return max(found, key=lambda process: process.create_time())
 
 
 def failure_of(function):
@@ -66,10 +73,11 @@ def failure_of(function):
 
 
 @pytest.mark.parametrize("server", ["raylet", pytest.param("gcs_server", marks=SLOW)])
-def test_a_server_dies_in_a_step(mesh, step, first_loss, server):
+def test_a_server_dies_in_a_step(strangers, mesh, step, first_loss, server):
     state = mesh.init(spinning_step.init, KEY)
     _, loss = step(state, spinning_step.batch(), LONG)
-    victim, family = find_server(server), psutil.Process().children(recursive=True)
+    victim = find_server(server)
+    family = [process for process in psutil.Process().children(recursive=True) if process.pid not in strangers]
     victim.kill()
     message = failure_of(lambda: float(loss))
     assert f"is lost with all others, as Ray's {server} (process {victim.pid}) has died" in message

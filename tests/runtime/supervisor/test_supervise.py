@@ -187,11 +187,12 @@ def test_two_runs_of_one_name(tmp_path):
 def test_signals_are_forwarded(tmp_path):
     source = """
 import os, signal, time
+seen = []
 for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
-    signal.signal(number, lambda number, frame: print(signal.Signals(number).name, flush=True))
+    signal.signal(number, lambda number, frame: (seen.append(number), print(signal.Signals(number).name, flush=True)))
 print("ready", flush=True)
-for _ in range(3):
-    signal.pause()
+while len(seen) < 3:
+    time.sleep(0.01)
 """
     supervised = Supervised(tmp_path, source)
     assert supervised.read_line() == "ready"
