@@ -20,7 +20,7 @@ TLS = pytest.param("stream over TLS", marks=pytest.mark.slow)
 SMALL = (ArrayType.parse("float32[8]{x}"),)
 
 
-@pytest.fixture(scope="module", params=["stream", TLS, "transfer"])
+@pytest.fixture(scope="module", params=["stream", TLS, pytest.param("transfer", marks=pytest.mark.slow)])
 def group(request):
     """Two processes that have no `jax.distributed`."""
     group = WorkerGroup(request.param, num_processes=2, is_distributed=False)
