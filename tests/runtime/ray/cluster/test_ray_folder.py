@@ -106,3 +106,22 @@ def test_a_link_to_a_folder_is_left_alone(monkeypatch, parent):
     (parent / "jaxquard-ray-link").symlink_to(target)
     remove_stale_folders()
     assert removed == []
+
+
+def test_a_removal_that_is_killed_halfway_can_be_finished(monkeypatch, parent):
+    stale = parent / "jaxquard-ray-stale"
+    (stale / "r" / "logs").mkdir(parents=True)
+    (stale / "owner").touch()
+    (stale / "token").touch()
+    rmtree = reaper.shutil.rmtree
+
+    def killed_after_the_first(path, **options):
+        rmtree(path, **options)
+        raise InterruptedError
+
+    monkeypatch.setattr(reaper.shutil, "rmtree", killed_after_the_first)
+    remove_stale_folders()
+    assert sorted(path.name for path in stale.iterdir()) == ["owner", "token"]
+    monkeypatch.setattr(reaper.shutil, "rmtree", rmtree)
+    remove_stale_folders()
+    assert not stale.exists()
