@@ -76,6 +76,22 @@ def test_arguments_that_are_wrong(tmp_path):
             Checkpoints(tmp_path, **{name: value})
 
 
+@pytest.mark.parametrize("step", [5.0, np.float32(5), -5, "5", None, 10**18], ids=repr)
+def test_steps_that_would_not_be_found_again_are_refused(tmp_path, step):
+    checkpoints = Checkpoints(tmp_path, every=5)
+    for refused in (checkpoints.after_step, checkpoints.save):
+        with pytest.raises(CheckpointError, match="step must be a whole number, 0 or more, but is"):
+            refused(step, state(5))
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [np.int64(5), jnp.int32(5)], ids=["numpy", "jax"])
+def test_a_step_may_be_an_array(tmp_path, step):
+    with Checkpoints(tmp_path, every=5) as checkpoints:
+        checkpoints.after_step(step, state(5))
+    assert checkpoints.steps == (5,)
+
+
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_last_one_is_not_restored(checkpoints, kind):
     leaves = {name: np.random.default_rng(number).normal(size=2000) for number, name in enumerate("abc")}

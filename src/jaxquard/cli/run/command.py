@@ -133,10 +133,10 @@ def _print_end(result: "RunResult") -> None:
 
 def _say(text: str) -> None:
     """Prints a line, if the terminal is still there and takes it: training goes on without."""
-    from jaxquard.runtime.supervisor.run_log import is_ready
+    from jaxquard.runtime.supervisor.run_log import takes_output
 
     with contextlib.suppress(OSError):
-        if is_ready(sys.stderr.fileno()):
+        if takes_output(sys.stderr.fileno()):
             print_message(text)
 
 

@@ -95,11 +95,11 @@ class OutputStream:
         os.close(self.source)
 
     def _show(self, content: bytes) -> None:
-        if self._missed_bytes and self._terminal is not None and is_ready(self._terminal, timeout_s=0):
+        if self._missed_bytes and self._terminal is not None and takes_output(self._terminal, timeout_s=0):
             content = f"\n[jaxquard] {self._missed_bytes} bytes are in the log alone\n".encode() + content
             self._missed_bytes = 0
         while content and self._terminal is not None:
-            if self._missed_bytes or not is_ready(self._terminal):
+            if self._missed_bytes or not takes_output(self._terminal):
                 self._missed_bytes += len(content)
                 return
             try:
@@ -117,7 +117,7 @@ class OutputStream:
             self.last_lines.extend(line[:1000].decode(errors="replace") for line in lines[-_KEPT_LINES:])
 
 
-def is_ready(descriptor: int, *, timeout_s: float | None = None) -> bool:
+def takes_output(descriptor: int, *, timeout_s: float | None = None) -> bool:
     """Waits until a terminal takes something, or is gone, which a write finds out; returns False if it stands still."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
