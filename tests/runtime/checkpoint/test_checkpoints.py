@@ -299,6 +299,56 @@ def test_in_another_thread_there_is_no_handler(tmp_path):
     assert found == [earlier]
 
 
+def close_in_a_thread(checkpoints):
+    thread = threading.Thread(target=checkpoints.close)
+    thread.start()
+    thread.join()
+
+
+def close_before_a_later_one(checkpoints):
+    later = Checkpoints(checkpoints.folder)
+    checkpoints.close()
+    later.close()
+
+
+@pytest.mark.parametrize("close", [close_in_a_thread, close_before_a_later_one])
+def test_one_that_is_closed_elsewhere_swallows_no_signal(tmp_path, monkeypatch, close):
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append("earlier"))
+    try:
+        checkpoints = Checkpoints(tmp_path, every=1)
+        checkpoints.after_step(1, state(1))
+        close(checkpoints)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert came == ["earlier", "earlier"]
+        assert not checkpoints.is_preempted
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        checkpoints = Checkpoints(tmp_path, every=1)
+        checkpoints.after_step(2, state(2))
+        close(checkpoints)
+        monkeypatch.setattr("os.kill", lambda _, number: came.append(number))
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            signal.raise_signal(signal.SIGTERM)
+            assert came[2:] == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_closed_one_below_a_later_one_decides_nothing(tmp_path):
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        first = Checkpoints(tmp_path / "first")
+        with Checkpoints(tmp_path / "second", every=10) as second:
+            first.close()
+            second.after_step(1, state(1))
+            signal.raise_signal(signal.SIGTERM)
+            assert second.is_preempted
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 SCRIPT = """
 import sys, time
 from jaxquard.runtime.checkpoint.checkpoints import Checkpoints
