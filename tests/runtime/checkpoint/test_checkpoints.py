@@ -299,6 +299,26 @@ def test_in_another_thread_there_is_no_handler(tmp_path):
     assert found == [earlier]
 
 
+def test_a_second_sigterm_does_not_disturb_the_end(tmp_path):
+    ended = []
+
+    def train():
+        with Checkpoints(tmp_path):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                ended.append(True)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(Preempted):
+            train()
+        assert ended == [True]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def close_in_a_thread(checkpoints):
     thread = threading.Thread(target=checkpoints.close)
     thread.start()

@@ -45,8 +45,8 @@ class PreemptionFlag:
         if not self._is_installed:
             self._leave_to_earlier(number, frame)
             return
-        self.is_set = True
-        if not self.can_wait:
+        is_second, self.is_set = self.is_set, True
+        if not self.can_wait and not is_second:  # The second one would break into the `finally` blocks.
             raise Preempted
         if callable(self._earlier):
             with contextlib.suppress(SystemExit):  # Ray's handler ends the program, which would save nothing.
