@@ -205,6 +205,40 @@ def test_paths_that_are_taken(tmp_path):
     restore(tmp_path / "new" / "deep" / "a", like=STATE)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x" * 300, "the name is too long for the file system"),
+        ("a\0b", "has a null character"),
+        ("file/x", "a part of the path is a file, not a folder"),
+        (".last.saving-3-ff", "names like this are those of saves under way"),
+    ],
+)
+def test_names_that_no_checkpoint_can_have(tmp_path, name, text):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=text):
+        save(f"{tmp_path}/{name}", STATE)
+    with pytest.raises(CheckpointError) as caught:
+        restore(f"{tmp_path}/{name}", like=STATE)
+    assert "\n" not in str(caught.value)
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_a_name_with_a_line_break_leaves_nothing(tmp_path):
+    (tmp_path / ".a\nb.saving-1-ff").mkdir()
+    save(tmp_path / "a\nb", STATE).wait()
+    assert not (tmp_path / ".a\nb.saving-1-ff").exists()
+
+
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(saved, monkeypatch):
+    def refuse(path="."):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+
+    monkeypatch.setattr(folders.os, "listdir", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot read .* this user may not read there"):
+        jq.Checkpoints(saved.parent).restore(like=STATE)
+
+
 def test_without_orbax(tmp_path, monkeypatch, saved):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "orbax" in name else find_spec(name))

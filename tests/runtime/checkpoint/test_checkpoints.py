@@ -76,6 +76,22 @@ def test_arguments_that_are_wrong(tmp_path):
             Checkpoints(tmp_path, **{name: value})
 
 
+@pytest.mark.parametrize("step", [5.0, np.float32(5), -5, "5", None, 10**18], ids=repr)
+def test_steps_that_would_not_be_found_again_are_refused(tmp_path, step):
+    checkpoints = Checkpoints(tmp_path, every=5)
+    for refused in (checkpoints.after_step, checkpoints.save):
+        with pytest.raises(CheckpointError, match="step must be a whole number, 0 or more, but is"):
+            refused(step, state(5))
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [np.int64(5), jnp.int32(5)], ids=["numpy", "jax"])
+def test_a_step_may_be_an_array(tmp_path, step):
+    with Checkpoints(tmp_path, every=5) as checkpoints:
+        checkpoints.after_step(step, state(5))
+    assert checkpoints.steps == (5,)
+
+
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_last_one_is_not_restored(checkpoints, kind):
     leaves = {name: np.random.default_rng(number).normal(size=2000) for number, name in enumerate("abc")}
@@ -281,6 +297,76 @@ def test_in_another_thread_there_is_no_handler(tmp_path):
     thread.start()
     thread.join()
     assert found == [earlier]
+
+
+def test_a_second_sigterm_does_not_disturb_the_end(tmp_path):
+    ended = []
+
+    def train():
+        with Checkpoints(tmp_path):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                ended.append(True)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(Preempted):
+            train()
+        assert ended == [True]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def close_in_a_thread(checkpoints):
+    thread = threading.Thread(target=checkpoints.close)
+    thread.start()
+    thread.join()
+
+
+def close_before_a_later_one(checkpoints):
+    later = Checkpoints(checkpoints.folder)
+    checkpoints.close()
+    later.close()
+
+
+@pytest.mark.parametrize("close", [close_in_a_thread, close_before_a_later_one])
+def test_one_that_is_closed_elsewhere_swallows_no_signal(tmp_path, monkeypatch, close):
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append("earlier"))
+    try:
+        checkpoints = Checkpoints(tmp_path, every=1)
+        checkpoints.after_step(1, state(1))
+        close(checkpoints)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert came == ["earlier", "earlier"]
+        assert not checkpoints.is_preempted
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        checkpoints = Checkpoints(tmp_path, every=1)
+        checkpoints.after_step(2, state(2))
+        close(checkpoints)
+        monkeypatch.setattr("os.kill", lambda _, number: came.append(number))
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            signal.raise_signal(signal.SIGTERM)
+            assert came[2:] == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_closed_one_below_a_later_one_decides_nothing(tmp_path):
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        first = Checkpoints(tmp_path / "first")
+        with Checkpoints(tmp_path / "second", every=10) as second:
+            first.close()
+            second.after_step(1, state(1))
+            signal.raise_signal(signal.SIGTERM)
+            assert second.is_preempted
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 SCRIPT = """

@@ -3,6 +3,7 @@ to look at one layer alone."""
 
 import multiprocessing
 import os
+import tempfile
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +27,7 @@ class ActorProcesses:
         self.platform = platform
         self.mesh = AbstractMesh(mesh_shape, axis_names, axis_types=(AxisType.Auto,) * len(mesh_shape))
         self._pipes, self._processes = [], []
+        self._folder = tempfile.TemporaryDirectory()
         for actor in range(num_actors):
             config = WorkerConfig(
                 actor=actor,
@@ -40,7 +42,7 @@ class ActorProcesses:
                 environment=(("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),),
             )
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, config), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, config, self._folder.name), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -116,7 +118,9 @@ class ActorProcesses:
     def close(self):
         for process in self._processes:
             process.kill()
+            process.join()
         self._pool.shutdown()
+        self._folder.cleanup()
 
     def __enter__(self):
         return self
@@ -125,9 +129,10 @@ class ActorProcesses:
         self.close()
 
 
-def _serve(pipe, config):
+def _serve(pipe, config, folder):
     from jaxquard.runtime.ray.worker.actor_process import ActorProcess
 
+    tempfile.tempdir = folder  # Whoever is killed leaves files there.
     process = ActorProcess(config, ip="127.0.0.1", node_id="")
     while True:
         try:

@@ -132,9 +132,12 @@ def _print_end(result: "RunResult") -> None:
 
 
 def _say(text: str) -> None:
-    """Prints a line, if the terminal is still there: training goes on without it."""
+    """Prints a line, if the terminal is still there and takes it: training goes on without."""
+    from jaxquard.runtime.supervisor.run_log import takes_output
+
     with contextlib.suppress(OSError):
-        print_message(text)
+        if takes_output(sys.stderr.fileno()):
+            print_message(text)
 
 
 def _content(result: "RunResult") -> dict[str, Any]:

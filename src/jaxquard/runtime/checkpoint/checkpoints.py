@@ -5,6 +5,7 @@ runs/.owner-3           the program that may save here (`ownership`): the third 
 """
 
 import logging
+import operator
 import os
 import re
 import warnings
@@ -103,6 +104,7 @@ class Checkpoints:
             Preempted: SIGTERM has come, and the state is on disk. It is a SystemExit: let it pass.
             CheckpointError: if this or an earlier save failed; see `jq.save`.
         """
+        step = _checked_step(step)
         self._preemption.can_wait = True
         self._preemption.install()
         if self._claim is None:
@@ -122,6 +124,7 @@ class Checkpoints:
         Raises:
             CheckpointError: if this or an earlier save failed; see `jq.save`.
         """
+        step = _checked_step(step)
         claim = self._own()
         self._collect(max_pending=self.max_pending - 1)
         self._leave_later_steps(step)
@@ -264,3 +267,14 @@ class Checkpoints:
         for number, path in self._paths().items():
             if kept and number < kept[0]:
                 discard(path, self._own().fence)
+
+
+def _checked_step(step: Any) -> int:
+    """Returns the number of a step as a Python integer: a checkpoint of step "5.0" would not be found again."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 10**18:
+        raise CheckpointError(f"step must be a whole number, 0 or more, but is {step!r:.80}.")
+    return number

@@ -1,16 +1,20 @@
 """The log of a run: the output of all attempts, line by line, with the supervisor's own notes and their times.
 
-A disk that is full must not end a run: what cannot be written is left out, and the log says so when it can again.
+A disk that is full must not end a run: what cannot be written is left out, and the log says so when it can again. Nor
+may a terminal that stands still hold it up, as signals would wait too: after a while it misses what comes.
 """
 
 import fcntl
 import os
+import select
 import time
 from collections import deque
 from pathlib import Path
 
 _LONGEST_LINE = 64 * 1024
 _KEPT_LINES = 50
+_PATIENCE_S = 5.0
+"""The time that a terminal, or the reader of a pipe, may take nothing: Ctrl-S, a pager."""
 
 
 class RunLog:
@@ -69,6 +73,7 @@ class OutputStream:
         self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._terminal: int | None = terminal
         self._log, self._partial = log, b""
+        self._missed_bytes = 0
 
     def forward(self) -> bool:
         """Reads what is there and passes it on; returns False at the end of the output."""
@@ -90,9 +95,16 @@ class OutputStream:
         os.close(self.source)
 
     def _show(self, content: bytes) -> None:
+        if self._missed_bytes and self._terminal is not None and takes_output(self._terminal, timeout_s=0):
+            content = f"\n[jaxquard] {self._missed_bytes} bytes are in the log alone\n".encode() + content
+            self._missed_bytes = 0
         while content and self._terminal is not None:
+            if self._missed_bytes or not takes_output(self._terminal):
+                self._missed_bytes += len(content)
+                return
             try:
-                content = content[os.write(self._terminal, content) :]
+                # So much fits without waiting when the kernel says that something does.
+                content = content[os.write(self._terminal, content[: select.PIPE_BUF]) :]
             except BlockingIOError:
                 time.sleep(0.01)
             except OSError:
@@ -103,3 +115,10 @@ class OutputStream:
         if lines:
             self._log.write(b"".join(line + b"\n" for line in lines))
             self.last_lines.extend(line[:1000].decode(errors="replace") for line in lines[-_KEPT_LINES:])
+
+
+def takes_output(descriptor: int, *, timeout_s: float | None = None) -> bool:
+    """Waits until a terminal takes something, or is gone, which a write finds out; returns False if it stands still."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(1e3 * (_PATIENCE_S if timeout_s is None else timeout_s)))

@@ -2,18 +2,21 @@
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from jaxquard.runtime.ray.cluster import ray_folder
+from jaxquard.runtime.ray.cluster import ray_folder, reaper
 from jaxquard.runtime.ray.cluster.ray_folder import RayFolder, remove_stale_folders
 from jaxquard.runtime.ray.cluster.reaper import list_processes
+from jaxquard.runtime.supervisor.attempt import RUN_TMPDIR
 from tests.runtime.ray.processes import wait_until
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 PROGRAM = """
 import sys
-from jaxquard.runtime.ray.cluster import ray_folder
+from jaxquard.runtime.ray.cluster import ray_folder, reaper
 ray_folder._parent = lambda: sys.argv[1]
 folder = ray_folder.RayFolder()
 print(folder.path, flush=True)
@@ -71,3 +74,54 @@ def test_only_folders_without_an_owner_are_stale(parent):
     assert sorted(parent.iterdir()) == sorted([owned.path, being_made])
     owned.close()
     living.wait(10)
+
+
+def test_a_folder_of_an_attempt_is_in_the_folder_that_the_supervisor_removes(monkeypatch, parent):
+    run = Path(tempfile.mkdtemp(prefix="jqr-", dir="/tmp"))
+    monkeypatch.setenv(RUN_TMPDIR, str(run))
+    try:
+        folders = [RayFolder(), RayFolder()]
+        assert [folder.path for folder in folders] == [run / "ray0", run / "ray1"]
+        assert run.joinpath("ray0").stat().st_mode & 0o777 == 0o700
+        # Not longer than without a run: Ray's sockets, and the coordinator's, are below.
+        assert len(str(run / "ray10")) <= len("/tmp/jaxquard-ray-12345678")
+        for folder in folders:
+            folder.close()
+        assert not list(run.iterdir())
+    finally:
+        run.rmdir()
+    for unfit in (run, parent / "with a path that is too long", "here"):
+        monkeypatch.setenv(RUN_TMPDIR, str(unfit))
+        folder = RayFolder()
+        assert folder.path.parent == parent
+        folder.close()
+
+
+def test_a_link_to_a_folder_is_left_alone(monkeypatch, parent):
+    removed = []
+    monkeypatch.setattr(reaper, "remove_folder", removed.append)
+    target = parent / "mine"
+    target.mkdir()
+    (target / "owner").touch()
+    (parent / "jaxquard-ray-link").symlink_to(target)
+    remove_stale_folders()
+    assert removed == []
+
+
+def test_a_removal_that_is_killed_halfway_can_be_finished(monkeypatch, parent):
+    stale = parent / "jaxquard-ray-stale"
+    (stale / "r" / "logs").mkdir(parents=True)
+    (stale / "owner").touch()
+    (stale / "token").touch()
+    rmtree = reaper.shutil.rmtree
+
+    def killed_after_the_first(path, **options):
+        rmtree(path, **options)
+        raise InterruptedError
+
+    monkeypatch.setattr(reaper.shutil, "rmtree", killed_after_the_first)
+    remove_stale_folders()
+    assert sorted(path.name for path in stale.iterdir()) == ["owner", "token"]
+    monkeypatch.setattr(reaper.shutil, "rmtree", rmtree)
+    remove_stale_folders()
+    assert not stale.exists()

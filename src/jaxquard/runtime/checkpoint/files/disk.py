@@ -82,6 +82,7 @@ _REASONS = {
     errno.EPERM: "this user may not write there",
     errno.EROFS: "the file system is read-only",
     errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EEXIST: "a part of the path is a file, not a folder",
     errno.ENAMETOOLONG: "the name is too long for the file system",
     errno.ELOOP: "the path has a circle of symbolic links",
     errno.ENOSPC: "the disk is full",
@@ -91,14 +92,24 @@ _REASONS = {
 }
 
 
+_REASONS_TO_SAVE = {errno.ENOENT: "no folder can be made there, as in a file system of the kernel such as /proc"}
+_REASONS_TO_READ = {errno.EACCES: "this user may not read there", errno.EPERM: "this user may not read there"}
+
+
 def path_error(path: Path, error: OSError) -> CheckpointError:
     """Makes the error of a path that cannot be written, with the reason."""
-    reason = _REASONS.get(error.errno or 0, error.strerror)
-    if error.errno == errno.ENOENT:
-        reason = "no folder can be made there, as in a file system of the kernel such as /proc"
-    return CheckpointError(
-        f"cannot save to {os.fspath(path)}: {reason} ({error.strerror}). Save to a disk that can be written."
-    )
+    reason = _reason(error, _REASONS | _REASONS_TO_SAVE)
+    return CheckpointError(f"cannot save to {os.fspath(path)}: {reason}. Save to a disk that can be written.")
+
+
+def read_error(path: Path, error: OSError) -> CheckpointError:
+    """Makes the error of a path that cannot be read, with the reason."""
+    reason = _reason(error, _REASONS | _REASONS_TO_READ)
+    return CheckpointError(f"cannot read {os.fspath(path)}: {reason}. Give a path that can be read.")
+
+
+def _reason(error: OSError, reasons: dict[int, str]) -> str:
+    return f"{reasons.get(error.errno or 0, error.strerror)} ({error.strerror})"
 
 
 def human(size_bytes: int) -> str:

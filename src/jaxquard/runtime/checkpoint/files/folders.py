@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxquard.errors import CheckpointError
-from jaxquard.runtime.checkpoint.files.disk import path_error, sync
+from jaxquard.runtime.checkpoint.files.disk import path_error, read_error, sync
 from jaxquard.runtime.checkpoint.files.manifest import MANIFEST_NAME, read_fence
 from jaxquard.runtime.checkpoint.files.ownership.claims import CLAIMS, OwnedPath, OwnerClaim
 
-_HIDDEN = re.compile(r"\.(.+)\.(saving|replaced|fenced)(?:-(?:(\d{1,18})-)?[^.]*)?")
+_HIDDEN = re.compile(r"\.(.+)\.(saving|replaced|fenced)(?:-(?:(\d{1,18})-)?[^.]*)?", re.DOTALL)
 _NUM_LOOKS = 20
 
 
@@ -73,16 +73,24 @@ def checkpoint_path(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if "://" in text:
         raise CheckpointError(f"path={text!r} must be a folder of a file system that all hosts have mounted.")
+    if "\0" in text:
+        raise CheckpointError(f"path={text!r:.200} has a null character, which no name may have. Give another path.")
     absolute = Path(os.path.abspath(os.path.expanduser(text)))
-    return absolute.resolve() if absolute.is_symlink() else absolute
+    with _as_read_error(absolute):
+        return absolute.resolve() if absolute.is_symlink() else absolute
 
 
 def find_checkpoint(path: Path) -> Path:
     """Finds the folder that holds the checkpoint of this path.
 
     Raises:
-        CheckpointError: if there is none.
+        CheckpointError: if there is none, or it cannot be read.
     """
+    with _as_read_error(path):
+        return _find(path)
+
+
+def _find(path: Path) -> Path:
     for look in range(_NUM_LOOKS):
         for folder in (path, *_hidden(path, "replaced")):
             if _is_checkpoint(folder):
@@ -103,11 +111,12 @@ def find_checkpoint(path: Path) -> Path:
 def list_checkpoints(folder: Path) -> list[Path]:
     """Finds the checkpoints in a folder, in the order of their names; also one that a crash has left hidden."""
     found = set()
-    for name in os.listdir(folder) if folder.is_dir() else ():
-        hidden = _HIDDEN.fullmatch(name)
-        is_named = hidden[2] == "replaced" if hidden else not name.startswith(".")
-        if is_named and _is_checkpoint(folder / name):
-            found.add(hidden[1] if hidden else name)
+    with _as_read_error(folder):
+        for name in os.listdir(folder) if folder.is_dir() else ():
+            hidden = _HIDDEN.fullmatch(name)
+            is_named = hidden[2] == "replaced" if hidden else not name.startswith(".")
+            if is_named and _is_checkpoint(folder / name):
+                found.add(hidden[1] if hidden else name)
     return [folder / name for name in sorted(found)]
 
 
@@ -119,6 +128,11 @@ def claim_path(path: Path) -> OwnerClaim:
         StaleOwnerError: if this program has been the owner, and another is now.
         CheckpointError: if the folder around it cannot be written.
     """
+    if _HIDDEN.fullmatch(path.name):
+        raise CheckpointError(
+            f"cannot save to {os.fspath(path)}: names like this are those of saves under way, which are deleted. Give "
+            "another name."
+        )
     with _as_checkpoint_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{path.name}.owner-"
@@ -291,3 +305,12 @@ def _as_checkpoint_error(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise path_error(path, error) from error
+
+
+@contextlib.contextmanager
+def _as_read_error(path: Path) -> Iterator[None]:
+    """Turns an error of the file system into a CheckpointError; a folder that cannot be read is not an empty one."""
+    try:
+        yield
+    except OSError as error:
+        raise read_error(path, error) from error

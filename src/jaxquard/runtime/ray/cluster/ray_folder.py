@@ -2,21 +2,27 @@
 
 Three things see to that. `close` removes it. If the program dies, its reaper does (see `reaper`). If both are killed,
 the next program of this user that starts a Ray does: the owner of a folder holds a lock on a file in it, which the
-kernel releases with the owner's death and with nothing else.
+kernel releases with the owner's death and with nothing else. Under `jaxquard run` the folder is in the temporary folder
+of the attempt, which the supervisor removes too.
 """
 
 import contextlib
 import fcntl
+import itertools
 import os
+import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from jaxquard.runtime.ray.cluster import reaper
+from jaxquard.runtime.supervisor.attempt import RUN_TMPDIR
 
 _PREFIX = "jaxquard-ray-"
 _OWNER = "owner"
+_LONGEST_RUN = 20
+"""In bytes, so that sockets in the folder, below Ray's own long names, have a path of at most 107."""
 
 
 class RayFolder:
@@ -28,7 +34,7 @@ class RayFolder:
 
     def __init__(self) -> None:
         # Ray opens its own directory, inside, to everybody.
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
+        self.path = _make_in_run() or Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
         self._owner = open(self.path / _OWNER, "w")  # noqa: SIM115  (held until `close`)
         fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._reaper = subprocess.Popen(
@@ -52,7 +58,8 @@ def remove_stale_folders() -> None:
     """Removes the folders of programs of this user that are dead, and ends what they left running."""
     for path in Path(_parent() or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # It is another user's, or another program removes it at this moment.
-            if path.stat().st_uid == os.getuid():
+            status = path.lstat()
+            if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
                 _remove_if_stale(path)
 
 
@@ -61,6 +68,23 @@ def _remove_if_stale(path: Path) -> None:
     with open(path / _OWNER, "r+") as owner:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         reaper.remove_folder(path)
+
+
+def _make_in_run() -> Path | None:
+    """Makes a folder in that of an attempt of `jaxquard run`; None if there is no such run, or the path is too long."""
+    run = os.environ.get(RUN_TMPDIR, "")
+    if not os.path.isabs(run) or len(os.fsencode(run)) > _LONGEST_RUN:
+        return None
+    for number in itertools.count():
+        path = Path(run, f"ray{number}")
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        except OSError:  # The attempt is over, or the folder is another user's.
+            return None
+        return path
+    raise AssertionError("unreachable")
 
 
 def _parent() -> str | None:

@@ -1,9 +1,12 @@
 """Records about a process and its host, which the controller can read, also after its death.
 
 An `ActivityFile` says what the process is doing. It is a small file in shared memory, so that a post-mortem can read it
-when the process has died (see `controller.actor_loss`).
+when the process has died (see `controller.actor_loss`). The next process in the same folder removes it then: the writer
+holds a lock, which ends with its life.
 """
 
+import contextlib
+import fcntl
 import mmap
 import os
 import tempfile
@@ -11,25 +14,45 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _SIZE_BYTES = 256
+_PREFIX, _SUFFIX = "jaxquard-", ".activity"
 
 
 class ActivityFile:
     """Written by the process; costs about as much as an assignment."""
 
     def __init__(self, directory: str | None = None) -> None:
-        descriptor, path = tempfile.mkstemp(prefix="jaxquard-", suffix=".activity", dir=directory)
-        os.truncate(path, _SIZE_BYTES)
-        self.path = path
+        _remove_stale(Path(directory or tempfile.gettempdir()))
+        self._descriptor, self.path = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=directory)
+        with contextlib.suppress(OSError):  # Where there are no locks, nobody removes it.
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        os.truncate(self._descriptor, _SIZE_BYTES)
         self.text = ""
-        self._memory = mmap.mmap(descriptor, _SIZE_BYTES)
-        os.close(descriptor)
+        self._memory = mmap.mmap(self._descriptor, _SIZE_BYTES)
 
     def write(self, text: str) -> None:
         self.text = text
         self._memory[:] = text.encode()[: _SIZE_BYTES - 1].ljust(_SIZE_BYTES, b"\0")
 
     def remove(self) -> None:
+        """Removes the file; a second call does nothing. What is written later, nobody reads."""
         Path(self.path).unlink(missing_ok=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _remove_stale(directory: Path) -> None:
+    """Removes the files of processes of this user that are dead."""
+    for path in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with contextlib.suppress(OSError):  # It is another user's, its writer is alive, or another process removes it.
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                # An empty one is being made at this moment.
+                if os.fstat(descriptor).st_size == _SIZE_BYTES:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def own_boot() -> str:
