@@ -186,7 +186,6 @@ class Checkpoints:
         Raises:
             CheckpointError: if a save failed.
         """
-        self._preemption.remove()
         try:
             self.wait()
         finally:
@@ -194,6 +193,8 @@ class Checkpoints:
             if self._claim is not None:
                 CLAIMS.give_up(self._claim)
                 self._claim = None
+            # After the last write, which a SIGTERM would else end.
+            self._preemption.remove()
 
     def __enter__(self) -> "Checkpoints":
         return self

@@ -35,10 +35,14 @@ class PreemptionFlag:
         self._is_installed = True
 
     def remove(self) -> None:
-        """Puts the earlier handler back; in another thread, where that is not possible, calls it from now on."""
+        """Puts the earlier handler back; in another thread, where that is not possible, calls it from now on.
+
+        A program that was preempted is on its way out, and has an exit code that says so: it ignores what else comes.
+        """
         is_main = threading.current_thread() is threading.main_thread()
         if self._is_installed and is_main and signal.getsignal(signal.SIGTERM) == self._handle:
-            signal.signal(signal.SIGTERM, self._earlier if self._earlier is not None else signal.SIG_DFL)
+            earlier = self._earlier if self._earlier is not None else signal.SIG_DFL
+            signal.signal(signal.SIGTERM, signal.SIG_IGN if self.is_set else earlier)
         self._is_installed = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
