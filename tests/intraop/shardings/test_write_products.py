@@ -78,7 +78,7 @@ def test_any_slices_do(name, slices, split):
 
 
 @pytest.mark.parametrize("name", slow_but_for(ZOO, ["llama-tiny"]))
-@pytest.mark.parametrize("remat", [False, True], ids=["saved", "recomputed"])
+@pytest.mark.parametrize("remat", [pytest.param(False, marks=pytest.mark.slow), True], ids=["saved", "recomputed"])
 def test_models_give_the_same_numbers(name, remat):
     step, args = zoo_step(name, num_layers=1, remat=remat)
     analysis = analyse(step, args, slices=(2, 2, 2))

@@ -222,6 +222,7 @@ def test_what_a_killed_program_and_its_reaper_left_is_removed_at_the_next_start(
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_start_that_fails_is_tried_again(monkeypatch):
     others = set(processes_of_ray())
     start_node, failures = private_ray._start_node, [RuntimeError("too busy")]
