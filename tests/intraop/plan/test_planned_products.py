@@ -108,6 +108,15 @@ class TestRefused:
         with pytest.raises(ShardingError, match="the plan has 2 2D products for block 0"):
             load_sharding(saved, mesh=mesh).apply(step, donate=False)(*args)
 
+    @pytest.mark.parametrize("change", [{"stationary": "x"}, {"stationary": "w"}, {"is_transposed": True}])
+    def test_a_product_in_another_layout(self, saved, mesh, change):
+        """Its shards would be those of other rows and columns: wrong numbers, and no error from JAX."""
+        layer = json.loads(saved.read_text())["products"]["1"][0]
+        self.change(saved, **{"1": [layer | change]})
+        step, args = PATTERNS["mlp"]()
+        with pytest.raises(ShardingError, match="block 1 that keeps another matrix than Y, or is transposed"):
+            load_sharding(saved, mesh=mesh).apply(step, donate=False)(*args)
+
     def test_slices_that_do_not_divide(self, saved, mesh):
         layer = json.loads(saved.read_text())["products"]["0"][0]
         self.change(saved, **{"0": [{**layer, "slices": [7, 1, 1]}]})

@@ -24,6 +24,9 @@ from jaxquard.intraop.segments.strategies import product_names
 # For each block that may be a 2D product, by its number, the plan of each of its first contractions.
 ProductPlans = Mapping[int, tuple[LayerPlan, ...]]
 
+# The one in which X, W and Y are all sharded by rows and columns as the block's choices say.
+_FORM = LayerLayout(stationary=Stationary.Y, is_transposed=False)
+
 
 def tune_products(
     blocks: Sequence[Block], *, axes: Mapping[str, int], cluster: Cluster | None, batch_axis: str | None = None
@@ -78,6 +81,11 @@ def check_products(
                 f"the plan has {len(plans)} 2D products for block {number}, and this version of jaxquard finds "
                 f"{len(seeds)}. Search again."
             )
+        if any(plan.stationary is not _FORM.stationary or plan.is_transposed for plan in plans):
+            raise ShardingError(
+                f"the plan has a 2D product for block {number} that keeps another matrix than Y, or is transposed, for "
+                "which the block's values are not laid out. Search again."
+            )
         axis_of = dict(zip(assignment[number], axes, strict=False))
         for place, (seed, plan) in enumerate(zip(seeds, plans, strict=True)):
             rows, contracted, columns, _ = _sizes(seed, layer_dims(seed, block.choices, number=place))
@@ -109,4 +117,4 @@ def _plan_layer(
     """Returns the plan of a layer; None if the mesh does not divide it. Memory is left to the prices of the search."""
     layer = FcLayer(name="layer", in_features=in_features, out_features=out_features)
     problem = GemmProblem(layers=(layer,), num_rows=num_rows, item_bytes=item_bytes)
-    return tune_layer(problem, cluster, mesh_shape, form=LayerLayout(stationary=Stationary.Y, is_transposed=False))
+    return tune_layer(problem, cluster, mesh_shape, form=_FORM)
