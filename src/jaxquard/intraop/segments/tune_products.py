@@ -81,10 +81,10 @@ def check_products(
                 f"the plan has {len(plans)} 2D products for block {number}, and this version of jaxquard finds "
                 f"{len(seeds)}. Search again."
             )
-        if any(plan.stationary is not _FORM.stationary or plan.is_transposed for plan in plans):
+        if not all(map(_is_laid_out, plans)):
             raise ShardingError(
-                f"the plan has a 2D product for block {number} that keeps another matrix than Y, or is transposed, for "
-                "which the block's values are not laid out. Search again."
+                f"the plan has a 2D product for block {number} that keeps another matrix than Y, is transposed, or is of "
+                "another algorithm than MeshSlice: the block's values are not laid out for it. Search again."
             )
         axis_of = dict(zip(assignment[number], axes, strict=False))
         for place, (seed, plan) in enumerate(zip(seeds, plans, strict=True)):
@@ -97,6 +97,12 @@ def check_products(
                     f"the plan has a 2D product for block {number} that does not fit: {error}"
                 ) from error
     return products
+
+
+def _is_laid_out(plan: LayerPlan) -> bool:
+    """Returns true if a plan wants X, W and Y as the block has them."""
+    form = LayerLayout(stationary=plan.stationary, is_transposed=plan.is_transposed)
+    return form == _FORM and plan.algorithm in (None, "meshslice")
 
 
 def _sizes(seed: Contraction, dims: LayerDims) -> tuple[int, int, int, int]:
