@@ -83,8 +83,8 @@ def check_products(
             )
         if not all(map(_is_laid_out, plans)):
             raise ShardingError(
-                f"the plan has a 2D product for block {number} that keeps another matrix than Y, is transposed, or is of "
-                "another algorithm than MeshSlice: the block's values are not laid out for it. Search again."
+                f"the plan has a 2D product for block {number} that keeps another matrix than Y, is transposed, or is "
+                "of another algorithm than MeshSlice: the block's values are not laid out for it. Search again."
             )
         axis_of = dict(zip(assignment[number], axes, strict=False))
         for place, (seed, plan) in enumerate(zip(seeds, plans, strict=True)):
