@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import threading
 import time
 from concurrent.futures import CancelledError
 
@@ -192,6 +193,29 @@ class TestNoMoreProcesses:
         for load in waiting:
             with pytest.raises((RuntimeError, EOFError, CancelledError)):
                 load()
+
+
+def test_a_process_that_is_ended_while_its_last_words_are_read(monkeypatch):
+    """Whoever asks it reads on for as long as it likes; files are closed after that."""
+    real = compile_processes._Worker._log_tail
+    reads, closed = threading.Event(), []
+
+    def slow(worker):
+        reads.set()
+        time.sleep(0.2)
+        closed.append(worker._errors.closed)
+        return real(worker)
+
+    monkeypatch.setattr(compile_processes._Worker, "_log_tail", slow)
+    compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120)
+    load = start(compilers, product(8))
+    (worker,) = compilers._group._workers
+    worker._process.kill()
+    assert reads.wait(60)
+    compilers.stop()
+    with pytest.raises((RuntimeError, EOFError), match="the compiler ended its process"):
+        load()
+    assert closed == [False]
 
 
 def _first(real):

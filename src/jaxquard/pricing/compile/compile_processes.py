@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -173,6 +174,7 @@ class _Worker:
     def __init__(self, folder: str) -> None:
         self._connection, theirs = Pipe()
         self._has_started = False
+        self._in_use = threading.Lock()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         descriptor = theirs.fileno()
         module = "jaxquard.pricing.compile.compile_worker"
@@ -203,18 +205,22 @@ class _Worker:
             EOFError: if it has ended since.
             CompileStalledError: if it takes too long.
         """
+        with self._in_use:
+            try:
+                return self._ask(request, limit_s)
+            except (EOFError, OSError) as error:
+                how = f"the compiler ended its process (exit code {self._process.wait()}){self._log_tail()}"
+                raise (EOFError if self._has_started else NotStartedError)(how) from error
+
+    def _ask(self, request: bytes, limit_s: float) -> tuple[str, float]:
         end_s = time.monotonic() + limit_s
-        try:
-            if not self._has_started:
-                self._wait(end_s, limit_s)
-                self._connection.recv_bytes()
-                self._has_started = True
-            self._connection.send_bytes(request)
+        if not self._has_started:
             self._wait(end_s, limit_s)
-            return self._connection.recv()
-        except (EOFError, OSError) as error:
-            how = f"the compiler ended its process (exit code {self._process.wait()}){self._log_tail()}"
-            raise (EOFError if self._has_started else NotStartedError)(how) from error
+            self._connection.recv_bytes()
+            self._has_started = True
+        self._connection.send_bytes(request)
+        self._wait(end_s, limit_s)
+        return self._connection.recv()
 
     def _wait(self, end_s: float, limit_s: float) -> None:
         if not self._connection.poll(max(0.0, end_s - time.monotonic())):
@@ -229,10 +235,12 @@ class _Worker:
         return f": {lines[-1].strip()}" if lines else ""
 
     def kill(self) -> None:
+        """Ends the process; what another thread asks it then ends too, and only after that are our ends closed."""
         self._process.kill()
         self._process.wait()
-        self._connection.close()
-        self._errors.close()
+        with self._in_use:
+            self._connection.close()
+            self._errors.close()
 
 
 def _environment() -> dict[str, str]:
