@@ -400,3 +400,9 @@ def test_a_program_that_is_preempted_ends_with_its_code(tmp_path, steps):
     step, found = Checkpoints(tmp_path).restore(like=LIKE)
     assert step > 5 if steps else step == 0
     assert is_of(found, step) if steps else found is LIKE
+
+
+def test_a_file_where_the_folder_should_be(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="should be a folder of checkpoints, but is a file"):
+        Checkpoints(tmp_path / "file").restore(like=LIKE)

@@ -87,3 +87,13 @@ def test_a_checkpoint_of_before_has_no_digests(whole, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         restore(path, like=STATE)
+
+
+def test_digests_cannot_be_left_out_by_one_number(whole, tmp_path):
+    """A manifest whose schema has become the one without digests."""
+    path = tmp_path / "a"
+    shutil.copytree(whole, path)
+    text = (path / "jaxquard.json").read_text()
+    (path / "jaxquard.json").write_text(text.replace('"schema": 2', '"schema": 1'))
+    with pytest.raises(DamagedCheckpointError, match=r"it has a digest, but the schema that has none \(1\)"):
+        restore(path, like=STATE)

@@ -1,5 +1,6 @@
 """Programs that save to one path: one owner at a time, and at every moment a whole checkpoint."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -258,3 +259,15 @@ def test_reasons_by_number(tmp_path, monkeypatch, number, reason):
     assert str(caught.value) == (
         f"cannot save to {tmp_path / 'a' / 'b'}: {reason} ({os.strerror(number)}). Save to a disk that can be written."
     )
+
+
+def test_a_process_that_proc_does_not_show_is_alive(tmp_path, monkeypatch):
+    """As of another user, where /proc is mounted with hidepid."""
+    owner = dataclasses.replace(this_process(1, "a"), pid=2**22 + 1)  # No process has so large a number.
+    for error, expected in ((PermissionError, True), (ProcessLookupError, False)):
+
+        def kill(pid, number, error=error):
+            raise error
+
+        monkeypatch.setattr(os, "kill", kill)
+        assert is_alive(owner, tmp_path, tmp_path) is expected

@@ -46,6 +46,15 @@ def test_checks_that_are_set_after_the_start(mesh, name, bad):
     assert not np.isfinite(np.asarray(step(x))[1])
 
 
+def test_a_check_of_the_calling_thread_alone(mesh):
+    step = mesh.distributed(jnp.log)
+    x = np.array([1.0, -1.0], np.float32)
+    for _ in range(2):
+        with jax.debug_nans(True), pytest.raises(TaskFailed, match="made a value that is nan"):
+            np.asarray(step(x))
+        assert np.isnan(np.asarray(step(x))[1])
+
+
 def test_they_reach_every_actor_with_the_next_program(shared_meshes, tmp_path):
     mesh = shared_meshes["narrow"]
 

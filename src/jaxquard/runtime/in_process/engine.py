@@ -21,7 +21,7 @@ import queue
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.checkpoint.array_store import InProcessStore
 from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.in_process.pace import Pace
-from jaxquard.runtime.program.actor import Actor, halt
+from jaxquard.runtime.program.actor import Actor, Feeder, halt
 from jaxquard.runtime.program.compile_calls import Executable, Site, compile_calls
 from jaxquard.runtime.program.link_program import ActorList, check_for_actors, link_program
 from jaxquard.runtime.program.list_run import JointRun, ListRun
@@ -83,6 +83,25 @@ class LoadedProgram:
 
 # How many steps may be queued before a call waits for the oldest.
 _MAX_QUEUED = 4
+
+
+def with_checks_of_caller(job: Callable[[Feeder], None]) -> Callable[[Feeder], None]:
+    """Lets a job check values as the calling thread does: `with jax.debug_nans(True):` holds for that thread alone."""
+    nans, infs = _checks()
+
+    def run(feeder: Feeder) -> None:
+        if (nans, infs) == _checks():
+            job(feeder)
+            return
+        with jax.debug_nans(nans), jax.debug_infs(infs):
+            job(feeder)
+
+    return run
+
+
+def _checks() -> tuple[bool, bool]:
+    config: Any = jax.config
+    return config.jax_debug_nans, config.jax_debug_infs
 
 
 class InProcessEngine:
@@ -208,10 +227,10 @@ class InProcessEngine:
     def _submit(self, runs: tuple[ListRun, ...], *, is_together: bool) -> None:
         self._was_together = is_together
         if is_together:
-            self.actors[0].feeder.submit(JointRun(runs))
+            self.actors[0].feeder.submit(with_checks_of_caller(JointRun(runs)))
             return
         for actor, run in zip(self.actors, runs, strict=True):
-            actor.feeder.submit(run)
+            actor.feeder.submit(with_checks_of_caller(run))
 
     def restart(self) -> tuple[int, ...]:
         """Does nothing: actors of this process live as long as it does."""

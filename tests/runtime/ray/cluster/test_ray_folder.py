@@ -1,5 +1,6 @@
 """Folders of private Rays: gone with their program, removed at the next start if they are not, and never too early."""
 
+import fcntl
 import subprocess
 import sys
 import tempfile
@@ -125,3 +126,23 @@ def test_a_removal_that_is_killed_halfway_can_be_finished(monkeypatch, parent):
     monkeypatch.setattr(reaper.shutil, "rmtree", rmtree)
     remove_stale_folders()
     assert not stale.exists()
+
+
+def test_a_folder_that_is_taken_for_a_stale_one_before_it_is_locked(parent, monkeypatch):
+    """Another program starts at the same moment, and sees the file without its lock."""
+    real, made = fcntl.flock, []
+
+    def lock(file, kind):
+        if not made:
+            made.append(Path(file.name).parent)
+            with open(made[0] / "owner", "r+") as theirs:
+                real(theirs, kind)
+                reaper.remove_folder(made[0])
+        return real(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    folder = RayFolder()
+    assert made
+    assert folder.path != made[0]
+    assert list(parent.iterdir()) == [folder.path]
+    folder.close()

@@ -112,6 +112,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """Finds the checkpoints in a folder, in the order of their names; also one that a crash has left hidden."""
     found = set()
     with _as_read_error(folder):
+        if folder.exists() and not folder.is_dir():
+            raise CheckpointError(
+                f"{os.fspath(folder)} should be a folder of checkpoints, but is a file. Give another."
+            )
         for name in os.listdir(folder) if folder.is_dir() else ():
             hidden = _HIDDEN.fullmatch(name)
             is_named = hidden[2] == "replaced" if hidden else not name.startswith(".")

@@ -124,6 +124,8 @@ def _load(folder: Path) -> dict[str, Any]:
             f"{os.fspath(folder)} has schema {content['schema']} of {MANIFEST_NAME}, but this jaxquard knows "
             f"{_SCHEMA}. Update jaxquard."
         )
+    if content["schema"] == _SCHEMA_WITHOUT_DIGESTS and {"digest", "fence"} & content.keys():
+        raise _damaged(folder, f"it has a digest, but the schema that has none ({_SCHEMA_WITHOUT_DIGESTS})")
     if content["schema"] > _SCHEMA_WITHOUT_DIGESTS and content.get("digest") != (found := content_digest(content)):
         raise _damaged(folder, f"its digest is {found}, but it was written with {content.get('digest')!r:.40}")
     return content

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 from jaxquard.runtime.ray.cluster import reaper
 from jaxquard.runtime.supervisor.attempt import RUN_TMPDIR
@@ -33,10 +34,9 @@ class RayFolder:
     """
 
     def __init__(self) -> None:
-        # Ray opens its own directory, inside, to everybody.
-        self.path = _make_in_run() or Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
-        self._owner = open(self.path / _OWNER, "w")  # noqa: SIM115  (held until `close`)
-        fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while (owned := _make_owned()) is None:  # Another program took it for a stale one before it was locked.
+            pass
+        self.path, self._owner = owned
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(self.path)],
             stdin=subprocess.DEVNULL,
@@ -52,6 +52,22 @@ class RayFolder:
         self._reaper.kill()
         self._reaper.wait()
         self._owner.close()
+
+
+def _make_owned() -> tuple[Path, TextIO] | None:
+    """Makes a folder, and a file in it that this program locks; None if another program removes it meanwhile."""
+    # Ray opens its own directory, inside, to everybody.
+    path = _make_in_run() or Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
+    owner = open(path / _OWNER, "w")  # noqa: SIM115  (held until `close`)
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = os.fstat(owner.fileno()).st_nlink > 0
+    except BlockingIOError:
+        is_ours = False
+    if is_ours:
+        return path, owner
+    owner.close()
+    return None
 
 
 def remove_stale_folders() -> None:

@@ -58,9 +58,11 @@ def free_address(ip: str, folder: str | None) -> str:
     users cannot enter, if `folder` is such a one.
     """
     if folder is not None and ipaddress.ip_address(ip).is_loopback and is_out_of_reach(Path(folder)):
-        path = f"{tempfile.mkdtemp(prefix='jaxquard-', dir=folder)}/coordinator"
+        own = tempfile.mkdtemp(prefix="jaxquard-", dir=folder)
+        path = f"{own}/coordinator"
         if len(path.encode()) <= _LONGEST_SOCKET_PATH:
             return f"unix:{path}"
+        os.rmdir(own)
     with socket.socket() as listener:
         listener.bind((ip, 0))
         return f"{ip}:{listener.getsockname()[1]}"

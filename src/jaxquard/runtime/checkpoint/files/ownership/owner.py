@@ -94,7 +94,18 @@ def _modified_s(file: Path) -> float | None:
 
 def _is_running(owner: Owner) -> bool:
     start = _start_of(owner.pid)
-    return start != 0 and start == owner.start
+    return start == owner.start if start else not Path(f"/proc/{owner.pid}").exists() and _is_hidden(owner.pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Returns True if a process runs that this user may not see: /proc may show only one's own."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False  # One's own is shown: it has just ended.
 
 
 def _start_of(pid: int) -> int:
