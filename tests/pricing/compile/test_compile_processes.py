@@ -195,7 +195,7 @@ class TestNoMoreProcesses:
                 load()
 
 
-def test_a_process_that_is_ended_while_its_last_words_are_read(monkeypatch):
+def test_a_process_that_is_ended_while_its_log_is_read(monkeypatch):
     """Whoever asks it reads on for as long as it likes; files are closed after that."""
     real = compile_processes._Worker._log_tail
     reads, closed = threading.Event(), []

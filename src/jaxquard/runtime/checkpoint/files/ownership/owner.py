@@ -98,14 +98,14 @@ def _is_running(owner: Owner) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Returns True if a process runs that this user may not see: /proc may show only one's own."""
+    """Returns True if a process runs that this user may not see: /proc may show a user no processes of others."""
     try:
         os.kill(pid, 0)
     except PermissionError:
         return True
     except OSError:
         return False
-    return False  # One's own is shown: it has just ended.
+    return False  # A process of this user is shown: it has just ended.
 
 
 def _start_of(pid: int) -> int:
