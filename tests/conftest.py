@@ -23,9 +23,11 @@ jax.config.update("jax_num_cpu_devices", 8)
 if "JAX_PLATFORMS" not in os.environ:
     jax.config.update("jax_platforms", "cpu")
 
-# Where a shell starts the tests in the background, Ctrl-C is ignored, and what tests start would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Where a shell starts the tests in the background, Ctrl-C is ignored, and under nohup a hang-up. What tests start would
+# inherit that.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
 
 # `pytest --hypothesis-profile=many` and `=long` look further; examples compile, so there is no deadline.
 settings.register_profile(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
     from jaxquard.pricing.price import Failure as Failure
     from jaxquard.pricing.price import FailureReason as FailureReason
+    from jaxquard.pricing.price import LoopPricer as LoopPricer
     from jaxquard.pricing.price import OnProgress as OnProgress
     from jaxquard.pricing.price import Price as Price
     from jaxquard.pricing.price import Pricer as Pricer
@@ -34,7 +35,16 @@ else:
             "measure.measured_pricer": ["MeasuredPricer"],
             "measure.outcomes": ["TimeBreakdown"],
             "measure.machine.steady_cpu": ["make_cpu_steady"],
-            "price": ["Failure", "FailureReason", "OnProgress", "Price", "Pricer", "Progress", "Provenance"],
+            "price": [
+                "Failure",
+                "FailureReason",
+                "LoopPricer",
+                "OnProgress",
+                "Price",
+                "Pricer",
+                "Progress",
+                "Provenance",
+            ],
             "program.sharded_program": ["ShardedProgram", "reshard_program"],
         },
     )

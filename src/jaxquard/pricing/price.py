@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
@@ -55,7 +55,8 @@ class Price:
     which are slower (on CPU some microseconds an instruction), and is applied to the time without one.
 
     Attributes:
-        time_s: the minimum of the runs; of close candidates, from their runs side by side (`paired_times`).
+        time_s: the minimum of the runs; of close candidates, from their runs side by side (`paired_times`); of training
+            loops, the median of the steps.
         compute_s: `time_s` less `communication_s`.
         communication_s: as above; None if nobody asked, or where the platform does not show it.
         peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.
@@ -198,6 +199,30 @@ class Pricer(Protocol):
 
         Args:
             groups: as in `price_all`, where candidates come in parts: a group competes, and all run side by side.
+            on_progress: called as prices become known.
+        """
+        ...
+
+
+@runtime_checkable
+class LoopPricer(Protocol):
+    """Prices whole steps as a training loop runs them; a pricer that can run programs is one as well.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with jq.pricing.MeasuredPricer(mesh, cache=None) as pricer:
+        ...     isinstance(pricer, jq.pricing.LoopPricer)
+        True
+    """
+
+    def price_loops(
+        self, programs: Sequence[ShardedProgram], *, budget_s: float, on_progress: OnProgress | None = None
+    ) -> list[Price | Failure]:
+        """The prices of steps of a training loop: the median over steps, each with a batch that comes from the host.
+
+        Args:
+            budget_s: once so many seconds have passed nothing more is compiled; the programs that are left fail as too
+                slow. So the most important ones come first.
             on_progress: called as prices become known.
         """
         ...

@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_saved_plan_beside_the_baselines(plan):
     result = run("compare", "steps:make_step", "--plan", plan, "--memory-limit", "100B")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.startswith("steps:make_step over devices=8 (8 x cpu), whole steps, run in turns\n")
+    assert result.stdout.startswith("steps:make_step over devices=8 (8 x cpu), training loops, in short blocks\n")
     for name in NAMES:
         assert re.search(
             rf"│ {name} +│ +[\d.]+ ms │ +[\d.]+ ms │ +[+-]\d+ % │ +[\d.]+ │.* MiB │ does not fit", result.stdout
@@ -48,7 +48,7 @@ def test_a_saved_plan_beside_the_baselines(plan):
 
 
 def test_json(plan, monkeypatch):
-    monkeypatch.setattr("jaxquard.pricing.MeasuredPricer.compare", lambda _, programs, **__: prices(len(programs)))
+    monkeypatch.setattr("jaxquard.pricing.MeasuredPricer.price_loops", lambda _, programs, **__: prices(len(programs)))
     found = read_json(run("compare", "steps:make_step", "--plan", plan, "--json", "--memory-limit", "3kB"))
     assert [one["name"] for one in found] == list(NAMES)
     assert found[0]["predicted_s"] == json.loads(plan.read_text())["time_s"]
@@ -58,7 +58,7 @@ def test_json(plan, monkeypatch):
 
 
 def test_a_busy_machine_is_named(plan, monkeypatch):
-    monkeypatch.setattr("jaxquard.pricing.MeasuredPricer.compare", lambda _, programs, **__: prices(len(programs)))
+    monkeypatch.setattr("jaxquard.pricing.MeasuredPricer.price_loops", lambda _, programs, **__: prices(len(programs)))
     result = run("compare", "steps:make_step", "--plan", plan)
     assert "the runs of one plan spread by 50 %: the machine was busy. Repeat when nothing else runs." in result.stdout
     assert result.stdout.index("│ this one") < result.stdout.index("│ data parallel") < result.stdout.index("│ zero 1")
@@ -93,7 +93,7 @@ def test_plans_that_fail_are_marked(plan, monkeypatch):
             Failure(name=program.name, reason=FailureReason.OUT_OF_MEMORY, message="no room") for program in programs
         ]
 
-    monkeypatch.setattr("jaxquard.pricing.MeasuredPricer.compare", fail)
+    monkeypatch.setattr("jaxquard.pricing.MeasuredPricer.price_loops", fail)
     result = run("compare", "steps:make_step", "--plan", plan)
     assert result.exit_code == 0, result.stderr
     assert re.search(r"│ this one +│ +[\d.]+ ms │ +- │ +- │ +- │ +- │ +- │ out of memory", result.stdout)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -54,7 +55,12 @@ class Supervised:
         os.kill(self.process.pid, number)
 
     def read_line(self):
-        return self.process.stdout.readline().strip()
+        """Returns its next line; "" if none comes."""
+        limit = threading.Timer(LIMIT_S, self.process.kill)
+        limit.start()
+        line = self.process.stdout.readline().strip()
+        limit.cancel()
+        return line
 
     @property
     def log(self):

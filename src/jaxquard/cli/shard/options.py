@@ -66,6 +66,15 @@ ClusterOption = Annotated[
         show_default="that of the GPUs or TPUs",
     ),
 ]
+LoopBudgetOption = Annotated[
+    float,
+    typer.Option(
+        "--loop-budget",
+        metavar="SECONDS",
+        min=0,
+        help="Time in which the fastest plans are compiled whole and run as training loops in the end; 0 for none.",
+    ),
+]
 
 _MOST_AXES = 2
 

@@ -24,6 +24,7 @@ def run_search(
     memory_limit_bytes: int | None,
     every_combination: bool,
     cluster: Cluster | None = None,
+    loop_budget_s: float = 300.0,
     cache: PriceCache | None,
 ) -> ShardingPlan:
     """Searches; the bar says what is left."""
@@ -35,8 +36,11 @@ def run_search(
             memory_limit_bytes=memory_limit_bytes,
             every_combination=every_combination,
             cluster=cluster,
+            loop_budget_s=loop_budget_s,
             cache=cache,
-            on_progress=move_bars(bars, "pricing segments", "pricing finalists", "comparing the best"),
+            on_progress=move_bars(
+                bars, "pricing segments", "pricing finalists", "comparing the best", "running the best"
+            ),
         )
 
 

@@ -1,5 +1,6 @@
 """Runs plans as whole steps on a mesh, beside what the search predicts; shows them as a table or as JSON."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +11,10 @@ from rich.table import Table
 
 from jaxquard.cli.console import print_line
 from jaxquard.cli.shard.find_step import NamedStep
+from jaxquard.intraop.plan.predict import write_plan
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price
 
@@ -46,9 +47,10 @@ class WholeRun:
 
 
 def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: OnProgress) -> list[WholeRun]:
-    """Runs the plan and the baselines; the plan comes first.
+    """Runs the plan and the baselines as training loops; the plan comes first.
 
-    All stand in one round, so that what disturbs the machine disturbs all alike, and nothing comes from a cache.
+    Each has short blocks of steps in turn, so that what disturbs the machine disturbs all alike. Nothing comes from a
+    cache.
 
     Raises:
         ShardingError: if the plan is not for this step.
@@ -57,9 +59,9 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
     chosen = CandidatePlan(name=PLAN, assignment=plan.assignment, storage=plan.storage)
     plans: Sequence[CandidatePlan] = [chosen, *baselines(analysis).values()]
     written = StepPrograms(analysis)
-    programs = [replace(write_whole_step(written, one.assignment, storage=one.storage), name=one.name) for one in plans]
+    programs = [replace(write_plan(written, one), name=one.name) for one in plans]
     with MeasuredPricer(mesh, cache=None) as pricer:
-        results = pricer.compare(programs, on_progress=on_progress)
+        results = pricer.price_loops(programs, budget_s=math.inf, on_progress=on_progress)
     predicted_s = {PLAN: plan.time_s, **{baseline.name: baseline.time_s for baseline in plan.baselines}}
     return [_run(one.name, predicted_s.get(one.name), result) for one, result in zip(plans, results, strict=True)]
 
@@ -75,7 +77,7 @@ def print_runs(console: Console, runs: list[WholeRun], *, model: str, mesh: Mesh
     """Prints a table, the plan first; then what failed, and whether the machine was busy."""
     device = mesh.devices.flat[0].device_kind
     axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-    print_line(console, f"{model} over {axes} ({mesh.size} x {device}), whole steps, run in turns", style="bold")
+    print_line(console, f"{model} over {axes} ({mesh.size} x {device}), training loops, in short blocks", style="bold")
     console.print(_table(runs, limit_bytes))
     for run in runs:
         if run.failure is not None:

@@ -13,6 +13,7 @@ from jaxquard.cli.shard.options import (
     ClusterOption,
     DevicesOption,
     EveryOption,
+    LoopBudgetOption,
     MeshOption,
     ModelArgument,
     NoCacheOption,
@@ -29,6 +30,7 @@ def search(
     memory_limit: MemoryLimitOption = None,
     every_combination: EveryOption = False,
     cluster: ClusterOption = None,
+    loop_budget: LoopBudgetOption = 300.0,
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the plan to this file.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw time against memory into this file.")
@@ -61,6 +63,7 @@ def search(
         memory_limit_bytes=limit_bytes,
         every_combination=every_combination,
         cluster=chips,
+        loop_budget_s=loop_budget,
         cache=prices,
     )
     if out is not None:

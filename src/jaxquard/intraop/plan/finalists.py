@@ -128,9 +128,9 @@ def remeasure_finalists(
     is_deep = len(prices.analysis.segments) > MOST_PRICED_WHOLE
     factor, most = (_CLOSE_DEEP, _MOST_DEEP_REMEASURED) if is_deep else (_CLOSE, _MOST_REMEASURED)
     close = [place for place in fitting if predictions[place].time_s <= factor * best_s]
-    nearest = _equal(plans, sorted(close, key=lambda place: predictions[place].time_s))[:most]
+    nearest = group_equal(plans, sorted(close, key=lambda place: predictions[place].time_s))[:most]
     others = [place for place in running if place >= num_finalists] if nearest else []
-    chosen = _equal(plans, [*itertools.chain(*nearest), *others])
+    chosen = group_equal(plans, [*itertools.chain(*nearest), *others])
     if len(chosen) < 2:
         return Remeasured(predictions=tuple(predictions))
     firsts = [plans[places[0]] for places in chosen]
@@ -142,7 +142,7 @@ def remeasure_finalists(
     return Remeasured(predictions=tuple(compared), remeasured=tuple(sorted(itertools.chain(*chosen))))
 
 
-def _equal(plans: Sequence[CandidatePlan], places: Sequence[int]) -> list[list[int]]:
+def group_equal(plans: Sequence[CandidatePlan], places: Sequence[int]) -> list[list[int]]:
     """Groups places whose plans are the same by other names, in their order."""
     equal: dict[Hashable, list[int]] = {}
     for place in dict.fromkeys(places):

@@ -142,7 +142,14 @@ def _group(key: Key) -> Hashable:
 def write_plan(programs: StepPrograms, plan: CandidatePlan) -> ShardedProgram:
     """Returns the program that a plan runs, on whole leaves, with the names of all its segments."""
     name = name_segments(programs.analysis.segments, plan.assignment, storage=plan.storage)
-    return replace(write_whole_step(programs, plan.assignment, storage=plan.storage), name=name)
+    program = write_whole_step(programs, plan.assignment, storage=plan.storage)
+    return replace(program, name=name, fresh=batch_places(programs, program))
+
+
+def batch_places(programs: StepPrograms, program: ShardedProgram) -> tuple[int, ...]:
+    """Returns the arguments of a whole step that are no state, which a training loop brings from the host."""
+    num_leaves = len(programs.analysis.step.arg_names)
+    return tuple(place for place in range(num_leaves) if place not in program.donated)
 
 
 def _known(prices: StepPrices) -> dict[Key, Price | Failure]:

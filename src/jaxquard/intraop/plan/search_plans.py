@@ -8,13 +8,14 @@ from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan.explain_mismatch import RecordingPricer, explain_mismatch
 from jaxquard.intraop.plan.finalists import assignment_of, choose_finalists, remeasure_finalists
 from jaxquard.intraop.plan.predict import Prediction, predict_all, with_segments
+from jaxquard.intraop.plan.predict_loops import predict_loops
 from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.search.frontier import Frontier, FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.pricing import Failure, OnProgress, Pricer
+from jaxquard.pricing import Failure, LoopPricer, OnProgress, Pricer
 
 # The sum of equation (9) may exceed the memory of a plan as one program by this factor: 1.05 to 1.47 in our evaluation.
 SUM_SLACK = 1.5
@@ -68,11 +69,14 @@ def search_plans(
     num_finalists: int,
     on_progress: OnProgress | None = None,
     is_limit_given: bool = True,
+    loop_budget_s: float = 0.0,
 ) -> PlanSearch:
     """Finds the fastest plan that fits, of the search's finalists and of the baselines alike.
 
     Args:
         is_limit_given: whether the limit is the user's, or else all that the devices have.
+        loop_budget_s: with a pricer that can run programs, the fastest plans run as training loops in the end, for
+            about so long (`predict_loops`); 0 for none.
 
     Raises:
         ShardingError: if no plan runs, or none fits in memory; it says why, or what would fit.
@@ -96,6 +100,18 @@ def search_plans(
         pricer=recording,
         on_progress=on_progress,
     )
+    if loop_budget_s > 0 and isinstance(pricer, LoopPricer):
+        compared, failed = predict_loops(
+            prices,
+            plans,
+            compared,
+            num_finalists=len(finalists),
+            memory_limit_bytes=memory_limit_bytes,
+            pricer=pricer,
+            budget_s=loop_budget_s,
+            on_progress=on_progress,
+        )
+        recording.failures += failed
     predicted = compared.predictions
     chosen = _fastest(predicted, memory_limit_bytes, among=compared.remeasured)
     if chosen is None:

@@ -51,6 +51,7 @@ def search_sharding(
     pricer: Pricer | None = None,
     cache: PriceCache | Literal["default"] | None = "default",
     num_finalists: int = 8,
+    loop_budget_s: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> ShardingPlan:
     """Finds the fastest sharding of a training step by pricing its recurring segments (CFP).
@@ -76,6 +77,9 @@ def search_sharding(
         num_finalists: the number of plans that are priced as whole steps, or in pairs of neighbouring segments, before
             one is chosen. A quarter as many of the fastest are also priced with their state sharded in two ways; the
             baselines always are.
+        loop_budget_s: seconds in which the fastest plans and the two best baselines are compiled whole and run as
+            training loops, in the end. The time of the plan is then what such a loop takes: the median over steps, each
+            with a batch that comes from the host. 0 leaves it out: the time is the minimum of runs, which is less.
         on_progress: called with each `Progress` of the pricing.
 
     Raises:
@@ -93,7 +97,7 @@ def search_sharding(
         >>> float(loss)
         256.0
     """
-    _check_types(args, mesh, memory_limit_bytes, num_finalists)
+    _check_types(args, mesh, memory_limit_bytes, num_finalists, loop_budget_s)
     mesh = automatic_mesh(mesh)
     _check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
@@ -112,7 +116,14 @@ def search_sharding(
             used = pricer or own
             assert used is not None
             prices = price_segments(StepPrograms(analysis), pricer=used, batch_axis=held, on_progress=on_progress)
-            search = partial(search_plans, prices, pricer=used, num_finalists=num_finalists, on_progress=on_progress)
+            search = partial(
+                search_plans,
+                prices,
+                pricer=used,
+                num_finalists=num_finalists,
+                loop_budget_s=loop_budget_s,
+                on_progress=on_progress,
+            )
             found = search(memory_limit_bytes=memory_limit_bytes)
             is_measured = isinstance(used, MeasuredPricer)
             if memory_limit_bytes is None and is_measured and found.size_bytes > (capacity := _capacity(mesh)):
@@ -136,7 +147,9 @@ def _capacity(mesh: Mesh) -> float:
     return math.inf if capacity is None else capacity
 
 
-def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_finalists: object) -> None:
+def _check_types(
+    args: object, mesh: object, memory_limit_bytes: object, num_finalists: object, loop_budget_s: object
+) -> None:
     if not isinstance(args, tuple | list):
         raise ShardingError(
             f"args must be a tuple of the step's arguments, but is of type {type(args).__name__}. For `step(state, "
@@ -151,6 +164,9 @@ def _check_types(args: object, mesh: object, memory_limit_bytes: object, num_fin
             "run every candidate as often as this one. Search on the devices of one process (jax.local_devices())."
         )
     _check_numbers(memory_limit_bytes, num_finalists)
+    is_time = isinstance(loop_budget_s, int | float | np.number) and not isinstance(loop_budget_s, bool)
+    if not is_time or not loop_budget_s >= 0:
+        raise ShardingError(f"loop_budget_s={loop_budget_s!r}, but it is a number of seconds, 0 or more. 300 is usual.")
 
 
 def _check_pricer(pricer: object, cache: object, mesh: Mesh) -> None:

@@ -2,8 +2,11 @@
 
 import datetime
 import itertools
+import statistics
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +21,7 @@ from jaxquard.pricing.measure.runs.make_inputs import InputMaker
 from jaxquard.pricing.measure.runs.paired_times import paired_program_times
 from jaxquard.pricing.measure.runs.profile_runs import communication_shares
 from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
+from jaxquard.pricing.measure.runs.run_blocks import LoopBudget, run_blocks
 from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, spread_of
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
@@ -51,6 +55,7 @@ class _Begun:
 
     job: PricingJob
     key: str
+    text_key: str
     finish: Callable[[], Any]
     again: Callable[[], Any]
 
@@ -71,6 +76,8 @@ class Measurement:
 
     Attributes:
         are_compared: whether programs of a round are compared by their runs side by side (`paired_times`).
+        loops: the steps of each program as a training loop, which replace rounds; None for rounds.
+        compiled: executables of programs that were compared, by the key of their text: they may run as loops next.
     """
 
     mesh: Mesh
@@ -87,6 +94,21 @@ class Measurement:
     reference: ReferenceProgram
     watch: WatchedRun
     meter: Meter
+    loops: LoopBudget | None = None
+    compiled: dict[str, Any] = field(default_factory=dict)
+
+    def measure_loops(self, jobs: Sequence[PricingJob], *, batch_size: int, end_s: float) -> None:
+        """Compiles until a moment of the monotonic clock, then runs what is compiled; the others fail as too slow."""
+        ready: list[_Ready] = []
+        for batch in _split(jobs, batch_size):
+            if time.monotonic() < end_s:
+                ready += self._finish(self._begin(batch))
+                continue
+            for job in batch:
+                self._reject(job, FailureReason.TOO_SLOW, TimeoutError("no time was left to compile it"))
+        for together in self._rounds(ready):
+            with self.meter.during("running_s"):
+                self._run(together)
 
     def measure(self, jobs: Sequence[PricingJob], *, batch_size: int) -> None:
         """Measures all; each batch is compiled, then run."""
@@ -106,7 +128,8 @@ class Measurement:
             try:
                 with self.meter.during("lowering_s"):
                     lowered = lower_program(job.program, mesh=self.mesh)
-                    key = combine_keys(self.environment, lowered_key(lowered))
+                    text_key = lowered_key(lowered)
+                    key = combine_keys(self.environment, text_key)
             except Exception as error:  # A candidate that makes no sense to JAX; the others may.
                 self._reject(job, FailureReason.NO_LOWERING, error)
                 continue
@@ -114,11 +137,15 @@ class Measurement:
             if known is not None:
                 self._settle(job, key, known, is_cached=True)
                 continue
+            if (executable := self.compiled.get(text_key)) is not None:
+                give = partial(_identity, executable)
+                begun.append(_Begun(job=job, key=key, text_key=text_key, finish=give, again=give))
+                continue
             free_outputs = tuple(spec is None for spec in job.program.out_specs)
             with self.meter.during("compiling_s"):
                 finish = self.compilers.start(lowered, free_outputs=free_outputs)
             again = CompileHere().start(lowered, free_outputs=free_outputs)
-            begun.append(_Begun(job=job, key=key, finish=finish, again=again))
+            begun.append(_Begun(job=job, key=key, text_key=text_key, finish=finish, again=again))
         return begun
 
     def _finish(self, begun: Sequence[_Begun]) -> Iterator[_Ready]:
@@ -132,6 +159,8 @@ class Measurement:
             except Exception as error:  # The compiler refuses this candidate.
                 self._reject(item.job, FailureReason.NO_COMPILATION, error)
                 continue
+            if self.are_compared:
+                self.compiled[item.text_key] = executable
             available = self._available_for(needed)
             if available is not None and needed > available:
                 for number in item.job.numbers:
@@ -194,6 +223,24 @@ class Measurement:
                 timed_programs[position] = TimedProgram(item.job.program, item.executable, mesh=self.mesh, maker=maker)
             except Exception as error:  # Most likely no memory for its inputs.
                 reject(position, error)
+        if self.loops is not None:
+            report = self._report_block
+            run_blocks(timed_programs, budget=self.loops, watch=self.watch, on_error=reject, on_block=report)
+            self._settle_all(together, timed_programs)
+        else:
+            self._run_rounds(together, timed_programs, reject)
+        timed_programs.clear()
+        del maker
+        for item in crowded:
+            self.reference.stop()
+            self._run([item])
+
+    def _run_rounds(
+        self,
+        together: Sequence[_Ready],
+        timed_programs: dict[int, TimedProgram],
+        reject: Callable[[int, Exception], None],
+    ) -> None:
         self.reference.run(
             timed_programs,
             groups={position: item.job.group for position, item in enumerate(together)},
@@ -205,11 +252,6 @@ class Measurement:
             small=[position for position, item in enumerate(together) if self._is_small(item)],
         )
         self._settle_all(together, timed_programs)
-        timed_programs.clear()
-        del maker
-        for item in crowded:
-            self.reference.stop()
-            self._run([item])
 
     def _settle_all(self, together: Sequence[_Ready], timed_programs: Mapping[int, TimedProgram]) -> None:
         """Notes the prices of what has run."""
@@ -225,6 +267,9 @@ class Measurement:
         if self.are_compared:
             self.ledger.report(f"round {done} of at most {most}")
 
+    def _report_block(self, done: int, total: int) -> None:
+        self.ledger.report(f"training loops: block {done + 1} of {total}")
+
     def _is_small(self, ready: _Ready) -> bool:
         available = self.memory_limit_bytes or available_bytes(self.mesh)
         return available is None or _SMALL_SHARE * ready.peak_bytes <= available
@@ -238,6 +283,8 @@ class Measurement:
 
     def _times(self, timed_programs: Mapping[int, TimedProgram]) -> dict[int, float]:
         """The seconds of each."""
+        if self.loops is not None:
+            return {position: statistics.median(timed.times_s) for position, timed in timed_programs.items()}
         num_warmups = self.budget.num_warmups
         if self.are_compared:
             return paired_program_times(timed_programs, num_warmups=num_warmups)
@@ -279,6 +326,10 @@ class Measurement:
     def _reject(self, job: PricingJob, reason: FailureReason, error: Exception) -> None:
         for number in job.numbers:
             self.ledger.settle(number, failure_of(job.program.name, reason, error))
+
+
+def _identity(value: Any) -> Any:
+    return value
 
 
 def _split(jobs: Sequence[PricingJob], size: int) -> Iterator[Sequence[PricingJob]]:

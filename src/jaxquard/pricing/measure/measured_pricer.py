@@ -5,6 +5,8 @@ so that an interrupted search goes on where it was. Where compilers leave the de
 meanwhile. A program that does not compile, fit or run fails by name.
 """
 
+import math
+import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,6 +20,7 @@ from jaxquard.pricing.measure.machine.environment import environment_key
 from jaxquard.pricing.measure.measure_batches import Measurement, PricingJob
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown
 from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
+from jaxquard.pricing.measure.runs.run_blocks import LoopBudget
 from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 from jaxquard.pricing.price import Failure, OnProgress, Price
@@ -108,6 +111,8 @@ class MeasuredPricer:
         # They hold what they have compiled, so once there are some, even a few programs go to them.
         self._has_compilers = False
         self._reference = ReferenceProgram()
+        self._compiled: dict[str, Any] = {}
+        self._num_compilers = num_compilers
         self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
@@ -122,6 +127,7 @@ class MeasuredPricer:
         """Ends the compiler processes; another call starts new ones."""
         self._compilers.stop()
         self._reference.stop()
+        self._compiled.clear()
         self._has_compilers = False
 
     @property
@@ -185,11 +191,7 @@ class MeasuredPricer:
         budget = replace(
             self._budget, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, fair_s=_FAIR_S, close=_CLOSE
         )
-        keys = self._keys(programs)
-        candidates = combine_keys(*sorted(key for key, _ in keys))
-        cache = self._cache
-        if cache is not None and not self._knows_all(keys, cache, self._environment(budget, candidates)):
-            cache = _OnlyKeeps(cache.folder)
+        candidates, cache = self._cache_of_one_moment(programs, budget, None)
         return self._measure(
             programs,
             groups,
@@ -199,6 +201,38 @@ class MeasuredPricer:
             candidates=candidates,
             on_progress=on_progress,
         )
+
+    def price_loops(
+        self, programs: Sequence[ShardedProgram], *, budget_s: float, on_progress: OnProgress | None = None
+    ) -> list[Price | Failure]:
+        """Prices steps of training loops, in short blocks of each; see `LoopPricer`.
+
+        As in `compare`, all prices come from disk, or all are measured now.
+        """
+        budget, loops = replace(self._budget, num_warmups=0), LoopBudget(limit_s=self._budget.limit_s)
+        candidates, cache = self._cache_of_one_moment(programs, budget, loops)
+        return self._measure(
+            programs,
+            None,
+            budget=budget,
+            round_size=len(programs),
+            cache=cache,
+            candidates=candidates,
+            on_progress=on_progress,
+            loops=loops,
+            end_s=time.monotonic() + budget_s,
+        )
+
+    def _cache_of_one_moment(
+        self, programs: Sequence[ShardedProgram], budget: RunBudget, loops: LoopBudget | None
+    ) -> tuple[str, PriceCache | None]:
+        """Returns a key of all programs, and the cache; one that finds nothing unless it knows all of them."""
+        keys = self._keys(programs)
+        candidates = combine_keys(*sorted(key for key, _ in keys))
+        cache = self._cache
+        if cache is not None and not self._knows_all(keys, cache, self._environment(budget, candidates, loops)):
+            cache = _OnlyKeeps(cache.folder)
+        return candidates, cache
 
     def _keys(self, programs: Sequence[ShardedProgram]) -> list[tuple[str, bool]]:
         """The key of each program, and whether it is a cheap one; else the program is lowered."""
@@ -232,11 +266,13 @@ class MeasuredPricer:
         cache: PriceCache | None,
         candidates: str | None,
         on_progress: OnProgress | None,
+        loops: LoopBudget | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
-        """Measures what has no price yet; `candidates` is a key of all programs, if they are to be compared."""
+        """Measures what has no price yet; `candidates` is a key of all programs, if their times are of one moment."""
         ledger = Ledger([program.name for program in programs], on_progress)
         best, watch = BestTimes(), WatchedRun()
-        environment = self._environment(budget, candidates)
+        environment = self._environment(budget, candidates, loops)
         jobs = _find_missing(programs, groups or [None] * len(programs), cache, environment, ledger, best)
         self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS
         here = CompileHere(on_compiled=self._meter.add_compile_work)
@@ -249,15 +285,20 @@ class MeasuredPricer:
             num_profiled_runs=self._num_profiled_runs,
             round_size=round_size,
             memory_limit_bytes=self._memory_limit_bytes,
-            are_compared=candidates is not None,
+            are_compared=candidates is not None and loops is None,
             ledger=ledger,
             best=best,
             reference=self._reference,
             watch=watch,
             meter=self._meter,
+            loops=loops,
+            compiled=self._compiled,
         )
         try:
-            measurement.measure(jobs, batch_size=max(self._batch_size, round_size))
+            if loops is None:
+                measurement.measure(jobs, batch_size=max(self._batch_size, round_size))
+            else:
+                measurement.measure_loops(jobs, batch_size=max(1, self._num_compilers), end_s=end_s)
         except BaseException:
             self.close()
             raise
@@ -265,7 +306,7 @@ class MeasuredPricer:
             watch.end(wait_s=1.0)
         return ledger.results()
 
-    def _environment(self, budget: RunBudget, candidates: str | None) -> str:
+    def _environment(self, budget: RunBudget, candidates: str | None, loops: LoopBudget | None = None) -> str:
         """Returns the key of everything beside the program that decides a price."""
         measured: dict[str, Any] = {"num_warmups": budget.num_warmups, "num_runs": budget.num_runs}
         if candidates is not None:
@@ -274,6 +315,8 @@ class MeasuredPricer:
         # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
         if budget.max_runs != DEFAULT_MAX_RUNS:
             measured["max_runs"] = budget.max_runs
+        if loops is not None:
+            measured["loop"] = f"{loops.num_blocks} blocks of {loops.num_steps}"
         if self._num_profiled_runs:
             measured["num_profiled_runs"] = self._num_profiled_runs
         return environment_key(self._mesh, **measured)

@@ -24,6 +24,8 @@ class ShardedProgram:
         out_specs: one for each output; None leaves it to the compiler.
         constraints: (equation, output, spec): which results of the jaxpr's own equations are held to a sharding.
         donated: inputs whose buffers may be used again; only those that an output can reuse count.
+        fresh: inputs that come from the host for every step of a training loop: the batch. They do not change the
+            program.
 
     Example:
         >>> w = jax.ShapeDtypeStruct((64, 64), jnp.float32)
@@ -43,6 +45,7 @@ class ShardedProgram:
     out_specs: tuple[PartitionSpec | None, ...]
     constraints: tuple[tuple[int, int, PartitionSpec], ...] = ()
     donated: tuple[int, ...] = ()
+    fresh: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         closed: Any = self.jaxpr
@@ -50,6 +53,7 @@ class ShardedProgram:
         assert len(self.in_specs) == len(jaxpr.invars), "one spec for each input"
         assert len(self.out_specs) == len(jaxpr.outvars), "one spec, or None, for each output"
         assert all(0 <= position < len(jaxpr.invars) for position in self.donated), "donated: positions of inputs"
+        assert all(0 <= position < len(jaxpr.invars) for position in self.fresh), "fresh: positions of inputs"
         assert all(
             0 <= equation < len(jaxpr.eqns) and 0 <= output < len(jaxpr.eqns[equation].outvars)
             for equation, output, _ in self.constraints

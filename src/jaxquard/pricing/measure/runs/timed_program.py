@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from jaxquard.pricing.measure.runs.make_inputs import InputMaker, make_input
@@ -40,6 +41,8 @@ class TimedProgram:
             for position, type_ in enumerate(self._types)
         ]
         self._successors = self._find_successors(closed.out_avals)
+        self._fresh = [position for position in program.fresh if not _is_key(closed.in_avals[position])]
+        self._batch: dict[int, np.ndarray] = {}
         self.series = RunSeries()
 
     def run(self, label: str = "jaxquard run") -> float:
@@ -50,6 +53,20 @@ class TimedProgram:
             outputs = self._compiled(*self._inputs)
             jax.block_until_ready(outputs)
             time_s = time.perf_counter() - start_s
+        self._renew(outputs)
+        return time_s
+
+    def run_step(self) -> float:
+        """The seconds of one step of a training loop: the batch is brought from the host, then the program runs."""
+        jax.block_until_ready(self._inputs)
+        if not self._batch:
+            self._batch = {position: np.array(self._inputs[position]) for position in self._fresh}
+        start_s = time.perf_counter()
+        for position, array in self._batch.items():
+            self._inputs[position] = jax.device_put(array, NamedSharding(self._mesh, self._types[position][1]))
+        outputs = self._compiled(*self._inputs)
+        jax.block_until_ready(outputs)
+        time_s = time.perf_counter() - start_s
         self._renew(outputs)
         return time_s
 
@@ -107,3 +124,8 @@ class TimedProgram:
     def _make(self, position: int) -> jax.Array:
         aval, spec = self._types[position]
         return make_input(aval, NamedSharding(self._mesh, spec))
+
+
+def _is_key(aval: Any) -> bool:
+    """Returns true for random keys, which have no array on the host."""
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
