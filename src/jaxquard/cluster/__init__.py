@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxquard.cluster.cluster_file import save_cluster as save_cluster
     from jaxquard.cluster.collective_time import RingTime as RingTime
     from jaxquard.cluster.collective_time import ring_time as ring_time
+    from jaxquard.cluster.device_groups import spans_of_devices as spans_of_devices
     from jaxquard.cluster.find_preset import find_preset as find_preset
     from jaxquard.cluster.fit_links import LinkFit as LinkFit
     from jaxquard.cluster.fit_links import LinkSample as LinkSample
@@ -51,6 +52,7 @@ else:
             "cluster": ["Axis", "Cluster", "Collective", "Compute", "Level", "Links", "Memory", "Network", "Topology"],
             "cluster_file": ["cluster_text", "load_cluster", "parse_cluster", "preset_names", "save_cluster"],
             "collective_time": ["RingTime", "ring_time"],
+            "device_groups": ["spans_of_devices"],
             "find_preset": ["find_preset"],
             "fit_links": ["LinkFit", "LinkSample", "fit_links"],
             "fit_products": [

@@ -10,3 +10,4 @@ from jaxquard.hlo.module import Computation as Computation
 from jaxquard.hlo.module import Module as Module
 from jaxquard.hlo.module import Operation as Operation
 from jaxquard.hlo.parse_module import parse_module as parse_module
+from jaxquard.hlo.replica_groups import replica_groups as replica_groups

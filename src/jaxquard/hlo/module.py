@@ -79,12 +79,23 @@ class Computation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A whole compiled program; `entry` is the name of the computation where it begins."""
+    """A whole compiled program.
+
+    Attributes:
+        entry: the name of the computation where it begins.
+        num_replicas: that run it, each in `num_partitions` devices; JAX has one replica, and a partition a device.
+    """
 
     name: str
     entry: str
     is_scheduled: bool
+    num_replicas: int = 1
+    num_partitions: int = 1
     computations: Mapping[str, Computation] = field(default_factory=dict)
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_replicas * self.num_partitions
 
     @property
     def main(self) -> Computation:
