@@ -14,10 +14,17 @@ _BITS = re.compile(r"[a-z]+(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayShape:
-    """One array: its element type as HLO writes it (`bf16`, `f32`, `pred`) and its sizes."""
+    """One array.
+
+    Attributes:
+        dtype: the element type as HLO writes it (`bf16`, `f32`, `pred`).
+        memory_space: 0 for the chip's main memory; of a TPU, 1 is the memory on the chip, 2 and more hold flags and
+            scalars; 5 is the host's memory.
+    """
 
     dtype: str
     sizes: tuple[int, ...]
+    memory_space: int = field(default=0, compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -49,6 +56,11 @@ class Operation:
     arguments: str = ""
     attributes: str = ""
     is_root: bool = False
+
+    @property
+    def line(self) -> str:
+        """The beginning of its line, to quote."""
+        return f"{self.name} = {self.opcode}({self.arguments}), {self.attributes}"[:200]
 
     @property
     def result_bytes(self) -> int:

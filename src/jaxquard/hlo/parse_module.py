@@ -14,7 +14,7 @@ _HEADER = re.compile(r"^HloModule ([^\s,]+)(.*)")
 _OPENING = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = (.*)")
 _OPCODE = re.compile(r"\s*([\w-]+)\(")
-_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\]")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{[^}]*?(?:S\((\d+)\))?\})?")
 _NAME = re.compile(r"%([\w.-]+)")
 _CALLS = re.compile(
     r"\b(?:calls|to_apply|body|condition|true_computation|false_computation|branch_computations|"
@@ -101,6 +101,10 @@ def _closing(text: str, start: int) -> int:
 
 def _shapes(type_text: str) -> tuple[ArrayShape, ...]:
     return tuple(
-        ArrayShape(dtype=dtype, sizes=tuple(int(size.strip(" <=")) for size in sizes.split(",") if size.strip()))
-        for dtype, sizes in _ARRAY.findall(type_text)
+        ArrayShape(
+            dtype=dtype,
+            sizes=tuple(int(size.strip(" <=")) for size in sizes.split(",") if size.strip()),
+            memory_space=int(space or 0),
+        )
+        for dtype, sizes, space in _ARRAY.findall(type_text)
     )
