@@ -239,9 +239,10 @@ def _measure_kernels(out: Path, platform: str, limit_s: float) -> None:
 
     from jaxquard.calibrate.measure_kernels import kernel_cases, measure_kernels
 
-    device = jax.devices()[0]
-    samples = measure_kernels(device, kernel_cases(device.platform, is_quick=False), limit_s=limit_s)
-    content = {"device_kind": device.device_kind, "samples": [dataclasses.asdict(sample) for sample in samples]}
+    devices = jax.devices()
+    samples = measure_kernels(devices, kernel_cases(devices[0].platform, is_quick=False), limit_s=limit_s)
+    rows = [{**dataclasses.asdict(sample), "kind": sample.kind.value} for sample in samples]
+    content = {"device_kind": devices[0].device_kind, "samples": rows}
     _write(out / "kernels.json.gz", content)
     print(f"{len(samples)} kernels", flush=True)
 

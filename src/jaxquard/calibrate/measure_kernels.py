@@ -12,12 +12,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxquard.calibrate.sampling import time_runs_s
+from jaxquard.cluster import KernelKind, KernelSample, ProductShape
 
 Progress = Callable[[int, int, str], None]
 
 _ROUNDS, _SAMPLE_S = 3, 0.01
+_HLO_NAMES = {"bfloat16": "bf16", "float32": "f32", "float16": "f16"}
 # (m, k, n) of the products of a transformer's layers, whole and sharded over some dim, and of a few others.
 _QUICK_PRODUCTS = (
     (16384, 4096, 4096), (2048, 4096, 16384), (16384, 512, 4096), (16384, 4096, 512), (4096, 16384, 512),
@@ -35,30 +39,15 @@ class KernelCase:
     """A kernel to time.
 
     Attributes:
-        kind: "product" (`sizes` are batch, m, k, n), "elementwise" (number of inputs, elements), "reduction" (rows,
-            columns; over columns), "column reduction" (over rows), "softmax" (rows, columns), "transpose" (rows,
-            columns) or "attention" (batch, sequence, heads, head dim).
-        dtype: of the inputs.
-        out_dtype: of the result.
+        dtype: of the inputs; `out_dtype` of the result.
+        sizes: of a product batch, m, k, n; of element-wise ones the number of inputs and their elements; of attention
+            batch, sequence, heads and head dim; of others rows and columns.
     """
 
-    kind: str
+    kind: KernelKind
     dtype: str
     out_dtype: str
     sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSample:
-    """A timed kernel: its case, its arithmetic, its traffic with memory, its seconds."""
-
-    kind: str
-    dtype: str
-    out_dtype: str
-    sizes: tuple[int, ...]
-    flops: float
-    size_bytes: float
-    time_s: float
 
 
 def kernel_cases(platform: str, *, is_quick: bool) -> tuple[KernelCase, ...]:
@@ -69,7 +58,7 @@ def kernel_cases(platform: str, *, is_quick: bool) -> tuple[KernelCase, ...]:
 
 
 def _case(kind: str, dtype: str, *sizes: int, out: str | None = None) -> KernelCase:
-    return KernelCase(kind=kind, dtype=dtype, out_dtype=out or dtype, sizes=sizes)
+    return KernelCase(kind=KernelKind(kind), dtype=dtype, out_dtype=out or dtype, sizes=sizes)
 
 
 def _accelerator_cases(is_quick: bool) -> Iterable[KernelCase]:
@@ -81,7 +70,7 @@ def _accelerator_cases(is_quick: bool) -> Iterable[KernelCase]:
     for count in (1 << 24, 1 << 28):
         yield _case("elementwise", bf16, 2, count)
         yield _case("elementwise", f32, 2, count)
-    for kind in ("reduction", "column reduction", "softmax", "transpose"):
+    for kind in ("reduction", "column_reduction", "softmax", "transpose"):
         yield _case(kind, f32, 16384, 4096)
         yield _case(kind, bf16, 16384, 4096)
     if is_quick:
@@ -102,7 +91,7 @@ def _accelerator_cases(is_quick: bool) -> Iterable[KernelCase]:
     yield _case("elementwise", bf16, 1, 1 << 26, out=f32)
     yield _case("elementwise", f32, 4, 1 << 26)
     for rows, columns in ((131072, 2048), (524288, 2048), (2048, 4096)):
-        for kind in ("reduction", "column reduction", "softmax"):
+        for kind in ("reduction", "column_reduction", "softmax"):
             yield _case(kind, f32, rows, columns)
     for batch in (1, 8):
         yield _case("attention", bf16, batch, 2048, 32, 128)
@@ -124,13 +113,13 @@ def _cpu_cases(is_quick: bool) -> Iterable[KernelCase]:
         yield _case("elementwise", f32, 2, count)
         yield _case("elementwise", bf16, 2, count)
     for rows, columns in ((256, 256), (1024, 256)) if is_quick else ((64, 64), (256, 256), (1024, 256), (2048, 1024)):
-        for kind in ("reduction", "column reduction", "softmax", "transpose"):
+        for kind in ("reduction", "column_reduction", "softmax", "transpose"):
             yield _case(kind, f32, rows, columns)
     yield _case("attention", f32, 2, 128, 4, 32)
 
 
 def measure_kernels(
-    device: jax.Device,
+    devices: Sequence[jax.Device],
     cases: Sequence[KernelCase],
     *,
     limit_s: float = math.inf,
@@ -139,52 +128,73 @@ def measure_kernels(
     """Times kernels one after the other until the time is over; one that the device cannot run is left out.
 
     Args:
+        devices: on CPU all of them compute at the same time, as they share the cores; of others the first does.
         limit_s: the seconds for all of them.
         on_progress: called as `(done, total, name)`.
     """
     end_s = time.monotonic() + limit_s
+    used = devices if devices[0].platform == "cpu" else devices[:1]
     samples = []
-    with jax.default_device(device):
-        for number, case in enumerate(cases):
-            if time.monotonic() > end_s:
-                break
-            sample = _measure_case(case, is_async=device.platform != "cpu")
-            samples += [] if sample is None else [sample]
-            if on_progress is not None:
-                on_progress(number + 1, len(cases), f"{case.kind} {'x'.join(map(str, case.sizes))}")
+    for number, case in enumerate(cases):
+        if time.monotonic() > end_s:
+            break
+        sample = _measure_case(case, used)
+        samples += [] if sample is None else [sample]
+        if on_progress is not None:
+            on_progress(number + 1, len(cases), f"{case.kind.value} {'x'.join(map(str, case.sizes))}")
     return tuple(samples)
 
 
-def _measure_case(case: KernelCase, *, is_async: bool) -> KernelSample | None:
+def _measure_case(case: KernelCase, devices: Sequence[jax.Device]) -> KernelSample | None:
     function, shapes = _KERNELS[case.kind](case)
-    out = jnp.dtype(case.out_dtype)
-    keys = jax.random.split(jax.random.key(0), len(shapes))
     try:
-        arguments = tuple(
-            jax.random.normal(key, shape, jnp.dtype(case.dtype)) for key, shape in zip(keys, shapes, strict=True)
-        )
-        run = jax.jit(lambda *inputs: function(*inputs)).lower(*arguments).compile()
+        arguments = _inputs(shapes, case.dtype, devices)
+        run = _on_each_device(function, devices).lower(*arguments).compile()
         result = jax.block_until_ready(run(*arguments))
+        is_async = devices[0].platform != "cpu"
         times_s = [time_runs_s(run, arguments, sample_s=_SAMPLE_S, is_async=is_async) for _ in range(_ROUNDS)]
     except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, RuntimeError):
         return None
-    size_bytes = sum(array.nbytes for array in arguments) + result.nbytes
-    assert result.dtype == out, (case, result.dtype)
+    is_product = case.kind is KernelKind.PRODUCT
     return KernelSample(
         kind=case.kind,
-        dtype=case.dtype,
-        out_dtype=case.out_dtype,
-        sizes=case.sizes,
-        flops=_flops(case),
-        size_bytes=float(size_bytes),
+        dtype=_HLO_NAMES.get(case.dtype, case.dtype),
+        size_bytes=(sum(array.nbytes for array in arguments) + result.nbytes) / len(devices),
         time_s=min(times_s),
+        flops=_flops(case),
+        product=_product_shape(case) if is_product else None,
     )
 
 
+def _inputs(shapes: Sequence[tuple[int, ...]], dtype: str, devices: Sequence[jax.Device]) -> tuple[jax.Array, ...]:
+    """Returns random arrays, one of each shape on each device: the bits of numbers decide how fast some chips are."""
+    sharding = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
+
+    def make(key: jax.Array) -> tuple[jax.Array, ...]:
+        keys = jax.random.split(key, len(shapes))
+        return tuple(
+            jax.random.normal(one, (len(devices) * shape[0], *shape[1:]), jnp.dtype(dtype))
+            for one, shape in zip(keys, shapes, strict=True)
+        )
+
+    return jax.jit(make, out_shardings=sharding)(jax.random.key(0))
+
+
+def _on_each_device(function: Callable[..., Any], devices: Sequence[jax.Device]) -> Any:
+    mesh = Mesh(np.array(devices), ("devices",))
+    spec = PartitionSpec("devices")
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+
+
+def _product_shape(case: KernelCase) -> ProductShape:
+    batch, m, k, n = case.sizes
+    return ProductShape(batch=batch, m=m, k=k, n=n)
+
+
 def _flops(case: KernelCase) -> float:
-    if case.kind == "product":
+    if case.kind is KernelKind.PRODUCT:
         return 2.0 * math.prod(case.sizes)
-    if case.kind == "attention":
+    if case.kind is KernelKind.ATTENTION:
         batch, length, heads, dim = case.sizes
         return 4.0 * batch * heads * length * length * dim
     return float(math.prod(case.sizes))
@@ -242,12 +252,12 @@ def _attention(case: KernelCase) -> Kernel:
     return attend, [(batch, length, heads, dim)] * 3
 
 
-_KERNELS: dict[str, Callable[[KernelCase], Kernel]] = {
-    "product": _product,
-    "elementwise": _elementwise,
-    "reduction": lambda case: _reduction(case, 1),
-    "column reduction": lambda case: _reduction(case, 0),
-    "softmax": _softmax,
-    "transpose": _transpose,
-    "attention": _attention,
+_KERNELS: dict[KernelKind, Callable[[KernelCase], Kernel]] = {
+    KernelKind.PRODUCT: _product,
+    KernelKind.ELEMENTWISE: _elementwise,
+    KernelKind.REDUCTION: lambda case: _reduction(case, 1),
+    KernelKind.COLUMN_REDUCTION: lambda case: _reduction(case, 0),
+    KernelKind.SOFTMAX: _softmax,
+    KernelKind.TRANSPOSE: _transpose,
+    KernelKind.ATTENTION: _attention,
 }
