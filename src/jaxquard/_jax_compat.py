@@ -222,6 +222,74 @@ def compile_into_cache(request: bytes) -> None:
         )
 
 
+def module_code(lowered: Any) -> bytes:
+    """Returns the StableHLO of a lowered program, for `load_module` in another process with the same JAX."""
+    code = io.BytesIO()
+    lowered.compiler_ir("stablehlo").operation.write_bytecode(file=code)
+    return code.getvalue()
+
+
+class LoadedModule:
+    """A program compiled from its StableHLO alone, without the Python that it was traced from.
+
+    Relies on `pxla.create_compile_options`, `compiler.compile_or_get_cached` and the methods of a loaded executable.
+    """
+
+    def __init__(
+        self, code: bytes, *, devices: Sequence[jax.Device], num_inputs: int, free_outputs: Sequence[bool]
+    ) -> None:
+        """Compiles it.
+
+        Args:
+            free_outputs: for each output, whether the compiler chooses its sharding.
+        """
+        from jax._src import compiler
+        from jax._src.interpreters import mlir, pxla
+        from jax._src.lib import xla_client
+        from jax._src.lib.mlir import ir
+
+        client, grid = devices[0].client, np.array(devices)
+        with mlir.make_ir_context() as context, ir.Location.unknown(context):
+            module = ir.Module.parse(code)
+            options = pxla.create_compile_options(
+                module, False, (False,) * num_inputs, tuple(free_outputs), client, grid, {}
+            )
+            found = xla_client.DeviceList(tuple(devices))
+            self._executable: Any = compiler.compile_or_get_cached(
+                client,
+                module,
+                grid,
+                options,
+                [],
+                found,  # pyrefly: ignore[bad-argument-type]
+            )
+
+    @property
+    def text(self) -> str:
+        """The compiled program's HLO."""
+        return "\n\n".join(module.to_string() for module in self._executable.hlo_modules())
+
+    def memory_analysis(self) -> Any:
+        """The sizes of a device's buffers, as `compiled.memory_analysis()` gives them."""
+        return self._executable.get_compiled_memory_stats()
+
+    def run(self, inputs: Sequence[jax.Array]) -> list[list[jax.Array]]:
+        """Begins a run; returns the shards of each output that are in this process."""
+        return self._executable.execute_sharded(list(inputs)).disassemble_into_single_device_arrays()
+
+
+def mock_gpus(num_devices: int) -> bool:
+    """Has one GPU of this process stand in for so many, with collectives mocked; call it before JAX starts.
+
+    Relies on the setting `mock_num_gpu_processes`; returns False where JAX has none.
+    """
+    try:
+        jax.config.update("mock_num_gpu_processes", num_devices)
+    except AttributeError:
+        return False
+    return True
+
+
 # ---------------------------------------------------------------------------------------------
 # Meshes
 # ---------------------------------------------------------------------------------------------

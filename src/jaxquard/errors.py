@@ -69,6 +69,10 @@ class ClusterError(JaxquardError, ValueError):
     """A cluster file is malformed, a name is unknown, or measurements cannot be fitted."""
 
 
+class HloError(JaxquardError, ValueError):
+    """The text of a compiled program has something that cannot be read; the message quotes the line."""
+
+
 class RemoteArrayError(JaxquardError, ValueError):
     """A `RemoteArray` was used where only an array of this process can be.
 

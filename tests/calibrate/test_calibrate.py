@@ -23,7 +23,7 @@ from jaxquard.cluster import (
     parse_cluster,
     ring_time,
 )
-from jaxquard.cluster.fit_links import fit_one_ring
+from jaxquard.cluster.fit.fit_links import fit_one_ring
 from jaxquard.errors import ClusterError
 
 _EFFORT = Effort(

@@ -32,7 +32,7 @@ from jaxquard.cluster import (
     fit_products,
     load_cluster,
 )
-from jaxquard.cluster.fit_links import fit_one_ring
+from jaxquard.cluster.fit.fit_links import fit_one_ring
 from jaxquard.errors import ClusterError
 
 # Above these the constants say little of another size.

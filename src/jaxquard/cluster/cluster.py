@@ -11,10 +11,11 @@ and slower kernels (`product_time.py`). In the paper's own sets of constants the
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
+from jaxquard.cluster.speeds import CollectiveSpeed, GroupCollective, KernelSpeed
 from jaxquard.errors import ClusterError
 from jaxquard.ir.codec import stored
 
@@ -185,6 +186,7 @@ class Level:
         bandwidth_bytes_per_s: that a collective reaches, each way: of a chip's port, or of one link of a torus.
         latency_s: of one step.
         launch_s: to begin a collective.
+        collectives: the measured speeds of kinds of collectives, in place of these three.
 
     Example:
         >>> jq.cluster.Level(name="node", dims=(8,), bandwidth_bytes_per_s=360e9, latency_s=3.4e-6).is_torus
@@ -198,11 +200,24 @@ class Level:
     bandwidth_bytes_per_s: float = field(metadata=_POSITIVE)
     latency_s: float = field(metadata=_NOT_NEGATIVE)
     launch_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    collectives: tuple[CollectiveSpeed, ...] = ()
 
     @property
     def size(self) -> int:
         """The number of units that it joins."""
         return math.prod(self.dims)
+
+    def for_collective(self, kind: GroupCollective) -> "Level":
+        """Returns the level with the measured speed of a kind of collective, where there is one."""
+        for speed in self.collectives:
+            if speed.kind is kind:
+                return replace(
+                    self,
+                    bandwidth_bytes_per_s=speed.bandwidth_bytes_per_s,
+                    latency_s=speed.latency_s,
+                    launch_s=speed.launch_s,
+                )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +227,7 @@ class Cluster:
     Attributes:
         num_chips: maximum number of chips of a mesh.
         levels: what joins chips, innermost first; where there are none they follow from the network (`levels_of`).
+        kernels: the measured speeds of kinds of kernels; where there are none, `compute` and `memory` stand for all.
         is_paper_set: the constants are those of MeshSlice's own cost model, which leaves out thin products, fp32 sums,
             copies, and all that keeps a transfer from hiding. They are for the reproduction, not to plan with.
 
@@ -231,6 +247,7 @@ class Cluster:
     permute: Links
     is_paper_set: bool = False
     levels: tuple[Level, ...] = ()
+    kernels: tuple[KernelSpeed, ...] = ()
 
     def links(self, kind: Collective) -> Links:
         match kind:

@@ -196,14 +196,23 @@ def cluster_text(cluster: Cluster) -> str:
     """
     check_cluster(cluster)
     content = to_data(cluster)
-    levels = content.pop("levels")
+    levels, kernels = content.pop("levels"), content.pop("kernels")
     lines = [f"{name} = {_value_text(value)}" for name, value in content.items() if not isinstance(value, dict)]
     for name, table in content.items():
         if isinstance(table, dict):
             lines += ["", f"[{name}]", *(f"{key} = {_value_text(entry)}" for key, entry in table.items())]
     for level in levels:
-        lines += ["", "[[levels]]", *(f"{key} = {_value_text(entry)}" for key, entry in level.items())]
+        collectives = level.pop("collectives")
+        lines += _entry_lines("levels", level)
+        for speed in collectives:
+            lines += _entry_lines("levels.collectives", speed)
+    for speed in kernels:
+        lines += _entry_lines("kernels", speed)
     return "\n".join(lines) + "\n"
+
+
+def _entry_lines(name: str, entry: dict[str, Any]) -> list[str]:
+    return ["", f"[[{name}]]", *(f"{key} = {_value_text(value)}" for key, value in entry.items())]
 
 
 def _value_text(value: Any) -> str:

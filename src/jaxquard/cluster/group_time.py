@@ -13,29 +13,14 @@ In a torus a dim that closes to a ring carries both ways, an open one is a line.
 time. An all-to-all moves each byte a quarter of the way round a ring, or a third of the way along a line.
 """
 
-import enum
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from jaxquard.cluster.cluster import Level, check_number
 from jaxquard.cluster.levels import LevelSpan
+from jaxquard.cluster.speeds import GroupCollective
 from jaxquard.errors import ClusterError
-
-
-class GroupCollective(enum.Enum):
-    """The collectives of a group of devices.
-
-    Example:
-        >>> [kind.value for kind in jq.cluster.GroupCollective]
-        ['all_gather', 'reduce_scatter', 'all_reduce', 'all_to_all', 'permute']
-    """
-
-    ALL_GATHER = "all_gather"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_REDUCE = "all_reduce"
-    ALL_TO_ALL = "all_to_all"
-    PERMUTE = "permute"
 
 
 def group_time_s(kind: GroupCollective, spans: Sequence[LevelSpan], size_bytes: float) -> float:
@@ -62,8 +47,8 @@ def group_time_s(kind: GroupCollective, spans: Sequence[LevelSpan], size_bytes: 
     check_number(size_bytes, "size_bytes", is_positive=False)
     if not spans:
         return 0.0
-    launch_s = max(span.level.launch_s for span in spans)
-    return launch_s + _TIMES[kind](_stages(spans), size_bytes)
+    stages = _stages(spans, kind)
+    return max(stage.level.launch_s for stage in stages) + _TIMES[kind](stages, size_bytes)
 
 
 class _Stage:
@@ -101,8 +86,9 @@ class _Stage:
         return self.num_steps * self.level.latency_s + slowest
 
 
-def _stages(spans: Sequence[LevelSpan]) -> list[_Stage]:
-    return [_Stage(level, list(of_level)) for level, of_level in groupby(spans, key=lambda span: span.level)]
+def _stages(spans: Sequence[LevelSpan], kind: GroupCollective) -> list[_Stage]:
+    levels = groupby(spans, key=lambda span: span.level)
+    return [_Stage(level.for_collective(kind), list(of_level)) for level, of_level in levels]
 
 
 def _gather_s(stages: Sequence[_Stage], size_bytes: float) -> float:

@@ -150,7 +150,7 @@ def group_spans(levels: Sequence[Level], mesh_shape: Sequence[int], axes: Collec
             is_last = place + 1 == len(dims)
             size = rest if is_last else min(rest, left)
             if axis in axes and size > 1:
-                is_ring = level.is_torus and size == whole and _wraps(level, whole)
+                is_ring = level.is_torus and size == whole and closes_to_ring(level, whole)
                 found.append(LevelSpan(level=level, size=size, is_ring=is_ring, stride=max(1, whole // left)))
             left = max(1, left // size)
             rest = math.ceil(rest / size)
@@ -159,6 +159,6 @@ def group_spans(levels: Sequence[Level], mesh_shape: Sequence[int], axes: Collec
     return tuple(found)
 
 
-def _wraps(level: Level, size: int) -> bool:
+def closes_to_ring(level: Level, size: int) -> bool:
     """Returns true if a dim of a torus has links from its end to its beginning."""
     return size > 2 and level.wraps_at > 0 and size % level.wraps_at == 0

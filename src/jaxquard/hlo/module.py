@@ -14,10 +14,17 @@ _BITS = re.compile(r"[a-z]+(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayShape:
-    """One array: its element type as HLO writes it (`bf16`, `f32`, `pred`) and its sizes."""
+    """One array.
+
+    Attributes:
+        dtype: the element type as HLO writes it (`bf16`, `f32`, `pred`).
+        memory_space: 0 for the chip's main memory; of a TPU, 1 is the memory on the chip, 2 and more hold flags and
+            scalars; 5 is the host's memory.
+    """
 
     dtype: str
     sizes: tuple[int, ...]
+    memory_space: int = field(default=0, compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -51,6 +58,11 @@ class Operation:
     is_root: bool = False
 
     @property
+    def line(self) -> str:
+        """The beginning of its line, to quote."""
+        return f"{self.name} = {self.opcode}({self.arguments}), {self.attributes}"[:200]
+
+    @property
     def result_bytes(self) -> int:
         return sum(shape.size_bytes for shape in self.results)
 
@@ -79,12 +91,23 @@ class Computation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A whole compiled program; `entry` is the name of the computation where it begins."""
+    """A whole compiled program.
+
+    Attributes:
+        entry: the name of the computation where it begins.
+        num_replicas: that run it, each in `num_partitions` devices; JAX has one replica, and a partition a device.
+    """
 
     name: str
     entry: str
     is_scheduled: bool
+    num_replicas: int = 1
+    num_partitions: int = 1
     computations: Mapping[str, Computation] = field(default_factory=dict)
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_replicas * self.num_partitions
 
     @property
     def main(self) -> Computation:

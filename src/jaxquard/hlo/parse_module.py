@@ -7,13 +7,14 @@ a line `}`; in between, each line is `NAME = TYPE OPCODE(ARGUMENTS), ATTRIBUTES`
 
 import re
 
+from jaxquard.errors import HloError
 from jaxquard.hlo.module import ArrayShape, Computation, Module, Operation
 
 _HEADER = re.compile(r"^HloModule ([^\s,]+)(.*)")
 _OPENING = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = (.*)")
 _OPCODE = re.compile(r"\s*([\w-]+)\(")
-_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\]")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{[^}]*?(?:S\((\d+)\))?\})?")
 _NAME = re.compile(r"%([\w.-]+)")
 _CALLS = re.compile(
     r"\b(?:calls|to_apply|body|condition|true_computation|false_computation|branch_computations|"
@@ -26,11 +27,11 @@ def parse_module(text: str) -> Module:
     """Reads a module.
 
     Raises:
-        ValueError: if the text is not that of an HLO module, or a line of a computation cannot be read.
+        HloError: if the text is not that of an HLO module, or a line of a computation cannot be read.
     """
     header = next(filter(None, map(_HEADER.match, text.splitlines())), None)
     if header is None:
-        raise ValueError("expected the text of an HLO module, which begins with `HloModule`, but found none.")
+        raise HloError("expected the text of an HLO module, which begins with `HloModule`, but found none.")
     computations, entry = {}, None
     name, operations = None, []
     for line in text.splitlines():
@@ -44,20 +45,32 @@ def parse_module(text: str) -> Module:
         elif line.strip():
             operations.append(parse_operation(line))
     if entry is None or name is not None:
-        raise ValueError("the HLO text is cut off: its ENTRY computation is missing or not closed.")
-    return Module(name=header[1], entry=entry, is_scheduled="is_scheduled=true" in header[2], computations=computations)
+        raise HloError("the HLO text is cut off: its ENTRY computation is missing or not closed.")
+    return Module(
+        name=header[1],
+        entry=entry,
+        is_scheduled="is_scheduled=true" in header[2],
+        num_replicas=_count(header[2], "replica_count"),
+        num_partitions=_count(header[2], "num_partitions"),
+        computations=computations,
+    )
+
+
+def _count(header: str, name: str) -> int:
+    found = re.search(rf"\b{name}=(\d+)", header)
+    return int(found[1]) if found else 1
 
 
 def parse_operation(line: str) -> Operation:
     """Reads one line of a computation."""
     found = _OPERATION.match(line)
     if found is None:
-        raise ValueError(f"expected `NAME = TYPE OPCODE(...)` in a line of HLO, but found: {line.strip()[:200]}")
+        raise HloError(f"expected `NAME = TYPE OPCODE(...)` in a line of HLO, but found: {line.strip()[:200]}")
     rest = _COMMENT.sub("", found[3])
     type_end = _closing(rest, 0) if rest.startswith("(") else rest.find(" ")
     opcode = _OPCODE.match(rest, type_end)
     if opcode is None:
-        raise ValueError(f"expected an opcode after the type in a line of HLO, but found: {line.strip()[:200]}")
+        raise HloError(f"expected an opcode after the type in a line of HLO, but found: {line.strip()[:200]}")
     end = _closing(rest, opcode.end() - 1)
     arguments, attributes = rest[opcode.end() : end - 1], rest[end:].removeprefix(",").strip()
     return Operation(
@@ -83,11 +96,15 @@ def _closing(text: str, start: int) -> int:
             depth += (character == "(") - (character == ")")
             if depth == 0:
                 return position + 1
-    raise ValueError(f"a bracket is not closed in a line of HLO: {text[:200]}")
+    raise HloError(f"a bracket is not closed in a line of HLO: {text[:200]}")
 
 
 def _shapes(type_text: str) -> tuple[ArrayShape, ...]:
     return tuple(
-        ArrayShape(dtype=dtype, sizes=tuple(int(size.strip(" <=")) for size in sizes.split(",") if size.strip()))
-        for dtype, sizes in _ARRAY.findall(type_text)
+        ArrayShape(
+            dtype=dtype,
+            sizes=tuple(int(size.strip(" <=")) for size in sizes.split(",") if size.strip()),
+            memory_space=int(space or 0),
+        )
+        for dtype, sizes, space in _ARRAY.findall(type_text)
     )

@@ -7,13 +7,11 @@ hold one.
 """
 
 import enum
-import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxquard.hlo import Computation, Module, Operation, parse_module
+from jaxquard.hlo import Computation, Module, Operation, parse_module, replica_groups
 
 COLLECTIVES = frozenset(
     {
@@ -140,9 +138,8 @@ def read_collectives(text: str) -> tuple[CollectiveInstruction, ...]:
     """The collectives in the text of a compiled program."""
     module = parse_module(text)
     looped = set(_looped(module))
-    num_devices = _num_devices(text)
     return tuple(
-        _collective(operation, computation, num_devices, is_in_loop=computation.name in looped)
+        _collective(operation, computation, module, is_in_loop=computation.name in looped)
         for computation in module.computations.values()
         for operation in computation.operations
         # What `async-start` runs is in a computation of its own, and is found there.
@@ -151,7 +148,7 @@ def read_collectives(text: str) -> tuple[CollectiveInstruction, ...]:
 
 
 def _collective(
-    operation: Operation, computation: Computation, num_devices: int, *, is_in_loop: bool
+    operation: Operation, computation: Computation, module: Module, *, is_in_loop: bool
 ) -> CollectiveInstruction:
     is_start = operation.opcode.endswith("-start")
     # The first half of a pair gives its operands back too, and what it needs besides; the second only the result.
@@ -163,7 +160,7 @@ def _collective(
         operand_bytes=operand_bytes,
         # What is sent arrives elsewhere, and has the size it left with.
         result_bytes=operand_bytes if operation.opcode == "send" else ended.result_bytes,
-        group_size=2 if operation.opcode == "send" else _group_size(operation.attributes, num_devices),
+        group_size=2 if operation.opcode == "send" else _group_size(operation, module),
         is_in_loop=is_in_loop,
     )
 
@@ -181,25 +178,9 @@ def _looped(module: Module) -> Iterator[str]:
                 yield from (name for inner in module.inside(operation) for name in inner.calls)
 
 
-def _num_devices(text: str) -> int:
-    header = next(line for line in text.splitlines() if line.startswith("HloModule"))
-    counts = re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header)
-    return math.prod(map(int, counts))
-
-
-def _group_size(attributes: str, num_devices: int) -> int:
-    """From the ways in which groups are written: pairs, axes of a mesh, an iota, lists, or nothing for all devices."""
-    pairs = re.search(r"source_target_pairs=\{([\d,{} ]*)\}", attributes)
-    if pairs:
-        return 2 if any(source != target for source, target in re.findall(r"(\d+),(\d+)", pairs[1])) else 1
-    mesh = re.search(r"replica_groups=@?mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes)
-    if mesh:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
-        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", mesh[2]))
-    iota = re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes)
-    if iota:
-        return int(iota[1])
-    lists = re.search(r"replica_groups=\{(\{[\d,{} ]*\})\}", attributes)
-    if lists:
-        return max(group.count(",") + 1 for group in re.findall(r"\{([\d,]+)\}", lists[1]))
-    return num_devices
+def _group_size(operation: Operation, module: Module) -> int:
+    """Returns the size of the largest group; a permutation that moves nothing has groups of one device."""
+    groups = replica_groups(operation, module)
+    if "source_target_pairs=" in operation.attributes:
+        return 2 if any(source != target for source, target in groups) else 1
+    return max(map(len, groups))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxquard.cluster.cluster import Axis, Collective
-from jaxquard.cluster.fit_robustly import fit_robustly
+from jaxquard.cluster.fit.fit_robustly import fit_robustly
 from jaxquard.errors import ClusterError
 
 

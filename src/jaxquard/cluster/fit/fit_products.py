@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxquard.cluster.cluster import Compute, Memory
-from jaxquard.cluster.fit_robustly import fit_robustly
+from jaxquard.cluster.fit.fit_robustly import fit_robustly
 from jaxquard.cluster.product_time import (
     arithmetic_time_s,
     cast_time_s,

@@ -1,0 +1,128 @@
+"""The speed of each kind of kernel from measured times (`kernel_time`).
+
+Launch, arithmetic and traffic are linear in their constants once it is known which of the two takes longer; that is
+found by turns. The other constants (what is exposed, the dims of half speed) are tried over a small grid.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jaxquard.cluster.fit.fit_robustly import fit_robustly
+from jaxquard.cluster.kernel_time import ProductShape, thinness
+from jaxquard.cluster.speeds import KernelKind, KernelSpeed
+from jaxquard.errors import ClusterError
+
+_TURNS = 8
+_EXPOSED = (0.0, 0.25, 0.5, 1.0)
+_HALF_CONTRACTED = (0.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+_HALF_OUTPUT = (0.0, 16.0, 64.0, 128.0, 256.0)
+# Fewer samples have one constant for everything: a speed.
+_FEWEST = 3
+# More constants than this many samples can carry are left at 0.
+_FEWEST_FOR_SHAPES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSample:
+    """A timed kernel.
+
+    Attributes:
+        dtype: of its inputs, as HLO writes it.
+        size_bytes: that it reads and writes.
+        product: the dims of a product, whose `flops` follow from them.
+
+    Example:
+        >>> kind = jq.cluster.KernelKind("elementwise")
+        >>> jq.cluster.KernelSample(kind=kind, dtype="f32", size_bytes=3e9, time_s=1e-3).flops
+        0.0
+    """
+
+    kind: KernelKind
+    dtype: str
+    size_bytes: float
+    time_s: float
+    flops: float = 0.0
+    product: ProductShape | None = None
+
+
+def fit_kernels(samples: Iterable[KernelSample]) -> tuple[KernelSpeed, ...]:
+    """Fits a speed for each kind and type in the samples.
+
+    Raises:
+        ClusterError: if a time is not above 0.
+
+    Example:
+        >>> kind = jq.cluster.KernelKind("elementwise")
+        >>> samples = [
+        ...     jq.cluster.KernelSample(kind=kind, dtype="f32", size_bytes=size, time_s=2e-6 + size / 4e12)
+        ...     for size in (1e6, 1e7, 1e8)
+        ... ]
+        >>> (speed,) = jq.cluster.fit_kernels(samples)
+        >>> f"{speed.bandwidth_bytes_per_s:.1e} bytes/s, {speed.launch_s * 1e6:.1f} us"
+        '4.0e+12 bytes/s, 2.0 us'
+    """
+    groups: dict[tuple[KernelKind, str], list[KernelSample]] = defaultdict(list)
+    for sample in samples:
+        groups[sample.kind, sample.dtype].append(sample)
+    return tuple(_fit_group(kind, dtype, group) for (kind, dtype), group in groups.items())
+
+
+def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample]) -> KernelSpeed:
+    start = KernelSpeed(kind=kind, dtype=dtype)
+    computes = kind in (KernelKind.PRODUCT, KernelKind.ATTENTION)
+    grid: Iterable[tuple[float, float, float]] = [(0.0, 0.0, 0.0)]
+    if computes and len(samples) >= _FEWEST_FOR_SHAPES:
+        has_shapes = all(sample.product is not None for sample in samples)
+        dims = (_HALF_CONTRACTED, _HALF_OUTPUT) if has_shapes else ((0.0,), (0.0,))
+        grid = itertools.product(_EXPOSED, *dims)
+    fits = [
+        _fit_constants(
+            replace(start, exposed=exposed, half_speed_contracted=contracted, half_speed_output=output),
+            samples,
+            computes=computes,
+        )
+        for exposed, contracted, output in grid
+    ]
+    return min(fits, key=lambda fit: (fit.median_error + 0.25 * fit.worst_error, fit.exposed))
+
+
+def _fit_constants(start: KernelSpeed, samples: Sequence[KernelSample], *, computes: bool) -> KernelSpeed:
+    times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)
+    sizes = np.array([sample.size_bytes for sample in samples], dtype=np.float64)
+    work = np.array([_work(start, sample) if computes else 0.0 for sample in samples], dtype=np.float64)
+    if not (np.isfinite(times_s).all() and (times_s > 0).all()):
+        raise ClusterError(f"a sample of {start.kind.value} took {times_s.min()} s; times are above 0.")
+    launch = np.ones_like(times_s) if len(samples) >= _FEWEST else np.zeros_like(times_s)
+    # At first arithmetic counts as the longer one where there is any.
+    is_arithmetic = work > 0
+    constants = np.zeros(3)
+    residuals = np.zeros_like(times_s)
+    for _ in range(_TURNS):
+        first = np.where(is_arithmetic, 1.0, start.exposed)
+        second = np.where(is_arithmetic, start.exposed, 1.0)
+        columns = np.stack([launch, first * work, second * sizes], axis=1)
+        constants, residuals = fit_robustly(columns, times_s)
+        found = constants[1] * work >= constants[2] * sizes
+        if not computes or (found == is_arithmetic).all():
+            break
+        is_arithmetic = found
+    errors = np.abs(residuals)
+    return replace(
+        start,
+        launch_s=float(constants[0]),
+        flops_per_s=float(1 / constants[1]) if constants[1] > 0 else 0.0,
+        bandwidth_bytes_per_s=float(1 / constants[2]) if constants[2] > 0 else 0.0,
+        num_samples=len(samples),
+        median_error=float(np.median(errors)),
+        worst_error=float(np.max(errors)),
+    )
+
+
+def _work(speed: KernelSpeed, sample: KernelSample) -> float:
+    if sample.product is None:
+        return sample.flops
+    return sample.product.flops * thinness(speed, sample.product)

@@ -1,0 +1,226 @@
+"""A process with one GPU that stands in for many: `python -m jaxquard.pricing.mock_gpu.mock_worker FD PLATFORM COUNT`.
+
+XLA compiles for so many GPUs and runs the part of one of them; its collectives are mocked, so that a run takes the time
+of the computation. That must be asked for before JAX starts, hence a process of its own. With the platform `cpu`, which
+has no such mock, all devices are virtual ones and collectives are real: that is for tests.
+
+It answers requests one at a time, so that nothing else runs on the GPU while a program is timed. Programs to compile
+come many at a time: the compiler uses several threads.
+"""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from jaxquard import _jax_compat
+from jaxquard.pricing.measure.machine.memory import peak_bytes
+from jaxquard.pricing.measure.runs.make_inputs import make_input
+from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, RequestInput
+from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget, run_blocks
+
+# Inputs that programs share stay on the GPU as long as they take no more than this part of its memory.
+_SHARED_PART = 0.25
+_PARENT_CHECK_S = 2.0
+
+
+class MockedPrograms:
+    """Programs that are compiled for the devices, and the inputs that they share or hand on to each other."""
+
+    def __init__(self, devices: Sequence[jax.Device], *, num_compilers: int) -> None:
+        self._devices = tuple(devices)
+        self._is_async = self._devices[0].platform != "cpu"
+        self._pool = ThreadPoolExecutor(num_compilers, thread_name_prefix="compile")
+        self._loaded: dict[int, tuple[ProgramRequest, _jax_compat.LoadedModule]] = {}
+        self._inputs: dict[Any, jax.Array] = {}
+        # Arrays that programs were given for good, by type; the next program takes them over.
+        self._free: dict[Any, list[jax.Array]] = {}
+
+    def compile(self, requests: dict[int, ProgramRequest]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the HLO and the bytes of each program, or the error, in their order."""
+        begun = {number: self._pool.submit(self._load, request) for number, request in requests.items()}
+        for number, future in begun.items():
+            try:
+                loaded = future.result()
+                answer = {"text": loaded.text, "peak_bytes": peak_bytes(loaded)}
+            except Exception as error:  # One program's trouble; the others go on.
+                yield number, _error(error)
+                continue
+            self._loaded[number] = requests[number], loaded
+            yield number, answer
+
+    def run(self, number: int, budget: BlockBudget) -> dict[str, Any]:
+        """Times a program, and forgets it."""
+        request, loaded = self._loaded.pop(number)
+        try:
+            return {"times_s": self._time(request, loaded, budget)}
+        except Exception as error:
+            self._drop_inputs()
+            return _error(error)
+
+    def forget(self, number: int) -> dict[str, Any]:
+        """Forgets a program that is not to be run."""
+        self._loaded.pop(number, None)
+        return {}
+
+    def free_bytes(self) -> int | None:
+        """The bytes of the device that a program can have; None if nobody says."""
+        self._drop_inputs()
+        stats = self._local.memory_stats() or {}
+        limit = stats.get("bytes_limit")
+        return None if limit is None else limit - stats.get("bytes_in_use", 0)
+
+    @property
+    def _local(self) -> jax.Device:
+        return next(device for device in self._devices if device.process_index == jax.process_index())
+
+    def _load(self, request: ProgramRequest) -> _jax_compat.LoadedModule:
+        return _jax_compat.LoadedModule(
+            request.code,
+            devices=self._devices,
+            num_inputs=len(request.inputs),
+            free_outputs=request.free_outputs,
+        )
+
+    def _time(
+        self, request: ProgramRequest, loaded: _jax_compat.LoadedModule, budget: BlockBudget
+    ) -> tuple[float, ...]:
+        sizes = tuple(size for _, size in request.axes)
+        names = tuple(axis for axis, _ in request.axes)
+        mesh = Mesh(np.array(self._devices).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
+        self._make_room(request, loaded)
+        donated = dict(request.successors)
+        inputs = [
+            self._take(mesh, type_) if position in donated else self._share(mesh, type_)
+            for position, type_ in enumerate(request.inputs)
+        ]
+        jax.block_until_ready(inputs)
+
+        def run() -> list[list[jax.Array]]:
+            outputs = loaded.run(inputs)
+            for position, output in donated.items():
+                if inputs[position].is_deleted():
+                    inputs[position] = jax.make_array_from_single_device_arrays(
+                        request.inputs[position].shape, inputs[position].sharding, outputs[output]
+                    )
+            if not self._is_async:
+                jax.block_until_ready(outputs)
+            return outputs
+
+        times_s = run_blocks(run, jax.block_until_ready, budget=budget)
+        for position in donated:
+            self._free.setdefault(_key(mesh, request.inputs[position]), []).append(inputs[position])
+        return times_s
+
+    def _make_room(self, request: ProgramRequest, loaded: _jax_compat.LoadedModule) -> None:
+        """Lets go of shared inputs where the program needs their memory, or where they are many."""
+        stats = self._local.memory_stats() or {}
+        limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+        if limit is not None and (used > _SHARED_PART * limit or used + peak_bytes(loaded) > limit):
+            self._drop_inputs()
+
+    def _drop_inputs(self) -> None:
+        self._inputs.clear()
+        self._free.clear()
+
+    def _make(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
+        aval = jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype))
+        return make_input(aval, NamedSharding(mesh, type_.spec))
+
+    def _share(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
+        key = _key(mesh, type_)
+        if key not in self._inputs:
+            self._inputs[key] = self._make(mesh, type_)
+        return self._inputs[key]
+
+    def _take(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
+        """Returns an array that nobody else has."""
+        free = self._free.get(_key(mesh, type_))
+        return free.pop() if free else self._make(mesh, type_)
+
+
+def _key(mesh: Mesh, type_: RequestInput) -> tuple[Any, ...]:
+    return mesh, type_.shape, type_.dtype, type_.spec
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    """What the other process raises: its first line, with its type where it says nothing."""
+    return {"error": str(error).strip() or type(error).__name__}
+
+
+def start_devices(platform: str, num_devices: int) -> tuple[jax.Device, ...]:
+    """Starts JAX with so many devices.
+
+    Raises:
+        RuntimeError: if there is no such device, or JAX cannot mock it.
+    """
+    jax.config.update("jax_platforms", platform)
+    if platform == "cpu":
+        jax.config.update("jax_num_cpu_devices", num_devices)
+    elif not _jax_compat.mock_gpus(num_devices):
+        raise RuntimeError(f"JAX {jax.__version__} has no setting mock_num_gpu_processes; 0.10 and 0.11 have it")
+    try:
+        devices = jax.devices()
+    except Exception as error:
+        raise RuntimeError(str(error) or f"JAX {jax.__version__} has no {platform} backend. {_found()}") from error
+    if len(devices) < num_devices:
+        raise RuntimeError(f"JAX shows {len(devices)} devices of kind {devices[0].device_kind}, not {num_devices}")
+    return tuple(sorted(devices, key=lambda device: device.id))[:num_devices]
+
+
+def _found() -> str:
+    """What there is of a GPU here."""
+    plugins = [found.name for found in metadata.distributions() if found.name.startswith("jax-cuda")]
+    has_driver = os.path.exists("/proc/driver/nvidia/version")
+    return f"Found: {', '.join(plugins) or 'no plugin of JAX for CUDA'}; {'a' if has_driver else 'no'} NVIDIA driver"
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when its parent is gone, whatever it does: it holds a GPU that others want."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_S)
+    os._exit(1)
+
+
+def main(descriptor: int, platform: str, num_devices: int, num_compilers: int) -> None:
+    """Serves until the other end closes."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    connection = Connection(descriptor)
+    try:
+        devices = start_devices(platform, num_devices)
+    except Exception as error:
+        traceback.print_exc()
+        connection.send(_error(error))
+        return
+    programs = MockedPrograms(devices, num_compilers=num_compilers)
+    connection.send({"device_kind": devices[0].device_kind, "jax_version": jax.__version__})
+    while True:
+        try:
+            verb, *arguments = connection.recv()
+        except EOFError:
+            return
+        match verb:
+            case "compile":
+                for answer in programs.compile(*arguments):
+                    connection.send(answer)
+            case "run":
+                connection.send(programs.run(*arguments))
+            case "forget":
+                connection.send(programs.forget(*arguments))
+            case "memory":
+                connection.send({"free_bytes": programs.free_bytes()})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,95 @@
+"""A program as data for the process that runs it: StableHLO, and the arrays that it takes and gives.
+
+The program is lowered here on an abstract mesh, for a platform that need not be here; nothing of the user's Python
+travels. Random keys travel as the integers that they consist of.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+from jaxquard import _jax_compat
+from jaxquard.pricing.program.drop_callbacks import drop_callbacks
+from jaxquard.pricing.program.insert_constraints import insert_constraints
+from jaxquard.pricing.program.lower_program import program_donations
+from jaxquard.pricing.program.sharded_program import ShardedProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInput:
+    """An array that a program takes: what its devices hold, so that a random key is integers."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    spec: PartitionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRequest:
+    """A program to compile and run elsewhere.
+
+    Attributes:
+        code: its StableHLO.
+        axes: the mesh axes and their sizes, in order.
+        free_outputs: for each output, whether the compiler chooses its sharding.
+        successors: for each donated input, the output that takes its place in the next run.
+    """
+
+    code: bytes
+    axes: tuple[tuple[str, int], ...]
+    inputs: tuple[RequestInput, ...]
+    free_outputs: tuple[bool, ...]
+    successors: tuple[tuple[int, int], ...]
+
+
+def lower_request(program: ShardedProgram, *, mesh: AbstractMesh, platform: str) -> tuple[ProgramRequest, str]:
+    """Lowers a program for a platform; returns it with the text that tells it from all others."""
+    closed: Any = drop_callbacks(insert_constraints(program.jaxpr, program.constraints, mesh=mesh))
+    evaluate = core.jaxpr_as_fun(closed)
+
+    def priced(*inputs: jax.Array) -> list[jax.Array]:
+        return evaluate(*inputs)
+
+    donated = program_donations(program)
+    jitted = jax.jit(
+        priced,
+        in_shardings=tuple(NamedSharding(mesh, spec) for spec in program.in_specs),
+        out_shardings=[None if spec is None else NamedSharding(mesh, spec) for spec in program.out_specs],
+        donate_argnums=donated,
+        keep_unused=True,
+    )
+    types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]
+    with _jax_compat.lowering_context(mesh, enable_x64=_jax_compat.is_x64_enabled()):
+        lowered = jitted.trace(*types).lower(lowering_platforms=(platform,))
+    request = ProgramRequest(
+        code=_jax_compat.module_code(lowered),
+        axes=tuple((str(axis), size) for axis, size in mesh.shape.items()),
+        inputs=tuple(map(_input, types, program.in_specs)),
+        free_outputs=tuple(spec is None for spec in program.out_specs),
+        successors=_successors(program, donated),
+    )
+    return request, lowered.as_text()
+
+
+def _input(type_: jax.ShapeDtypeStruct, spec: PartitionSpec) -> RequestInput:
+    held: Any = type_
+    if jax.dtypes.issubdtype(type_.dtype, jax.dtypes.prng_key):
+        held = jax.eval_shape(jax.random.key_data, type_)
+    return RequestInput(shape=tuple(held.shape), dtype=held.dtype.name, spec=spec)
+
+
+def _successors(program: ShardedProgram, donated: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    closed: Any = program.jaxpr
+    free = dict(enumerate(zip(closed.out_avals, program.out_specs, strict=True)))
+    found = []
+    for position in donated:
+        aval, spec = closed.in_avals[position], program.in_specs[position]
+        for output, (out_aval, out_spec) in free.items():
+            if (out_aval.shape, out_aval.dtype, out_spec) == (aval.shape, aval.dtype, spec):
+                found.append((position, output))
+                del free[output]
+                break
+    return tuple(found)
