@@ -120,8 +120,11 @@ def test_arrays_of_the_default_client_are_placed():
     np.testing.assert_array_equal(place(jnp.arange(4), sharding), np.arange(4))
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-def test_memory_lives_as_long_as_any_view(num_devices):
+@pytest.mark.parametrize(
+    ("num_devices", "num_rounds"),
+    [(1, 60), (2, 60), *(pytest.param(count, 600, marks=pytest.mark.slow) for count in (1, 2))],
+)
+def test_memory_lives_as_long_as_any_view(num_devices, num_rounds):
     """Sources deleted, dropped or donated right after a transfer, under steady reallocation."""
     source, target = make_meshes(2, num_devices)
     type_ = array_type(256, 256, spec=[["data"]])
@@ -132,7 +135,7 @@ def test_memory_lives_as_long_as_any_view(num_devices):
     consume_there = jax.jit(lambda x: x * 2, donate_argnums=0, out_shardings=theirs)
     zeros = place(np.zeros((256, 256), np.float32), ours)
     held = []
-    for number in range(120):
+    for number in range(num_rounds):
         array = add(zeros, np.float32(number))
         moved = move(array)
         if number % 4 == 0:
