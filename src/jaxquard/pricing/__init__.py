@@ -1,8 +1,8 @@
 """Prices of sharded programs: seconds and bytes, with their provenance.
 
 In: programs with shardings on a mesh (`ShardedProgram`). Out: a `Price` or a `Failure` for each, from a `Pricer`.
-`program` prepares, `compile` compiles, `measure` runs, `communication` reads what was compiled. Nothing here knows of
-segments or plans.
+`program` prepares, `compile` compiles, `measure` runs, `communication` reads what was compiled, `target` asks the
+compiler of a cluster that is not here. Nothing here knows of segments or plans.
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from jaxquard.pricing.price import Provenance as Provenance
     from jaxquard.pricing.program.sharded_program import ShardedProgram as ShardedProgram
     from jaxquard.pricing.program.sharded_program import reshard_program as reshard_program
+    from jaxquard.pricing.target.compile_pricer import CompilePricer as CompilePricer
+    from jaxquard.pricing.target.walk_schedule import WalkedCollective as WalkedCollective
+    from jaxquard.pricing.target.walk_schedule import WalkedProgram as WalkedProgram
 else:
     __all__ = export_lazily(
         __name__,
@@ -46,5 +49,7 @@ else:
                 "Provenance",
             ],
             "program.sharded_program": ["ShardedProgram", "reshard_program"],
+            "target.compile_pricer": ["CompilePricer"],
+            "target.walk_schedule": ["WalkedCollective", "WalkedProgram"],
         },
     )

@@ -66,13 +66,12 @@ class TpuChip:
 
     Attributes:
         generation: as in the names of topologies, such as v5e in `v5e:4x4`.
-        flops_per_cycle: of the matrix units that work on one device's products.
-        cores_per_device: of which the compiler is asked for one; all work on a chip's program.
+        flops_per_cycle: of the matrix units of the cores that the compiler is asked for. Of a v4 that is one of two, so
+            that its cycles are counted at the speed of both.
     """
 
     generation: str
     flops_per_cycle: int
-    cores_per_device: int = 1
 
 
 _GPUS = {
@@ -125,7 +124,7 @@ _GPUS = {
     ),
 }
 _TPUS = {
-    "tpu-v4": TpuChip(generation="v4", flops_per_cycle=131072, cores_per_device=2),
+    "tpu-v4": TpuChip(generation="v4", flops_per_cycle=131072),
     "v5e": TpuChip(generation="v5e", flops_per_cycle=131072),
     "v5p": TpuChip(generation="v5p", flops_per_cycle=262144),
     "v6e": TpuChip(generation="v6e", flops_per_cycle=524288),

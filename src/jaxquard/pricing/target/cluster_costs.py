@@ -1,7 +1,8 @@
 """The seconds of a scheduled program's operations on the chips and links of a cluster.
 
-    compute      the slowest of: the matrix products (`product_time`), the traffic of memory, other arithmetic; and the
-                 time to begin it. Of a TPU, the cycles that its compiler estimates, where it does.
+    compute      the slower of the matrix products (`product_time`) and of one pass over memory, and the time to begin;
+                 with the constants that calibration has measured for such kernels, where there are some
+                 (`kernel_time`). Of a TPU, the cycles that its compiler estimates, where it does.
     collective   `group_time` over the levels that its group of devices spans; of several groups, the slowest
 
 An operation that is no product begins in a third of the time of a product: it has one kernel, and no library around it.
@@ -9,13 +10,24 @@ A pass over memory reaches the bandwidth that a cast of the cluster's file does 
 """
 
 import functools
-import math
 from collections.abc import Hashable, Sequence
 
-from jaxquard.cluster import Cluster, GroupCollective, LevelSpan, group_time_s, levels_of, spans_of_devices
+from jaxquard.cluster import (
+    Cluster,
+    GroupCollective,
+    KernelKind,
+    KernelSpeed,
+    LevelSpan,
+    ProductShape,
+    find_kernel,
+    group_time_s,
+    kernel_time_s,
+    levels_of,
+    spans_of_devices,
+)
 from jaxquard.cluster.product_time import arithmetic_time_s, sum_slowdown
 from jaxquard.errors import HloError
-from jaxquard.hlo import CollectiveWork, MatrixProduct, ScheduledOperation
+from jaxquard.hlo import CollectiveWork, KernelClass, MatrixProduct, ScheduledOperation
 from jaxquard.pricing.target.chips import GpuChip, TpuChip, find_chip
 
 _KINDS = {
@@ -46,7 +58,7 @@ class ClusterCosts:
     """
 
     def __init__(self, cluster: Cluster, *, chips: Sequence[int] | None = None) -> None:
-        self._compute, self._memory = cluster.compute, cluster.memory
+        self._cluster = cluster
         self._levels = levels_of(cluster)
         self._chip = find_chip(cluster.name)
         self._chips = chips
@@ -60,14 +72,13 @@ class ClusterCosts:
         size_bytes = operation.read_bytes + operation.written_bytes
         if isinstance(self._chip, TpuChip) and not size_bytes and operation.arithmetic <= 1:
             return _SCALAR_S
-        pass_s = self.memory_s(size_bytes) * max(1.0, self._compute.cast_exposed)
-        begin_s = self._compute.launch_s * (1.0 if operation.products else _PASS_BEGIN)
-        products_s = sum(map(self._product_s, operation.products))
-        return begin_s + max(products_s, pass_s, self._arithmetic_s(operation))
+        if operation.products:
+            return max(self._products_s(operation, size_bytes), self._pass_s(operation, size_bytes))
+        return self._pass_s(operation, size_bytes)
 
     def memory_s(self, size_bytes: float) -> float:
         """Returns the seconds in which the memory moves so many bytes."""
-        return size_bytes / self._memory.bandwidth_bytes_per_s
+        return size_bytes / self._cluster.memory.bandwidth_bytes_per_s
 
     def collective_s(self, work: CollectiveWork) -> float:
         """Returns the seconds of a collective over the slowest of its groups."""
@@ -76,15 +87,47 @@ class ClusterCosts:
         return self._group_time_s(_KINDS[work.opcode], work.groups, work.size_bytes)
 
     def links(self, work: CollectiveWork) -> frozenset[Hashable]:
-        """Returns the links that a collective needs: of a torus those along its dims, else a chip's one port."""
+        """Returns the links that a collective needs: a chip's one port, or of a torus those along its dims.
+
+        A permute goes one way along a dim, so that one that goes the other way can run beside it.
+        """
         if self._has_one_port:
             return frozenset({"port"})
-        found = {(span.level.name, span.dim) for group in work.groups[:1] for span in self._spans(group)}
-        return frozenset(found or {"port"})
+        groups = [group for group in work.groups if len(set(group)) > 1]
+        ways: tuple[bool, ...] = (True, False)
+        if _KINDS.get(work.opcode) is GroupCollective.PERMUTE and groups:
+            num_forward = sum(self._number(target) > self._number(source) for source, target in groups)
+            ways = (2 * num_forward > len(groups),)
+        return frozenset((span.dim, way) for group in groups[:1] for span in self._spans(group) for way in ways)
 
-    def _product_s(self, product: MatrixProduct) -> float:
+    def _number(self, device: int) -> int:
+        return device if self._chips is None else self._chips[device]
+
+    def _products_s(self, operation: ScheduledOperation, size_bytes: int) -> float:
+        """Returns the seconds of all products of a kernel, begun once."""
+        kind = KernelKind.ATTENTION if operation.kernel is KernelClass.ATTENTION else KernelKind.PRODUCT
+        times_s, begin_s = [], []
+        for product in operation.products:
+            speed = find_kernel(self._cluster, kind, product.dtype) or find_kernel(
+                self._cluster, KernelKind.PRODUCT, product.dtype
+            )
+            begin_s.append(self._cluster.compute.launch_s if speed is None else speed.launch_s)
+            times_s.append(
+                self._unmeasured_product_s(product)
+                if speed is None
+                else self._measured_product_s(speed, product, size_bytes / len(operation.products)) - speed.launch_s
+            )
+        return max(begin_s) + sum(times_s)
+
+    def _measured_product_s(self, speed: KernelSpeed, product: MatrixProduct, size_bytes: float) -> float:
+        shape = ProductShape(batch=product.batch, m=product.m, k=product.k, n=product.n)
+        time_s = kernel_time_s(self._cluster, speed.kind, dtype=speed.dtype, size_bytes=size_bytes, product=shape)
+        slower = self._slowdown(product.dtype) / self._slowdown(speed.dtype)
+        return speed.launch_s + (time_s - speed.launch_s) * slower
+
+    def _unmeasured_product_s(self, product: MatrixProduct) -> float:
         """Returns the seconds of a product, without the time to begin it; see `product_time`."""
-        compute = self._compute
+        compute = self._cluster.compute
         rows = product.batch * product.m
         time_s = arithmetic_time_s(compute, m=rows, k=product.k, n=product.n) * self._slowdown(product.dtype)
         if product.output_item_bytes == _FP32_ITEM_BYTES:
@@ -92,14 +135,24 @@ class ClusterCosts:
         return time_s + compute.output_exposed * self.memory_s(product.output_item_bytes * rows * product.n)
 
     def _slowdown(self, dtype: str) -> float:
+        """Returns the time of a product in a type, relative to the types that the cluster's figures are for."""
         if isinstance(self._chip, GpuChip):
             is_wide = dtype in ("f32", "s32", "u32")
             return self._chip.fp32_slowdown if is_wide else _of_type(_GPU_SLOWDOWNS, dtype)
         return _of_type(_CPU_SLOWDOWNS, dtype) if self._chip is None else 1.0
 
-    def _arithmetic_s(self, operation: ScheduledOperation) -> float:
-        """Returns the seconds of other arithmetic on a CPU's core; accelerators hide it behind their memory."""
-        return operation.arithmetic / self._compute.effective_flops_per_s if self._chip is None else 0.0
+    def _pass_s(self, operation: ScheduledOperation, size_bytes: int) -> float:
+        """Returns the seconds of a kernel that is no product, or of what a product does beside."""
+        kernel = KernelClass.ELEMENTWISE if operation.products else operation.kernel or KernelClass.ELEMENTWISE
+        kind, dtype = KernelKind(kernel.value), operation.dtype
+        if find_kernel(self._cluster, kind, dtype) or find_kernel(self._cluster, KernelKind.ELEMENTWISE, dtype):
+            time_s = kernel_time_s(self._cluster, kind, dtype=dtype, size_bytes=size_bytes, flops=operation.arithmetic)
+            return time_s
+        compute = self._cluster.compute
+        # Accelerators hide other arithmetic behind their memory; a CPU's core does not.
+        arithmetic_s = operation.arithmetic / compute.effective_flops_per_s if self._chip is None else 0.0
+        traffic_s = self.memory_s(size_bytes) * max(1.0, compute.cast_exposed)
+        return compute.launch_s * _PASS_BEGIN + max(traffic_s, arithmetic_s)
 
     @functools.lru_cache(maxsize=65536)  # noqa: B019
     def _group_time_s(self, kind: GroupCollective, groups: tuple[tuple[int, ...], ...], size_bytes: int) -> float:
@@ -108,8 +161,7 @@ class ClusterCosts:
 
     @functools.lru_cache(maxsize=65536)  # noqa: B019
     def _spans(self, group: tuple[int, ...]) -> tuple[LevelSpan, ...]:
-        chips = group if self._chips is None else [self._chips[device] for device in group]
-        return spans_of_devices(self._levels, chips)
+        return spans_of_devices(self._levels, map(self._number, group))
 
 
 def _clock_hz(cluster: Cluster, chip: GpuChip | TpuChip | None) -> float:
@@ -120,6 +172,4 @@ def _clock_hz(cluster: Cluster, chip: GpuChip | TpuChip | None) -> float:
 
 
 def _of_type(slowdowns: dict[str, float], dtype: str) -> float:
-    return max(
-        (slowdowns[name] for name in slowdowns if dtype.startswith(name)), key=lambda one: math.fabs(one), default=1.0
-    )
+    return next((slowdowns[name] for name in slowdowns if dtype.startswith(name)), 1.0)
