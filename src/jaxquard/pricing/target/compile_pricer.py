@@ -37,6 +37,8 @@ from jaxquard.pricing.target.walk_schedule import WalkedProgram, walk_schedule
 
 # Counts how programs are walked and priced: a price of an earlier way is not one of the current way.
 _PRICING = 1
+# Machine code that nothing runs; the scheduled program is the same.
+_QUICK_OPTIONS: dict[str, dict[str, str]] = {"cpu": {"xla_backend_optimization_level": "0"}}
 # Settings of JAX that change what a jaxpr lowers to.
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
 
@@ -96,7 +98,7 @@ class CompilePricer:
         self._num_compilers = num_compilers or default_num_compilers(num_cores())
         self._limit_s = compile_limit_s
         self._memory_limit_bytes = memory_limit_bytes or self._cluster.memory.size_bytes
-        self._options = dict(compiler_options or {})
+        self._options = {**_QUICK_OPTIONS.get(self._target.platform, {}), **(compiler_options or {})}
         self._processes: TargetProcesses | None = None
 
     def __enter__(self) -> "CompilePricer":
@@ -176,6 +178,8 @@ class CompilePricer:
 
     def walk(self, program: ShardedProgram) -> tuple[WalkedProgram, CompiledProgram]:
         """Returns the program as it would run on one chip, with its timeline and collectives, and as compiled.
+
+        It need not fit the chip's memory.
 
         Raises:
             PricingError: if it does not compile.

@@ -42,12 +42,16 @@ class CompiledProgram:
     Attributes:
         text: the scheduled HLO.
         peak_bytes: on each device: arguments, temporaries and outputs, less what they share.
+        argument_bytes: of it, the arguments: state and batch.
+        temporary_bytes: of it, all that is computed in between.
         chips: for each device of the program, the number of its chip in the cluster.
         compile_s: of the processor.
     """
 
     text: str
     peak_bytes: int
+    argument_bytes: int
+    temporary_bytes: int
     chips: tuple[int, ...]
     compile_s: float
 
@@ -65,6 +69,8 @@ class CompiledFolder:
             return CompiledProgram(
                 text=content["text"],
                 peak_bytes=content["peak_bytes"],
+                argument_bytes=content["argument_bytes"],
+                temporary_bytes=content["temporary_bytes"],
                 chips=tuple(content["chips"]),
                 compile_s=content["compile_s"],
             )

@@ -59,6 +59,8 @@ def _answer(request: CompileRequest, known: dict[Any, tuple[Any, ...]]) -> Compi
                 + sizes.output_size_in_bytes
                 - sizes.alias_size_in_bytes
             ),
+            argument_bytes=int(sizes.argument_size_in_bytes),
+            temporary_bytes=int(sizes.temp_size_in_bytes),
             chips=chip_numbers(request.target, devices),
             compile_s=time.process_time() - start_s,
         )
