@@ -237,7 +237,8 @@ def _measure_kernels(out: Path, platform: str, limit_s: float) -> None:
     """Leaves the samples of a calibration of one device."""
     import jax
 
-    from jaxquard.calibrate.measure_kernels import kernel_cases, measure_kernels
+    from jaxquard.calibrate.kernel_cases import kernel_cases
+    from jaxquard.calibrate.measure_kernels import measure_kernels
 
     devices = jax.devices()
     samples = measure_kernels(devices, kernel_cases(devices[0].platform, is_quick=False), limit_s=limit_s)

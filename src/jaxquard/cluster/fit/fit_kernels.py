@@ -74,11 +74,13 @@ def fit_kernels(samples: Iterable[KernelSample]) -> tuple[KernelSpeed, ...]:
 def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample]) -> KernelSpeed:
     start = KernelSpeed(kind=kind, dtype=dtype)
     computes = kind in (KernelKind.PRODUCT, KernelKind.ATTENTION)
-    grid: Iterable[tuple[float, float, float]] = [(0.0, 0.0, 0.0)]
-    if computes and len(samples) >= _FEWEST_FOR_SHAPES:
-        has_shapes = all(sample.product is not None for sample in samples)
-        dims = (_HALF_CONTRACTED, _HALF_OUTPUT) if has_shapes else ((0.0,), (0.0,))
-        grid = itertools.product(_EXPOSED, *dims)
+    is_rich = computes and len(samples) >= _FEWEST_FOR_SHAPES
+    has_shapes = is_rich and all(sample.product is not None for sample in samples)
+    grid = itertools.product(
+        _EXPOSED if is_rich else (0.0,),
+        _HALF_CONTRACTED if has_shapes else (0.0,),
+        _HALF_OUTPUT if has_shapes else (0.0,),
+    )
     fits = [
         _fit_constants(
             replace(start, exposed=exposed, half_speed_contracted=contracted, half_speed_output=output),
