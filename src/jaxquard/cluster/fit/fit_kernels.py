@@ -73,8 +73,10 @@ def fit_kernels(samples: Iterable[KernelSample]) -> tuple[KernelSpeed, ...]:
 
 def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample]) -> KernelSpeed:
     start = KernelSpeed(kind=kind, dtype=dtype)
-    computes = kind in (KernelKind.PRODUCT, KernelKind.ATTENTION)
-    is_rich = computes and len(samples) >= _FEWEST_FOR_SHAPES
+    # Where arithmetic and traffic always go together, traffic stands for both.
+    ratios = {round(sample.flops / sample.size_bytes, 3) for sample in samples if sample.size_bytes}
+    computes = kind in (KernelKind.PRODUCT, KernelKind.ATTENTION) or len(ratios) > 2
+    is_rich = computes and len(samples) >= _FEWEST_FOR_SHAPES and kind is not KernelKind.ELEMENTWISE
     has_shapes = is_rich and all(sample.product is not None for sample in samples)
     grid = itertools.product(
         _EXPOSED if is_rich else (0.0,),
