@@ -88,11 +88,12 @@ class MockedPrograms:
         return {}
 
     def free_bytes(self) -> int | None:
-        """The bytes of the device that a program can have; None if nobody says."""
-        self._drop_inputs()
+        """The bytes of the device that a program can have, with those of inputs that are kept; None if nobody says."""
         stats = self._local.memory_stats() or {}
         limit = stats.get("bytes_limit")
-        return None if limit is None else limit - stats.get("bytes_in_use", 0)
+        kept = [*self._inputs.values(), *(array for arrays in self._free.values() for array in arrays)]
+        held = sum(shard.data.nbytes for array in kept for shard in array.addressable_shards)
+        return None if limit is None else limit - stats.get("bytes_in_use", 0) + held
 
     @property
     def _local(self) -> jax.Device:
