@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--platform", default="cuda", help="cpu tries the script itself, on a tiny model")
     parser.add_argument("--first", type=int, default=0, help="the strategy to begin with; those before it come last")
     parser.add_argument("--prices-share", type=float, default=0.6, help="of the time, the part for prices")
-    parser.add_argument("--stage", choices=("prices", "profile", "kernels"), help="one part of it, in this process")
+    parser.add_argument("--stage", choices=tuple(_STAGES), help="one part of it, in this process")
     options = parser.parse_args(arguments)
     if options.stage is not None:
         _STAGES[options.stage](options.out, options.platform, options.limit, options.first)
@@ -61,7 +61,7 @@ def measure(out: Path, platform: str, limit_s: float, *, first: int = 0, prices_
     """
     out.mkdir(parents=True, exist_ok=True)
     end_s = time.monotonic() + limit_s
-    for stage, share in (("prices", prices_share), ("profile", 0.8), ("kernels", 0.8)):
+    for stage, share in (("pricer", 0.2), ("prices", prices_share), ("profile", 0.8), ("kernels", 0.8)):
         left_s = end_s - time.monotonic()
         if left_s < 10:
             print(f"no time for {stage}", flush=True)
@@ -79,7 +79,7 @@ def measure(out: Path, platform: str, limit_s: float, *, first: int = 0, prices_
 def _environment(stage: str, platform: str) -> dict[str, str]:
     from jaxquard.pricing.mock_gpu.mock_process import worker_environment
 
-    if stage == "prices":
+    if stage in ("pricer", "prices"):
         return {**os.environ, "JAX_PLATFORMS": "cpu"}
     environment = worker_environment(platform, os.environ)
     if stage == "profile":
@@ -125,6 +125,37 @@ def layer_step(platform: str) -> Any:
     config = dataclasses.replace(model.config, num_layers=3)
     made = training_step(model.module, config, batch_size=_BATCH_SIZE, only_shapes=True)
     return trace_step(made.train_step, (jax.eval_shape(made.init_state, jax.random.key(0)), made.batch))
+
+
+def _try_pricer(out: Path, platform: str, limit_s: float, _: int) -> None:
+    """Prices a few programs as a user does: a product, one that ends in a sum, a reshard, one that does not fit."""
+    import jax
+    import jax.numpy as jnp
+    from jax import P
+    from jax.sharding import AbstractMesh
+
+    from jaxquard.pricing import MockGpuPricer, ShardedProgram, reshard_program
+
+    size = 256 if platform == "cpu" else 8192
+    square = jax.ShapeDtypeStruct((size, size), jnp.bfloat16)
+    closed = jax.make_jaxpr(jnp.matmul)(square, square)
+    huge = jax.ShapeDtypeStruct((32 * size, 64 * size), jnp.bfloat16)
+
+    def product(name: str, *specs: Any) -> ShardedProgram:
+        return ShardedProgram(name=name, jaxpr=closed, in_specs=specs[:2], out_specs=(specs[2],))
+
+    programs = [
+        product("rows", P("x"), P(), P("x")),
+        product("contracted", P(None, "x"), P("x"), P()),
+        reshard_program("all-gather", [square], [P("x")], [P()]),
+        reshard_program("all-to-all", [square], [P("x")], [P(None, "x")]),
+        reshard_program("too large", [huge, huge], [P("x"), P()], [P(), P("x")]),
+    ]
+    with MockGpuPricer("h200-8", AbstractMesh((8,), ("x",)), cache=None, limit_s=limit_s, platform=platform) as pricer:
+        results = pricer.price_all(programs, on_progress=lambda progress: print(progress.name, flush=True))
+    text = "\n".join(f"{program.name}: {result}" for program, result in zip(programs, results, strict=True))
+    (out / "pricer.txt").write_text(text)
+    print(text, flush=True)
 
 
 def _measure_prices(out: Path, platform: str, limit_s: float, first: int) -> None:
@@ -278,6 +309,7 @@ def _guarded(stage: Any) -> Any:
 
 
 _STAGES = {
+    "pricer": _guarded(_try_pricer),
     "prices": _guarded(_measure_prices),
     "profile": _guarded(_measure_profile),
     "kernels": _guarded(_measure_kernels),

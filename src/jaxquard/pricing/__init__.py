@@ -2,7 +2,7 @@
 
 In: programs with shardings on a mesh (`ShardedProgram`). Out: a `Price` or a `Failure` for each, from a `Pricer`.
 `program` prepares, `compile` compiles, `measure` runs, `communication` reads what was compiled, `target` asks the
-compiler of a cluster that is not here. Nothing here knows of segments or plans.
+compiler of a cluster that is not here, `mock_gpu` has one GPU for many. Nothing here knows of segments or plans.
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady as make_cpu_steady
     from jaxquard.pricing.measure.measured_pricer import MeasuredPricer as MeasuredPricer
     from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
+    from jaxquard.pricing.mock_gpu.mock_gpu_pricer import MockGpuPricer as MockGpuPricer
     from jaxquard.pricing.price import Failure as Failure
     from jaxquard.pricing.price import FailureReason as FailureReason
     from jaxquard.pricing.price import LoopPricer as LoopPricer
@@ -38,6 +39,7 @@ else:
             "measure.measured_pricer": ["MeasuredPricer"],
             "measure.outcomes": ["TimeBreakdown"],
             "measure.machine.steady_cpu": ["make_cpu_steady"],
+            "mock_gpu.mock_gpu_pricer": ["MockGpuPricer"],
             "price": [
                 "Failure",
                 "FailureReason",

@@ -34,9 +34,21 @@ from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.source import source_line
-from jaxquard.pricing import CompilePricer, Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
+from jaxquard.pricing import (
+    CompilePricer,
+    Failure,
+    MeasuredPricer,
+    MockGpuPricer,
+    OnProgress,
+    Price,
+    PriceCache,
+    Pricer,
+)
 from jaxquard.pricing.measure.machine.memory import capacity_bytes
 from jaxquard.pricing.program.sharded_program import abstract_mesh, automatic_mesh
+
+# They price for a cluster and run nothing on the mesh, of which only the axes matter.
+ClusterPricer = CompilePricer | MockGpuPricer
 
 
 def search_sharding(
@@ -61,8 +73,8 @@ def search_sharding(
             step returns again, anywhere in its result, with the same leaves, is state. A single array is state only if
             it is the first argument.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
-        mesh: one or two axes of devices of this process; with a pricer that runs nothing on them, such as a
-            `CompilePricer`, a mesh without devices (`jax.sharding.AbstractMesh`) will do.
+        mesh: one or two axes of devices of this process; with a pricer that runs nothing on them (`CompilePricer`,
+            `MockGpuPricer`), of any devices, or none (`jax.sharding.AbstractMesh`).
         memory_limit_bytes: the step's memory limit on each device; by default the memory of the device, that of the
             pricer's cluster, or no limit where the pricer does not say.
         batch_axis: the mesh axis over which every block shards its batch; by default the first of two axes, as in the
@@ -99,7 +111,7 @@ def search_sharding(
         >>> float(loss)
         256.0
     """
-    _check_types(args, mesh, memory_limit_bytes, num_finalists, loop_budget_s)
+    _check_types(args, mesh, pricer, memory_limit_bytes, num_finalists, loop_budget_s)
     mesh = automatic_mesh(mesh) if isinstance(mesh, Mesh) else abstract_mesh(mesh)
     _check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
@@ -137,7 +149,7 @@ def search_sharding(
 
 def _find_cluster(cluster: Cluster | str | None, mesh: Mesh | AbstractMesh, pricer: object) -> Cluster | None:
     """Returns the cluster that a user names, the pricer's, or that of the mesh's devices; None if there is none."""
-    if cluster is None and isinstance(pricer, CompilePricer):
+    if cluster is None and isinstance(pricer, ClusterPricer):
         return pricer.cluster
     if cluster is None and isinstance(mesh, Mesh):
         cluster = find_preset(mesh.devices.flat[0].device_kind)
@@ -146,7 +158,7 @@ def _find_cluster(cluster: Cluster | str | None, mesh: Mesh | AbstractMesh, pric
 
 def _capacity(pricer: Pricer, mesh: Mesh | AbstractMesh) -> float:
     """Returns the memory limit of each device where the user sets none."""
-    if isinstance(pricer, CompilePricer):
+    if isinstance(pricer, ClusterPricer):
         return pricer.capacity_bytes
     if not isinstance(pricer, MeasuredPricer) or not isinstance(mesh, Mesh):
         return math.inf
@@ -155,7 +167,7 @@ def _capacity(pricer: Pricer, mesh: Mesh | AbstractMesh) -> float:
 
 
 def _check_types(
-    args: object, mesh: object, memory_limit_bytes: object, num_finalists: object, loop_budget_s: object
+    args: object, mesh: object, pricer: object, memory_limit_bytes: object, num_finalists: object, loop_budget_s: object
 ) -> None:
     if not isinstance(args, tuple | list):
         raise ShardingError(
@@ -164,12 +176,13 @@ def _check_types(
         )
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise ShardingError(f"mesh must be a jax.sharding.Mesh, but is {mesh!r}. Make one with jax.make_mesh.")
-    devices = mesh.devices.flat if isinstance(mesh, Mesh) else ()
+    devices = mesh.devices.flat if isinstance(mesh, Mesh) and not isinstance(pricer, ClusterPricer) else ()
     elsewhere = {device.process_index for device in devices} - {jax.process_index()}
     if elsewhere:
         raise ShardingError(
             f"the mesh has devices of other processes ({', '.join(map(str, sorted(elsewhere)))}), which would have to "
-            "run every candidate as often as this one. Search on the devices of one process (jax.local_devices())."
+            "run every candidate as often as this one. Search on the devices of one process (jax.local_devices()), or "
+            "with a pricer that needs none of them (CompilePricer, MockGpuPricer)."
         )
     _check_numbers(memory_limit_bytes, num_finalists)
     is_time = isinstance(loop_budget_s, int | float | np.number) and not isinstance(loop_budget_s, bool)
@@ -189,7 +202,7 @@ def _check_pricer(pricer: object, cache: object, mesh: Mesh | AbstractMesh) -> N
             "the mesh has no devices (jax.sharding.AbstractMesh), so nothing can be measured on it. Pass a pricer for "
             "a cluster, such as jaxquard.pricing.CompilePricer('h100-8', mesh), or a mesh of devices."
         )
-    if isinstance(pricer, CompilePricer) and dict(pricer.mesh.shape) != dict(mesh.shape):
+    if isinstance(pricer, ClusterPricer) and dict(pricer.mesh.shape) != dict(mesh.shape):
         raise ShardingError(
             f"the pricer is for a mesh of {dict(pricer.mesh.shape)}, but the one to plan for is {dict(mesh.shape)}. "
             "Make it with the same mesh."

@@ -119,10 +119,11 @@ class MockGpuPricer:
         """
         self._cluster = load_cluster(cluster)
         self._mesh = abstract_mesh(mesh)
-        if self._mesh.size > self._cluster.num_chips:
+        num_chips = self._cluster.num_chips
+        if self._mesh.size > num_chips:
             raise PricingError(
-                f"the mesh has {self._mesh.size} devices, but {self._cluster.name} has {self._cluster.num_chips} chips. "
-                "Take a smaller mesh, or a larger cluster."
+                f"the mesh has {self._mesh.size} devices, but {self._cluster.name} has {num_chips} chips. Take a "
+                "smaller mesh, or a larger cluster."
             )
         self._cache = PriceCache() if cache == "default" else cache
         self._slow_factor = slow_factor
@@ -333,8 +334,8 @@ class MockGpuPricer:
                 date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 num_runs=len(times_s),
                 was_stopped_early=len(times_s) < budget.num_blocks,
-                modelled=f"communication_s, from the links of {self._cluster.name}; compute_s is measured on one device, "
-                "peak_bytes is the compiler's",
+                modelled=f"communication_s, from the links of {self._cluster.name}; compute_s is measured on one "
+                "device, peak_bytes is the compiler's",
             ),
         )
 
@@ -364,8 +365,8 @@ class MockGpuPricer:
 
 def _too_large(name: str, *, needed_bytes: int, available_bytes: int) -> Failure:
     message = (
-        f"it takes {needed_bytes / 1e9:.2f} GB on each device, and {available_bytes / 1e9:.2f} GB of the one that runs it "
-        f"are free: {(needed_bytes - available_bytes) / 1e9:.2f} GB too much"
+        f"it takes {needed_bytes / 1e9:.2f} GB on each device, and the one that runs it has "
+        f"{available_bytes / 1e9:.2f} GB free: {(needed_bytes - available_bytes) / 1e9:.2f} GB too much"
     )
     return Failure(name=name, reason=FailureReason.OUT_OF_MEMORY, message=message)
 

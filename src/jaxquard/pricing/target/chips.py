@@ -137,7 +137,8 @@ def find_chip(cluster_name: str) -> GpuChip | TpuChip | None:
     Raises:
         ClusterError: if the name begins with no chip that a compiler can be asked for.
     """
-    name = cluster_name.lower()
+    # As `jaxquard cluster calibrate` names it.
+    name = cluster_name.lower().removeprefix("calibrated ")
     if name == "cpu" or name.startswith("cpu-"):
         return None
     known = {**_GPUS, **_TPUS}
