@@ -25,7 +25,7 @@ from typing import Any
 
 _MODEL, _NUM_DEVICES, _BATCH_SIZE = "gpt3-6.7b", 8, 8
 # Programs that are compiled at a time, and those of the profile.
-_BATCH, _NUM_PROFILED = 16, 9
+_BATCH, _NUM_PROFILED = 12, 3
 # Strategies of a trial on CPU.
 _NUM_TRIED = 3
 
@@ -37,29 +37,37 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--read", type=Path, help="compare what was measured with predictions")
     parser.add_argument("--limit", type=float, default=215.0, help="seconds for all of it")
     parser.add_argument("--platform", default="cuda", help="cpu tries the script itself, on a tiny model")
-    parser.add_argument("--stage", choices=("prices", "profile", "kernels"), help="one part of it, in this process")
+    parser.add_argument("--first", type=int, default=0, help="the strategy to begin with; those before it come last")
+    parser.add_argument("--prices-share", type=float, default=0.6, help="of the time, the part for prices")
+    parser.add_argument("--stage", choices=tuple(_STAGES), help="one part of it, in this process")
     options = parser.parse_args(arguments)
     if options.stage is not None:
-        _STAGES[options.stage](options.out, options.platform, options.limit)
+        _STAGES[options.stage](options.out, options.platform, options.limit, options.first)
     elif options.out is not None:
-        measure(options.out, options.platform, options.limit)
+        share = options.prices_share
+        measure(options.out, options.platform, options.limit, first=options.first, prices_share=share)
     else:
         from benchmarks.mock_gpu_prices_report import report
 
         report(options.read)
 
 
-def measure(out: Path, platform: str, limit_s: float) -> None:
-    """Runs the stages, each in its own process, as each starts JAX in its own way; what one leaves stays."""
+def measure(out: Path, platform: str, limit_s: float, *, first: int = 0, prices_share: float = 0.6) -> None:
+    """Runs the stages, each in its own process, as each starts JAX in its own way; what one leaves stays.
+
+    Args:
+        first: the strategy to begin with; those before it come last.
+        prices_share: of the time, the part for the prices.
+    """
     out.mkdir(parents=True, exist_ok=True)
     end_s = time.monotonic() + limit_s
-    for stage, share in (("prices", 0.6), ("kernels", 0.6), ("profile", 1.0)):
+    for stage, share in (("pricer", 0.2), ("prices", prices_share), ("profile", 0.8), ("kernels", 0.8)):
         left_s = end_s - time.monotonic()
         if left_s < 10:
             print(f"no time for {stage}", flush=True)
             continue
         command = [sys.executable, "-m", "benchmarks.mock_gpu_prices", "--stage", stage, "--out", str(out)]
-        command += ["--platform", platform, "--limit", f"{share * left_s:.0f}"]
+        command += ["--platform", platform, "--limit", f"{share * left_s:.0f}", "--first", str(first)]
         start_s = time.monotonic()
         try:
             status = subprocess.run(command, timeout=left_s, env=_environment(stage, platform)).returncode
@@ -71,7 +79,7 @@ def measure(out: Path, platform: str, limit_s: float) -> None:
 def _environment(stage: str, platform: str) -> dict[str, str]:
     from jaxquard.pricing.mock_gpu.mock_process import worker_environment
 
-    if stage == "prices":
+    if stage in ("pricer", "prices"):
         return {**os.environ, "JAX_PLATFORMS": "cpu"}
     environment = worker_environment(platform, os.environ)
     if stage == "profile":
@@ -119,7 +127,38 @@ def layer_step(platform: str) -> Any:
     return trace_step(made.train_step, (jax.eval_shape(made.init_state, jax.random.key(0)), made.batch))
 
 
-def _measure_prices(out: Path, platform: str, limit_s: float) -> None:
+def _try_pricer(out: Path, platform: str, limit_s: float, _: int) -> None:
+    """Prices a few programs as a user does: a product, one that ends in a sum, a reshard, one that does not fit."""
+    import jax
+    import jax.numpy as jnp
+    from jax import P
+    from jax.sharding import AbstractMesh
+
+    from jaxquard.pricing import MockGpuPricer, ShardedProgram, reshard_program
+
+    size = 256 if platform == "cpu" else 8192
+    square = jax.ShapeDtypeStruct((size, size), jnp.bfloat16)
+    closed = jax.make_jaxpr(jnp.matmul)(square, square)
+    huge = jax.ShapeDtypeStruct((32 * size, 64 * size), jnp.bfloat16)
+
+    def product(name: str, *specs: Any) -> ShardedProgram:
+        return ShardedProgram(name=name, jaxpr=closed, in_specs=specs[:2], out_specs=(specs[2],))
+
+    programs = [
+        product("rows", P("x"), P(), P("x")),
+        product("contracted", P(None, "x"), P("x"), P()),
+        reshard_program("all-gather", [square], [P("x")], [P()]),
+        reshard_program("all-to-all", [square], [P("x")], [P(None, "x")]),
+        reshard_program("too large", [huge, huge], [P("x"), P()], [P(), P("x")]),
+    ]
+    with MockGpuPricer("h200-8", AbstractMesh((8,), ("x",)), cache=None, limit_s=limit_s, platform=platform) as pricer:
+        results = pricer.price_all(programs, on_progress=lambda progress: print(progress.name, flush=True))
+    text = "\n".join(f"{program.name}: {result}" for program, result in zip(programs, results, strict=True))
+    (out / "pricer.txt").write_text(text)
+    print(text, flush=True)
+
+
+def _measure_prices(out: Path, platform: str, limit_s: float, first: int) -> None:
     """Times every strategy by the process that the pricer uses."""
     from jaxquard.pricing.mock_gpu.mock_process import MockProcess
     from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
@@ -130,11 +169,12 @@ def _measure_prices(out: Path, platform: str, limit_s: float) -> None:
     process = MockProcess(
         platform=platform, num_devices=_NUM_DEVICES, num_compilers=min(16, os.cpu_count() or 1), limit_s=limit_s
     )
-    names, content = list(requests), {"device_kind": process.device_kind, "programs": {}}
+    names = [*list(requests)[first:], *list(requests)[:first]]
+    content = {"device_kind": process.device_kind, "programs": {}}
     batch_s = 0.0
     try:
         for start in range(0, len(names), _BATCH):
-            if end_s - time.monotonic() < 1.1 * batch_s:
+            if end_s - time.monotonic() < 0.8 * batch_s:
                 break
             begin_s = time.monotonic()
             batch = {number: requests[names[number]] for number in range(start, min(start + _BATCH, len(names)))}
@@ -152,7 +192,7 @@ def _measure_prices(out: Path, platform: str, limit_s: float) -> None:
     print(f"{len(content['programs'])} programs, {len(errors)} errors {errors[:1]}", flush=True)
 
 
-def _measure_profile(out: Path, platform: str, limit_s: float) -> None:
+def _measure_profile(out: Path, platform: str, limit_s: float, _: int) -> None:
     """Leaves the time of every instruction of some strategies, and that of mocked collectives."""
     from jaxquard.pricing.mock_gpu.mock_worker import MockedPrograms, start_devices
     from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
@@ -160,7 +200,7 @@ def _measure_profile(out: Path, platform: str, limit_s: float) -> None:
     end_s = time.monotonic() + limit_s
     devices = start_devices(platform, _NUM_DEVICES)
     programs = MockedPrograms(devices, num_compilers=min(16, os.cpu_count() or 1))
-    requests = {**_collective_requests(platform), **layer_programs(platform, _NUM_PROFILED)}
+    requests = {**layer_programs(platform, _NUM_PROFILED), **_collective_requests(platform)}
     names = list(requests)
     content: dict[str, Any] = {"programs": {}}
     answers = dict(programs.compile({number: requests[name] for number, name in enumerate(names)}))
@@ -233,11 +273,12 @@ def _events(data: Any) -> Any:
                 yield f"{stats.get('hlo_op', '')}|{event.name}", event.duration_ns / 1e9
 
 
-def _measure_kernels(out: Path, platform: str, limit_s: float) -> None:
+def _measure_kernels(out: Path, platform: str, limit_s: float, _: int) -> None:
     """Leaves the samples of a calibration of one device."""
     import jax
 
-    from jaxquard.calibrate.measure_kernels import kernel_cases, measure_kernels
+    from jaxquard.calibrate.kernel_cases import kernel_cases
+    from jaxquard.calibrate.measure_kernels import measure_kernels
 
     devices = jax.devices()
     samples = measure_kernels(devices, kernel_cases(devices[0].platform, is_quick=False), limit_s=limit_s)
@@ -255,9 +296,9 @@ def _write(path: Path, content: Any) -> None:
 def _guarded(stage: Any) -> Any:
     """Runs a stage; its error goes to the log and to a file."""
 
-    def run(out: Path, platform: str, limit_s: float) -> None:
+    def run(out: Path, platform: str, limit_s: float, first: int) -> None:
         try:
-            stage(out, platform, limit_s)
+            stage(out, platform, limit_s, first)
         except Exception:
             text = traceback.format_exc()
             (out / f"{stage.__name__}.error.txt").write_text(text)
@@ -268,6 +309,7 @@ def _guarded(stage: Any) -> Any:
 
 
 _STAGES = {
+    "pricer": _guarded(_try_pricer),
     "prices": _guarded(_measure_prices),
     "profile": _guarded(_measure_profile),
     "kernels": _guarded(_measure_kernels),

@@ -3,7 +3,7 @@
 from typing import Literal
 
 # The optional dependencies of pyproject.toml that the library itself can ask for.
-Extra = Literal["checkpoint", "demo", "ray", "tpu"]
+Extra = Literal["checkpoint", "cuda-compiler", "demo", "ray", "tpu"]
 
 
 def install_hint(extra: Extra) -> str:

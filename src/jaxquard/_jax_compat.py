@@ -8,7 +8,7 @@ import contextlib
 import functools
 import io
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -236,12 +236,20 @@ class LoadedModule:
     """
 
     def __init__(
-        self, code: bytes, *, devices: Sequence[jax.Device], num_inputs: int, free_outputs: Sequence[bool]
+        self,
+        code: bytes,
+        *,
+        devices: Sequence[jax.Device],
+        num_inputs: int,
+        free_outputs: Sequence[bool],
+        compiler_options: Mapping[str, str] | None = None,
     ) -> None:
         """Compiles it.
 
         Args:
+            devices: of this process, or of a topology, for which it is only compiled.
             free_outputs: for each output, whether the compiler chooses its sharding.
+            compiler_options: as `jax.jit` takes them.
         """
         from jax._src import compiler
         from jax._src.interpreters import mlir, pxla
@@ -252,7 +260,7 @@ class LoadedModule:
         with mlir.make_ir_context() as context, ir.Location.unknown(context):
             module = ir.Module.parse(code)
             options = pxla.create_compile_options(
-                module, False, (False,) * num_inputs, tuple(free_outputs), client, grid, {}
+                module, False, (False,) * num_inputs, tuple(free_outputs), client, grid, dict(compiler_options or {})
             )
             found = xla_client.DeviceList(tuple(devices))
             self._executable: Any = compiler.compile_or_get_cached(

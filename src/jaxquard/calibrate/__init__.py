@@ -1,7 +1,7 @@
 """Measurements on the devices at hand (MeshSlice, section 4.5).
 
 In: JAX devices, and a preset for what is not measured.
-Out: a `Calibration`: a `Cluster` with fitted costs of collectives and products, its samples and its notes; or
+Out: a `Calibration`: a `Cluster` with fitted costs of collectives and kernels, its samples and its notes; or
 `Comparison`s: the algorithms of `gemm` timed against each other and against XLA's plain product.
 """
 

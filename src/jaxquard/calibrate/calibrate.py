@@ -1,6 +1,8 @@
 """A cluster from measurements on the devices at hand (MeshSlice, section 4.5), and the file that it is saved as.
 
-What is not measured comes from a preset, or is an estimate (`base_cluster`).
+Beyond the paper, every kind of collective is measured over groups of several sizes, and every kind of kernel by shape
+and type; the file has their speeds, each with the residuals of its fit. What is not measured comes from a preset, or is
+an estimate (`base_cluster`).
 """
 
 import datetime
@@ -12,13 +14,20 @@ from typing import Any
 
 import jax
 
+from jaxquard.calibrate.measure_collectives import measure_collectives
+from jaxquard.calibrate.measure_kernels import measure_kernels
 from jaxquard.calibrate.measure_links import measure_links
 from jaxquard.calibrate.measure_products import measure_products
 from jaxquard.calibrate.sampling import Effort, choose_effort
 from jaxquard.cluster import (
     Cluster,
     Collective,
+    CollectiveSample,
+    CollectiveSpeed,
     Compute,
+    KernelKind,
+    KernelSample,
+    KernelSpeed,
     LinkFit,
     Links,
     LinkSample,
@@ -28,8 +37,11 @@ from jaxquard.cluster import (
     ProductSample,
     Topology,
     cluster_text,
+    fit_collectives,
+    fit_kernels,
     fit_links,
     fit_products,
+    levels_of,
     load_cluster,
 )
 from jaxquard.cluster.fit.fit_links import fit_one_ring
@@ -71,6 +83,18 @@ class Calibration:
     link_samples: tuple[LinkSample, ...]
     product_samples: tuple[ProductSample, ...]
     notes: tuple[str, ...]
+    collective_samples: tuple[CollectiveSample, ...] = ()
+    kernel_samples: tuple[KernelSample, ...] = ()
+
+    @property
+    def collective_speeds(self) -> tuple[CollectiveSpeed, ...]:
+        """The fits of kinds of collectives over groups; none where they were not measured."""
+        return self.cluster.levels[0].collectives if self.cluster.levels else ()
+
+    @property
+    def kernel_speeds(self) -> tuple[KernelSpeed, ...]:
+        """The fits of kinds of kernels; none where they were not measured."""
+        return self.cluster.kernels
 
 
 def calibrate(
@@ -81,8 +105,10 @@ def calibrate(
     effort: Effort | None = None,
     on_links: Progress | None = None,
     on_products: Progress | None = None,
+    on_collectives: Progress | None = None,
+    on_kernels: Progress | None = None,
 ) -> Calibration:
-    """Measures collectives over the devices and products on the first of them, and fits a cluster to both.
+    """Measures collectives over the devices and kernels on them, and fits a cluster to all.
 
     Args:
         base: the cluster for what is not measured; by default the preset of the devices' kind.
@@ -90,7 +116,8 @@ def calibrate(
             the rows and the columns of a mesh.
         is_quick: fewer and smaller samples.
         effort: the samples to take, in place of the default.
-        on_links: called as `(done, total, name)` while links are measured; `on_products` likewise.
+        on_links: called as `(done, total, name)` while the links of rings are measured; `on_products`, `on_collectives`
+            and `on_kernels` likewise.
 
     Raises:
         ClusterError: the base is unknown, there is no device, or nothing could be fitted to an unknown kind of device.
@@ -100,24 +127,91 @@ def calibrate(
         raise ClusterError(f"devices must be one device of JAX or more, such as jax.devices(), but are {devices!r}.")
     start, notes = base_cluster(chosen) if base is None else (load_cluster(base), ())
     effort = effort or choose_effort(chosen[0].platform, is_quick=is_quick)
-    link_samples: tuple[LinkSample, ...] = ()
-    if len(chosen) > 1:
-        link_samples = measure_links(chosen, effort, on_progress=on_links)
-    link_fits, link_notes = _fit_links(link_samples, start)
-    product_samples = measure_products(chosen[0], effort, on_progress=on_products)
-    product_fit, product_notes = _fit_products(product_samples, start)
-    cluster = replace(start, name=f"calibrated {start.name}")
+    measured = _measure(chosen, effort, on_links, on_collectives, on_products, on_kernels)
+    start = _with_measured_memory(start, measured)
+    link_fits, link_notes = _fit_links(measured.links, start)
+    product_fit, product_notes = _fit_products(measured.products, start)
+    collectives, collective_notes = _fit_collectives(measured.collectives, start)
+    kernels = fit_kernels(measured.kernels)
+    cluster = replace(start, name=f"calibrated {start.name}", kernels=kernels)
     if product_fit is not None:
         cluster = replace(cluster, compute=product_fit.compute)
+    found = (*notes, *link_notes, *collective_notes, *product_notes)
     return Calibration(
-        cluster=_with_links(cluster, link_fits),
+        cluster=_with_collectives(_with_links(cluster, link_fits), collectives),
         device=f"{len(chosen)} x {chosen[0].device_kind}",
         link_fits=link_fits,
         product_fit=product_fit,
-        link_samples=link_samples,
-        product_samples=product_samples,
-        notes=notes + link_notes + product_notes + _poor_notes(link_fits, product_fit),
+        link_samples=measured.links,
+        product_samples=measured.products,
+        collective_samples=measured.collectives,
+        kernel_samples=measured.kernels,
+        notes=found + _poor_notes(link_fits, product_fit, collectives, kernels),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Samples:
+    """All that was measured."""
+
+    links: tuple[LinkSample, ...]
+    collectives: tuple[CollectiveSample, ...]
+    products: tuple[ProductSample, ...]
+    kernels: tuple[KernelSample, ...]
+
+
+def _measure(
+    devices: Sequence[jax.Device],
+    effort: Effort,
+    on_links: Progress | None,
+    on_collectives: Progress | None,
+    on_products: Progress | None,
+    on_kernels: Progress | None,
+) -> _Samples:
+    has_links = len(devices) > 1
+    return _Samples(
+        links=measure_links(devices, effort, on_progress=on_links) if has_links else (),
+        collectives=measure_collectives(devices, effort, on_progress=on_collectives)
+        if has_links and effort.collective_sizes_bytes
+        else (),
+        products=measure_products(devices[0], effort, on_progress=on_products),
+        kernels=measure_kernels(devices, effort.kernels, on_progress=on_kernels),
+    )
+
+
+def _with_measured_memory(start: Cluster, measured: _Samples) -> Cluster:
+    """Returns the base of an unknown kind of device with the bandwidth that passes over memory reach."""
+    if start.memory.bandwidth_bytes_per_s != _ESTIMATED_BANDWIDTH_BYTES_PER_S:
+        return start
+    passes = fit_kernels(sample for sample in measured.kernels if sample.kind is KernelKind.ELEMENTWISE)
+    fastest = max((speed.bandwidth_bytes_per_s for speed in passes), default=0.0)
+    return replace(start, memory=replace(start.memory, bandwidth_bytes_per_s=fastest)) if fastest else start
+
+
+def _fit_collectives(
+    samples: Sequence[CollectiveSample], start: Cluster
+) -> tuple[tuple[CollectiveSpeed, ...], tuple[str, ...]]:
+    """Returns the speeds of kinds of collectives; a torus has dims, whose steps the samples do not separate."""
+    if not samples:
+        return (), ()
+    if start.network.topology is Topology.TORUS:
+        return (), ("collectives over groups of a torus are those of its links",)
+    fits: list[CollectiveSpeed] = []
+    notes = []
+    for kind in dict.fromkeys(sample.kind for sample in samples):
+        try:
+            fits += fit_collectives(sample for sample in samples if sample.kind is kind)
+        except ClusterError as error:
+            notes.append(f"{kind.value} over groups is that of the level: {str(error).rstrip('.')}")
+    return tuple(fits), tuple(notes)
+
+
+def _with_collectives(cluster: Cluster, speeds: Sequence[CollectiveSpeed]) -> Cluster:
+    """Returns the cluster with these speeds at its innermost level, which is that of the devices at hand."""
+    if not speeds:
+        return cluster
+    inner, *others = levels_of(cluster)
+    return replace(cluster, levels=(replace(inner, collectives=tuple(speeds)), *others))
 
 
 def _fit_links(samples: Sequence[LinkSample], start: Cluster) -> tuple[tuple[LinkFit, ...], tuple[str, ...]]:
@@ -167,9 +261,17 @@ def _with_links(cluster: Cluster, fits: Sequence[LinkFit]) -> Cluster:
     return replace(cluster, **links)
 
 
-def _poor_notes(link_fits: Sequence[LinkFit], product_fit: ProductFit | None) -> tuple[str, ...]:
-    fits: list[tuple[str, LinkFit | ProductFit]] = [(fit.kind.value, fit) for fit in link_fits]
+def _poor_notes(
+    link_fits: Sequence[LinkFit],
+    product_fit: ProductFit | None,
+    collectives: Sequence[CollectiveSpeed] = (),
+    kernels: Sequence[KernelSpeed] = (),
+) -> tuple[str, ...]:
+    fits: list[tuple[str, LinkFit | ProductFit | CollectiveSpeed | KernelSpeed]]
+    fits = [(fit.kind.value, fit) for fit in link_fits]
     fits += [("products", product_fit)] if product_fit is not None else []
+    fits += [(f"{speed.kind.value} over groups", speed) for speed in collectives]
+    fits += [(f"{speed.kind.value} kernels in {speed.dtype}", speed) for speed in kernels]
     return tuple(
         f"the fit of {name} is poor (median error {fit.median_error:.0%}, worst {fit.worst_error:.0%}): measure again "
         "on a quiet machine, or do not trust its constants"
@@ -193,6 +295,10 @@ def calibration_text(calibration: Calibration, *, date: datetime.date | None = N
             f"# products: {products.num_samples} samples, median error {products.median_error:.1%}, "
             f"worst {products.worst_error:.1%}."
         )
+    if calibration.collective_speeds:
+        lines.append("# levels.collectives: measured over groups of these devices; kernels: on them; with residuals.")
+    elif calibration.kernel_speeds:
+        lines.append("# kernels: measured, with residuals.")
     lines += [f"# Note: {note}." for note in calibration.notes]
     return "\n".join(lines) + "\n" + cluster_text(calibration.cluster)
 

@@ -58,7 +58,7 @@ def _measure_series(
     run = _collective(kind, mesh, chain)
     is_async = devices[0].platform != "cpu"
     for size_bytes in effort.shard_sizes_bytes:
-        if size_bytes * (len(devices) + 1) > _memory_bytes(devices):
+        if size_bytes * (len(devices) + 1) > memory_bytes(devices):
             return
         arguments = (_shards(kind, mesh, size_bytes),)
         jax.block_until_ready(run(*arguments))
@@ -101,7 +101,7 @@ def _shards(kind: Collective, mesh: Mesh, size_bytes: int) -> jax.Array:
     return jax.jit(lambda: jnp.ones((length,), jnp.float32), out_shardings=sharding)()
 
 
-def _memory_bytes(devices: Sequence[jax.Device]) -> float:
+def memory_bytes(devices: Sequence[jax.Device]) -> float:
     """Returns the bytes that one device may use."""
     if devices[0].platform == "cpu":
         return _CPU_BYTES / len(devices)

@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from jaxquard.calibrate.kernel_cases import KernelCase, kernel_cases
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
@@ -24,6 +26,8 @@ class Effort:
         rounds: the number of times that each is measured; the minimum counts.
         sample_s: the seconds for which a thing is repeated in one round.
         longest_s: a run that takes longer ends the series of sizes.
+        collective_sizes_bytes: of whole arrays, for every kind of collective over groups of several sizes.
+        kernels: the kernels that are timed one by one.
     """
 
     shard_sizes_bytes: tuple[int, ...]
@@ -34,6 +38,8 @@ class Effort:
     rounds: int
     sample_s: float
     longest_s: float
+    collective_sizes_bytes: tuple[int, ...] = ()
+    kernels: tuple[KernelCase, ...] = ()
 
 
 _KIB = 1024
@@ -42,19 +48,23 @@ _ALL_SIZES = tuple(8 * _KIB * 4**power for power in range(9))
 
 _ON_ACCELERATOR = Effort(
     shard_sizes_bytes=_ALL_SIZES, ms=(2048, 8192, 32768), ks=(3072, 12288), ns=(3072, 12288), slices=(1, 2, 4, 8),
-    rounds=5, sample_s=0.1, longest_s=2.0,
+    rounds=5, sample_s=0.1, longest_s=2.0, collective_sizes_bytes=_ALL_SIZES[1::2],
+    kernels=kernel_cases("gpu", is_quick=False),
 )  # fmt: skip
 _ON_ACCELERATOR_QUICKLY = Effort(
     shard_sizes_bytes=_ALL_SIZES[::2], ms=(2048, 8192), ks=(3072, 12288), ns=(3072, 6144), slices=(1, 2, 8),
-    rounds=3, sample_s=0.03, longest_s=0.5,
+    rounds=3, sample_s=0.03, longest_s=0.5, collective_sizes_bytes=_ALL_SIZES[2:7:2],
+    kernels=kernel_cases("gpu", is_quick=True),
 )  # fmt: skip
 _ON_CPU = Effort(
     shard_sizes_bytes=_ALL_SIZES, ms=(256, 512), ks=(512, 1024), ns=(256, 1024), slices=(1, 2, 4),
-    rounds=5, sample_s=0.05, longest_s=0.5,
+    rounds=5, sample_s=0.05, longest_s=0.5, collective_sizes_bytes=_ALL_SIZES[:5],
+    kernels=kernel_cases("cpu", is_quick=False),
 )  # fmt: skip
 _ON_CPU_QUICKLY = Effort(
     shard_sizes_bytes=_ALL_SIZES[:5], ms=(128, 256), ks=(256, 512), ns=(256,), slices=(1, 2, 4),
-    rounds=3, sample_s=0.01, longest_s=0.1,
+    rounds=3, sample_s=0.01, longest_s=0.1, collective_sizes_bytes=_ALL_SIZES[:5:2],
+    kernels=kernel_cases("cpu", is_quick=True),
 )  # fmt: skip
 
 

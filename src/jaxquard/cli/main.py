@@ -20,6 +20,7 @@ _SUBCOMMANDS = {
     "run": "jaxquard.cli.run.command:run",
     "schedule": "jaxquard.cli.schedule:schedule",
     "shard": "jaxquard.cli.shard:shard_app",
+    "price": "jaxquard.cli.price.command:price",
     "gemm": "jaxquard.cli.gemm:gemm_app",
     "cluster": "jaxquard.cli.cluster:cluster_app",
     "checkpoint": "jaxquard.cli.checkpoint:checkpoint_app",

@@ -36,10 +36,12 @@ def spans_of_devices(levels: Sequence[Level], device_ids: Iterable[int]) -> tupl
     along = [sorted(set(column)) for column in zip(*places, strict=True)]
     if math.prod(map(len, along)) == len(devices):
         return tuple(
-            _span(level, whole, found) for (level, whole), found in zip(dims, along, strict=True) if len(found) > 1
+            _span(level, whole, found, dim)
+            for dim, ((level, whole), found) in enumerate(zip(dims, along, strict=True))
+            if len(found) > 1
         )
-    level, _ = next(dim for dim, found in reversed(list(zip(dims, along, strict=True))) if len(found) > 1)
-    return (LevelSpan(level=level, size=len(devices)),)
+    outermost = max(dim for dim, found in enumerate(along) if len(found) > 1)
+    return (LevelSpan(level=dims[outermost][0], size=len(devices), dim=outermost),)
 
 
 def _check_devices(devices: Sequence[int], num_chips: int) -> None:
@@ -59,7 +61,7 @@ def _places(sizes: Sequence[int], device: int) -> tuple[int, ...]:
     return tuple(places)
 
 
-def _span(level: Level, whole: int, places: Sequence[int]) -> LevelSpan:
+def _span(level: Level, whole: int, places: Sequence[int], dim: int) -> LevelSpan:
     is_ring = level.is_torus and len(places) == whole and closes_to_ring(level, whole)
     gaps = (after - before for before, after in itertools.pairwise(places))
-    return LevelSpan(level=level, size=len(places), is_ring=is_ring, stride=max(gaps))
+    return LevelSpan(level=level, size=len(places), is_ring=is_ring, stride=max(gaps), dim=dim)

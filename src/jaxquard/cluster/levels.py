@@ -26,6 +26,7 @@ class LevelSpan:
         size: the number of its devices along the dim.
         is_ring: the dim closes to a ring, of which the group has the whole.
         stride: the distance of neighbours along the dim.
+        dim: the number of the dim among those of all levels, from the innermost one on.
 
     Example:
         >>> node, between = jq.cluster.levels_of(jq.cluster.load_cluster("h100-8x16"))
@@ -37,6 +38,7 @@ class LevelSpan:
     size: int
     is_ring: bool = False
     stride: int = 1
+    dim: int = 0
 
 
 def levels_of(cluster: Cluster) -> tuple[Level, ...]:
@@ -151,7 +153,9 @@ def group_spans(levels: Sequence[Level], mesh_shape: Sequence[int], axes: Collec
             size = rest if is_last else min(rest, left)
             if axis in axes and size > 1:
                 is_ring = level.is_torus and size == whole and closes_to_ring(level, whole)
-                found.append(LevelSpan(level=level, size=size, is_ring=is_ring, stride=max(1, whole // left)))
+                found.append(
+                    LevelSpan(level=level, size=size, is_ring=is_ring, stride=max(1, whole // left), dim=place)
+                )
             left = max(1, left // size)
             rest = math.ceil(rest / size)
             if is_last:

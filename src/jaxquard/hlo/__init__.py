@@ -14,6 +14,7 @@ from jaxquard.hlo.module import Operation as Operation
 from jaxquard.hlo.parse_module import parse_module as parse_module
 from jaxquard.hlo.replica_groups import replica_groups as replica_groups
 from jaxquard.hlo.schedule import CollectiveWork as CollectiveWork
+from jaxquard.hlo.schedule import KernelClass as KernelClass
 from jaxquard.hlo.schedule import OperationKind as OperationKind
 from jaxquard.hlo.schedule import ScheduledOperation as ScheduledOperation
 from jaxquard.hlo.schedule import schedule_text as schedule_text

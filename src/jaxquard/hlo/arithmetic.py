@@ -17,7 +17,7 @@ _COSTLY = frozenset(
     "sine sqrt tan tanh".split()
 )
 # About as many simple operations as a polynomial for such a function takes.
-_COSTLY_ARITHMETIC = 10
+COSTLY_ARITHMETIC = 10
 
 
 def element_arithmetic(operation: Operation, computation: Computation, module: Module) -> int:
@@ -42,4 +42,4 @@ def _arithmetic(operation: Operation, computation: Computation) -> int:
     if operation.opcode.startswith(("reduce", "sort", "select-and-scatter")):
         arrays += [shape for name in operation.operands for shape in computation.operation(name).results]
     elements = max((math.prod(shape.sizes) for shape in arrays), default=0)
-    return elements * (_COSTLY_ARITHMETIC if operation.opcode in _COSTLY else 1)
+    return elements * (COSTLY_ARITHMETIC if operation.opcode in _COSTLY else 1)

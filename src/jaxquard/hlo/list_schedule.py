@@ -8,6 +8,7 @@ from jaxquard.hlo.arithmetic import element_arithmetic
 from jaxquard.hlo.async_pairs import AsyncRole, async_pairs, async_role, find_collective, holds_product
 from jaxquard.hlo.backend_config import estimated_cycles
 from jaxquard.hlo.custom_calls import CallWork, call_work, estimated_product
+from jaxquard.hlo.kernels import kernel_class, widest_dtype
 from jaxquard.hlo.matrix_products import MatrixProduct, matrix_products
 from jaxquard.hlo.memory_traffic import memory_traffic
 from jaxquard.hlo.module import Computation, Module, Operation
@@ -63,7 +64,11 @@ class _Lister:
     def _container(self, operation: Operation, computation: Computation) -> ScheduledOperation:
         module = self._module
         if operation.opcode == "while":
-            kind, times, names = OperationKind.LOOP, trip_count(module, operation), [called(operation, "body")]
+            kind, times, names = (
+                OperationKind.LOOP,
+                trip_count(module, operation, computation),
+                [called(operation, "body")],
+            )
         elif operation.opcode == "conditional":
             kind, times, names = OperationKind.BRANCH, 1, list(operation.calls)
         else:
@@ -93,13 +98,16 @@ class _Lister:
         if work is not None and not holds_product(self._module, operation):
             return self._scheduled(operation, computation, OperationKind.COLLECTIVE, collective=work)
         read, written = memory_traffic(operation, computation, self._module, is_tpu=self._is_tpu)
+        products = self._products(operation, computation)
         return self._scheduled(
             operation,
             computation,
             OperationKind.COMPUTE,
             read_bytes=read,
             written_bytes=written,
-            products=self._products(operation, computation),
+            products=products,
+            kernel=kernel_class(operation, computation, self._module, has_product=bool(products)),
+            dtype=widest_dtype(operation, computation),
             arithmetic=element_arithmetic(operation, computation, self._module),
             cycles=estimated_cycles(operation),
         )

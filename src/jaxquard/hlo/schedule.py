@@ -31,6 +31,18 @@ class OperationKind(enum.Enum):
     CALL = "call"
 
 
+class KernelClass(enum.Enum):
+    """The kind of kernel that an operation of the chip runs as; a reduction is over the last dim, or over others."""
+
+    PRODUCT = "product"
+    ATTENTION = "attention"
+    SOFTMAX = "softmax"
+    REDUCTION = "reduction"
+    COLUMN_REDUCTION = "column_reduction"
+    TRANSPOSE = "transpose"
+    ELEMENTWISE = "elementwise"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveWork:
     """The work of a collective, as one device sees it.
@@ -55,6 +67,8 @@ class ScheduledOperation:
         products: the matrix products that it computes.
         arithmetic: operations on elements beside the products, one an element of each result; functions such as
             `exponential` count for several.
+        kernel: the kind of kernel that it runs as.
+        dtype: of a kernel's widest array.
         cycles: the compiler's own estimate; None where it gives none.
         collective: of a collective, or of the start of one.
         start: of a done, the operation that it waits for.
@@ -71,6 +85,8 @@ class ScheduledOperation:
     written_bytes: int = 0
     products: tuple[MatrixProduct, ...] = ()
     arithmetic: int = 0
+    kernel: KernelClass | None = None
+    dtype: str = ""
     cycles: int | None = None
     collective: CollectiveWork | None = None
     start: str | None = None
@@ -94,6 +110,8 @@ def _lines(operation: ScheduledOperation, indent: str) -> Iterator[str]:
         f"{product.batch:g}x[{product.m:g},{product.k:g},{product.n:g}]{product.dtype}"
         for product in operation.products
     ]
+    if operation.kernel is not None:
+        words.append(operation.kernel.value)
     if operation.read_bytes or operation.written_bytes:
         words.append(f"read={operation.read_bytes} written={operation.written_bytes}")
     if operation.arithmetic:

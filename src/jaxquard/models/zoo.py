@@ -37,13 +37,29 @@ def model_names() -> tuple[str, ...]:
 
 
 def find_model(name: str) -> Model:
-    """Finds a model by the name of its size, such as "bert-base" or "moe-7.1b".
+    """Finds a model by the name of its size, such as "bert-base" or "moe-7.1b"; "gpt:6.7b" is the GPT of that size.
 
     Example:
         >>> jq.models.zoo.find_model("bert-base").config.num_layers
         12
+        >>> jq.models.zoo.find_model("gpt:6.7b").name
+        'gpt3-6.7b'
     """
+    name = full_name(name)
     for module in MODELS.values():
         if name in module.SIZES:
             return Model(name=name, module=module, config=module.SIZES[name])
     raise ValueError(f"there is no model {name!r}. Choose one of {', '.join(model_names())}.")
+
+
+def full_name(name: str) -> str:
+    """Returns the name that `gpt:6.7b` is short for; any other text comes back.
+
+    Example:
+        >>> jq.models.zoo.full_name("llama:7b"), jq.models.zoo.full_name("train:make_step")
+        ('llama-2-7b', 'train:make_step')
+    """
+    family, _, size = name.lower().partition(":")
+    sizes = MODELS[family].SIZES if size and family in MODELS else ()
+    found = [known for known in sizes if known.endswith(f"-{size}")]
+    return found[0] if len(found) == 1 else name

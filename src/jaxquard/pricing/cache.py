@@ -100,6 +100,8 @@ _PROVENANCE_TYPES: dict[str, Any] = {
     "num_runs": int,
     "was_stopped_early": bool,
 }
+# Files of before there were these do not have them.
+_LATER_PROVENANCE_TYPES: dict[str, Any] = {"modelled": str}
 
 
 def _read_price(content: dict[str, Any] | None) -> Price | None:
@@ -110,7 +112,10 @@ def _read_price(content: dict[str, Any] | None) -> Price | None:
     provenance = price["provenance"]
     if not _has_types(price, _PRICE_TYPES) or not isinstance(provenance, dict):
         return None
-    if provenance.keys() != _PROVENANCE_TYPES.keys() or not _has_types(provenance, _PROVENANCE_TYPES):
+    types = {**_PROVENANCE_TYPES, **_LATER_PROVENANCE_TYPES}
+    if not _PROVENANCE_TYPES.keys() <= provenance.keys() <= types.keys():
+        return None
+    if not _has_types(provenance, {name: types[name] for name in provenance}):
         return None
     values = {name: price[name] for name in _PRICE_TYPES}
     return Price(**values, provenance=Provenance(**provenance))

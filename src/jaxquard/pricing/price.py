@@ -13,11 +13,13 @@ class Provenance:
     """The source of a price.
 
     Attributes:
-        pricer: "measured".
+        pricer: "measured", "compiled" where the target's compiler was asked and nothing ran, or "mock-gpu" where one
+            device ran the computation and stood in for all.
         device_kind: as JAX names it; on CPU followed by the processor and its cores, which JAX does not give.
-        date: of the measurement, ISO 8601 in UTC.
+        date: of the measurement or the compilation, ISO 8601 in UTC.
         num_runs: how many timed runs there were.
         was_stopped_early: whether it was so much slower than the best candidate that its other runs were skipped.
+        modelled: the parts that were computed from a cluster's figures, and which cluster; "" if all was measured.
 
     Example:
         >>> origin = jq.pricing.Provenance(
@@ -41,6 +43,7 @@ class Provenance:
     date: str
     num_runs: int
     was_stopped_early: bool = False
+    modelled: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,7 +197,7 @@ class TestNoMoreProcesses:
 
 def test_a_process_that_is_ended_while_its_log_is_read(monkeypatch):
     """Whoever asks it reads on for as long as it likes; files are closed after that."""
-    real = compile_processes._Worker._log_tail
+    real = compile_processes.CompilerProcess._log_tail
     reads, closed = threading.Event(), []
 
     def slow(worker):
@@ -206,7 +206,7 @@ def test_a_process_that_is_ended_while_its_log_is_read(monkeypatch):
         closed.append(worker._errors.closed)
         return real(worker)
 
-    monkeypatch.setattr(compile_processes._Worker, "_log_tail", slow)
+    monkeypatch.setattr(compile_processes.CompilerProcess, "_log_tail", slow)
     compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120)
     load = start(compilers, product(8))
     (worker,) = compilers._group._workers

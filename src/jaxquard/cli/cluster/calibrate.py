@@ -1,6 +1,7 @@
 """`jaxquard cluster calibrate`: measures the devices at hand and writes a cluster file."""
 
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jaxquard.calibrate import Calibration
+    from jaxquard.cluster import CollectiveSpeed, KernelSpeed
 
 
 def calibrate(
@@ -29,7 +31,7 @@ def calibrate(
     as_json: JsonOption = False,
     cpu: CpuOption = False,
 ) -> None:
-    """Measures collectives and products on the devices at hand, and writes a cluster file.
+    """Measures collectives and kernels on the devices at hand, and writes a cluster file with residuals of the fits.
 
     Example: jaxquard cluster calibrate --out my.toml
     """
@@ -39,11 +41,19 @@ def calibrate(
     from jaxquard.calibrate import calibration_text
     from jaxquard.cli.devices import start_devices
     from jaxquard.cli.progress import ProgressBars
+    from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady
 
+    make_cpu_steady()  # As for the programs that a search measures.
     devices = start_devices(cpu=cpu)
     with ProgressBars() as bars:
         calibration = measure(
-            start, devices=devices, is_quick=quick, on_links=bars.add("links"), on_products=bars.add("products")
+            start,
+            devices=devices,
+            is_quick=quick,
+            on_links=bars.add("links"),
+            on_collectives=bars.add("collectives"),
+            on_products=bars.add("products"),
+            on_kernels=bars.add("kernels"),
         )
     for note in calibration.notes:
         print_message(f"note: {note}", style="yellow" if "is poor" in note else "")
@@ -82,6 +92,8 @@ def _content(calibration: "Calibration") -> dict[str, Any]:
             "median_error": products.median_error,
             "worst_error": products.worst_error,
         },
+        "collectives": [{**asdict(speed), "kind": speed.kind.value} for speed in calibration.collective_speeds],
+        "kernels": [{**asdict(speed), "kind": speed.kind.value} for speed in calibration.kernel_speeds],
         "notes": list(calibration.notes),
     }
 
@@ -112,4 +124,21 @@ def _fits_table(calibration: "Calibration") -> "Table":
             f"{products.median_error:.1%}",
             f"{products.worst_error:.1%}",
         )
+    for speed in calibration.collective_speeds:
+        table.add_row(
+            f"{speed.kind.value}, groups",
+            bandwidth_text(speed.bandwidth_bytes_per_s),
+            microseconds_text(speed.latency_s),
+            microseconds_text(speed.launch_s),
+            *_residuals(speed),
+        )
+    for speed in calibration.kernel_speeds:
+        fast = speed_text(speed.flops_per_s) if speed.flops_per_s else bandwidth_text(speed.bandwidth_bytes_per_s)
+        table.add_row(
+            f"{speed.kind.value}, {speed.dtype}", fast, "", microseconds_text(speed.launch_s), *_residuals(speed)
+        )
     return table
+
+
+def _residuals(speed: "CollectiveSpeed | KernelSpeed") -> tuple[str, str, str]:
+    return str(speed.num_samples), f"{speed.median_error:.1%}", f"{speed.worst_error:.1%}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxquard.cluster import Cluster, Level, Network
+    from jaxquard.cluster import Cluster, CollectiveSpeed, Level, Network
 
 
 def show(
@@ -50,7 +50,11 @@ def show(
         _print_chip(console, cluster)
         for level in levels_of(cluster):
             print_line(console, _level_text(level))
+            for speed in level.collectives:
+                print_line(console, f"  {_speed_text(speed)}")
         console.print(_links_table(cluster))
+        if cluster.kernels:
+            console.print(_kernels_table(cluster))
 
 
 def find_cluster(name: str) -> "Cluster":
@@ -72,6 +76,13 @@ def _level_text(level: "Level") -> str:
     return f"{level.name}: {dims}, {bandwidth} each way of a {of}, {microseconds_text(level.latency_s)} a step{closed}"
 
 
+def _speed_text(speed: "CollectiveSpeed") -> str:
+    """`all_reduce: 300 GB/s, 3.0 µs a step, measured (12 samples, median error 2.0%)`."""
+    bandwidth, latency = bandwidth_text(speed.bandwidth_bytes_per_s), microseconds_text(speed.latency_s)
+    measured = f", measured ({speed.num_samples} samples, median error {speed.median_error:.1%})"
+    return f"{speed.kind.value}: {bandwidth}, {latency} a step{measured if speed.num_samples else ''}"
+
+
 def _links_table(cluster: "Cluster") -> "Table":
     from jaxquard.cluster import Collective
 
@@ -84,6 +95,23 @@ def _links_table(cluster: "Cluster") -> "Table":
             bandwidth_text(links.column_bandwidth_bytes_per_s),
             microseconds_text(links.sync_s),
             microseconds_text(links.launch_s),
+        )
+    return table
+
+
+def _kernels_table(cluster: "Cluster") -> "Table":
+    table = make_table(
+        "measured kernels", ("", "arithmetic", "memory", "launch", "samples", "median error", "worst error")
+    )
+    for speed in cluster.kernels:
+        table.add_row(
+            f"{speed.kind.value}, {speed.dtype}",
+            speed_text(speed.flops_per_s) if speed.flops_per_s else "",
+            bandwidth_text(speed.bandwidth_bytes_per_s) if speed.bandwidth_bytes_per_s else "",
+            microseconds_text(speed.launch_s),
+            str(speed.num_samples),
+            f"{speed.median_error:.1%}",
+            f"{speed.worst_error:.1%}",
         )
     return table
 

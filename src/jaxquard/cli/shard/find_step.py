@@ -27,9 +27,14 @@ class NamedStep:
     args: tuple[Any, ...]
 
 
-def find_step(name: str, *, batch_size: int | None) -> NamedStep:
-    """Makes the step of a model, or calls `module:function`; errors of the user's code pass as they are."""
-    return _from_function(name, batch_size) if ":" in name else _from_zoo(name, batch_size or _BATCH_SIZE)
+def find_step(name: str, *, batch_size: int | None, usual_batch_size: int = _BATCH_SIZE) -> NamedStep:
+    """Makes the step of a model, or calls `module:function`; errors of the user's code pass as they are.
+
+    Args:
+        usual_batch_size: of a model, where none is asked for.
+    """
+    name = zoo.full_name(name)
+    return _from_function(name, batch_size) if ":" in name else _from_zoo(name, batch_size or usual_batch_size)
 
 
 def _from_zoo(name: str, batch_size: int) -> NamedStep:

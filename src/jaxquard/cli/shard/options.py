@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxquard.cli.exit_codes import UsageError
-from jaxquard.cli.options import MOST_DEVICES, is_count
+from jaxquard.cli.options import MOST_DEVICES, complete, is_count
 
 if TYPE_CHECKING:
     from jaxquard.pricing import PriceCache
@@ -16,7 +16,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL|MODULE:FUNCTION",
-        help="A model, such as gpt-tiny (see jaxquard list models); or a function that returns (train_step, args).",
+        help="A model, such as gpt-tiny or gpt:6.7b (see jaxquard list models); or a function that returns "
+        "(train_step, args).",
     ),
 ]
 _MESH_HELP = "Sizes of the mesh axes, the outer one first."
@@ -73,6 +74,17 @@ LoopBudgetOption = Annotated[
         metavar="SECONDS",
         min=0,
         help="Time in which the fastest plans are compiled whole and run as training loops in the end; 0 for none.",
+    ),
+]
+
+PRICERS = ("measure", "compile")
+PricerOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=complete(*PRICERS),
+        help="measure runs programs on the devices here; compile asks the compiler of --cluster, which need not be "
+        "here.",
     ),
 ]
 

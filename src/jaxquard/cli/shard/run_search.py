@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager
 
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 from rich.console import Console
 
 from jaxquard.cli.interrupt import ends_with
@@ -11,7 +11,7 @@ from jaxquard.cli.shard.find_step import NamedStep
 from jaxquard.cluster import Cluster
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
-from jaxquard.pricing import OnProgress, PriceCache, Progress
+from jaxquard.pricing import OnProgress, PriceCache, Pricer, Progress
 
 # The columns before the words beside a bar; with more words, rich would leave out the bar.
 _BAR_WIDTH = 70
@@ -20,12 +20,13 @@ _BAR_WIDTH = 70
 def run_search(
     step: NamedStep,
     *,
-    mesh: Mesh,
+    mesh: Mesh | AbstractMesh,
     memory_limit_bytes: int | None,
     every_combination: bool,
     cluster: Cluster | None = None,
     loop_budget_s: float = 300.0,
     cache: PriceCache | None,
+    pricer: Pricer | None = None,
 ) -> ShardingPlan:
     """Searches; the bar says what is left."""
     with interruptible(cache), ProgressBars() as bars:
@@ -38,6 +39,7 @@ def run_search(
             cluster=cluster,
             loop_budget_s=loop_budget_s,
             cache=cache,
+            pricer=pricer,
             on_progress=move_bars(
                 bars, "pricing segments", "pricing finalists", "comparing the best", "running the best"
             ),

@@ -1,13 +1,15 @@
-"""`jaxquard shard search`: the fastest sharding of a step, by measured prices."""
+"""`jaxquard shard search`: the fastest sharding of a step, by measured prices or those of a target's compiler."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jaxquard.cli.console import check_writable, print_json, print_text, say_written, write_file
-from jaxquard.cli.options import CpuOption, JsonOption, MemoryLimitOption, parse_size
+from jaxquard.cli.exit_codes import UsageError
+from jaxquard.cli.options import CpuOption, JsonOption, MemoryLimitOption, choose_name, parse_size
 from jaxquard.cli.shard.options import (
+    PRICERS,
     BatchOption,
     CacheOption,
     ClusterOption,
@@ -17,6 +19,7 @@ from jaxquard.cli.shard.options import (
     MeshOption,
     ModelArgument,
     NoCacheOption,
+    PricerOption,
     choose_cache,
     parse_mesh,
 )
@@ -30,6 +33,7 @@ def search(
     memory_limit: MemoryLimitOption = None,
     every_combination: EveryOption = False,
     cluster: ClusterOption = None,
+    pricer: PricerOption = "measure",
     loop_budget: LoopBudgetOption = 300.0,
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the plan to this file.")] = None,
     plot: Annotated[
@@ -40,10 +44,17 @@ def search(
     as_json: JsonOption = False,
     cpu: CpuOption = False,
 ) -> None:
-    """Finds the fastest sharding of a training step: prices its segments by running them, then searches.
+    """Finds the fastest sharding of a training step: prices its segments, then searches.
 
     Example: jaxquard shard search gpt-tiny --mesh 2x4 --out plan.json
     """
+    pricer = choose_name(pricer, PRICERS, kind="pricer")
+    if pricer == "compile" and (cluster is None or devices is not None or cpu):
+        found = "no --cluster is given" if cluster is None else f"{'--cpu' if cpu else '--devices'} is given"
+        raise UsageError(
+            f"--pricer compile prices for the chips of --cluster and runs nothing here, but {found}. Give, say, "
+            "--cluster h100-8x4 alone."
+        )
     sizes, limit_bytes = parse_mesh(mesh), parse_size(memory_limit)
     check_writable(out, plot)
     prices = choose_cache(cache, no_cache=no_cache)
@@ -51,21 +62,24 @@ def search(
     from jaxquard.cli.devices import prepare_devices, start_mesh
     from jaxquard.cli.shard.find_step import find_step
     from jaxquard.cli.shard.run_search import run_search
+    from jaxquard.cli.shard.target_mesh import make_pricer, start_for_target, target_mesh
     from jaxquard.intraop.plan.plan_record import plan_content
     from jaxquard.report.charts.frontier_chart import plan_chart
 
     chips = None if cluster is None else find_cluster(cluster)
-    prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)
-    step = find_step(model, batch_size=batch_size)
-    plan = run_search(
-        step,
-        mesh=start_mesh(sizes, num_devices=devices),
-        memory_limit_bytes=limit_bytes,
-        every_combination=every_combination,
-        cluster=chips,
-        loop_budget_s=loop_budget,
-        cache=prices,
-    )
+    settings: dict[str, Any] = {"memory_limit_bytes": limit_bytes, "every_combination": every_combination}
+    if pricer == "compile":
+        assert chips is not None
+        start_for_target()
+        abstract = target_mesh(chips, sizes)
+        step = find_step(model, batch_size=batch_size, usual_batch_size=max(8, abstract.size))
+        with make_pricer(chips, abstract, prices) as target:
+            plan = run_search(step, mesh=abstract, pricer=target, cache=prices, **settings)
+    else:
+        prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)
+        step = find_step(model, batch_size=batch_size)
+        used = start_mesh(sizes, num_devices=devices)
+        plan = run_search(step, mesh=used, cluster=chips, loop_budget_s=loop_budget, cache=prices, **settings)
     if out is not None:
         plan.save(str(out))
         say_written(out)

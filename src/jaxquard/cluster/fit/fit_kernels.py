@@ -73,12 +73,16 @@ def fit_kernels(samples: Iterable[KernelSample]) -> tuple[KernelSpeed, ...]:
 
 def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample]) -> KernelSpeed:
     start = KernelSpeed(kind=kind, dtype=dtype)
-    computes = kind in (KernelKind.PRODUCT, KernelKind.ATTENTION)
-    grid: Iterable[tuple[float, float, float]] = [(0.0, 0.0, 0.0)]
-    if computes and len(samples) >= _FEWEST_FOR_SHAPES:
-        has_shapes = all(sample.product is not None for sample in samples)
-        dims = (_HALF_CONTRACTED, _HALF_OUTPUT) if has_shapes else ((0.0,), (0.0,))
-        grid = itertools.product(_EXPOSED, *dims)
+    # Where arithmetic and traffic always go together, traffic stands for both.
+    ratios = {round(sample.flops / sample.size_bytes, 3) for sample in samples if sample.size_bytes}
+    computes = kind in (KernelKind.PRODUCT, KernelKind.ATTENTION) or len(ratios) > 2
+    is_rich = computes and len(samples) >= _FEWEST_FOR_SHAPES and kind is not KernelKind.ELEMENTWISE
+    has_shapes = is_rich and all(sample.product is not None for sample in samples)
+    grid = itertools.product(
+        _EXPOSED if is_rich else (0.0,),
+        _HALF_CONTRACTED if has_shapes else (0.0,),
+        _HALF_OUTPUT if has_shapes else (0.0,),
+    )
     fits = [
         _fit_constants(
             replace(start, exposed=exposed, half_speed_contracted=contracted, half_speed_output=output),

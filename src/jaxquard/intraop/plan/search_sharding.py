@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from jaxquard._jax_compat import without_mesh
 from jaxquard.cluster import Cluster, find_preset, load_cluster
@@ -34,16 +34,28 @@ from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.source import source_line
-from jaxquard.pricing import Failure, MeasuredPricer, OnProgress, Price, PriceCache, Pricer
+from jaxquard.pricing import (
+    CompilePricer,
+    Failure,
+    MeasuredPricer,
+    MockGpuPricer,
+    OnProgress,
+    Price,
+    PriceCache,
+    Pricer,
+)
 from jaxquard.pricing.measure.machine.memory import capacity_bytes
-from jaxquard.pricing.program.sharded_program import automatic_mesh
+from jaxquard.pricing.program.sharded_program import abstract_mesh, automatic_mesh
+
+# They price for a cluster and run nothing on the mesh, of which only the axes matter.
+ClusterPricer = CompilePricer | MockGpuPricer
 
 
 def search_sharding(
     step: Callable[..., Any],
     args: Sequence[Any],
     *,
-    mesh: Mesh,
+    mesh: Mesh | AbstractMesh,
     memory_limit_bytes: int | None = None,
     batch_axis: str | None = None,
     every_combination: bool = False,
@@ -61,16 +73,18 @@ def search_sharding(
             step returns again, anywhere in its result, with the same leaves, is state. A single array is state only if
             it is the first argument.
         args: its arguments, or their shapes (`jax.ShapeDtypeStruct`, `jax.eval_shape`).
-        mesh: one or two axes of devices of this process.
-        memory_limit_bytes: the step's memory limit on each device; by default the memory of the device, or no limit
-            with a pricer other than `MeasuredPricer`, which may price for other devices.
+        mesh: one or two axes of devices of this process; with a pricer that runs nothing on them (`CompilePricer`,
+            `MockGpuPricer`), of any devices, or none (`jax.sharding.AbstractMesh`).
+        memory_limit_bytes: the step's memory limit on each device; by default the memory of the device, that of the
+            pricer's cluster, or no limit where the pricer does not say.
         batch_axis: the mesh axis over which every block shards its batch; by default the first of two axes, as in the
             paper, and none on a mesh of one axis.
         every_combination: searches all choices on every mesh axis, with no batch axis: on two axes, nine choices for
             most blocks instead of three.
         cluster: the chips and links of the mesh, as a preset, the path of a TOML file or a `Cluster`. With it, blocks
             on a mesh of two axes may also be 2D products (MeshSlice), in as many slices as the autotuner finds best on
-            these chips. By default the preset of the mesh's GPUs or TPUs; for others, such as CPUs, none.
+            these chips. By default the pricer's cluster, or the preset of the mesh's GPUs or TPUs; for others, such as
+            CPUs, none.
         pricer: prices programs; by default a `MeasuredPricer`, which runs them on the mesh.
         cache: the cache of measured prices: that of the user by default, another one, or None. A pricer that is given
             has its own.
@@ -97,12 +111,12 @@ def search_sharding(
         >>> float(loss)
         256.0
     """
-    _check_types(args, mesh, memory_limit_bytes, num_finalists, loop_budget_s)
-    mesh = automatic_mesh(mesh)
+    _check_types(args, mesh, pricer, memory_limit_bytes, num_finalists, loop_budget_s)
+    mesh = automatic_mesh(mesh) if isinstance(mesh, Mesh) else abstract_mesh(mesh)
     _check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
     held = _check_axes(axes, batch_axis, every_combination)
-    chips = _find_cluster(cluster, mesh)
+    chips = _find_cluster(cluster, mesh, pricer)
     traced = trace_step(step, args)
     with without_mesh():
         analysis = analyse_step(
@@ -111,7 +125,7 @@ def search_sharding(
             every_combination=held is None,
             plan_products=partial(tune_products, axes=axes, cluster=chips, batch_axis=held),
         )
-        own = MeasuredPricer(mesh, cache=cache) if pricer is None else None
+        own = MeasuredPricer(mesh, cache=cache) if pricer is None and isinstance(mesh, Mesh) else None
         try:
             used = pricer or own
             assert used is not None
@@ -125,8 +139,7 @@ def search_sharding(
                 on_progress=on_progress,
             )
             found = search(memory_limit_bytes=memory_limit_bytes)
-            is_measured = isinstance(used, MeasuredPricer)
-            if memory_limit_bytes is None and is_measured and found.size_bytes > (capacity := _capacity(mesh)):
+            if memory_limit_bytes is None and found.size_bytes > (capacity := _capacity(used, mesh)):
                 found = search(memory_limit_bytes=int(capacity), is_limit_given=False)
         finally:
             if own is not None:
@@ -134,34 +147,42 @@ def search_sharding(
         return _make_plan(prices, found, mesh)
 
 
-def _find_cluster(cluster: Cluster | str | None, mesh: Mesh) -> Cluster | None:
-    """Returns the cluster that a user names, or that of the mesh's devices; None if they have no preset."""
-    if cluster is None:
+def _find_cluster(cluster: Cluster | str | None, mesh: Mesh | AbstractMesh, pricer: object) -> Cluster | None:
+    """Returns the cluster that a user names, the pricer's, or that of the mesh's devices; None if there is none."""
+    if cluster is None and isinstance(pricer, ClusterPricer):
+        return pricer.cluster
+    if cluster is None and isinstance(mesh, Mesh):
         cluster = find_preset(mesh.devices.flat[0].device_kind)
     return None if cluster is None else load_cluster(cluster)
 
 
-def _capacity(mesh: Mesh) -> float:
+def _capacity(pricer: Pricer, mesh: Mesh | AbstractMesh) -> float:
     """Returns the memory limit of each device where the user sets none."""
+    if isinstance(pricer, ClusterPricer):
+        return pricer.capacity_bytes
+    if not isinstance(pricer, MeasuredPricer) or not isinstance(mesh, Mesh):
+        return math.inf
     capacity = capacity_bytes(mesh)
     return math.inf if capacity is None else capacity
 
 
 def _check_types(
-    args: object, mesh: object, memory_limit_bytes: object, num_finalists: object, loop_budget_s: object
+    args: object, mesh: object, pricer: object, memory_limit_bytes: object, num_finalists: object, loop_budget_s: object
 ) -> None:
     if not isinstance(args, tuple | list):
         raise ShardingError(
             f"args must be a tuple of the step's arguments, but is of type {type(args).__name__}. For `step(state, "
             "batch)` pass (state, batch); for `step(state)` pass (state,)."
         )
-    if not isinstance(mesh, Mesh):
+    if not isinstance(mesh, Mesh | AbstractMesh):
         raise ShardingError(f"mesh must be a jax.sharding.Mesh, but is {mesh!r}. Make one with jax.make_mesh.")
-    elsewhere = {device.process_index for device in mesh.devices.flat} - {jax.process_index()}
+    devices = mesh.devices.flat if isinstance(mesh, Mesh) and not isinstance(pricer, ClusterPricer) else ()
+    elsewhere = {device.process_index for device in devices} - {jax.process_index()}
     if elsewhere:
         raise ShardingError(
             f"the mesh has devices of other processes ({', '.join(map(str, sorted(elsewhere)))}), which would have to "
-            "run every candidate as often as this one. Search on the devices of one process (jax.local_devices())."
+            "run every candidate as often as this one. Search on the devices of one process (jax.local_devices()), or "
+            "with a pricer that needs none of them (CompilePricer, MockGpuPricer)."
         )
     _check_numbers(memory_limit_bytes, num_finalists)
     is_time = isinstance(loop_budget_s, int | float | np.number) and not isinstance(loop_budget_s, bool)
@@ -169,14 +190,24 @@ def _check_types(
         raise ShardingError(f"loop_budget_s={loop_budget_s!r}, but it is a number of seconds, 0 or more. 300 is usual.")
 
 
-def _check_pricer(pricer: object, cache: object, mesh: Mesh) -> None:
+def _check_pricer(pricer: object, cache: object, mesh: Mesh | AbstractMesh) -> None:
     missing = [name for name in ("price_all", "compare") if not callable(getattr(pricer, name, None))]
     if pricer is not None and missing:
         raise ShardingError(
             f"pricer must be a jaxquard.pricing.Pricer, but {type(pricer).__name__} has no {' and no '.join(missing)}. "
             "Leave it out to measure on the mesh."
         )
-    if isinstance(pricer, MeasuredPricer) and pricer.mesh != mesh:
+    if isinstance(mesh, AbstractMesh) and (pricer is None or isinstance(pricer, MeasuredPricer)):
+        raise ShardingError(
+            "the mesh has no devices (jax.sharding.AbstractMesh), so nothing can be measured on it. Pass a pricer for "
+            "a cluster, such as jaxquard.pricing.CompilePricer('h100-8', mesh), or a mesh of devices."
+        )
+    if isinstance(pricer, ClusterPricer) and dict(pricer.mesh.shape) != dict(mesh.shape):
+        raise ShardingError(
+            f"the pricer is for a mesh of {dict(pricer.mesh.shape)}, but the one to plan for is {dict(mesh.shape)}. "
+            "Make it with the same mesh."
+        )
+    if isinstance(pricer, MeasuredPricer) and isinstance(mesh, Mesh) and pricer.mesh != mesh:
         raise ShardingError(
             f"the pricer measures on another mesh than the one to plan for: {_describe(pricer.mesh)}, not "
             f"{_describe(mesh)}. Make it with MeasuredPricer(mesh)."
@@ -231,7 +262,7 @@ def _check_axes(axes: dict[str, int], batch_axis: str | None, every_combination:
     return batch_axis or next(iter(axes))
 
 
-def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPlan:
+def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh | AbstractMesh) -> ShardingPlan:
     analysis = prices.analysis
     plan, prediction = found.plans[found.chosen], found.predictions[found.chosen]
     program = write_whole_step(prices.programs, plan.assignment, storage=plan.storage)
@@ -255,7 +286,7 @@ def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh) -> ShardingPla
         products={
             str(number): analysis.products[number] for number, names in plan.assignment.items() if ROWS_2D in names
         },
-        mesh=mesh,
+        mesh=mesh if isinstance(mesh, Mesh) else None,
     )
 
 

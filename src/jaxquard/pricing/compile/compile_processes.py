@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import Pipe
 from pathlib import Path
@@ -110,8 +110,8 @@ class _CompilerGroup:
         self._limit_s = limit_s
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="compile")
         # None where there are no processes, or no more of them.
-        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
-        self._workers: list[_Worker] = []
+        self._idle: queue.SimpleQueue[CompilerProcess | None] = queue.SimpleQueue()
+        self._workers: list[CompilerProcess] = []
         self._is_broken = False
         self.end = weakref.finalize(self, _end, self._workers, self._idle, self._pool, self.folder)
         for _ in range(num_workers):
@@ -144,7 +144,11 @@ class _CompilerGroup:
 
     def _add_worker(self) -> None:
         try:
-            worker = _Worker(self.folder)
+            worker = CompilerProcess(
+                "jaxquard.pricing.compile.compile_worker",
+                (self.folder, str(len(jax.devices("cpu")))),
+                environment=compiler_environment(),
+            )
         except OSError as error:  # No more processes, or no memory for one; others may be there.
             if not self._workers and not self._is_broken:
                 self._give_up(error)
@@ -159,7 +163,10 @@ class _CompilerGroup:
 
 
 def _end(
-    workers: list["_Worker"], idle: "queue.SimpleQueue[_Worker | None]", pool: ThreadPoolExecutor, folder: str
+    workers: list["CompilerProcess"],
+    idle: "queue.SimpleQueue[CompilerProcess | None]",
+    pool: ThreadPoolExecutor,
+    folder: str,
 ) -> None:
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in list(workers):
@@ -168,26 +175,30 @@ def _end(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Worker:
-    """A process that compiles."""
+class CompilerProcess:
+    """A process that compiles.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        module: that it runs, which sends a message when it is ready and then answers requests.
+        arguments: of the module, after the descriptor of its connection.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str], *, environment: Mapping[str, str]) -> None:
         self._connection, theirs = Pipe()
         self._has_started = False
         self._in_use = threading.Lock()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         descriptor = theirs.fileno()
-        module = "jaxquard.pricing.compile.compile_worker"
         # -P: the working folder may have files with the names of modules. A session of its own: Ctrl-C is for us, and
         # we end it.
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(descriptor), folder, str(len(jax.devices("cpu")))],
+                [sys.executable, "-P", "-m", module, str(descriptor), *arguments],
                 pass_fds=(descriptor,),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                env=_environment(),
+                env=dict(environment),
                 start_new_session=True,
             )
         except OSError:
@@ -197,8 +208,8 @@ class _Worker:
         finally:
             theirs.close()
 
-    def ask(self, request: bytes, *, limit_s: float) -> tuple[str, float]:
-        """Compiles one program: "" or what went wrong, and the seconds that it took.
+    def ask(self, request: bytes, *, limit_s: float) -> Any:
+        """Compiles one program and returns the answer.
 
         Raises:
             NotStartedError: if the process has ended before it could take a program.
@@ -212,7 +223,7 @@ class _Worker:
                 how = f"the compiler ended its process (exit code {self._process.wait()}){self._log_tail()}"
                 raise (EOFError if self._has_started else NotStartedError)(how) from error
 
-    def _ask(self, request: bytes, limit_s: float) -> tuple[str, float]:
+    def _ask(self, request: bytes, limit_s: float) -> Any:
         end_s = time.monotonic() + limit_s
         if not self._has_started:
             self._wait(end_s, limit_s)
@@ -243,8 +254,8 @@ class _Worker:
             self._errors.close()
 
 
-def _environment() -> dict[str, str]:
-    """Ours, with our modules, and without the number of devices, which is an argument."""
+def compiler_environment() -> dict[str, str]:
+    """Returns ours, with our modules, and without the number of devices, which is an argument."""
     variables = {**os.environ, "JAX_PLATFORMS": "cpu"}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGES, os.environ.get("PYTHONPATH"))))
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]

@@ -31,6 +31,7 @@ from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget, run_blocks
 
 # Inputs that programs share stay on the GPU as long as they take no more than this part of its memory.
 _SHARED_PART = 0.25
+_FIRST_TOGETHER = 3
 _PARENT_CHECK_S = 2.0
 
 
@@ -41,13 +42,26 @@ class MockedPrograms:
         self._devices = tuple(devices)
         self._is_async = self._devices[0].platform != "cpu"
         self._pool = ThreadPoolExecutor(num_compilers, thread_name_prefix="compile")
+        self._num_compiled = 0
         self._loaded: dict[int, tuple[ProgramRequest, _jax_compat.LoadedModule]] = {}
         self._inputs: dict[Any, jax.Array] = {}
         # Arrays that programs were given for good, by type; the next program takes them over.
         self._free: dict[Any, list[jax.Array]] = {}
 
     def compile(self, requests: dict[int, ProgramRequest]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields the HLO and the bytes of each program, or the error, in their order."""
+        """Yields the HLO and the bytes of each program, or the error, in their order.
+
+        The compiler tries kernels for every shape that it has not met. Programs share shapes, so a few are compiled
+        first, then twice as many, and so on: those that come later find what those before have tried.
+        """
+        waiting = list(requests.items())
+        while waiting:
+            count = max(_FIRST_TOGETHER, self._num_compiled)
+            together, waiting = waiting[:count], waiting[count:]
+            yield from self._compile_together(dict(together))
+            self._num_compiled += len(together)
+
+    def _compile_together(self, requests: dict[int, ProgramRequest]) -> Iterator[tuple[int, dict[str, Any]]]:
         begun = {number: self._pool.submit(self._load, request) for number, request in requests.items()}
         for number, future in begun.items():
             try:
@@ -74,11 +88,12 @@ class MockedPrograms:
         return {}
 
     def free_bytes(self) -> int | None:
-        """The bytes of the device that a program can have; None if nobody says."""
-        self._drop_inputs()
+        """The bytes of the device that a program can have, with those of inputs that are kept; None if nobody says."""
         stats = self._local.memory_stats() or {}
         limit = stats.get("bytes_limit")
-        return None if limit is None else limit - stats.get("bytes_in_use", 0)
+        kept = [*self._inputs.values(), *(array for arrays in self._free.values() for array in arrays)]
+        held = sum(shard.data.nbytes for array in kept for shard in array.addressable_shards)
+        return None if limit is None else limit - stats.get("bytes_in_use", 0) + held
 
     @property
     def _local(self) -> jax.Device:

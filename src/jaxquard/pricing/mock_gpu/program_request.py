@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend import core
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from jaxquard import _jax_compat
-from jaxquard.pricing.program.drop_callbacks import drop_callbacks
-from jaxquard.pricing.program.insert_constraints import insert_constraints
-from jaxquard.pricing.program.lower_program import program_donations
+from jaxquard.pricing.program.lower_program import lower_for_platform, program_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
@@ -47,29 +44,15 @@ class ProgramRequest:
 
 def lower_request(program: ShardedProgram, *, mesh: AbstractMesh, platform: str) -> tuple[ProgramRequest, str]:
     """Lowers a program for a platform; returns it with the text that tells it from all others."""
-    closed: Any = drop_callbacks(insert_constraints(program.jaxpr, program.constraints, mesh=mesh))
-    evaluate = core.jaxpr_as_fun(closed)
-
-    def priced(*inputs: jax.Array) -> list[jax.Array]:
-        return evaluate(*inputs)
-
-    donated = program_donations(program)
-    jitted = jax.jit(
-        priced,
-        in_shardings=tuple(NamedSharding(mesh, spec) for spec in program.in_specs),
-        out_shardings=[None if spec is None else NamedSharding(mesh, spec) for spec in program.out_specs],
-        donate_argnums=donated,
-        keep_unused=True,
-    )
+    lowered = lower_for_platform(program, mesh=mesh, platform=platform)
+    closed: Any = program.jaxpr
     types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]
-    with _jax_compat.lowering_context(mesh, enable_x64=_jax_compat.is_x64_enabled()):
-        lowered = jitted.trace(*types).lower(lowering_platforms=(platform,))
     request = ProgramRequest(
         code=_jax_compat.module_code(lowered),
         axes=tuple((str(axis), size) for axis, size in mesh.shape.items()),
         inputs=tuple(map(_input, types, program.in_specs)),
         free_outputs=tuple(spec is None for spec in program.out_specs),
-        successors=_successors(program, donated),
+        successors=_successors(program, program_donations(program)),
     )
     return request, lowered.as_text()
 

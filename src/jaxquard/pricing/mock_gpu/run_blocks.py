@@ -4,6 +4,7 @@ On an accelerator the runs of a block are started without waiting, so that start
 loop hides it. The time of a block is that of one of its runs.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class BlockBudget:
         block_s: seconds that a block takes, if `max_runs` runs take so long.
         max_runs: runs of a block, at most.
         limit_s: after so many seconds of one program there are no more blocks.
+        slow_s: a program that takes longer has one block.
     """
 
     num_warmups: int = 2
@@ -31,6 +33,7 @@ class BlockBudget:
     block_s: float = 0.1
     max_runs: int = 10
     limit_s: float = 60.0
+    slow_s: float = math.inf
 
 
 def run_blocks(
@@ -62,7 +65,7 @@ def run_blocks(
     times_s: list[float] = []
     while len(times_s) < budget.num_blocks or (len(times_s) < budget.max_blocks and not _is_confirmed(times_s)):
         times_s.append(time_block(count))
-        if clock() - start_s > budget.limit_s:
+        if times_s[0] > budget.slow_s or clock() - start_s > budget.limit_s:
             break
     return tuple(times_s)
 

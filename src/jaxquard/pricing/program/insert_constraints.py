@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxquard.ir.jaxpr_tools import Equation, close, is_var, make_jaxpr, rename, splice_traced, substitute
 
@@ -43,7 +43,7 @@ def _traced(shape: tuple[int, ...], dtype: Any, sharding: NamedSharding) -> Any:
     return jax.make_jaxpr(lambda value: [jax.lax.with_sharding_constraint(value, sharding)])(value)
 
 
-def gather_grouped(closed: core.ClosedJaxpr, *, mesh: Mesh) -> core.ClosedJaxpr:
+def gather_grouped(closed: core.ClosedJaxpr, *, mesh: Mesh | AbstractMesh) -> core.ClosedJaxpr:
     """The jaxpr with the inputs of such convolutions whole, also in bodies of loops, branches and calls."""
     if sum(size > 1 for size in mesh.shape.values()) < 2:
         return closed
@@ -86,14 +86,14 @@ def _is(left: Any, right: Any) -> bool:
 
 
 def insert_constraints(
-    closed: core.ClosedJaxpr, constraints: Sequence[tuple[int, int, PartitionSpec]], *, mesh: Mesh
+    closed: core.ClosedJaxpr, constraints: Sequence[tuple[int, int, PartitionSpec]], *, mesh: Mesh | AbstractMesh
 ) -> core.ClosedJaxpr:
     """The jaxpr with constraints, given as (equation, output, spec), on a mesh."""
     return gather_grouped(_insert(closed, constraints, mesh) if constraints else closed, mesh=mesh)
 
 
 def _insert(
-    closed: core.ClosedJaxpr, constraints: Sequence[tuple[int, int, PartitionSpec]], mesh: Mesh
+    closed: core.ClosedJaxpr, constraints: Sequence[tuple[int, int, PartitionSpec]], mesh: Mesh | AbstractMesh
 ) -> core.ClosedJaxpr:
     opened: Any = closed
     jaxpr = opened.jaxpr

@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from jaxquard import _jax_compat
 from jaxquard.ir.array_type import usable_donations
 from jaxquard.pricing.program.compiler_options import compiler_options
 from jaxquard.pricing.program.drop_callbacks import drop_callbacks
@@ -20,21 +21,41 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 def lower_program(program: ShardedProgram, *, mesh: Mesh) -> Any:
     """Lowers a program; all of its inputs are kept, and callbacks that return nothing are not."""
-    closed: Any = drop_callbacks(insert_constraints(program.jaxpr, program.constraints, mesh=mesh))
+    closed = prepare_jaxpr(program, mesh=mesh)
+    jitted = _jit(program, closed, mesh=mesh, compiler_options=compiler_options(closed, mesh=mesh))
+    return jitted.lower(*_input_types(closed))
+
+
+def lower_for_platform(program: ShardedProgram, *, mesh: AbstractMesh, platform: str) -> Any:
+    """Lowers a program on a mesh without devices, for a platform that need not be here."""
+    closed = prepare_jaxpr(program, mesh=mesh)
+    with _jax_compat.lowering_context(mesh, enable_x64=_jax_compat.is_x64_enabled()):
+        return _jit(program, closed, mesh=mesh).trace(*_input_types(closed)).lower(lowering_platforms=(platform,))
+
+
+def prepare_jaxpr(program: ShardedProgram, *, mesh: Mesh | AbstractMesh) -> core.ClosedJaxpr:
+    """Returns the jaxpr of a program with its constraints, and without callbacks that return nothing."""
+    return drop_callbacks(insert_constraints(program.jaxpr, program.constraints, mesh=mesh))
+
+
+def _jit(program: ShardedProgram, closed: core.ClosedJaxpr, *, mesh: Mesh | AbstractMesh, **settings: Any) -> Any:
     evaluate = core.jaxpr_as_fun(closed)
 
     def priced(*inputs: jax.Array) -> list[jax.Array]:
         return evaluate(*inputs)
 
-    jitted = jax.jit(
+    return jax.jit(
         priced,
         in_shardings=tuple(NamedSharding(mesh, spec) for spec in program.in_specs),
         out_shardings=[None if spec is None else NamedSharding(mesh, spec) for spec in program.out_specs],
         donate_argnums=program_donations(program),
         keep_unused=True,
-        compiler_options=compiler_options(closed, mesh=mesh),
+        **settings,
     )
-    return jitted.lower(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals))
+
+
+def _input_types(closed: Any) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]
 
 
 def program_donations(program: ShardedProgram) -> tuple[int, ...]:

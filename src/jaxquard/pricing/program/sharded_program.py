@@ -6,12 +6,18 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 
 def automatic_mesh(mesh: Mesh) -> Mesh:
     """Returns the mesh with automatic axes; `jax.make_mesh` makes explicit ones by default."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def abstract_mesh(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    """Returns the mesh with automatic axes and without its devices."""
+    names = mesh.axis_names
+    return AbstractMesh(tuple(mesh.shape[name] for name in names), names, axis_types=(AxisType.Auto,) * len(names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,47 @@
+"""The kind of kernel that an operation runs as: by what it computes, whatever it is called."""
+
+from collections.abc import Iterator
+
+from jaxquard.hlo.custom_calls import call_target
+from jaxquard.hlo.module import Computation, Module, Operation
+from jaxquard.hlo.schedule import KernelClass
+
+_REDUCTIONS = ("reduce", "reduce-window")
+
+
+def kernel_class(operation: Operation, computation: Computation, module: Module, *, has_product: bool) -> KernelClass:
+    """Returns the kind; the first of these that it has decides."""
+    if call_target(operation).startswith("__cudnn$fmha"):
+        return KernelClass.ATTENTION
+    if has_product:
+        return KernelClass.PRODUCT
+    inside = list(_inside(operation, computation, module))
+    reductions = [(one, holder) for one, holder in inside if one.opcode in _REDUCTIONS]
+    opcodes = {one.opcode for one, _ in inside}
+    if reductions and "exponential" in opcodes and len(reductions) > 1:
+        return KernelClass.SOFTMAX
+    if reductions:
+        is_last = all(_is_over_last(one, holder) for one, holder in reductions)
+        return KernelClass.REDUCTION if is_last else KernelClass.COLUMN_REDUCTION
+    return KernelClass.TRANSPOSE if "transpose" in opcodes else KernelClass.ELEMENTWISE
+
+
+def widest_dtype(operation: Operation, computation: Computation) -> str:
+    """Returns the element type of the largest array that an operation takes or gives."""
+    operands = [computation.operation(name) for name in operation.operands if name in computation.positions]
+    arrays = [shape for one in (operation, *operands) for shape in one.results]
+    return max(arrays, key=lambda shape: shape.size_bytes).dtype if arrays else ""
+
+
+def _inside(operation: Operation, computation: Computation, module: Module) -> Iterator[tuple[Operation, Computation]]:
+    yield operation, computation
+    if operation.opcode == "fusion":
+        for name in operation.calls:
+            for inner in module.computations[name].operations:
+                yield from _inside(inner, module.computations[name], module)
+
+
+def _is_over_last(reduction: Operation, computation: Computation) -> bool:
+    dims = (reduction.attribute("dimensions") or "").strip("{}").split(",")
+    operand = computation.operation(reduction.operands[0]).results[0]
+    return str(len(operand.sizes) - 1) in dims

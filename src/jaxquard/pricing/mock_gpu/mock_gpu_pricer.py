@@ -1,0 +1,381 @@
+"""Prices from one GPU that stands in for those of a cluster (design decision 8).
+
+    program         lowered here, on a mesh without devices
+    computation     measured: compiled for all GPUs and run on one, collectives mocked (`mock_process`)
+    communication   modelled: the collectives of the compiled text on the cluster's links, less what hides them
+                    (`combine_times`)
+    memory          as the compiler says
+
+Programs come in batches: a batch is compiled, then one program at a time runs; so nothing disturbs a run, and prices
+are kept as they come.
+"""
+
+import datetime
+import functools
+import hashlib
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from jaxquard.cluster import Cluster, cluster_text, load_cluster
+from jaxquard.errors import HloError, PricingError
+from jaxquard.pricing.cache import PriceCache
+from jaxquard.pricing.compile.compilers import num_cores
+from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown, failure_of
+from jaxquard.pricing.measure.runs.run_rounds import BestTimes, spread_of
+from jaxquard.pricing.mock_gpu.combine_times import combine_times
+from jaxquard.pricing.mock_gpu.mock_process import MockProcess, WorkerEndedError
+from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, lower_request
+from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
+from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
+from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
+from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
+
+_MOST_COMPILERS = 16
+# Programs that are compiled before any of them runs.
+_BATCH = 24
+# Counts how times are combined: a price of an earlier way is not one of the current way.
+_PRICING = 1
+# Settings of JAX that change what a jaxpr lowers to.
+_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
+_COMPARED = BlockBudget(num_warmups=3, num_blocks=8, max_blocks=24)
+
+
+class MockDevices(Protocol):
+    """Compiles and runs programs; `MockProcess` does, and tests have others."""
+
+    @property
+    def device_kind(self) -> str: ...
+
+    def compile(self, requests: Mapping[int, ProgramRequest]) -> Iterator[tuple[int, Mapping[str, Any]]]: ...
+
+    def run(self, number: int, budget: BlockBudget) -> Mapping[str, Any]: ...
+
+    def forget(self, number: int) -> None: ...
+
+    def free_bytes(self) -> int | None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A program to price: its places in the call, the key of its price, and what travels to the GPU."""
+
+    numbers: tuple[int, ...]
+    program: ShardedProgram
+    group: Hashable
+    key: str
+    request: ProgramRequest
+
+
+class MockGpuPricer:
+    """Prices programs for a cluster of GPUs on one of them: computation measured, communication modelled.
+
+    The GPU is in a process of its own, which starts when it is first needed; `close`, or leaving the pricer as a
+    context, ends it. The user's process needs no GPU, and no devices of the mesh.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((8,), ("x",))
+        >>> with jq.pricing.MockGpuPricer("h200-8", mesh) as pricer:  # the GPU is asked for at the first price
+        ...     print(pricer.mesh.size, pricer.cluster.name)
+        8 h200-8
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster | str,
+        mesh: Mesh | AbstractMesh,
+        *,
+        cache: PriceCache | Literal["default"] | None = "default",
+        num_compilers: int | None = None,
+        slow_factor: float = 2.5,
+        limit_s: float = 1800.0,
+        memory_limit_bytes: int | None = None,
+        devices: MockDevices | None = None,
+        platform: str = "cuda",
+    ) -> None:
+        """A pricer for a mesh over the chips of a cluster.
+
+        Args:
+            cluster: a preset with its shape, such as h200-8, a TOML file or a `Cluster`; its links price collectives.
+            mesh: its axes; devices do not matter, and it may have none.
+            cache: where prices are kept: the user's own folder, another, or nowhere.
+            num_compilers: how many programs are compiled at a time, 16 at most; None for as many as there are cores.
+            slow_factor: a program that takes so many times as long as the best of its group runs in one block only.
+            limit_s: seconds that one program may take to compile, or to run.
+            memory_limit_bytes: what a program may take on each device; None for what is free on the GPU.
+            devices: what compiles and runs; by default a process with a GPU.
+            platform: that programs are lowered for.
+
+        Raises:
+            ClusterError: if the cluster is unknown.
+            PricingError: if the mesh has more devices than the cluster.
+        """
+        self._cluster = load_cluster(cluster)
+        self._mesh = abstract_mesh(mesh)
+        num_chips = self._cluster.num_chips
+        if self._mesh.size > num_chips:
+            raise PricingError(
+                f"the mesh has {self._mesh.size} devices, but {self._cluster.name} has {num_chips} chips. Take a "
+                "smaller mesh, or a larger cluster."
+            )
+        self._cache = PriceCache() if cache == "default" else cache
+        self._slow_factor = slow_factor
+        self._memory_limit_bytes = memory_limit_bytes
+        self._platform = platform
+        num_compilers = min(num_compilers or num_cores(), _MOST_COMPILERS)
+        self._devices: MockDevices = devices or MockProcess(
+            platform=platform, num_devices=self._mesh.size, num_compilers=num_compilers, limit_s=limit_s
+        )
+        self._meter = Meter()
+
+    def __enter__(self) -> "MockGpuPricer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process with the GPU; another call starts a new one."""
+        self._devices.stop()
+
+    @property
+    def mesh(self) -> AbstractMesh:
+        """The mesh that it prices for."""
+        return self._mesh
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that it prices for."""
+        return self._cluster
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The memory of each chip."""
+        return self._memory_limit_bytes or self._cluster.memory.size_bytes
+
+    @property
+    def time_breakdown(self) -> TimeBreakdown:
+        """The time of all calls so far, by activity."""
+        return self._meter.time_breakdown
+
+    def price(self, program: ShardedProgram) -> Price:
+        """The price of one program.
+
+        Raises:
+            PricingError: if it does not compile, fit or run, or there is no GPU.
+        """
+        (result,) = self.price_all([program])
+        if isinstance(result, Failure):
+            raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
+        return result
+
+    def price_all(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Price | Failure]:
+        """The prices of many, in their order; see `Pricer`.
+
+        Raises:
+            PricingError: if there is no GPU that JAX can use.
+        """
+        return self._price_all(programs, groups, BlockBudget(), on_progress)
+
+    def compare(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Price | Failure]:
+        """Prices close candidates with twice as many blocks of runs; see `Pricer`."""
+        return self._price_all(programs, groups, _COMPARED, on_progress)
+
+    def _price_all(
+        self,
+        programs: Sequence[ShardedProgram],
+        groups: Sequence[Hashable] | None,
+        budget: BlockBudget,
+        on_progress: OnProgress | None,
+    ) -> list[Price | Failure]:
+        ledger, best = Ledger([program.name for program in programs], on_progress), BestTimes()
+        try:
+            jobs = self._find_missing(programs, groups or [None] * len(programs), budget, ledger, best)
+            for start in range(0, len(jobs), _BATCH):
+                self._price_batch(jobs[start : start + _BATCH], budget, ledger, best)
+        except BaseException:
+            self.close()
+            raise
+        return ledger.results()
+
+    def _find_missing(
+        self,
+        programs: Sequence[ShardedProgram],
+        groups: Sequence[Hashable],
+        budget: BlockBudget,
+        ledger: Ledger,
+        best: BestTimes,
+    ) -> list[_Job]:
+        """Settles what has a price on disk, joins what is equal, and lowers the rest."""
+        fingerprints, missing = Fingerprints(), dict[str, _Job]()
+        environment = self._environment(budget)
+        for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
+            fingerprint = fingerprints.key(program)
+            quick_key = None if fingerprint is None else combine_keys(environment, fingerprint)
+            known = None if quick_key is None or self._cache is None else self._cache.find_quickly(quick_key)
+            if known is not None:
+                best.note(group, known.time_s)
+                ledger.settle(number, known, is_cached=True)
+                continue
+            found = quick_key or f"program {number}"
+            if found in missing:
+                missing[found] = replace(missing[found], numbers=(*missing[found].numbers, number))
+                continue
+            job = self._lower(number, program, group, environment, quick_key, ledger, best)
+            if job is not None:
+                missing[found] = job
+        return list(missing.values())
+
+    def _lower(
+        self,
+        number: int,
+        program: ShardedProgram,
+        group: Hashable,
+        environment: str,
+        quick_key: str | None,
+        ledger: Ledger,
+        best: BestTimes,
+    ) -> _Job | None:
+        """Lowers a program; None if it fails, or what it lowers to has a price."""
+        try:
+            with self._meter.during("lowering_s"):
+                request, text = lower_request(program, mesh=self._mesh, platform=self._platform)
+        except Exception as error:  # A candidate that makes no sense to JAX; the others may.
+            ledger.settle(number, failure_of(program.name, FailureReason.NO_LOWERING, error))
+            return None
+        key = combine_keys(environment, hashlib.sha256(text.encode()).hexdigest())
+        if self._cache is not None and quick_key is not None:
+            self._cache.add_alias(quick_key, key)
+        known = None if self._cache is None else self._cache.find(key)
+        if known is not None:
+            best.note(group, known.time_s)
+            ledger.settle(number, known, is_cached=True)
+            return None
+        return _Job(numbers=(number,), program=program, group=group, key=key, request=request)
+
+    def _price_batch(self, jobs: Sequence[_Job], budget: BlockBudget, ledger: Ledger, best: BestTimes) -> None:
+        """Compiles a batch, then runs one after the other; what ends the process is tried again alone."""
+        try:
+            compiled = self._compile(jobs, ledger)
+            for number, job in enumerate(jobs):
+                self._settle(job, self._run(job, number, compiled[number], budget, best), ledger, best)
+        except WorkerEndedError as error:
+            left = [job for job in jobs if not all(number in ledger for number in job.numbers)]
+            if len(jobs) == 1:
+                failure = failure_of(jobs[0].program.name, FailureReason.NO_RUN, error)
+                self._settle(jobs[0], failure, ledger, best)
+                return
+            for job in left:
+                self._price_batch([job], budget, ledger, best)
+
+    def _compile(self, jobs: Sequence[_Job], ledger: Ledger) -> dict[int, Mapping[str, Any]]:
+        compiled: dict[int, Mapping[str, Any]] = {}
+        ledger.report(f"compiling {len(jobs)} programs")
+        with self._meter.during("compiling_s"):
+            for number, answer in self._devices.compile(dict(enumerate(job.request for job in jobs))):
+                compiled[number] = answer
+                ledger.report(f"compiling {len(compiled)} of {len(jobs)}")
+        return compiled
+
+    def _run(
+        self, job: _Job, number: int, compiled: Mapping[str, Any], budget: BlockBudget, best: BestTimes
+    ) -> Price | Failure:
+        name = job.program.name
+        if "error" in compiled:
+            return failure_of(name, FailureReason.NO_COMPILATION, RuntimeError(compiled["error"]))
+        available = self._memory_limit_bytes or self._devices.free_bytes()
+        if available is not None and compiled["peak_bytes"] > available:
+            self._devices.forget(number)
+            return _too_large(name, needed_bytes=compiled["peak_bytes"], available_bytes=available)
+        with self._meter.during("running_s"):
+            run = self._devices.run(number, replace(budget, slow_s=self._slow_factor * best[job.group]))
+        if "error" in run:
+            return failure_of(name, FailureReason.NO_RUN, RuntimeError(run["error"]))
+        return self._price(name, compiled, run["times_s"], budget)
+
+    def _price(
+        self, name: str, compiled: Mapping[str, Any], times_s: Sequence[float], budget: BlockBudget
+    ) -> Price | Failure:
+        try:
+            walked = combine_times(compiled["text"], compute_s=min(times_s), cluster=self._cluster)
+        except HloError as error:
+            return Failure(name=name, reason=FailureReason.NO_RUN, message=f"its compiled text cannot be read: {error}")
+        return Price(
+            time_s=min(times_s) + walked.communication_s,
+            compute_s=min(times_s),
+            communication_s=walked.communication_s,
+            peak_bytes=compiled["peak_bytes"],
+            spread=spread_of(times_s),
+            provenance=Provenance(
+                pricer="mock-gpu",
+                jax_version=jax.__version__,
+                platform=self._platform,
+                device_kind=self._devices.device_kind,
+                num_devices=self._mesh.size,
+                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                num_runs=len(times_s),
+                was_stopped_early=len(times_s) < budget.num_blocks,
+                modelled=f"communication_s, from the links of {self._cluster.name}; compute_s is measured on one "
+                "device, peak_bytes is the compiler's",
+            ),
+        )
+
+    def _settle(self, job: _Job, result: Price | Failure, ledger: Ledger, best: BestTimes) -> None:
+        if isinstance(result, Price):
+            best.note(job.group, result.time_s)
+            if self._cache is not None:
+                self._cache.store(job.key, result, name=job.program.name)
+        for number in job.numbers:
+            ledger.settle(number, result)
+
+    def _environment(self, budget: BlockBudget) -> str:
+        """Returns the key of everything beside the program that decides a price."""
+        parts = (
+            _PRICING,
+            jax.__version__,
+            self._platform,
+            gpu_model() or self._devices.device_kind,
+            tuple(self._mesh.shape.items()),
+            cluster_text(self._cluster),
+            repr(budget),
+            [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS],
+            sorted(os.environ.get("XLA_FLAGS", "").split()),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _too_large(name: str, *, needed_bytes: int, available_bytes: int) -> Failure:
+    message = (
+        f"it takes {needed_bytes / 1e9:.2f} GB on each device, and the one that runs it has "
+        f"{available_bytes / 1e9:.2f} GB free: {(needed_bytes - available_bytes) / 1e9:.2f} GB too much"
+    )
+    return Failure(name=name, reason=FailureReason.OUT_OF_MEMORY, message=message)
+
+
+@functools.cache
+def gpu_model() -> str | None:
+    """Returns the name of the first GPU as the driver gives it, which starts nothing; None if there is none."""
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        for line in file.read_text().splitlines():
+            if line.startswith("Model:"):
+                return line.partition(":")[2].strip()
+    return None

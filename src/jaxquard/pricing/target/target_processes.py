@@ -1,0 +1,75 @@
+"""Processes that compile for a target, each with its own compiler; they start when first needed, and wait for more."""
+
+import os
+import pickle
+import queue
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from jaxquard.pricing.compile.compile_processes import (
+    CompilerProcess,
+    CompileStalledError,
+    NotStartedError,
+    compiler_environment,
+)
+from jaxquard.pricing.target.compiled_program import CompiledProgram, CompileRequest
+from jaxquard.pricing.target.find_target import Target
+
+_MODULE = "jaxquard.pricing.target.target_worker"
+
+
+class TargetProcesses:
+    """Processes that compile for one target.
+
+    Args:
+        limit_s: that one program may take.
+    """
+
+    def __init__(self, target: Target, *, num_compilers: int, limit_s: float) -> None:
+        self._target, self._limit_s = target, limit_s
+        self._pool = ThreadPoolExecutor(num_compilers, thread_name_prefix="compile")
+        self._idle: queue.SimpleQueue[CompilerProcess] = queue.SimpleQueue()
+        self._processes: list[CompilerProcess] = []
+        self.stop = weakref.finalize(self, _stop, self._processes, self._pool)
+
+    def compile(self, requests: Sequence[CompileRequest]) -> list["Future[CompiledProgram | str]"]:
+        """Begins to compile; each result is the compiled program, or what went wrong."""
+        return [self._pool.submit(self._compile, request) for request in requests]
+
+    def _compile(self, request: CompileRequest) -> CompiledProgram | str:
+        try:
+            process = self._idle.get_nowait()
+        except queue.Empty:
+            process = self._start()
+        try:
+            answer = process.ask(pickle.dumps(request), limit_s=self._limit_s)
+        except (EOFError, OSError, CompileStalledError, NotStartedError) as error:
+            # A program that ends or stalls the compiler takes its process with it; the next one starts another.
+            process.kill()
+            self._processes.remove(process)
+            return str(error)
+        self._idle.put(process)
+        return answer
+
+    def _start(self) -> CompilerProcess:
+        environment = {**compiler_environment(), **self._target.environment}
+        arguments = (self._target.platform, str(self._target.num_devices))
+        process = CompilerProcess(_MODULE, arguments, environment=environment)
+        self._processes.append(process)
+        return process
+
+
+def _stop(processes: list[CompilerProcess], pool: ThreadPoolExecutor) -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in list(processes):
+        process.kill()
+
+
+def default_num_compilers(num_cores: int) -> int:
+    """Returns as many compilers as cores, but no more than the memory has room for: one takes about 2 GB."""
+    try:
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return num_cores
+    return max(1, min(num_cores, memory_bytes // (2 * 2**30)))

@@ -1,0 +1,91 @@
+"""The process that compiles and runs: with virtual CPU devices in place of a GPU, and without any GPU."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+from jaxquard.errors import PricingError
+from jaxquard.hlo import list_schedule, parse_module
+from jaxquard.pricing.mock_gpu.mock_process import MockProcess, WorkerEndedError, worker_environment
+from jaxquard.pricing.mock_gpu.program_request import lower_request
+from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
+from jaxquard.pricing.program.sharded_program import abstract_mesh
+from tests.pricing.programs import array, make
+
+MESH = abstract_mesh(AbstractMesh((4,), ("x",)))
+QUICK = BlockBudget(num_warmups=1, num_blocks=2, max_blocks=2, max_runs=2)
+
+
+@pytest.fixture(scope="module")
+def process():
+    found = MockProcess(platform="cpu", num_devices=4, num_compilers=1, limit_s=120.0)
+    yield found
+    found.stop()
+
+
+def request_of(fn, *types, **more):
+    return lower_request(make(fn, *types, **more), mesh=MESH, platform="cpu")[0]
+
+
+def test_programs_are_compiled_for_all_devices_and_run(process):
+    def step(key, weight, batch):
+        return weight - (batch.T @ batch).sum() * jax.random.normal(key, weight.shape), batch.sum()
+
+    types = (jax.eval_shape(lambda: jax.random.key(0)), array(8, 8), array(16, 8))
+    good = request_of(step, *types, ins=(P(), P(), P("x")), outs=(P(), None), donated=(1,))
+    plain = request_of(jnp.matmul, array(8, 8), array(8, 8), ins=(P("x"), P()), outs=(P("x"),))
+    answers = dict(process.compile({5: good, 7: plain}))
+    assert list(answers) == [5, 7]
+    assert "num_partitions=4" in answers[5]["text"]
+    assert answers[5]["peak_bytes"] > 0
+    assert any(one.collective for one in list_schedule(parse_module(answers[5]["text"])))
+    # A donated weight comes back from the run before, again and again.
+    assert all(time_s > 0 for time_s in process.run(5, QUICK)["times_s"])
+    process.forget(7)
+    assert process.device_kind == "cpu"
+
+
+def test_errors_of_a_program_are_answers(process):
+    broken = request_of(jnp.matmul, array(8, 8), array(8, 8))
+    code = broken.code[: len(broken.code) // 2]
+    answers = dict(process.compile({1: type(broken)(**{**_fields(broken), "code": code}), 2: broken}))
+    assert "error" in answers[1]
+    assert "text" in answers[2]
+    process.forget(2)
+
+
+def test_a_process_that_ends_says_so_and_another_one_starts(process):
+    started = process._process
+    assert started is not None
+    started.kill()
+    with pytest.raises(WorkerEndedError, match="the process with the GPU ended"):
+        process.free_bytes()
+    assert process.free_bytes() is None
+
+
+def test_no_gpu_at_hand():
+    process = MockProcess(platform="cuda", num_devices=8, num_compilers=1, limit_s=60.0)
+    with pytest.raises(PricingError) as caught:
+        process.free_bytes()
+    said = str(caught.value)
+    assert said.startswith("one GPU stands in for many, but JAX finds none that it can use: ")
+    assert "Run this on a machine with an NVIDIA GPU" in said
+    assert "\n" not in said
+
+
+def test_the_environment_of_the_process():
+    ours = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8 --mine=1", "CUDA_VISIBLE_DEVICES": "3,4",
+            "JAX_PLATFORMS": "cpu", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}  # fmt: skip
+    found = worker_environment("cuda", ours)
+    assert found["XLA_FLAGS"] == "--mine=1 --xla_gpu_shard_autotuning=false"
+    assert found["CUDA_VISIBLE_DEVICES"] == "3"
+    assert found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
+    assert found["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert "JAX_PLATFORMS" not in found
+    assert worker_environment("cpu", {})["XLA_FLAGS"] == ""
+
+
+def _fields(request):
+    return {name: getattr(request, name) for name in ("axes", "inputs", "free_outputs", "successors")}
