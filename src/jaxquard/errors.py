@@ -77,6 +77,10 @@ class StepPriceError(JaxquardError, ValueError):
     """A transformer, a strategy or a published row has sizes that cannot be priced."""
 
 
+class PublishedDataError(JaxquardError, ValueError):
+    """A file of published figures has other columns, or a row says what cannot be read."""
+
+
 class InfeasibleStepError(StepPriceError, InfeasibleError):
     """A step does not fit the memory of the devices."""
 

@@ -5,6 +5,7 @@ Devices are numbered as `Parallelism` says: tensor innermost, then context, data
 """
 
 import functools
+import math
 from collections.abc import Sequence
 
 from jaxquard.cluster.cluster import Cluster, Level
@@ -75,6 +76,11 @@ class GroupTimes:
     def expert_s(self, size_bytes: float) -> float:
         """An all-to-all over the devices that share the experts."""
         return group_time_s(GroupCollective.ALL_TO_ALL, self._expert, size_bytes) if self._expert else 0.0
+
+    def expert_copies(self, top_k: int) -> float:
+        """The hosts that a token's experts are on, if these are spread evenly; all its experts where there is one."""
+        hosts = math.prod(span.size for span in self._expert[1:])
+        return float(top_k) if hosts == 1 else hosts * (1 - (1 - 1 / hosts) ** top_k)
 
     def shard_gather_s(self, size_bytes: float) -> float:
         """An all-gather over the devices that share state; a reduce-scatter takes as long."""

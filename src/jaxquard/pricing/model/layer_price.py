@@ -75,8 +75,11 @@ def price_layer(
     input_gradient_s = inputs + attention_back + backward_pass_s
     if input_gradient_s + weights < 2 * system.host_s:
         input_gradient_s = 2 * system.host_s - weights
-    recompute = {"none": 0.0, "full": forward_s * par.recompute_share, "selective": 0.0}[par.recompute]
-    if par.recompute == "selective" and system.attention == "unfused":
+    recompute = 0.0
+    if par.recompute == "full":
+        last = matmul_time_s(chip, *products[-1][:3], dtype, products[-1][3]) / share
+        recompute = (forward_s - (last if system.skips_last_product else 0.0)) * par.recompute_share
+    elif par.recompute == "selective" and system.attention == "unfused":
         recompute = attention
     return LayerPrice(
         forward_s=forward_s,
@@ -84,7 +87,7 @@ def price_layer(
         weight_gradient_s=weights,
         recompute_s=recompute,
         forward_tensor_s=_tensor_s(transformer, par, times, tokens),
-        expert_s=2 * times.expert_s(tokens * transformer.top_k * transformer.hidden * _ITEM) if is_moe else 0.0,
+        expert_s=_expert_s(transformer, par, times, tokens) if is_moe else 0.0,
         context_s=times.context_s(2 * tokens * par.context * _kv_width(transformer, par) * _ITEM),
         attention_s=attention,
         product_s=forward,
@@ -193,6 +196,13 @@ def _pass_bytes(
     if ITEM_BYTES[par.dtype] < _ITEM:
         casts = tokens * _QUANTISE_BYTES * (2 * hidden + transformer.query_width / t + width)
     return forward * factor + casts, backward * factor + casts
+
+
+def _expert_s(transformer: Transformer, par: Parallelism, times: GroupTimes, tokens: float) -> float:
+    """Tokens go to the devices of their experts and back; a token that goes to several in one host crosses once."""
+    routed = tokens * (par.expert_tensor or par.tensor) / par.tensor
+    copies = times.expert_copies(transformer.top_k)
+    return 2 * times.expert_s(routed * copies * transformer.hidden * _ITEM)
 
 
 def _tensor_s(transformer: Transformer, par: Parallelism, times: GroupTimes, tokens: float) -> float:

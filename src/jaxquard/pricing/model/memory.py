@@ -87,7 +87,7 @@ def layer_activation_bytes(
     scores = 0.0
     if system.attention == "unfused" and par.recompute == "none":
         scores = 5 * transformer.num_heads * transformer.seq / t
-    kept = tokens * (norms_and_inputs + attention + mlp + scores)
+    kept = tokens * (norms_and_inputs + attention + mlp + scores) * system.activation_share
     if par.recompute == "full":
         return par.recompute_share * whole + (1 - par.recompute_share) * kept
     return kept

@@ -36,6 +36,9 @@ class SystemProfile:
         jitter: the share by which a step grows each time that the number of hosts doubles.
         keeps_parameters: FSDP gathers a microbatch's parameters once for forward and backward.
         gathers_each_microbatch: FSDP gathers parameters anew for each microbatch.
+        skips_last_product: recomputation stops before the product whose output no gradient needs, the MLP's second one.
+        activation_share: of the activations of a layer that the papers count, what it keeps where nothing is recomputed.
+        selective_share: of the forward compute, what its selective recomputation runs again; 0: attention scores alone.
 
     Example:
         >>> jq.pricing.find_system("Megatron-LM 2021").attention
@@ -64,6 +67,9 @@ class SystemProfile:
     jitter: float = 0.003
     keeps_parameters: bool = False
     gathers_each_microbatch: bool = True
+    skips_last_product: bool = True
+    activation_share: float = 1.0
+    selective_share: float = 0.0
 
 
 @functools.cache

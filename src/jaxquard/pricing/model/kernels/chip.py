@@ -90,7 +90,8 @@ def chip_of(cluster: Cluster) -> ChipProfile:
 
 
 def _from_table(chip: dict, cluster: Cluster) -> ChipProfile:
-    sustained = chip["sustained"]
+    slowed = chip["in_training"]
+    sustained = chip["sustained"] * slowed
     return ChipProfile(
         name=chip["name"],
         is_systolic=chip.get("is_systolic", False),
@@ -102,7 +103,10 @@ def _from_table(chip: dict, cluster: Cluster) -> ChipProfile:
         memory_bandwidth_bytes_per_s=cluster.memory.bandwidth_bytes_per_s * chip["memory_share"],
         memory_bytes=cluster.memory.size_bytes,
         launch_s=_launch_s(cluster),
-        flash={name: _flash(*figures) for name, figures in chip["flash"].items()},
+        flash={
+            name: _flash(forward * slowed, backward * slowed, half_seq)
+            for name, (forward, backward, half_seq) in chip["flash"].items()
+        },
     )
 
 
