@@ -243,7 +243,7 @@ def _recomputes(reader: _Row, system: SystemProfile) -> list[tuple[str, float]]:
     """Returns what a row may recompute, and for which share of the layers."""
     text = reader.text("recompute").lower()
     if not text:
-        return [("selective", 1.0), ("full", 0.5), ("full", 1.0)]
+        return [("selective", 1.0), ("full", 0.25), ("full", 0.5), ("full", 0.75), ("full", 1.0)]
     if text.startswith(("none", "no", "false", "off", "0")):
         return [("none", 1.0)]
     share = re.search(r"\((?:every )?(\d+)(?:/(\d+))?\)", text)

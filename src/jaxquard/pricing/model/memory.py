@@ -17,6 +17,7 @@ State: 2 bytes of a 16-bit parameter, the gradient's, and 12 of Adam's (a parame
 
 from dataclasses import dataclass
 
+from jaxquard.pricing.model.kernels.chip import ITEM_BYTES
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.system import SystemProfile
 from jaxquard.pricing.model.transformer import Transformer
@@ -87,7 +88,11 @@ def layer_activation_bytes(
     scores = 0.0
     if system.attention == "unfused" and par.recompute == "none":
         scores = 5 * transformer.num_heads * transformer.seq / t
-    kept = tokens * (norms_and_inputs + attention + mlp + scores) * system.activation_share
+    # Products in 8 bits keep their inputs in 8 bits: those of q, k, v, of the projection, and of both sides of the MLP.
+    narrow = 0.0
+    if ITEM_BYTES[par.dtype] < 2:
+        narrow = 2 * hidden / split + (transformer.query_width + width) / t
+    kept = tokens * (norms_and_inputs + attention + mlp + scores - narrow) * system.activation_share
     if par.recompute == "full":
         return par.recompute_share * whole + (1 - par.recompute_share) * kept
     return kept

@@ -169,7 +169,7 @@ def _gradient_s(prices: StagePrices, par: Parallelism, system: SystemProfile, ti
     # Experts have fewer copies: their sums move the same bytes over fewer devices.
     size = own + (experts if par.data * par.context > par.expert else 0.0)
     forward_s, backward_s = sum(stage.forward_s for stage in stages), sum(stage.backward_s for stage in stages)
-    share, contention = system.data_overlap, system.contention
+    share, contention = system.data_overlap, times.chip.contention
     if par.zero == 0:
         return hide(times.data_sum_s(system.gradient_bytes * size), backward_s, share=share, contention=contention)
     scatter_s = times.shard_gather_s(system.gradient_bytes * size)

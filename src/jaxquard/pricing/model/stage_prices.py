@@ -197,7 +197,7 @@ def _exposed_s(
     layer: LayerPrice, par: Parallelism, system: SystemProfile, times: GroupTimes, own: float, routed: float
 ) -> tuple[float, float]:
     """Returns the exposed seconds of a layer's collectives, forward and backward."""
-    contention = system.contention
+    contention = times.chip.contention
 
     def exposed(communication_s: float, window_s: float, share: float) -> float:
         return hide(communication_s, window_s, share=share, contention=contention)
@@ -216,7 +216,8 @@ def _exposed_s(
     backward += exposed(2 * layer.context_s, 2 * layer.attention_s, 1.0)
     if par.zero == 3:
         gather_s, scatter_s = _fsdp_s(par, system, times, own, routed)
-        count = par.num_microbatches if not system.gathers_each_microbatch else 1
+        # A pipeline keeps what it has gathered for all its microbatches, and sums gradients at the end.
+        count = 1 if system.gathers_each_microbatch and par.pipeline == 1 else par.num_microbatches
         forward += exposed(gather_s / count, layer.forward_s, system.fsdp_overlap)
         again_s = 0.0 if system.keeps_parameters else gather_s / count
         backward += exposed(again_s + scatter_s / count, backward_s, system.fsdp_overlap)
@@ -284,9 +285,9 @@ def _with_ends(
         activations += head_activation_bytes(transformer, par)
     if par.zero == 3:
         gather_s, scatter_s = _fsdp_s(par, system, times, added, 0.0)
-        exposed = hide(gather_s, forward, share=system.fsdp_overlap, contention=system.contention)
+        exposed = hide(gather_s, forward, share=system.fsdp_overlap, contention=times.chip.contention)
         exposed_back = hide(
-            scatter_s + gather_s, inputs + weights, share=system.fsdp_overlap, contention=system.contention
+            scatter_s + gather_s, inputs + weights, share=system.fsdp_overlap, contention=times.chip.contention
         )
         forward, inputs, communication = forward + exposed, inputs + exposed_back, exposed + exposed_back
     state = body.memory

@@ -28,7 +28,6 @@ class SystemProfile:
         fsdp_overlap: of FSDP's collectives, the share that can hide behind compute.
         pipeline_overlap: of the messages between stages, the share that hides.
         expert_overlap: of the all-to-alls of experts, the share that can hide.
-        contention: by how much compute slows while a collective runs beside it.
         matmul_share: of the speed of the vendor's best products, what its products reach.
         optimizer_passes: bytes that the optimizer's step moves, over those of a fused one.
         host_s: that the host takes to issue one layer's kernels, forward; products faster than that wait.
@@ -59,7 +58,6 @@ class SystemProfile:
     fsdp_overlap: float = 0.9
     pipeline_overlap: float = 0.5
     expert_overlap: float = 0.0
-    contention: float = 0.1
     matmul_share: float = 1.0
     optimizer_passes: float = 1.0
     host_s: float = 0.0

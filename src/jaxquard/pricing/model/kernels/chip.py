@@ -39,6 +39,7 @@ class ChipProfile:
         wave_rounding: of the idle share of the last wave of tiles, what is lost.
         tile: rows and columns of an output tile, or of the systolic array.
         memory_bandwidth_bytes_per_s: that passes over large arrays reach.
+        contention: by how much compute slows while a collective runs beside it.
         launch_s: between two kernels.
         flash: fused attention, by its generation.
 
@@ -57,6 +58,7 @@ class ChipProfile:
     tile: tuple[int, int]
     memory_bandwidth_bytes_per_s: float
     memory_bytes: float
+    contention: float
     launch_s: float
     flash: dict[str, Flash]
 
@@ -102,6 +104,7 @@ def _from_table(chip: dict, cluster: Cluster) -> ChipProfile:
         tile=(chip["tile"][0], chip["tile"][1]),
         memory_bandwidth_bytes_per_s=cluster.memory.bandwidth_bytes_per_s * chip["memory_share"],
         memory_bytes=cluster.memory.size_bytes,
+        contention=chip["contention"],
         launch_s=_launch_s(cluster),
         flash={
             name: _flash(forward * slowed, backward * slowed, half_seq)
@@ -124,6 +127,7 @@ def _from_cluster(cluster: Cluster) -> ChipProfile:
         tile=(side, side) if side else (128, 128),
         memory_bandwidth_bytes_per_s=cluster.memory.bandwidth_bytes_per_s * 0.87,
         memory_bytes=cluster.memory.size_bytes,
+        contention=0.1 if side else 0.25,
         launch_s=_launch_s(cluster),
         flash={"flash2": _flash(speed * 2 / 3, speed / 2, 500)},
     )
