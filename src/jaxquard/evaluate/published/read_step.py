@@ -21,7 +21,7 @@ from jaxquard.pricing.model.price_step import RESERVED_SHARE, StepPrice, price_s
 from jaxquard.pricing.model.system import SystemProfile, find_system
 from jaxquard.pricing.model.transformer import Transformer
 
-_DTYPES = (("fp4", "fp4"), ("fp8", "fp8"), ("float8", "fp8"), ("fp16", "fp16"), ("half", "fp16"), ("bf16", "bf16"))
+_DTYPES = (("fp4", "fp4"), ("fp8", "fp8"), ("float8", "fp8"), ("fp16", "fp16"), ("half", "fp16"), ("int8", "fp8"), ("bf16", "bf16"))
 _MICROBATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
@@ -109,6 +109,9 @@ def _transformer(reader: _Row) -> Transformer:
         known = None
     if known is None and billions:
         known = guess_sizes(name, billions * 1e9)
+        # Heads that nobody states are taken to divide among the tensor group.
+        tensor = reader.whole("tp") or 1
+        known["num_heads"] = max(1, round(known["num_heads"] / tensor)) * tensor
         if {"num_layers", "hidden"} <= set(stated):
             known = _fit_widths(known, stated, billions * 1e9)
     if known is None and {"num_layers", "hidden"} <= set(stated):
@@ -217,9 +220,12 @@ def _dtype(reader: _Row) -> str:
 
 def _microbatches(reader: _Row, base: Parallelism) -> list[int]:
     stated, count = reader.whole("mbs"), reader.whole("num_microbatches")
+    share = base.global_batch / base.data
+    if stated and base.pipeline > 1 and stated >= share >= base.pipeline:
+        # The batch of a replica is stated, of which a pipeline makes microbatches: one for each of its actors.
+        return [max(1, round(share / (count or base.pipeline)))]
     if stated:
         return [stated]
-    share = base.global_batch / base.data
     if count:
         return [max(1, round(share / count))]
     if reader.number("gbs") is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxquard.pricing.model.group_times import GroupTimes
 from jaxquard.pricing.model.kernels.chip import ITEM_BYTES
-from jaxquard.pricing.model.kernels.kernel_time import find_flash, flash_time_s, matmul_time_s, pass_time_s
+from jaxquard.pricing.model.kernels.kernel_time import find_flash, flash_time_s, is_unfused, matmul_time_s, pass_time_s
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.system import SystemProfile
 from jaxquard.pricing.model.transformer import Transformer
@@ -79,7 +79,7 @@ def price_layer(
     if par.recompute == "full":
         last = matmul_time_s(chip, *products[-1][:3], dtype, products[-1][3]) / share
         recompute = (forward_s - (last if system.skips_last_product else 0.0)) * par.recompute_share
-    elif par.recompute == "selective" and system.attention == "unfused":
+    elif par.recompute == "selective" and is_unfused(chip, system.attention):
         recompute = attention
     return LayerPrice(
         forward_s=forward_s,
@@ -141,8 +141,8 @@ def _attention_s(
 ) -> tuple[float, float]:
     """Returns the seconds of scores and weighted values, forward and backward."""
     chip = times.chip
-    if system.attention == "unfused":
-        return _unfused_s(transformer, par, system, times, tokens)
+    if is_unfused(chip, system.attention):
+        return _unfused_s(transformer, par, times)
     flops = tokens * transformer.attention_flops_per_token(is_causal=True) / par.tensor
     flash = find_flash(chip, system.attention)
     forward, backward = (
@@ -154,9 +154,7 @@ def _attention_s(
     return forward, backward
 
 
-def _unfused_s(
-    transformer: Transformer, par: Parallelism, system: SystemProfile, times: GroupTimes, tokens: float
-) -> tuple[float, float]:
+def _unfused_s(transformer: Transformer, par: Parallelism, times: GroupTimes) -> tuple[float, float]:
     """Two batches of products and a softmax with dropout that each read and write all scores.
 
     Forward the scores are written, read and written by the softmax, read and written by the dropout with a mask of one

@@ -234,7 +234,7 @@ def _fsdp_s(
     scatter_s = times.shard_gather_s(system.gradient_bytes * size)
     if times.replicas:
         scatter_s += times.replica_sum_s(system.gradient_bytes * size / par.num_shards)
-    return gather_s, scatter_s
+    return gather_s / system.fsdp_bandwidth, scatter_s / system.fsdp_bandwidth
 
 
 def _head_s(

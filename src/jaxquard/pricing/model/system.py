@@ -17,7 +17,6 @@ class SystemProfile:
 
     Attributes:
         attention: "unfused", "flash1", "flash2" or "flash3": the generation of its attention kernels.
-        skips_masked: unfused attention computes only what the causal mask leaves.
         elementwise: bytes that its passes over memory move, over those of perfectly fused ones.
         loss_bytes: that the loss moves for each logit, forward and backward.
         gradient_bytes: of one gradient in sums over replicas.
@@ -25,6 +24,7 @@ class SystemProfile:
         zero: what its data parallelism shards unless a strategy says otherwise.
         tensor_overlap: of the tensor group's collectives, the share that can hide behind products.
         data_overlap: of gradient sums, the share that can hide behind the backward of the last microbatch.
+        fsdp_bandwidth: of the bandwidth of a group, what FSDP's collectives reach.
         fsdp_overlap: of FSDP's collectives, the share that can hide behind compute.
         pipeline_overlap: of the messages between stages, the share that hides.
         expert_overlap: of the all-to-alls of experts, the share that can hide.
@@ -47,7 +47,6 @@ class SystemProfile:
     name: str
     words: tuple[str, ...] = ()
     attention: str = "flash2"
-    skips_masked: bool = True
     elementwise: float = 1.3
     loss_bytes: float = 24.0
     gradient_bytes: int = 4
@@ -55,6 +54,7 @@ class SystemProfile:
     zero: int = 0
     tensor_overlap: float = 0.0
     data_overlap: float = 0.8
+    fsdp_bandwidth: float = 1.0
     fsdp_overlap: float = 0.9
     pipeline_overlap: float = 0.5
     expert_overlap: float = 0.0

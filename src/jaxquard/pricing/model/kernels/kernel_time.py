@@ -67,6 +67,11 @@ def pass_time_s(chip: ChipProfile, size_bytes: float, num_kernels: float = 1) ->
     return size_bytes / chip.memory_bandwidth_bytes_per_s + num_kernels * chip.launch_s
 
 
+def is_unfused(chip: ChipProfile, attention: str) -> bool:
+    """Returns true if attention runs as products and a softmax: the framework's, or the chip has no fused kernels."""
+    return attention == "unfused" or not chip.flash
+
+
 def find_flash(chip: ChipProfile, name: str) -> Flash:
     """Returns the fused attention of a generation, or the newest older one that the chip has."""
     order = ("flash3", "flash2", "flash1")
