@@ -45,7 +45,8 @@ def _find(text: str, num_devices: int) -> Hardware:
     gpu = next((name for name in _GPUS if any(re.search(rf"\b{word}", text) for word in _GPUS[name])), None)
     if gpu is None:
         raise PublishedDataError(
-            f"no chip is known in {text!r}. Known are V100, A100, H100, H200, B200, GB200, MI300X, TPU v4, v5e, v5p, v6e."
+            f"no chip is known in {text!r}. Known are V100, A100, H100, H200, B200, GB200, MI300X, TPU v4, v5e, v5p "
+            "and v6e."
         )
     cluster = _gpu_cluster(gpu, text)
     network = next((_NETWORKS[word] for word in words if word in _NETWORKS), None)
@@ -108,9 +109,7 @@ def _with_network(cluster: Cluster, bandwidth: float) -> Cluster:
 
 
 def _with_links(cluster: Cluster, bandwidth: float) -> Cluster:
-    links = replace(
-        cluster.all_gather, row_bandwidth_bytes_per_s=bandwidth, column_bandwidth_bytes_per_s=bandwidth
-    )
+    links = replace(cluster.all_gather, row_bandwidth_bytes_per_s=bandwidth, column_bandwidth_bytes_per_s=bandwidth)
     return replace(cluster, all_gather=links, reduce_scatter=links, permute=links)
 
 
@@ -136,3 +135,14 @@ def _torus(count: int, num_dims: int) -> tuple[int, ...]:
         dims.append(size)
         count //= size
     return tuple(sorted((*dims, count)))
+
+
+# Peaks of data sheets that no preset has, in 16 bits without sparsity: NVIDIA GB200 NVL72, AMD MI300X.
+_PEAKS = {"gb200": 2500e12, "mi300x": 1307e12}
+
+
+def peak_flops_per_s(hardware: Hardware, dtype: str) -> float:
+    """Returns the data sheet's peak, which utilisation is a share of."""
+    peak = _PEAKS.get(hardware.chip.name, hardware.cluster.compute.peak_flops_per_s)
+    has_narrow = dtype in hardware.chip.matmul_flops_per_s and dtype in ("fp8", "fp4")
+    return peak * (2 if has_narrow else 1)

@@ -36,7 +36,7 @@ class SystemProfile:
         keeps_parameters: FSDP gathers a microbatch's parameters once for forward and backward.
         gathers_each_microbatch: FSDP gathers parameters anew for each microbatch.
         skips_last_product: recomputation stops before the product whose output no gradient needs, the MLP's second one.
-        activation_share: of the activations of a layer that the papers count, what it keeps where nothing is recomputed.
+        activation_share: of the activations that the papers count, what it keeps where nothing is recomputed.
         selective_share: of the forward compute, what its selective recomputation runs again; 0: attention scores alone.
 
     Example:

@@ -60,7 +60,12 @@ def known_sizes(name: str) -> dict[str, Any] | None:
         >>> jq.pricing.known_sizes("LLAMA 3.1 405B")["num_layers"]
         126
     """
-    key = _key(name)
+    known = _find(_key(name))
+    return None if known is None else dict(known)
+
+
+@functools.cache
+def _find(key: str) -> dict[str, Any] | None:
     for entry in _table()["transformers"]:
         if any(_matches(_key(words), key) for words in entry["words"]):
             return {**_table()["defaults"][entry["kind"]], **entry["sizes"]}
