@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jaxquard.pricing.model.price_step import check_memory as check_memory
     from jaxquard.pricing.model.price_step import microbatches_kept as microbatches_kept
     from jaxquard.pricing.model.price_step import price_step as price_step
+    from jaxquard.pricing.model.stage_costs import stage_costs as stage_costs
     from jaxquard.pricing.model.stage_prices import StagePrice as StagePrice
     from jaxquard.pricing.model.stage_prices import StagePrices as StagePrices
     from jaxquard.pricing.model.stage_prices import hide as hide
@@ -71,6 +72,7 @@ else:
             "model.parallelism": ["Parallelism"],
             "model.pipeline_time": ["PipelineTime", "pipeline_time"],
             "model.price_step": ["StepMemory", "StepPrice", "check_memory", "microbatches_kept", "price_step"],
+            "model.stage_costs": ["stage_costs"],
             "model.stage_prices": ["StagePrice", "StagePrices", "hide", "stage_prices"],
             "model.system": ["SystemProfile", "find_system", "known_systems"],
             "model.transformer": ["Transformer"],
