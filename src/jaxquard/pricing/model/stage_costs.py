@@ -55,6 +55,7 @@ def stage_costs(
     if parallelism.recompute == "full":
         # One layer at a time has all its activations again.
         working = layer_activation_bytes(transformer, replace(parallelism, recompute="selective"), system)
+    body_bytes = min(stage.memory.activation_bytes for stage in prices.stages)
     return tuple(
         _stage_cost(
             stage,
@@ -64,6 +65,7 @@ def stage_costs(
             growth=growth,
             task_s=task_s,
             transfer_bytes=prices.transfer_bytes,
+            body_bytes=body_bytes,
             working_bytes=working,
         )
         for stage in prices.stages
@@ -79,10 +81,13 @@ def _stage_cost(
     growth: float,
     task_s: float,
     transfer_bytes: float,
+    body_bytes: float,
     working_bytes: float,
 ) -> StageCost:
     gather_s, gradient_sum_s = _exposed_sums_s(stage, par, system, times)
     memory = stage.memory
+    # Logits, and what else only the first and the last stage have, are there while a task runs.
+    ends_bytes = memory.activation_bytes - body_bytes
     update_bytes = memory.optimizer_bytes / OPTIMIZER_BYTES * _UPDATE_BYTES * system.optimizer_passes
     update_s = pass_time_s(times.chip, update_bytes, 4) + system.step_s / par.num_chunks
     return StageCost(
@@ -93,8 +98,9 @@ def _stage_cost(
         output_bytes=round(transfer_bytes),
         weight_bytes=round(memory.weight_bytes + memory.optimizer_bytes),
         gradient_bytes=round(memory.gradient_bytes),
-        activation_bytes=round(memory.activation_bytes),
-        backward_working_bytes=round(working_bytes),
+        activation_bytes=round(body_bytes),
+        forward_working_bytes=round(ends_bytes),
+        backward_working_bytes=round(ends_bytes + working_bytes),
         gather_s=growth * gather_s,
         gradient_sum_s=growth * gradient_sum_s,
         update_s=growth * update_s,
@@ -112,7 +118,7 @@ def _exposed_sums_s(
     size = own + (memory.expert_parameters if par.data * par.context > par.expert else 0.0)
 
     def exposed(collective_s: float, window_s: float) -> float:
-        return hide(collective_s, window_s, share=system.data_overlap, contention=system.contention)
+        return hide(collective_s, window_s, share=system.data_overlap, contention=times.chip.contention)
 
     if par.zero == 0:
         return 0.0, exposed(times.data_sum_s(system.gradient_bytes * size), stage.backward_s)
