@@ -9,7 +9,7 @@ import typer
 from jaxquard.cli.exit_codes import UsageError, print_message
 from jaxquard.cli.options import JsonOption, choose_name, complete
 
-PAPERS = ("meshslice", "cfp", "published")
+PAPERS = ("meshslice", "cfp", "jaxpp", "published")
 
 
 def reproduce(
@@ -55,8 +55,8 @@ def reproduce(
 ) -> None:
     """Redoes a paper's figures, tables and headlines, and says which of them reproduce.
 
-    meshslice takes seconds. cfp measures for a long while on 8 virtual CPU devices, and goes on where it was stopped.
-    published prices the training steps that many papers and projects report by the model pricer, in seconds.
+    meshslice and jaxpp take seconds. cfp measures for a long while on 8 virtual CPU devices, and goes on where it was
+    stopped. published prices the training steps that many papers and projects report by the model pricer, in seconds.
 
     Example: jaxquard reproduce meshslice --out results
 
@@ -77,6 +77,10 @@ def reproduce(
         from jaxquard.cli.reproduce.meshslice import reproduce_meshslice_paper
 
         reproduce_meshslice_paper(out, as_json=as_json)
+    elif name == "jaxpp":
+        from jaxquard.cli.reproduce.jaxpp import reproduce_jaxpp_paper
+
+        reproduce_jaxpp_paper(out, as_json=as_json)
     elif name == "published":
         from jaxquard.cli.reproduce.published import reproduce_published_figures
 

@@ -114,10 +114,9 @@ def _size_exceptions(points: Sequence[TradeoffPoint]) -> Iterable[str]:
         for small, large in pairwise(MICROBATCHES):
             less, more = found[repeat, small], found[repeat, large]
             if more.tflops <= less.tflops or more.bubble <= less.bubble:
-                yield (
-                    f"{repeat} repeats, {small} to {large}: {less.tflops:.0f} to {more.tflops:.0f} TFLOPS"
-                    + (f", {more.recompute_share:.0%} of layers recomputed" if more.recompute_share else "")
-                )
+                speeds = f"{less.tflops:.0f} to {more.tflops:.0f} TFLOPS"
+                recomputed = f", {more.recompute_share:.0%} of layers recomputed" if more.recompute_share else ""
+                yield f"circular repeat {repeat}, microbatches of {small} to {large}: {speeds}{recomputed}"
 
 
 def _count_exceptions(points: Sequence[TradeoffPoint]) -> Iterable[str]:

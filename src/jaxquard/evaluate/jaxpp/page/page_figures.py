@@ -30,13 +30,12 @@ def draw_open_headlines(headlines: Sequence[OpenHeadline]) -> str:
             paper=headline.paper.value,
             ours=headline.ours,
             band=headline.band,
-            fitted=(headline.ours, headline.ours),
             color=_GRADE_COLORS[headline.verdict.grade.value],
             show=shown_in(headline.paper.unit),
         )
         for headline in headlines
     ]
-    return range_chart("Headlines", ranges, legend=("our band", "ours", "ours", "paper"))
+    return range_chart("Headlines", ranges, legend=("our band", "ours", "paper"))
 
 
 def _whole(value: float) -> str:
@@ -123,7 +122,7 @@ def draw_systems(rows: Sequence[TableStep]) -> str:
     models = (("GPT3-175B", 128), ("Llama2-70B", 64))
     series = []
     for system, color in _COLORS.items():
-        bars = []
+        bars: list[Bar | None] = []
         for model, gpus in models:
             found = [
                 row for row in rows if (row.paper.system, row.paper.model, row.paper.num_gpus) == (system, model, gpus)
