@@ -72,9 +72,10 @@ def layer_activation_bytes(
     par, t = parallelism, parallelism.tensor
     tokens = par.microbatch * transformer.seq / par.context
     hidden = transformer.hidden
-    whole = 2 * tokens * hidden
+    # The input of a layer, sharded as the norms are.
+    whole = 2 * tokens * hidden / (t if par.sequence else 1)
     if par.recompute == "full" and par.recompute_share >= 1:
-        return whole / (t if par.sequence else 1)
+        return whole
     mask = 1 if transformer.has_biases else 0
     split = t if par.sequence else 1
     norms_and_inputs = (8 + 2 * mask) * hidden / split
