@@ -12,7 +12,7 @@ from jaxquard.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = ["cluster", "demo", "gemm", "list", "reproduce", "run", "schedule", "shard"]
+COMMANDS = ["cluster", "demo", "gemm", "list", "reproduce", "run", "schedule", "shard", "simulate"]
 # After a mark of code, or at the beginning of an indented line; `|` stands between alternatives.
 LINE = re.compile(rf"(?:`|^    )(?:\.venv/bin/)?jaxquard ((?:{'|'.join(COMMANDS)})\b[^`\n#]*)", re.MULTILINE)
 
@@ -52,6 +52,7 @@ def test_the_docs_have_command_lines():
         "run",
         "schedule",
         "shard",
+        "simulate",
     }
     assert len(command_lines()) > 20
 

@@ -73,6 +73,18 @@ class HloError(JaxquardError, ValueError):
     """The text of a compiled program has something that cannot be read; the message quotes the line."""
 
 
+class StepPriceError(JaxquardError, ValueError):
+    """A transformer, a strategy or a published row has sizes that cannot be priced."""
+
+
+class PublishedDataError(JaxquardError, ValueError):
+    """A file of published figures has other columns, or a row says what cannot be read."""
+
+
+class InfeasibleStepError(StepPriceError, InfeasibleError):
+    """A step does not fit the memory of the devices."""
+
+
 class RemoteArrayError(JaxquardError, ValueError):
     """A `RemoteArray` was used where only an array of this process can be.
 

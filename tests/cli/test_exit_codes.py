@@ -163,6 +163,12 @@ def test_ctrl_c_while_a_command_is_imported():
         ("gemm tune --model gpt3 --memory-limit 1MB", FAILED, "error: nothing fits in 0.00 GB of each of 256 chips"),
         ("gemm tune --model gpt3 --memory-limit x", USAGE, "error: --memory-limit should be a size above 0"),
         ("gemm tune --model gpt3 --chips 32 --algorithm cannon", FAILED, "error: cannon needs a square mesh"),
+        (
+            "simulate --schedule interleaved --stages 9 --actors 4 --forward-ms 1",
+            USAGE,
+            "error: Interleaved(9, 4) gives every actor as many stages, but 9 stages do not divide among 4 actors.",
+        ),
+        ("simulate --model gpt:175b", USAGE, "error: --model needs --cluster, the hardware that it runs on."),
         ("schedule ./no.csv", USAGE, "error: cannot read the schedule no.csv (No such file or directory)."),
     ],
 )

@@ -10,7 +10,7 @@ from tests.cli.run_cli import commands, run
 
 COMMANDS = commands()
 # Files and folders that a command reads, or keeps for itself.
-READ = {"--plan", "--from", "--cache"}
+READ = {"--plan", "--from", "--cache", "--measured"}
 OLD_FILES = [old for old, new in OLD_SPELLINGS.items() if new in ("--out", "--plot")]
 
 
@@ -22,6 +22,7 @@ def test_all_commands_are_known():
     assert {" ".join(path) for path in COMMANDS} == {
         "demo",
         "schedule",
+        "simulate",
         "shard search",
         "shard show",
         "shard compare",

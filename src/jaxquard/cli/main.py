@@ -19,6 +19,7 @@ _SUBCOMMANDS = {
     "demo": "jaxquard.cli.demo.command:demo",
     "run": "jaxquard.cli.run.command:run",
     "schedule": "jaxquard.cli.schedule:schedule",
+    "simulate": "jaxquard.cli.simulate.command:simulate",
     "shard": "jaxquard.cli.shard:shard_app",
     "price": "jaxquard.cli.price.command:price",
     "gemm": "jaxquard.cli.gemm:gemm_app",

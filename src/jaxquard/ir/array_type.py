@@ -5,10 +5,14 @@ first dim sharded over the mesh axis `data`, and `{data+model,-}` over two axes.
 own name, also for extended ones (`key<fry>[]`).
 """
 
+import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any
 
 type_text = re.compile(r"([\w<>.]+)\[([\d,]*)\](?:\{([^}]*)\})?")
 
@@ -42,6 +46,22 @@ class ArrayType:
             shape=tuple(int(size) for size in shape.split(",") if size),
             spec=tuple(() if axes == "-" else tuple(axes.split("+")) for axes in (spec or "").split(",") if axes),
         )
+
+
+def type_bytes(type_: ArrayType, axis_sizes: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Returns the bytes of a value of this type: of all of it, or of one device's share.
+
+    Args:
+        axis_sizes: the sizes of mesh axes, over which the dims that the type names are sharded.
+    """
+    from jaxquard import _jax_compat
+
+    dtype: Any = _jax_compat.dtype_named(type_.dtype)
+    size = dtype.itemsize
+    for dim, axes in zip_longest(type_.shape, type_.spec[: len(type_.shape)], fillvalue=()):
+        assert isinstance(dim, int), type_
+        size *= -(-dim // math.prod(axis_sizes.get(axis, 1) for axis in axes))
+    return size
 
 
 def usable_donations(

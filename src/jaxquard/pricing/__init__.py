@@ -17,6 +17,35 @@ if TYPE_CHECKING:
     from jaxquard.pricing.measure.measured_pricer import MeasuredPricer as MeasuredPricer
     from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
     from jaxquard.pricing.mock_gpu.mock_gpu_pricer import MockGpuPricer as MockGpuPricer
+    from jaxquard.pricing.model.check_parallelism import check_parallelism as check_parallelism
+    from jaxquard.pricing.model.kernels.chip import ChipProfile as ChipProfile
+    from jaxquard.pricing.model.kernels.chip import chip_of as chip_of
+    from jaxquard.pricing.model.kernels.chip import with_speed as with_speed
+    from jaxquard.pricing.model.kernels.kernel_time import flash_time_s as flash_time_s
+    from jaxquard.pricing.model.kernels.kernel_time import matmul_time_s as matmul_time_s
+    from jaxquard.pricing.model.kernels.kernel_time import pass_time_s as pass_time_s
+    from jaxquard.pricing.model.known.find_transformer import find_transformer as find_transformer
+    from jaxquard.pricing.model.known.find_transformer import guess_sizes as guess_sizes
+    from jaxquard.pricing.model.known.find_transformer import known_sizes as known_sizes
+    from jaxquard.pricing.model.memory import StageMemory as StageMemory
+    from jaxquard.pricing.model.memory import layer_activation_bytes as layer_activation_bytes
+    from jaxquard.pricing.model.parallelism import Parallelism as Parallelism
+    from jaxquard.pricing.model.pipeline_time import PipelineTime as PipelineTime
+    from jaxquard.pricing.model.pipeline_time import pipeline_time as pipeline_time
+    from jaxquard.pricing.model.price_step import StepMemory as StepMemory
+    from jaxquard.pricing.model.price_step import StepPrice as StepPrice
+    from jaxquard.pricing.model.price_step import check_memory as check_memory
+    from jaxquard.pricing.model.price_step import microbatches_kept as microbatches_kept
+    from jaxquard.pricing.model.price_step import price_step as price_step
+    from jaxquard.pricing.model.stage_costs import stage_costs as stage_costs
+    from jaxquard.pricing.model.stage_prices import StagePrice as StagePrice
+    from jaxquard.pricing.model.stage_prices import StagePrices as StagePrices
+    from jaxquard.pricing.model.stage_prices import hide as hide
+    from jaxquard.pricing.model.stage_prices import stage_prices as stage_prices
+    from jaxquard.pricing.model.system import SystemProfile as SystemProfile
+    from jaxquard.pricing.model.system import find_system as find_system
+    from jaxquard.pricing.model.system import known_systems as known_systems
+    from jaxquard.pricing.model.transformer import Transformer as Transformer
     from jaxquard.pricing.price import Failure as Failure
     from jaxquard.pricing.price import FailureReason as FailureReason
     from jaxquard.pricing.price import LoopPricer as LoopPricer
@@ -40,6 +69,18 @@ else:
             "measure.outcomes": ["TimeBreakdown"],
             "measure.machine.steady_cpu": ["make_cpu_steady"],
             "mock_gpu.mock_gpu_pricer": ["MockGpuPricer"],
+            "model.check_parallelism": ["check_parallelism"],
+            "model.kernels.chip": ["ChipProfile", "chip_of", "with_speed"],
+            "model.known.find_transformer": ["find_transformer", "guess_sizes", "known_sizes"],
+            "model.kernels.kernel_time": ["flash_time_s", "matmul_time_s", "pass_time_s"],
+            "model.memory": ["StageMemory", "layer_activation_bytes"],
+            "model.parallelism": ["Parallelism"],
+            "model.pipeline_time": ["PipelineTime", "pipeline_time"],
+            "model.price_step": ["StepMemory", "StepPrice", "check_memory", "microbatches_kept", "price_step"],
+            "model.stage_costs": ["stage_costs"],
+            "model.stage_prices": ["StagePrice", "StagePrices", "hide", "stage_prices"],
+            "model.system": ["SystemProfile", "find_system", "known_systems"],
+            "model.transformer": ["Transformer"],
             "price": [
                 "Failure",
                 "FailureReason",

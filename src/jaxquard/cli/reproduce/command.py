@@ -9,7 +9,7 @@ import typer
 from jaxquard.cli.exit_codes import UsageError, print_message
 from jaxquard.cli.options import JsonOption, choose_name, complete
 
-PAPERS = ("meshslice", "cfp")
+PAPERS = ("meshslice", "cfp", "jaxpp", "published")
 
 
 def reproduce(
@@ -43,27 +43,48 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", help="cfp: where prices are kept.", show_default="~/.cache/jaxquard/prices"),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="published: a file of published steps, bubbles or memory, with the columns of jaxquard's own.",
+            show_default="jaxquard's own three",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Redoes a paper's figures, tables and headlines, and says which of them reproduce.
 
-    meshslice takes seconds. cfp measures for a long while on 8 virtual CPU devices, and goes on where it was stopped.
+    meshslice and jaxpp take seconds. cfp measures for a long while on 8 virtual CPU devices, and goes on where it was
+    stopped. published prices the training steps that many papers and projects report by the model pricer, in seconds.
 
     Example: jaxquard reproduce meshslice --out results
+
+    Example: jaxquard reproduce published --data steps.csv --json
 
     Example: jaxquard reproduce cfp --out results --quick
     """
     name = choose_name(paper, PAPERS, kind="paper")
     given = {"--quick": quick, "--from": drawn, "--models": models, "--cache": cache}
     wrong = [option for option, value in given.items() if value]
-    if name == "meshslice" and wrong:
-        raise UsageError(f"{' and '.join(wrong)} can only be given with cfp. Leave out what is not for meshslice.")
+    if name != "cfp" and wrong:
+        raise UsageError(f"{' and '.join(wrong)} can only be given with cfp. Leave out what is not for {name}.")
+    if name != "published" and data:
+        raise UsageError(f"--data can only be given with published. Leave it out for {name}.")
     start_s = time.perf_counter()
     _make_folder(out)
     if name == "meshslice":
         from jaxquard.cli.reproduce.meshslice import reproduce_meshslice_paper
 
         reproduce_meshslice_paper(out, as_json=as_json)
+    elif name == "jaxpp":
+        from jaxquard.cli.reproduce.jaxpp import reproduce_jaxpp_paper
+
+        reproduce_jaxpp_paper(out, as_json=as_json)
+    elif name == "published":
+        from jaxquard.cli.reproduce.published import reproduce_published_figures
+
+        reproduce_published_figures(out, data=data, as_json=as_json)
     else:
         from jaxquard.cli.reproduce.cfp import reproduce_cfp_paper
 

@@ -68,13 +68,14 @@ def verdict_counts(headlines: Sequence[Headline], verdicts: Sequence[Verdict]) -
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """A headline's number: `13.8 %`, `2.40x`, `12 min`, or `-` for none."""
+    """A headline's number: `13.8 %`, `2.40x`, `9.22 s`, `12 min`, or `-` for none."""
     if value is None:
         return "-"
     shown = {
         "%": f"{value:.1f} %",
         "error": f"{value:.3g}",
         "programs": f"{value:.0f}",
+        "s": f"{value:.2f} s",
         "min": f"{value:.0f} min" if value >= 1 else f"{60 * value:.0f} s",
     }
     return shown.get(unit, ratio(value))
@@ -83,4 +84,4 @@ def in_unit(value: float | None, unit: str) -> str:
 def span_in_unit(ends: tuple[float, float], unit: str) -> str:
     """A band: `10.8 to 42.0 %`, or one number where its ends are written alike."""
     low, high = (in_unit(end, unit) for end in ends)
-    return high if low == high else f"{low.removesuffix(' %')} to {high}"
+    return high if low == high else f"{low.removesuffix(' %').removesuffix(' s')} to {high}"

@@ -11,8 +11,8 @@ class PaperHeadline:
     """A number that the paper claims.
 
     Attributes:
-        unit: "%", "x" for a ratio that should be large, "x below" for one that should be small, "error", "programs" or
-            "min".
+        unit: "%", "x" for a ratio that should be large, "x below" for one that should be small, "error", "programs",
+            "s" or "min".
         why: what our number is, and what may part it from the paper's.
     """
 

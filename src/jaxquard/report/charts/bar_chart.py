@@ -81,7 +81,11 @@ def _draw_bar(frame: Frame, x: float, width: float, bar: Bar, color: str, show: 
     parts = [draw_box(x + 0.5, y, width - 1, frame.bottom - y, color, hint=f"{bar.hint}: {show(bar.value)}")]
     if width >= _WIDTH_FOR_A_VALUE:
         label = show(bar.value).replace(" %", "")
-        parts.append(draw_text(x + width / 2, y - 4, label, size=min(9.5, 0.41 * width), fill=GREY, anchor="middle"))
+        place, fill = y - 4, GREY
+        if bar.paper is not None and -6 < y - frame.y(bar.paper) < 18:
+            # Where the diamond would cover it, the value goes into the bar.
+            place, fill = max(frame.y(bar.paper) + 17, y + 12), "#ffffff"
+        parts.append(draw_text(x + width / 2, place, label, size=min(9.5, 0.41 * width), fill=fill, anchor="middle"))
     if bar.paper is not None:
         hint = f"{bar.hint}, the paper: {show(bar.paper)}"
         parts.append(draw_diamond(x + width / 2, frame.y(bar.paper), hint=hint))

@@ -19,7 +19,7 @@ class Range:
     """One line of the chart.
 
     Attributes:
-        fitted: the ends of a second, thinner band.
+        fitted: the ends of a second, thinner band; None: there is none.
         color: of the band.
     """
 
@@ -27,13 +27,13 @@ class Range:
     paper: float
     ours: float
     band: tuple[float, float]
-    fitted: tuple[float, float]
+    fitted: tuple[float, float] | None = None
     color: str
     show: Callable[[float], str]
 
 
 def range_chart(title: str, ranges: Sequence[Range], *, legend: Sequence[str]) -> str:
-    """Draws all lines and returns the SVG; `legend` names the band, the thin band, ours and the paper's."""
+    """Draws all lines and returns the SVG; `legend` names the band, the thin band if any, ours and the paper's."""
     height = _TOP + _ROW * len(ranges) + 10
     parts = [draw_text(12, 20, title, size=14, weight=600), *_draw_legend(legend)]
     for position, one in enumerate(ranges):
@@ -42,13 +42,14 @@ def range_chart(title: str, ranges: Sequence[Range], *, legend: Sequence[str]) -
 
 
 def _draw_legend(names: Sequence[str]) -> list[str]:
-    band, fitted, ours, paper = names
+    band, *fitted, ours, paper = names
     x = _LEFT
+    thin = [draw_line(x + 170, 34, x + 192, 34, color="#6b7280", width=2)] if fitted else []
     return [
         draw_box(x, 30, 22, 8, "#9ca3af"),
         draw_text(x + 28, 38, band, size=11.5),
-        draw_line(x + 170, 34, x + 192, 34, color="#6b7280", width=2),
-        draw_text(x + 198, 38, fitted, size=11.5),
+        *thin,
+        *(draw_text(x + 198, 38, name, size=11.5) for name in fitted),
         _draw_dot(x + 340, 34, ours),
         draw_text(x + 350, 38, ours, size=11.5),
         draw_diamond(x + 406, 34),
@@ -58,7 +59,8 @@ def _draw_legend(names: Sequence[str]) -> list[str]:
 
 
 def _draw_range(one: Range, y: float) -> list[str]:
-    most = 1.08 * max(one.paper, one.ours, *one.band, *one.fitted)
+    fitted = one.fitted or one.band
+    most = 1.08 * max(one.paper, one.ours, *one.band, *fitted)
 
     def x(value: float) -> float:
         return _LEFT + max(value, 0.0) / most * (_RIGHT - _LEFT)
@@ -67,7 +69,11 @@ def _draw_range(one: Range, y: float) -> list[str]:
     return [
         draw_text(_LEFT - 14, y + 4, one.name, size=12, anchor="end"),
         draw_line(_LEFT, y + 11, _RIGHT, y + 11),
-        draw_line(x(one.fitted[0]) - 5, y + 8, x(one.fitted[1]) + 5, y + 8, color="#6b7280", width=2),
+        *(
+            [draw_line(x(fitted[0]) - 5, y + 8, x(fitted[1]) + 5, y + 8, color="#6b7280", width=2)]
+            if one.fitted
+            else []
+        ),
         draw_box(
             x(low) - 2, y - 5, x(high) - x(low) + 4, 9, one.color, hint=f"band: {one.show(low)} to {one.show(high)}"
         ),

@@ -5,8 +5,10 @@ each span is a complete event ("X") with start and duration in microseconds.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
+from jaxquard.errors import ScheduleError
 from jaxquard.ir.timeline import Span, Timeline, Track
 
 _TRACKS = {Track.COMPUTE: 0, Track.TRANSFER: 1}
@@ -48,3 +50,35 @@ def _complete_event(span: Span) -> dict[str, Any]:
     if span.size_bytes:
         event["args"] = {"size_bytes": span.size_bytes}
     return event
+
+
+def read_perfetto(path: Path) -> Timeline:
+    """Reads a trace that `write_perfetto` wrote.
+
+    Raises:
+        ScheduleError: if the file cannot be read, or is no such trace.
+    """
+    try:
+        events = json.loads(path.read_text())["traceEvents"]
+        spans = [_read_event(event) for event in events if event["ph"] == "X"]
+        actors = [event["pid"] for event in events]
+    except OSError as error:
+        raise ScheduleError(f"cannot read the trace {path} ({error.strerror}). Give one that jaxquard wrote.") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ScheduleError(f"{path} is no trace of jaxquard. Give one that jaxquard demo --out wrote.") from None
+    if not spans:
+        raise ScheduleError(f"{path} is a trace in which nothing ran. Give the trace of a step.")
+    spans.sort(key=lambda span: (span.start_s, span.actor, span.track.value))
+    return Timeline(num_actors=1 + max(actors), spans=tuple(spans))
+
+
+def _read_event(event: dict[str, Any]) -> Span:
+    start_s = float(event["ts"]) / 1e6
+    return Span(
+        actor=int(event["pid"]),
+        track=Track(event["cat"]),
+        name=str(event["name"]),
+        start_s=start_s,
+        end_s=start_s + float(event["dur"]) / 1e6,
+        size_bytes=int(event.get("args", {}).get("size_bytes", 0)),
+    )

@@ -17,12 +17,10 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
-from jaxquard import _jax_compat
-from jaxquard.ir.array_type import ArrayType
+from jaxquard.ir.array_type import type_bytes
 from jaxquard.ir.program import ActorProgram, Program, Run, Send
 from jaxquard.ir.program.order import find_waits
 from jaxquard.ir.timeline import Span, Timeline, Track
@@ -155,15 +153,6 @@ def _find_arrivals(program: Program, clocks: Sequence[ActorClock]) -> dict[tuple
             key = (actor, wait.instruction)
             arrivals[key] = max(arrivals.get(key, 0.0), ends[wait.source, actor][wait.message])
     return arrivals
-
-
-def type_bytes(type_: ArrayType) -> int:
-    """Bytes of a whole value of this type, not counting copies on several devices."""
-    dtype: Any = _jax_compat.dtype_named(type_.dtype)
-    size = 1
-    for dim in type_.shape:
-        size *= dim
-    return size * dtype.itemsize
 
 
 def _shift(span: Span, offset_s: float) -> Span:

@@ -1,0 +1,148 @@
+"""Clusters by the words that publications use for hardware: "A100-80G Selene", "H100-80G DGX (Eos, NDR400)", "v5p-128".
+
+A preset gives most figures; what a publication says besides (memory, network, power limit) replaces them. Figures of
+variants that no preset has stand here with their sources.
+"""
+
+import functools
+import re
+from dataclasses import dataclass, replace
+
+from jaxquard.cluster import Cluster, load_cluster, with_shape
+from jaxquard.errors import PublishedDataError
+from jaxquard.pricing.model.kernels.chip import ChipProfile, chip_of, with_speed
+
+# NVIDIA GB200 NVL72 data sheet: 72 GPUs of 186 GB on one NVLink of 1.8 TB/s both ways; 80 % of one way as for b200.
+_NVL_DOMAIN = 72
+# The bandwidth of networks of clouds, bytes/s a GPU of 8: AWS p4d 400 Gb/s, p4de 400 Gb/s, p5 3200 Gb/s a host.
+_NETWORKS = {"p4d": 6.25e9, "p4de": 6.25e9, "p5": 50e9, "efa": 6.25e9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A cluster and the chip that computes in it."""
+
+    cluster: Cluster
+    chip: ChipProfile
+
+
+def find_hardware(text: str, num_devices: int) -> Hardware:
+    """Returns the hardware that a publication names.
+
+    Raises:
+        PublishedDataError: if no chip in it is known.
+    """
+    return _find(text.lower(), num_devices)
+
+
+@functools.lru_cache(maxsize=4_000)
+def _find(text: str, num_devices: int) -> Hardware:
+    words = set(re.split(r"[^a-z0-9.]+", text))
+    tpu = re.search(r"\b(?:tpu[ -]*)?v(4|5e|5p|6e|5 ?lite(?:pod)?)\b|trillium", text)
+    if tpu:
+        name = {"4": "tpu-v4", "5p": "v5p", "6e": "v6e", None: "v6e"}.get(tpu[1], "v5e")
+        return _tpu(name, num_devices)
+    gpu = next((name for name in _GPUS if any(re.search(rf"\b{word}", text) for word in _GPUS[name])), None)
+    if gpu is None:
+        raise PublishedDataError(
+            f"no chip is known in {text!r}. Known are V100, A100, H100, H200, B200, GB200, MI300X, TPU v4, v5e, v5p "
+            "and v6e."
+        )
+    cluster = _gpu_cluster(gpu, text)
+    network = next((_NETWORKS[word] for word in words if word in _NETWORKS), None)
+    if network and gpu != "gb200":
+        cluster = _with_network(cluster, network)
+    chip = chip_of(cluster)
+    power = re.search(r"(\d{3}) ?w\b", text)
+    if power and gpu == "h100":
+        # Clocks follow the cube root to the square root of the power limit; 700 W is the whole (NVIDIA's data sheet).
+        chip = with_speed(chip, min(1.0, (int(power[1]) / 700) ** 0.5))
+    return Hardware(cluster=cluster, chip=chip)
+
+
+_GPUS = {
+    "gb200": ("gb200", "gb300"),
+    "b200": ("b200", "b300"),
+    "h200": ("h200", "gh200"),
+    "h100": ("h100", "h800"),
+    "a100-pcie": ("a100-pcie", "a100 pcie"),
+    "a100": ("a100", "a800"),
+    "v100": ("v100",),
+    "mi300x": ("mi300", "mi250"),
+}
+
+
+def _gpu_cluster(gpu: str, text: str) -> Cluster:
+    cluster = load_cluster({"gb200": "b200", "mi300x": "h100", "v100": "v100-nvlink"}.get(gpu, gpu))
+    if gpu == "gb200":
+        network = replace(cluster.network, chips_per_node=_NVL_DOMAIN)
+        memory = replace(cluster.memory, size_bytes=186_000_000_000)
+        cluster = replace(cluster, name="gb200", num_chips=18_432, network=network, memory=memory)
+    elif gpu == "mi300x":
+        # AMD MI300X data sheet: 192 GB at 5.3 TB/s; 7 links of 64 GB/s each way; estimate: 70 % of 448 GB/s.
+        memory = replace(cluster.memory, size_bytes=192_000_000_000, bandwidth_bytes_per_s=5.3e12)
+        cluster = _with_links(replace(cluster, name="mi300x", memory=memory), 310e9)
+    elif gpu == "v100":
+        # DGX-1 and DGX-2 with InfiniBand EDR: 4 or 8 adapters of 100 Gb/s for 8 or 16 GPUs.
+        network = replace(
+            cluster.network,
+            chips_per_node=16 if "dgx-2" in text or "dgx2" in text else 8,
+            between_nodes_bandwidth_bytes_per_s=6.25e9,
+            between_nodes_sync_s=10.6e-6,
+        )
+        cluster = replace(cluster, num_chips=4096, network=network)
+    found = re.search(r"\b(\d{2,3}) ?gi?b?\b", text)
+    if found:
+        size = int(found[1])
+        memory = replace(cluster.memory, size_bytes=size * 10**9)
+        if gpu == "a100" and size == 40:
+            memory = replace(memory, bandwidth_bytes_per_s=1555e9)  # NVIDIA A100 data sheet: 40 GB at 1555 GB/s.
+        if "hbm2e" in text and gpu == "h100":
+            memory = replace(memory, bandwidth_bytes_per_s=2.4e12)
+        cluster = replace(cluster, memory=memory)
+    return cluster
+
+
+def _with_network(cluster: Cluster, bandwidth: float) -> Cluster:
+    network = replace(cluster.network, between_nodes_bandwidth_bytes_per_s=bandwidth)
+    return replace(cluster, network=network)
+
+
+def _with_links(cluster: Cluster, bandwidth: float) -> Cluster:
+    links = replace(cluster.all_gather, row_bandwidth_bytes_per_s=bandwidth, column_bandwidth_bytes_per_s=bandwidth)
+    return replace(cluster, all_gather=links, reduce_scatter=links, permute=links)
+
+
+def _tpu(name: str, num_devices: int) -> Hardware:
+    """A slice as near to a cube or a square as its chips allow, and several slices where one pod does not suffice."""
+    cluster = load_cluster(name)
+    pod = 256 if name in ("v5e", "v6e") else 8192
+    in_slice = min(num_devices, pod)
+    shape = _torus(in_slice, 2 if name in ("v5e", "v6e") else 3)
+    limits = sorted(cluster.levels[0].dims)
+    if any(size > limit for size, limit in zip(sorted(shape), limits, strict=True)):
+        cluster = replace(cluster, levels=(replace(cluster.levels[0], dims=shape), *cluster.levels[1:]))
+    slices = -(-num_devices // in_slice)
+    shaped = with_shape(cluster, (*shape, slices) if slices > 1 else shape)
+    return Hardware(cluster=shaped, chip=chip_of(shaped))
+
+
+def _torus(count: int, num_dims: int) -> tuple[int, ...]:
+    dims = []
+    for left in range(num_dims, 1, -1):
+        target = round(count ** (1 / left))
+        size = next((size for size in range(target, 0, -1) if count % size == 0), 1)
+        dims.append(size)
+        count //= size
+    return tuple(sorted((*dims, count)))
+
+
+# Peaks of data sheets that no preset has, in 16 bits without sparsity: NVIDIA GB200 NVL72, AMD MI300X.
+_PEAKS = {"gb200": 2500e12, "mi300x": 1307e12}
+
+
+def peak_flops_per_s(hardware: Hardware, dtype: str) -> float:
+    """Returns the data sheet's peak, which utilisation is a share of."""
+    peak = _PEAKS.get(hardware.chip.name, hardware.cluster.compute.peak_flops_per_s)
+    has_narrow = dtype in hardware.chip.matmul_flops_per_s and dtype in ("fp8", "fp4")
+    return peak * (2 if has_narrow else 1)

@@ -1,0 +1,120 @@
+"""A published row as a step that the model prices: sizes, strategy, hardware, framework, and the seconds measured.
+
+Publications leave much unsaid. What a row lacks is inferred, by the same rules for all rows:
+
+- sizes of the model: from the table of published transformers by its name, or from its number of parameters;
+- replicas: devices over the product of the other degrees;
+- recomputation, microbatch and chunks: the fastest of those that fit the memory, since published runs are tuned;
+- seconds: from tokens a second, from utilisation, or from FLOP/s in the convention that the row states.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jaxquard.errors import JaxquardError, PublishedDataError, StepPriceError
+from jaxquard.evaluate.published.hardware import Hardware, find_hardware, peak_flops_per_s
+from jaxquard.evaluate.published.row_strategies import row_strategies
+from jaxquard.evaluate.published.row_transformer import row_transformer
+from jaxquard.evaluate.published.row_values import RowValues
+from jaxquard.pricing.model.parallelism import Parallelism
+from jaxquard.pricing.model.price_step import RESERVED_SHARE, StepPrice, price_step
+from jaxquard.pricing.model.system import SystemProfile, find_system
+from jaxquard.pricing.model.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCase:
+    """A published step, ready to be priced."""
+
+    name: str
+    system: SystemProfile
+    transformer: Transformer
+    parallelism: Parallelism
+    hardware: Hardware
+    measured_s: float
+
+    def price(self) -> StepPrice:
+        """Prices it."""
+        return price_step(
+            self.transformer, self.parallelism, self.hardware.cluster, self.system, chip=self.hardware.chip
+        )
+
+
+def read_step(row: Mapping[str, str], system: SystemProfile | None = None) -> StepCase:
+    """Returns the step that a row describes.
+
+    Args:
+        system: instead of the one that the row names.
+
+    Raises:
+        JaxquardError: if the row lacks what cannot be inferred, or describes what cannot run; the message says which.
+    """
+    values = RowValues(row)
+    system = system or find_system(f"{values.text('system')} {values.text('precision')}")
+    count = values.whole("n_dev")
+    if count is None:
+        raise PublishedDataError("n_dev is empty, and no other column gives the number of devices.")
+    transformer = row_transformer(values)
+    hardware = find_hardware(values.text("hardware"), count)
+    candidates = row_strategies(values, system, transformer, count)
+    parallelism = _fastest(candidates, transformer, hardware, system)
+    if values.number("gbs") is None:
+        # Throughput alone is published: the step is that of one microbatch a replica.
+        parallelism = replace(parallelism, global_batch=parallelism.microbatch * parallelism.data)
+    return StepCase(
+        name=values.text("id") or f"{values.text('system')} {values.text('model')}",
+        system=system,
+        transformer=transformer,
+        parallelism=parallelism,
+        hardware=hardware,
+        measured_s=_measured_s(values, transformer, parallelism, hardware),
+    )
+
+
+def _fastest(
+    candidates: Sequence[Parallelism], transformer: Transformer, hardware: Hardware, system: SystemProfile
+) -> Parallelism:
+    """Returns the candidate with the most tokens a second that fits; the one that exceeds by least if none does."""
+    if len(candidates) == 1:
+        return candidates[0]
+    available = hardware.cluster.memory.size_bytes * (1 - RESERVED_SHARE)
+    ranked: list[tuple[float, float, int]] = []
+    failure: JaxquardError | None = None
+    for index, candidate in enumerate(candidates):
+        try:
+            price = price_step(transformer, candidate, hardware.cluster, system, chip=hardware.chip)
+        except JaxquardError as error:
+            failure = error
+            continue
+        sequences = candidate.num_microbatches * candidate.microbatch
+        ranked.append((max(0.0, price.peak_bytes - available), price.time_s / sequences, index))
+    if not ranked:
+        raise failure or StepPriceError("no strategy is left to price.")
+    return candidates[min(ranked)[2]]
+
+
+def _measured_s(values: RowValues, transformer: Transformer, par: Parallelism, hardware: Hardware) -> float:
+    """Returns the measured seconds of a step."""
+    stated = values.number("step_time_s")
+    if stated:
+        return stated
+    tokens = par.global_batch * transformer.seq / par.num_devices
+    throughput = values.number("tok_s_dev")
+    if throughput:
+        return tokens / throughput
+    teraflops, utilisation = values.number("tflops_per_dev"), values.number("mfu_pct")
+    if teraflops is None and utilisation is not None:
+        teraflops = utilisation / 100 * peak_flops_per_s(hardware, par.dtype) / 1e12
+    if not teraflops:
+        raise PublishedDataError("none of step_time_s, tok_s_dev, tflops_per_dev and mfu_pct is given.")
+    return tokens * _counted_flops(values, transformer, par) / (teraflops * 1e12)
+
+
+def _counted_flops(values: RowValues, transformer: Transformer, par: Parallelism) -> float:
+    """Returns the FLOPs of a token in the convention that a row states; by default without recomputation."""
+    convention = values.text("flops_convention").lower()
+    if re.search(r"\b6 ?\*? ?n", convention):
+        return 6 * transformer.num_parameters
+    has_recomputation = "hardware" in convention and par.recompute == "full"
+    return transformer.flops_per_token(is_causal="causal" in convention, has_recomputation=has_recomputation)
