@@ -205,7 +205,7 @@ def test_experts_must_divide():
 def test_impossible_transformers_are_refused():
     with pytest.raises(StepPriceError, match="needs hidden of 1 or more, but it is 0"):
         Transformer(num_layers=1, hidden=0, num_heads=1, vocab=1, seq=1)
-    with pytest.raises(StepPriceError, match="top_k=9 of 8 experts. Give a top_k between 1 and 8"):
+    with pytest.raises(StepPriceError, match=r"top_k=9 of 8 experts\. Give a top_k between 1 and 8"):
         replace(GPT, num_experts=8, top_k=9)
     with pytest.raises(StepPriceError, match="no transformer is known as 'my model'"):
         find_transformer("my model", seq=1)
