@@ -76,7 +76,10 @@ def no_work(monkeypatch):
 @pytest.mark.usefixtures("no_work")
 def test_an_unknown_paper():
     result = run("gpipe")
-    assert (result.exit_code, result.stderr) == (2, "error: no paper is called 'gpipe'. Use one of: meshslice, cfp.\n")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: no paper is called 'gpipe'. Use one of: meshslice, cfp, published.\n",
+    )
 
 
 @pytest.mark.usefixtures("no_work")

@@ -21,8 +21,9 @@ _HEADINGS = {
 }
 _EXPLANATIONS = {
     DataKind.STEPS: "Ours: each product priced by its own shape, attention by its generation, collectives by the "
-    "levels of the cluster, and by what the framework hides of them. Constants belong to a chip or to a framework, none to "
-    "a row. What a row leaves unsaid (recomputation, microbatch, chunks) is the fastest that fits the memory.",
+    "levels of the cluster, and by what the framework hides of them. Constants belong to a chip or to a "
+    "framework, none to a row. What a row leaves unsaid (recomputation, microbatch, chunks) is the fastest that fits "
+    "the memory.",
     DataKind.BUBBLES: "Ours: the player of schedules, with the published times of a stage's tasks and of a transfer. "
     "The error is the difference of the two rates; where samples a second are published, it is relative.",
     DataKind.MEMORY: "Ours: the formulas of arXiv 2205.05198, generalised to other widths.",
