@@ -16,10 +16,10 @@ from jaxquard.cluster.kernel_time import ProductShape, thinness
 from jaxquard.cluster.speeds import KernelKind, KernelSpeed
 from jaxquard.errors import ClusterError
 
-_TURNS = 8
-_EXPOSED = (0.0, 0.25, 0.5, 1.0)
-_HALF_CONTRACTED = (0.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-_HALF_OUTPUT = (0.0, 16.0, 64.0, 128.0, 256.0)
+_TURNS = 4
+_EXPOSED = (0.0, 0.5, 1.0)
+_HALF_CONTRACTED = (0.0, 32.0, 64.0, 128.0, 256.0)
+_HALF_OUTPUT = (0.0, 16.0, 64.0, 128.0)
 # Fewer samples have one constant for everything: a speed.
 _FEWEST = 3
 # More constants than this many samples can carry are left at 0.
