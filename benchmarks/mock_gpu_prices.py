@@ -1,7 +1,7 @@
 """One GPU for eight: the measured computation of a GPT layer's strategies beside the predicted one.
 
     python -m benchmarks.mock_gpu_prices --out FOLDER [--limit SECONDS]     on a machine with one GPU: measures
-    python -m benchmarks.mock_gpu_prices --read FOLDER                      anywhere: compares what was measured
+    python -m benchmarks.mock_gpu_prices [--read FOLDER]                    anywhere: compares what was measured
 
 Measuring leaves the compiled programs beside their times, so that predictions can be compared again later. The order of
 strategies is random, so that a part of them, if time ends, stands for all.
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measures, or compares what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="measure, and leave what was measured in this folder")
-    parser.add_argument("--read", type=Path, help="compare what was measured with predictions")
+    parser.add_argument("--read", type=Path, help="what was measured; by default the results that are kept here")
     parser.add_argument("--limit", type=float, default=215.0, help="seconds for all of it")
     parser.add_argument("--platform", default="cuda", help="cpu tries the script itself, on a tiny model")
     parser.add_argument("--first", type=int, default=0, help="the strategy to begin with; those before it come last")
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
         share = options.prices_share
         measure(options.out, options.platform, options.limit, first=options.first, prices_share=share)
     else:
-        from benchmarks.mock_gpu_prices_report import report
+        from benchmarks.mock_gpu_report import report
 
         report(options.read)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-HELPERS = {"__init__", "faults_program", "live_memory", "measure", "run"}
+HELPERS = {"__init__", "faults_program", "live_memory", "measure", "mock_gpu_report", "run"}
 LONG = {"faults", "gemm_regret", "shard_search"}
 
 

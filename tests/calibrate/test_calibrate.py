@@ -1,5 +1,6 @@
 """Calibration on virtual CPU devices: what is measured, what is kept, what is said."""
 
+import dataclasses
 import datetime
 import math
 from types import SimpleNamespace
@@ -9,13 +10,26 @@ import numpy as np
 import pytest
 
 from jaxquard.calibrate import calibrate, calibration_text
-from jaxquard.calibrate.calibrate import _fit_links, _fit_products, _poor_notes, _with_links, base_cluster
+from jaxquard.calibrate.calibrate import (
+    _fit_links,
+    _fit_products,
+    _poor_notes,
+    _Samples,
+    _with_links,
+    _with_measured_memory,
+    base_cluster,
+)
+from jaxquard.calibrate.kernel_cases import KernelCase, kernel_cases
+from jaxquard.calibrate.measure_collectives import group_sizes
+from jaxquard.calibrate.measure_kernels import measure_kernels
 from jaxquard.calibrate.measure_links import measure_links, ring_sizes
 from jaxquard.calibrate.measure_products import measure_products, sliced_product
 from jaxquard.calibrate.sampling import Effort, choose_effort
 from jaxquard.cluster import (
     Axis,
     Collective,
+    KernelKind,
+    KernelSample,
     LinkSample,
     ProductSample,
     cluster_text,
@@ -193,3 +207,86 @@ def test_poor_fits_are_said_to_be():
                         time_s=s.time_s * (4 if number % 2 else 1)) for number, s in enumerate(samples)]  # fmt: skip
     fits, _ = _fit_links(noisy, load_cluster("h200"))
     assert any(note.startswith("the fit of all_gather is poor (median error") for note in _poor_notes(fits, None))
+
+
+_KERNELS = tuple(case for case in kernel_cases("cpu", is_quick=True) if case.sizes[-1] < 1000 and case.sizes[0] < 300)
+_ALL_EFFORT = dataclasses.replace(
+    _EFFORT, shard_sizes_bytes=(8192, 65536), ms=(64,), ks=(64, 128), ns=(64, 128),
+    collective_sizes_bytes=(1 << 14, 1 << 18), kernels=_KERNELS[:4],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "num_series", "num_kernels"), [(2, 5, 2), pytest.param(4, 15, 4, marks=pytest.mark.slow)]
+)
+def test_kernels_and_collectives_over_groups(num_devices, num_series, num_kernels):
+    """Five kinds over groups of all devices; of four devices, over pairs along either axis too."""
+    done = []
+    found = calibrate(
+        devices=jax.devices()[:num_devices], effort=dataclasses.replace(_ALL_EFFORT, kernels=_KERNELS[:num_kernels]),
+        on_collectives=lambda *step: done.append(step), on_kernels=lambda *step: done.append(step),
+    )  # fmt: skip
+    assert [step[:2] for step in done[:num_series]] == [(number, num_series) for number in range(1, num_series + 1)]
+    assert done[0][2] == "all_gather of 2"
+    assert [step[0] for step in done[num_series:]] == list(range(1, num_kernels + 1))
+    assert {sample.group_size for sample in found.collective_samples} == {2, num_devices}
+    assert len(found.collective_samples) == num_series * 2
+    assert len(found.kernel_samples) == num_kernels
+    assert {speed.kind for speed in found.kernel_speeds} == {case.kind for case in _KERNELS[:num_kernels]}
+    # A busy machine may fit none of the collectives, and then says so.
+    noted = [note for note in found.notes if "over groups is that of the level" in note]
+    assert len(found.collective_speeds) + len(noted) == 5
+    assert sum(speed.num_samples for speed in found.kernel_speeds) == num_kernels
+    text = calibration_text(found)
+    assert "[[kernels]]" in text
+    assert "median_error" in text
+    assert parse_cluster(text) == found.cluster
+
+
+def test_group_sizes():
+    assert [group_sizes(number) for number in (1, 2, 6, 8)] == [(), (2,), (2, 3, 6), (2, 4, 8)]
+
+
+def test_the_memory_of_an_unknown_device_has_the_bandwidth_that_passes_reach():
+    start, _ = base_cluster(jax.devices()[:1])
+    samples = [
+        KernelSample(kind=KernelKind.ELEMENTWISE, dtype="f32", size_bytes=size, time_s=1e-6 + size / 3e10)
+        for size in (1e5, 1e6, 1e7)
+    ]
+    measured = _Samples(links=(), collectives=(), products=(), kernels=tuple(samples))
+    assert _with_measured_memory(start, measured).memory.bandwidth_bytes_per_s == pytest.approx(3e10)
+    preset = load_cluster("h200")
+    assert _with_measured_memory(preset, measured) == preset
+
+
+def test_kernels_on_every_platform():
+    for platform in ("cpu", "gpu"):
+        quick, whole = (kernel_cases(platform, is_quick=is_quick) for is_quick in (True, False))
+        assert len(quick) < len(whole)
+        assert {case.kind for case in whole} == set(KernelKind)
+        assert {KernelKind.PRODUCT, KernelKind.ELEMENTWISE, KernelKind.REDUCTION} <= {case.kind for case in quick}
+
+
+@pytest.mark.parametrize("case", [
+    KernelCase(kind=KernelKind.PRODUCT, dtype="bfloat16", out_dtype="float32", sizes=(2, 8, 16, 4)),
+    KernelCase(kind=KernelKind.ELEMENTWISE, dtype="float32", out_dtype="bfloat16", sizes=(3, 64, 1)),
+    KernelCase(kind=KernelKind.ATTENTION, dtype="float32", out_dtype="float32", sizes=(1, 16, 2, 8)),
+    KernelCase(kind=KernelKind.COLUMN_REDUCTION, dtype="float32", out_dtype="float32", sizes=(16, 8)),
+])  # fmt: skip
+def test_the_work_of_a_kernel(case):
+    (sample,) = measure_kernels(jax.devices()[:1], [case])
+    expected = {
+        KernelKind.PRODUCT: (2 * 2 * 8 * 16 * 4, 2 * (2 * 8 * 16 + 2 * 16 * 4) + 4 * 2 * 8 * 4),
+        KernelKind.ELEMENTWISE: (64 * (5 + 10), 64 * (3 * 4 + 2)),
+        KernelKind.ATTENTION: (4 * 2 * 16 * 16 * 8, 4 * 4 * 16 * 2 * 8),
+        KernelKind.COLUMN_REDUCTION: (16 * 8, 4 * (16 * 8 + 8)),
+    }
+    assert (sample.flops, sample.size_bytes) == expected[case.kind]
+    assert sample.dtype == {"bfloat16": "bf16", "float32": "f32"}[case.dtype]
+    assert sample.time_s > 0
+
+
+def test_a_kernel_that_cannot_run_is_left_out_and_time_ends():
+    huge = KernelCase(kind=KernelKind.ELEMENTWISE, dtype="float32", out_dtype="float32", sizes=(1, 1 << 50, 0))
+    assert measure_kernels(jax.devices()[:1], [huge]) == ()
+    assert measure_kernels(jax.devices()[:1], _KERNELS, limit_s=-1.0) == ()

@@ -24,6 +24,8 @@ Progress = Callable[[int, int, str], None]
 _ROUNDS, _SAMPLE_S = 3, 0.01
 # Further copies of a kernel in a program on CPU.
 _COPIES = 4
+# On an accelerator, in times of starting a program.
+_SHORTEST = 2.0
 _HLO_NAMES = {"bfloat16": "bf16", "float32": "f32", "float16": "f16"}
 
 
@@ -34,7 +36,10 @@ def measure_kernels(
     limit_s: float = math.inf,
     on_progress: Progress | None = None,
 ) -> tuple[KernelSample, ...]:
-    """Times kernels one after the other until the time is over; one that the device cannot run is left out.
+    """Times kernels one after the other until the time is over.
+
+    One that the device cannot run is left out, and so is one that takes an accelerator hardly longer than the host
+    needs to start it.
 
     Args:
         devices: on CPU all of them compute at the same time, as they share the cores; of others the first does.
@@ -42,16 +47,24 @@ def measure_kernels(
         on_progress: called as `(done, total, name)`.
     """
     end_s = time.monotonic() + limit_s
-    used = devices if devices[0].platform == "cpu" else devices[:1]
+    is_cpu = devices[0].platform == "cpu"
+    used = devices if is_cpu else devices[:1]
+    shortest_s = 0.0 if is_cpu else _SHORTEST * _start_s(used)
     samples = []
     for number, case in enumerate(cases):
         if time.monotonic() > end_s:
             break
         sample = _measure_case(case, used)
-        samples += [] if sample is None else [sample]
+        samples += [] if sample is None or sample.time_s < shortest_s else [sample]
         if on_progress is not None:
             on_progress(number + 1, len(cases), f"{case.kind.value} {'x'.join(map(str, case.sizes))}")
     return tuple(samples)
+
+
+def _start_s(devices: Sequence[jax.Device]) -> float:
+    """Returns the seconds that the host needs for each of many programs that do nearly nothing."""
+    time_s, _ = _time_copies(lambda values: values + 1, [(8,)], "float32", devices, count=1)
+    return time_s
 
 
 def _measure_case(case: KernelCase, devices: Sequence[jax.Device]) -> KernelSample | None:

@@ -16,6 +16,7 @@ from jaxquard.pricing import Progress
 from tests.cli.run_cli import read_json, without_progress
 from tests.cli.run_cli import run as run_cli
 from tests.cli.shard.user_steps import write_module
+from tests.pricing.mock_gpu.test_mock_gpu_pricer import FakeDevices
 
 
 def run(*words):
@@ -240,3 +241,22 @@ def test_one_device_has_nothing_to_shard(monkeypatch):
     result = run("gpt-tiny", "--no-cache")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "JAX has one device, of the platform cpu, and on one there is nothing to shard. Use --cpu" in result.stderr
+
+
+def test_one_gpu_in_place_of_a_cluster(monkeypatch):
+    """With a stand-in for the process that has the GPU."""
+    monkeypatch.setattr("jaxquard.pricing.mock_gpu.mock_gpu_pricer.MockProcess", lambda **_: FakeDevices())
+    words = ("steps:make_step", "--cluster", "h200-8", "--pricer", "mock-gpu", "--no-cache")
+    result = run(*words)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("sharding over devices=8: ")
+    assert "mock-gpu on 8 x NVIDIA H200" in result.stdout
+    assert read_json(run(*words, "--mesh", "2x4", "--json"))["axes"] == {"outer": 2, "inner": 4}
+
+
+def test_no_gpu_to_stand_in_for_a_cluster():
+    result = run("steps:make_step", "--cluster", "h200-8", "--pricer", "mock-gpu", "--no-cache")
+    assert result.exit_code != 0
+    assert "one GPU stands in for many, but JAX finds none that it can use" in result.stderr
+    result = run("steps:make_step", "--pricer", "mock-gpu")
+    assert (result.exit_code, "no --cluster is given. Give, say, --cluster h200-8" in result.stderr) == (2, True)

@@ -77,14 +77,14 @@ LoopBudgetOption = Annotated[
     ),
 ]
 
-PRICERS = ("measure", "compile")
+PRICERS = ("measure", "compile", "mock-gpu")
 PricerOption = Annotated[
     str,
     typer.Option(
         metavar="NAME",
         autocompletion=complete(*PRICERS),
         help="measure runs programs on the devices here; compile asks the compiler of --cluster, which need not be "
-        "here.",
+        "here; mock-gpu has one GPU here stand in for those of --cluster.",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""`jaxquard shard search`: the fastest sharding of a step, by measured prices or those of a target's compiler."""
+"""`jaxquard shard search`: the fastest sharding of a step, by measured prices or those of a cluster."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,11 +49,13 @@ def search(
     Example: jaxquard shard search gpt-tiny --mesh 2x4 --out plan.json
     """
     pricer = choose_name(pricer, PRICERS, kind="pricer")
-    if pricer == "compile" and (cluster is None or devices is not None or cpu):
+    is_for_cluster = pricer != "measure"
+    if is_for_cluster and (cluster is None or devices is not None or cpu):
         found = "no --cluster is given" if cluster is None else f"{'--cpu' if cpu else '--devices'} is given"
+        runs = "runs nothing here" if pricer == "compile" else "runs on one GPU here"
         raise UsageError(
-            f"--pricer compile prices for the chips of --cluster and runs nothing here, but {found}. Give, say, "
-            "--cluster h100-8x4 alone."
+            f"--pricer {pricer} prices for the chips of --cluster and {runs}, but {found}. Give, say, --cluster "
+            f"{'h100-8x4' if pricer == 'compile' else 'h200-8'} alone."
         )
     sizes, limit_bytes = parse_mesh(mesh), parse_size(memory_limit)
     check_writable(out, plot)
@@ -62,18 +64,19 @@ def search(
     from jaxquard.cli.devices import prepare_devices, start_mesh
     from jaxquard.cli.shard.find_step import find_step
     from jaxquard.cli.shard.run_search import run_search
-    from jaxquard.cli.shard.target_mesh import make_pricer, start_for_target, target_mesh
+    from jaxquard.cli.shard.target_mesh import make_mock_pricer, make_pricer, start_for_target, target_mesh
     from jaxquard.intraop.plan.plan_record import plan_content
     from jaxquard.report.charts.frontier_chart import plan_chart
 
     chips = None if cluster is None else find_cluster(cluster)
     settings: dict[str, Any] = {"memory_limit_bytes": limit_bytes, "every_combination": every_combination}
-    if pricer == "compile":
+    if is_for_cluster:
         assert chips is not None
         start_for_target()
         abstract = target_mesh(chips, sizes)
         step = find_step(model, batch_size=batch_size, usual_batch_size=max(8, abstract.size))
-        with make_pricer(chips, abstract, prices) as target:
+        make = make_mock_pricer if pricer == "mock-gpu" else make_pricer
+        with make(chips, abstract, prices) as target:
             plan = run_search(step, mesh=abstract, pricer=target, cache=prices, **settings)
     else:
         prepare_devices(cpu=cpu, num_devices=devices, sizes=sizes)

@@ -12,7 +12,7 @@ from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cluster import Cluster, levels_of
 
 if TYPE_CHECKING:
-    from jaxquard.pricing import CompilePricer, PriceCache
+    from jaxquard.pricing import CompilePricer, MockGpuPricer, PriceCache
 
 # A preset without a shape has all chips that there can be; of more than these, one host or slice is meant.
 _MOST_CHIPS = 512
@@ -51,3 +51,10 @@ def make_pricer(cluster: Cluster, mesh: AbstractMesh, cache: "PriceCache | None"
     from jaxquard.pricing import CompilePricer
 
     return CompilePricer(cluster, mesh, cache=cache)
+
+
+def make_mock_pricer(cluster: Cluster, mesh: AbstractMesh, cache: "PriceCache | None") -> "MockGpuPricer":
+    """Makes the pricer that runs on one GPU in place of all those of the cluster."""
+    from jaxquard.pricing import MockGpuPricer
+
+    return MockGpuPricer(cluster, mesh, cache=cache)

@@ -16,10 +16,10 @@ from jaxquard.cluster.kernel_time import ProductShape, thinness
 from jaxquard.cluster.speeds import KernelKind, KernelSpeed
 from jaxquard.errors import ClusterError
 
-_TURNS = 8
-_EXPOSED = (0.0, 0.25, 0.5, 1.0)
-_HALF_CONTRACTED = (0.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-_HALF_OUTPUT = (0.0, 16.0, 64.0, 128.0, 256.0)
+_TURNS = 4
+_EXPOSED = (0.0, 0.5, 1.0)
+_HALF_CONTRACTED = (0.0, 32.0, 64.0, 128.0, 256.0)
+_HALF_OUTPUT = (0.0, 16.0, 64.0, 128.0)
 # Fewer samples have one constant for everything: a speed.
 _FEWEST = 3
 # More constants than this many samples can carry are left at 0.
@@ -49,8 +49,12 @@ class KernelSample:
     product: ProductShape | None = None
 
 
-def fit_kernels(samples: Iterable[KernelSample]) -> tuple[KernelSpeed, ...]:
+def fit_kernels(samples: Iterable[KernelSample], *, launch_s: float | None = None) -> tuple[KernelSpeed, ...]:
     """Fits a speed for each kind and type in the samples.
+
+    Args:
+        launch_s: to start a kernel, where the samples cannot show it: an accelerator that is timed by the host's clock
+            starts one kernel while another runs. By default it is fitted.
 
     Raises:
         ClusterError: if a time is not above 0.
@@ -68,10 +72,10 @@ def fit_kernels(samples: Iterable[KernelSample]) -> tuple[KernelSpeed, ...]:
     groups: dict[tuple[KernelKind, str], list[KernelSample]] = defaultdict(list)
     for sample in samples:
         groups[sample.kind, sample.dtype].append(sample)
-    return tuple(_fit_group(kind, dtype, group) for (kind, dtype), group in groups.items())
+    return tuple(_fit_group(kind, dtype, group, launch_s) for (kind, dtype), group in groups.items())
 
 
-def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample]) -> KernelSpeed:
+def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample], launch_s: float | None) -> KernelSpeed:
     start = KernelSpeed(kind=kind, dtype=dtype)
     # Where arithmetic and traffic always go together, traffic stands for both.
     ratios = {round(sample.flops / sample.size_bytes, 3) for sample in samples if sample.size_bytes}
@@ -87,37 +91,46 @@ def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample]) ->
         _fit_constants(
             replace(start, exposed=exposed, half_speed_contracted=contracted, half_speed_output=output),
             samples,
-            computes=computes,
+            launch_s=launch_s,
+            is_arithmetic=begins,
         )
         for exposed, contracted, output in grid
+        for begins in ((True, False) if computes else (False,))
     ]
     return min(fits, key=lambda fit: (fit.median_error + 0.25 * fit.worst_error, fit.exposed))
 
 
-def _fit_constants(start: KernelSpeed, samples: Sequence[KernelSample], *, computes: bool) -> KernelSpeed:
+def _fit_constants(
+    start: KernelSpeed, samples: Sequence[KernelSample], *, launch_s: float | None, is_arithmetic: bool
+) -> KernelSpeed:
+    """Fits launch and both speeds; `is_arithmetic` says which of arithmetic and traffic is taken as longer at first."""
     times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)
     sizes = np.array([sample.size_bytes for sample in samples], dtype=np.float64)
-    work = np.array([_work(start, sample) if computes else 0.0 for sample in samples], dtype=np.float64)
+    work = np.array([_work(start, sample) for sample in samples], dtype=np.float64)
     if not (np.isfinite(times_s).all() and (times_s > 0).all()):
         raise ClusterError(f"a sample of {start.kind.value} took {times_s.min()} s; times are above 0.")
-    launch = np.ones_like(times_s) if len(samples) >= _FEWEST else np.zeros_like(times_s)
-    # At first arithmetic counts as the longer one where there is any.
-    is_arithmetic = work > 0
+    is_launch_fitted = launch_s is None and len(samples) >= _FEWEST
+    launch = np.ones_like(times_s) if is_launch_fitted else np.zeros_like(times_s)
+    # No more than half of the shortest time: a launch that is given is that of another kind of kernel.
+    known_s = min(launch_s or 0.0, 0.5 * times_s.min())
+    is_longer = np.full(len(samples), is_arithmetic)
     constants = np.zeros(3)
-    residuals = np.zeros_like(times_s)
     for _ in range(_TURNS):
-        first = np.where(is_arithmetic, 1.0, start.exposed)
-        second = np.where(is_arithmetic, start.exposed, 1.0)
+        first = np.where(is_longer, 1.0, start.exposed)
+        second = np.where(is_longer, start.exposed, 1.0)
         columns = np.stack([launch, first * work, second * sizes], axis=1)
-        constants, residuals = fit_robustly(columns, times_s)
-        found = constants[1] * work >= constants[2] * sizes
-        if not computes or (found == is_arithmetic).all():
+        constants, _ = fit_robustly(columns, times_s, known_s=known_s)
+        found = constants[1] * work > constants[2] * sizes
+        if (found == is_longer).all():
             break
-        is_arithmetic = found
-    errors = np.abs(residuals)
+        is_longer = found
+    arithmetic_s, traffic_s = constants[1] * work, constants[2] * sizes
+    longer, shorter = np.maximum(arithmetic_s, traffic_s), np.minimum(arithmetic_s, traffic_s)
+    begin_s = float(constants[0]) if is_launch_fitted else known_s
+    errors = np.abs((begin_s + longer + start.exposed * shorter) / times_s - 1)
     return replace(
         start,
-        launch_s=float(constants[0]),
+        launch_s=begin_s,
         flops_per_s=float(1 / constants[1]) if constants[1] > 0 else 0.0,
         bandwidth_bytes_per_s=float(1 / constants[2]) if constants[2] > 0 else 0.0,
         num_samples=len(samples),

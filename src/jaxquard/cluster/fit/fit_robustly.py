@@ -15,6 +15,8 @@ from jaxquard.errors import ClusterError
 
 _ROUNDS = 30
 _HUBER = 1.5
+# Constants that change by less, as a part of them, are found.
+_SAME = 1e-6
 
 
 def fit_robustly(
@@ -35,7 +37,9 @@ def fit_robustly(
     weights = np.ones(len(times_s))
     constants = np.zeros(columns.shape[1])
     for _ in range(_ROUNDS):
-        constants = _fit_nonnegative(scaled, wanted, weights)
+        before, constants = constants, _fit_nonnegative(scaled, wanted, weights)
+        if np.allclose(constants, before, rtol=_SAME, atol=0.0):
+            break
         residuals = np.abs(scaled @ constants - wanted)
         spread = max(1.4826 * float(np.median(residuals)), 1e-12)
         weights = np.minimum(1.0, _HUBER * spread / np.maximum(residuals, 1e-300))
