@@ -1,7 +1,7 @@
 """Texts of real compilers, to be read without them.
 
-`python -m tests.hlo.compiled_texts` writes those whose compiler is here. A text is compressed, and without names of files
-and places of the source.
+`python -m tests.hlo.compiled_texts` writes those whose compiler is here. A text is compressed, and without the names of
+files and places of the source.
 """
 
 import functools
