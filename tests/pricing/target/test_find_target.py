@@ -64,6 +64,14 @@ class TestTargets:
             find_target(load_cluster(cluster), mesh_shape)
 
 
+def test_a_plugin_of_another_version(monkeypatch):
+    monkeypatch.setattr(module, "_is_installed", lambda name: True)
+    monkeypatch.setattr(module, "_version", lambda package: "0.1" if "cuda13" in package else None)
+    wanted = rf"but found jax-cuda13-plugin 0.1, .* pip install jax-cuda13-plugin=={module.jaxlib.__version__} "
+    with pytest.raises(InfeasibleError, match=wanted):
+        find_target(load_cluster("h100-8"), (8,))
+
+
 class TestMissingCompilers:
     @pytest.fixture(autouse=True)
     def no_compilers(self, monkeypatch):

@@ -65,11 +65,7 @@ class Target:
     def compiler_version(self) -> str:
         """The packages that decide the compiled program, with their versions."""
         found = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
-        for package in _PACKAGES[self.platform]:
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
+        found |= {package: version for package in _PACKAGES[self.platform] if (version := _version(package))}
         return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
@@ -153,6 +149,21 @@ def _require_cuda() -> None:
             "compiling for a GPU needs JAX's CUDA plugin, which is not installed. No GPU is needed. "
             f"{install_hint('cuda-compiler')}"
         )
+    found = {package: version for package in _PACKAGES["cuda"] if (version := _version(package)) is not None}
+    other = {package: version for package, version in found.items() if version != jaxlib.__version__}
+    if other:
+        names = " ".join(f"{package}=={jaxlib.__version__}" for package in found)
+        raise InfeasibleError(
+            f"compiling for a GPU needs JAX's CUDA plugin in the version of jaxlib, {jaxlib.__version__}, but found "
+            f"{', '.join(f'{package} {version}' for package, version in other.items())}. Run: pip install {names}"
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache
