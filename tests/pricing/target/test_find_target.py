@@ -1,4 +1,4 @@
-"""Targets of clusters: what a compiler is told, and what is said where it is not here."""
+"""Targets of clusters: the description that a compiler gets, and the errors where there is no compiler."""
 
 import math
 import platform

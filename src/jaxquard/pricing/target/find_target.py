@@ -1,4 +1,4 @@
-"""The target of a cluster: the compiler to ask, and what to tell it of the chips and of how they are joined."""
+"""The target of a cluster: the compiler to ask, and its description of the chips and of how they are joined."""
 
 import functools
 import importlib.metadata
@@ -36,7 +36,7 @@ _PACKAGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CompileTarget:
     """A compiler, with the devices that it compiles for.
 
     Attributes:
@@ -69,7 +69,7 @@ class Target:
         return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
-def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> Target:
+def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> CompileTarget:
     """Returns the target for a mesh over the first chips of a cluster.
 
     Raises:
@@ -85,7 +85,7 @@ def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> Target:
         config = chip.target_config(
             memory_bytes=cluster.memory.size_bytes, bandwidth_bytes_per_s=cluster.memory.bandwidth_bytes_per_s
         )
-        return Target(
+        return CompileTarget(
             platform="cuda",
             topology=_hosts(cluster, levels[0], num_devices),
             config=config,
@@ -95,7 +95,7 @@ def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> Target:
         )
     if isinstance(chip, TpuChip):
         return _tpu_target(cluster, chip, levels, mesh_shape)
-    return Target(platform="cpu", topology="", mesh_shape=mesh_shape, device_kind="cpu")
+    return CompileTarget(platform="cpu", topology="", mesh_shape=mesh_shape, device_kind="cpu")
 
 
 def _hosts(cluster: Cluster, host: Level, num_devices: int) -> str:
@@ -110,7 +110,9 @@ def _hosts(cluster: Cluster, host: Level, num_devices: int) -> str:
     return f"1x{num_devices // host.size}x{host.size}"
 
 
-def _tpu_target(cluster: Cluster, chip: TpuChip, levels: tuple[Level, ...], mesh_shape: tuple[int, ...]) -> Target:
+def _tpu_target(
+    cluster: Cluster, chip: TpuChip, levels: tuple[Level, ...], mesh_shape: tuple[int, ...]
+) -> CompileTarget:
     _require_tpu()
     dims, num_devices = levels[0].dims, math.prod(mesh_shape)
     shape = "x".join(map(str, dims))
@@ -119,7 +121,7 @@ def _tpu_target(cluster: Cluster, chip: TpuChip, levels: tuple[Level, ...], mesh
             f"the mesh has {num_devices} devices, but a TPU's compiler compiles for whole slices, and that of "
             f"{cluster.name} is {shape}. Name a slice of {num_devices} chips, or take a mesh of {math.prod(dims)}."
         )
-    return Target(
+    return CompileTarget(
         platform="tpu",
         topology=f"{chip.generation}:{shape}",
         mesh_shape=mesh_shape,
