@@ -10,13 +10,8 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-<<<<<<< HEAD
 HELPERS = {"__init__", "faults_program", "live_memory", "measure", "mock_gpu_report", "run"}
-LONG = {"faults", "gemm_regret", "shard_search"}
-=======
-HELPERS = {"__init__", "faults_program", "live_memory", "measure", "run"}
 LONG = {"compile_prices", "faults", "gemm_regret", "shard_search"}
->>>>>>> 463bf4a (Golden lists of what three compilers make of a layer and of a loop, and a benchmark of compiled prices)
 
 
 def benchmark_names() -> list[str]:
