@@ -43,7 +43,7 @@ NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this mac
 GENERATED := tests/pipeline/test_generated_programs.py
 # Sorted: what is refused before Ray starts is tested before it starts.
 RAY_TESTS = $(sort $(shell grep -rl 'mark\.ray' tests --include='test_*.py'))
-TPU_TESTS := tests/gemm/overlap/test_compile.py
+TPU_TESTS := tests/gemm/overlap/test_compile.py tests/pricing/target/test_real_compilers.py
 # Twice quiet: pip then prints errors only.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-HINT = re.compile(r"(?:jaxquard|\.)\[([a-z,]+)\]")
+HINT = re.compile(r"(?:jaxquard|\.)\[([a-z,-]+)\]")
 
 
 def distribution(requirement: str) -> str:

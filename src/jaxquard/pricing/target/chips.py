@@ -132,20 +132,17 @@ _TPUS = {
 
 
 def find_chip(cluster_name: str) -> GpuChip | TpuChip | None:
-    """Returns the chip that a cluster's name begins with; None for CPUs.
+    """Returns the chip that a word of a cluster's name begins with, as in "calibrated h100-8"; None for CPUs.
 
     Raises:
-        ClusterError: if the name begins with no chip that a compiler can be asked for.
+        ClusterError: if no word begins with a chip that a compiler can be asked for.
     """
-    # As `jaxquard cluster calibrate` names it.
-    name = cluster_name.lower().removeprefix("calibrated ")
-    if name == "cpu" or name.startswith("cpu-"):
-        return None
-    known = {**_GPUS, **_TPUS}
-    found = [chip for chip in known if name == chip or name.startswith(f"{chip}-")]
-    if not found:
-        raise ClusterError(
-            f"the cluster is called {cluster_name!r}, but no compiler is known for it. Give it a name that begins with "
-            f"its chip: {', '.join((*known, 'cpu'))}, such as h100-8x4."
-        )
-    return known[max(found, key=len)]
+    known: dict[str, GpuChip | TpuChip | None] = {**_GPUS, **_TPUS, "cpu": None}
+    for word in cluster_name.lower().split():
+        found = [chip for chip in known if word == chip or word.startswith(f"{chip}-")]
+        if found:
+            return known[max(found, key=len)]
+    raise ClusterError(
+        f"the cluster is called {cluster_name!r}, but no compiler is known for it. Give it a name that begins with its "
+        f"chip: {', '.join(known)}, such as h100-8x4."
+    )

@@ -31,7 +31,7 @@ from jaxquard.pricing.program.lower_program import lower_for_platform, lowered_k
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
 from jaxquard.pricing.target.cluster_costs import ClusterCosts
 from jaxquard.pricing.target.compiled_program import CompiledFolder, CompiledProgram, CompileRequest
-from jaxquard.pricing.target.find_target import Target, find_target
+from jaxquard.pricing.target.find_target import CompileTarget, find_target
 from jaxquard.pricing.target.target_processes import TargetProcesses, default_num_compilers
 from jaxquard.pricing.target.walk_schedule import WalkedProgram, walk_schedule
 
@@ -129,7 +129,7 @@ class CompilePricer:
         return self._memory_limit_bytes
 
     @property
-    def target(self) -> Target:
+    def target(self) -> CompileTarget:
         """The compiler that it asks, and what it compiles for."""
         return self._target
 

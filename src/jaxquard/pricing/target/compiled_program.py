@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jaxquard.pricing.target.find_target import Target
+from jaxquard.pricing.target.find_target import CompileTarget
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class CompileRequest:
     """
 
     code: bytes
-    target: Target
+    target: CompileTarget
     num_inputs: int
     free_outputs: tuple[bool, ...]
     compiler_options: Mapping[str, str]

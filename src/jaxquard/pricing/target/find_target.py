@@ -1,4 +1,4 @@
-"""The target of a cluster: the compiler to ask, and what to tell it of the chips and of how they are joined."""
+"""The target of a cluster: the compiler to ask, and its description of the chips and of how they are joined."""
 
 import functools
 import importlib.metadata
@@ -36,7 +36,7 @@ _PACKAGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CompileTarget:
     """A compiler, with the devices that it compiles for.
 
     Attributes:
@@ -65,15 +65,11 @@ class Target:
     def compiler_version(self) -> str:
         """The packages that decide the compiled program, with their versions."""
         found = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
-        for package in _PACKAGES[self.platform]:
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
+        found |= {package: version for package in _PACKAGES[self.platform] if (version := _version(package))}
         return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
-def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> Target:
+def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> CompileTarget:
     """Returns the target for a mesh over the first chips of a cluster.
 
     Raises:
@@ -89,7 +85,7 @@ def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> Target:
         config = chip.target_config(
             memory_bytes=cluster.memory.size_bytes, bandwidth_bytes_per_s=cluster.memory.bandwidth_bytes_per_s
         )
-        return Target(
+        return CompileTarget(
             platform="cuda",
             topology=_hosts(cluster, levels[0], num_devices),
             config=config,
@@ -99,7 +95,7 @@ def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> Target:
         )
     if isinstance(chip, TpuChip):
         return _tpu_target(cluster, chip, levels, mesh_shape)
-    return Target(platform="cpu", topology="", mesh_shape=mesh_shape, device_kind="cpu")
+    return CompileTarget(platform="cpu", topology="", mesh_shape=mesh_shape, device_kind="cpu")
 
 
 def _hosts(cluster: Cluster, host: Level, num_devices: int) -> str:
@@ -114,7 +110,9 @@ def _hosts(cluster: Cluster, host: Level, num_devices: int) -> str:
     return f"1x{num_devices // host.size}x{host.size}"
 
 
-def _tpu_target(cluster: Cluster, chip: TpuChip, levels: tuple[Level, ...], mesh_shape: tuple[int, ...]) -> Target:
+def _tpu_target(
+    cluster: Cluster, chip: TpuChip, levels: tuple[Level, ...], mesh_shape: tuple[int, ...]
+) -> CompileTarget:
     _require_tpu()
     dims, num_devices = levels[0].dims, math.prod(mesh_shape)
     shape = "x".join(map(str, dims))
@@ -123,7 +121,7 @@ def _tpu_target(cluster: Cluster, chip: TpuChip, levels: tuple[Level, ...], mesh
             f"the mesh has {num_devices} devices, but a TPU's compiler compiles for whole slices, and that of "
             f"{cluster.name} is {shape}. Name a slice of {num_devices} chips, or take a mesh of {math.prod(dims)}."
         )
-    return Target(
+    return CompileTarget(
         platform="tpu",
         topology=f"{chip.generation}:{shape}",
         mesh_shape=mesh_shape,
@@ -153,6 +151,21 @@ def _require_cuda() -> None:
             "compiling for a GPU needs JAX's CUDA plugin, which is not installed. No GPU is needed. "
             f"{install_hint('cuda-compiler')}"
         )
+    found = {package: version for package in _PACKAGES["cuda"] if (version := _version(package)) is not None}
+    other = {package: version for package, version in found.items() if version != jaxlib.__version__}
+    if other:
+        names = " ".join(f"{package}=={jaxlib.__version__}" for package in found)
+        raise InfeasibleError(
+            f"compiling for a GPU needs JAX's CUDA plugin in the version of jaxlib, {jaxlib.__version__}, but found "
+            f"{', '.join(f'{package} {version}' for package, version in other.items())}. Run: pip install {names}"
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache

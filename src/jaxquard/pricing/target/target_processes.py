@@ -14,7 +14,7 @@ from jaxquard.pricing.compile.compile_processes import (
     compiler_environment,
 )
 from jaxquard.pricing.target.compiled_program import CompiledProgram, CompileRequest
-from jaxquard.pricing.target.find_target import Target
+from jaxquard.pricing.target.find_target import CompileTarget
 
 _MODULE = "jaxquard.pricing.target.target_worker"
 
@@ -26,7 +26,7 @@ class TargetProcesses:
         limit_s: that one program may take.
     """
 
-    def __init__(self, target: Target, *, num_compilers: int, limit_s: float) -> None:
+    def __init__(self, target: CompileTarget, *, num_compilers: int, limit_s: float) -> None:
         self._target, self._limit_s = target, limit_s
         self._pool = ThreadPoolExecutor(num_compilers, thread_name_prefix="compile")
         self._idle: queue.SimpleQueue[CompilerProcess] = queue.SimpleQueue()

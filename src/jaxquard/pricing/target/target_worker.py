@@ -18,7 +18,7 @@ from jax.experimental import mesh_utils, topologies
 
 from jaxquard import _jax_compat
 from jaxquard.pricing.target.compiled_program import CompiledProgram, CompileRequest
-from jaxquard.pricing.target.find_target import Target
+from jaxquard.pricing.target.find_target import CompileTarget
 
 
 def main(descriptor: int, platform: str, num_devices: int) -> None:
@@ -68,7 +68,7 @@ def _answer(request: CompileRequest, known: dict[Any, tuple[Any, ...]]) -> Compi
         return str(error) or type(error).__name__
 
 
-def target_devices(target: Target) -> tuple[Any, ...]:
+def target_devices(target: CompileTarget) -> tuple[Any, ...]:
     """Returns the devices of a target in the order of its mesh; of a TPU, laid out for the mesh's axes."""
     if target.platform == "cpu":
         return tuple(jax.devices("cpu")[: target.num_devices])
@@ -82,7 +82,7 @@ def target_devices(target: Target) -> tuple[Any, ...]:
     return tuple(mesh_utils.create_device_mesh(target.mesh_shape, chips, allow_split_physical_axes=True).flat)
 
 
-def chip_numbers(target: Target, devices: tuple[Any, ...]) -> tuple[int, ...]:
+def chip_numbers(target: CompileTarget, devices: tuple[Any, ...]) -> tuple[int, ...]:
     """Returns the number of each device's chip in the cluster; of a torus by its coordinates, the last dim fastest."""
     if target.platform != "tpu":
         return tuple(range(len(devices)))

@@ -51,6 +51,20 @@ class WalkedCollective:
         exposed_s: in which the chip waited for it, in all runs together.
         times: the number of its runs.
         source: the place in the user's program, JAX's `op_name`.
+
+    Example:
+        >>> gather = jq.pricing.WalkedCollective(
+        ...     name="all-gather.1",
+        ...     opcode="all-gather",
+        ...     size_bytes=2**20,
+        ...     group_size=8,
+        ...     time_s=1e-4,
+        ...     exposed_s=2e-4,
+        ...     times=4,
+        ...     source="",
+        ... )
+        >>> f"{gather.exposed_s / (gather.times * gather.time_s):.0%} exposed"
+        '50% exposed'
     """
 
     name: str
@@ -76,9 +90,17 @@ class WalkedProgram:
         timeline: of loops, the first two iterations and one span for the others.
 
     Example:
-        >>> from jaxquard.pricing.target.walk_schedule import WalkedProgram
-        >>> WalkedProgram.__slots__[:2]
-        ('time_s', 'communication_s')
+        >>> from jaxquard.ir.timeline import Timeline
+        >>> walked = jq.pricing.WalkedProgram(
+        ...     time_s=2e-3,
+        ...     communication_s=5e-4,
+        ...     stalled_s=0.0,
+        ...     flops=1e12,
+        ...     collectives=(),
+        ...     timeline=Timeline(num_actors=1, spans=()),
+        ... )
+        >>> f"{walked.compute_s * 1e3:g} ms"
+        '1.5 ms'
     """
 
     time_s: float
