@@ -30,7 +30,7 @@ def test_a_model_on_a_cluster():
     )
     assert lines[1].split() == [
         *("actor", "busy", "bubble", "peak", "GB"),
-        *("weights", "gradients", "activations", "transfers"),
+        *("weights", "gradients", "activations", "working", "transfers"),
     ]
     assert [line.split()[0] for line in lines[2:10]] == [str(actor) for actor in range(8)]
     assert re.match(r"step \d\.\d{3} s, bubble \d\.\d % of the loop, .*MFU \d\d\.\d %, \d+ TFLOP/s a chip, ", lines[10])

@@ -121,7 +121,12 @@ def _advice(setup: PipelineSetup, largest: str) -> str:
 def actor_rows(answer: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Returns the header and the rows of the table of actors; of many, the first and the last."""
     actors = answer["actors"]
-    parts = [part for part in actors[0]["at_peak_bytes"] if any(actor["at_peak_bytes"][part] for actor in actors)]
+    # Parts that would be written as nothing are left out.
+    parts = [
+        part
+        for part in actors[0]["at_peak_bytes"]
+        if any(actor["at_peak_bytes"][part] >= 0.005 * _GB for actor in actors)
+    ]
     header = ["actor", "busy", "bubble", *(["peak GB"] if parts else []), *parts]
     shown = actors if len(actors) <= _MOST_ACTORS else [*actors[: _MOST_ACTORS // 2], *actors[-_MOST_ACTORS // 2 :]]
     rows = []

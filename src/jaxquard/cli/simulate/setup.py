@@ -1,8 +1,9 @@
 """The pipeline that a command line asks for: its schedule, the costs of its stages, the links between its actors."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ class PipelineSetup:
     schedule: Schedule
     num_microbatches: int
     costs: "Sequence[StageCost]"
-    links: "dict[tuple[int, int], ActorLink]"
+    links: "Mapping[tuple[int, int], ActorLink]"
     limit_bytes: int | None = None
     run: ModelRun | None = None
     notes: tuple[str, ...] = ()
@@ -96,7 +97,7 @@ def measured_order(measured: "Timeline") -> Custom:
     return Custom([",".join(row) for row in rows])
 
 
-def check_size(schedule: Schedule, num_microbatches: int) -> None:
+def check_num_tasks(schedule: Schedule, num_microbatches: int) -> None:
     """Refuses more tasks than anyone waits for."""
     if schedule.num_stages * num_microbatches > _MOST_TASKS:
         raise UsageError(
@@ -207,9 +208,11 @@ def setup_measured(
     )
 
 
-def _pairs(schedule: Schedule) -> list[tuple[int, int]]:
-    actors = range(schedule.num_actors)
-    return [(source, target) for source in actors for target in actors if source != target]
+def _pairs(schedule: Schedule) -> set[tuple[int, int]]:
+    """The pairs of actors between which values go: those of neighbouring stages, both ways."""
+    actors = [schedule.actor_of(stage) for stage in range(schedule.num_stages)]
+    forwards = {(source, target) for source, target in pairwise(actors) if source != target}
+    return forwards | {(target, source) for source, target in forwards}
 
 
 def _words(schedule: Schedule, num_microbatches: int) -> str:
