@@ -27,10 +27,11 @@ def train_step(params, batch):
 def test_a_step_plays_as_it_ran():
     params = [jnp.ones((64, 64)), jnp.ones((64, 64))]
     batch = jnp.ones((4, 32, 64))
-    step = jq.RemoteMesh((2,)).distributed(train_step, measure=True)
-    for _ in range(2):
-        step(params, batch)
-    timeline, program = step.timeline(), step.lower(params, batch).program
+    with jq.RemoteMesh((2,)) as mesh:
+        step = mesh.distributed(train_step, measure=True)
+        for _ in range(2):
+            step(params, batch)
+        timeline, program = step.timeline(), step.lower(params, batch).program
     times_s = measured_call_times(program, timeline)
     playback = play_program(program, times_s)
     ran = sorted((span.actor, span.name) for span in timeline.spans if span.track is Track.COMPUTE)

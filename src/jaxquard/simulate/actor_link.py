@@ -1,4 +1,4 @@
-"""Links between actors: the seconds of a transfer, from the levels of the cluster between their chips.
+"""ActorLinks between actors: the seconds of a transfer, from the levels of the cluster between their chips.
 
 A chip of an actor sends its share of a value to the chip at the same place of the other actor, all chips at once. So a
 transfer takes as long as one chip's share, over the outermost level at which the two chips stand apart.
@@ -32,12 +32,12 @@ class ActorLink:
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
-Links = Mapping[tuple[int, int], ActorLink]
+ActorLinks = Mapping[tuple[int, int], ActorLink]
 INSTANT = ActorLink()
-NO_LINKS: Links = MappingProxyType({})
+NO_LINKS: ActorLinks = MappingProxyType({})
 
 
-class _ActorLinks(Links):
+class _LazyLinks(ActorLinks):
     """The links of all ordered pairs of actors, each made when it is asked for: thousands of actors have millions."""
 
     __slots__ = ("_chips_apart", "_levels", "_num_actors")
@@ -58,7 +58,7 @@ class _ActorLinks(Links):
         return self._num_actors * (self._num_actors - 1)
 
 
-def link_actors(cluster: Cluster, *, num_actors: int, chips_apart: int) -> Links:
+def link_actors(cluster: Cluster, *, num_actors: int, chips_apart: int) -> ActorLinks:
     """Returns the link of every ordered pair of actors.
 
     Args:
@@ -78,7 +78,7 @@ def link_actors(cluster: Cluster, *, num_actors: int, chips_apart: int) -> Links
             f"{num_actors} actors, {chips_apart} chips apart, reach over {num_actors * chips_apart} chips, but "
             f"{cluster.name} has {cluster.num_chips}. Use fewer actors, or a larger cluster."
         )
-    return _ActorLinks(levels_of(cluster), num_actors, chips_apart)
+    return _LazyLinks(levels_of(cluster), num_actors, chips_apart)
 
 
 def link_chips(levels: Sequence[Level], source: int, target: int) -> ActorLink:
