@@ -1,4 +1,4 @@
-"""ActorLinks between actors: the seconds of a transfer, from the levels of the cluster between their chips.
+"""Links between actors: the seconds of a transfer, from the levels of the cluster between their chips.
 
 A chip of an actor sends its share of a value to the chip at the same place of the other actor, all chips at once. So a
 transfer takes as long as one chip's share, over the outermost level at which the two chips stand apart.

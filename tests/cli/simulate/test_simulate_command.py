@@ -149,7 +149,9 @@ def test_a_measured_trace_is_played_and_compared(measured, tmp_path):
     assert answer["step_time_s"] == pytest.approx(0.15)
     assert ">simulated<" in page.read_text()
     assert ">measured<" in page.read_text()
-    assert "simulated over measured 1.000" in run("--measured", measured).stdout
+    assert answer["measured_loop_time_s"] == pytest.approx(0.15)
+    line = "Measured: step 150 ms, its loop 150 ms; the simulated loop takes 1.000 of that."
+    assert line in run("--measured", measured).stdout
 
 
 def test_another_schedule_with_measured_times(measured):
