@@ -13,7 +13,10 @@ import pytest
 
 import jaxquard as jq
 
-PACKAGES = ["jaxquard", "jaxquard.schedules", "jaxquard.gemm", "jaxquard.cluster", "jaxquard.pricing"]
+PACKAGES = [
+    "jaxquard",
+    *(f"jaxquard.{name}" for name in ("schedules", "gemm", "cluster", "pricing", "simulate")),
+]
 MODEL_FUNCTIONS = [
     *("init", "loss", "synthetic_batch", "num_parameters", "flops_per_token", "stack_layers", "loss_scanned"),
     *("find_model", "model_names", "training_step"),

@@ -26,7 +26,7 @@ def test_importing_the_package_loads_nothing_of_it():
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("package", ["calibrate", "cluster", "gemm", "models", "pricing", "schedules"])
+@pytest.mark.parametrize("package", ["calibrate", "cluster", "gemm", "models", "pricing", "schedules", "simulate"])
 def test_importing_a_subpackage_loads_nothing_of_it(package):
     loaded = modules_after(
         f"import jaxquard\njaxquard.{package} if {package!r} in jaxquard.__all__ else None\nimport jaxquard.{package}"

@@ -18,7 +18,10 @@ import jaxquard
 
 ROOT = Path(__file__).parent.parent
 DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)\w+:: (jaxquard[\w.]*)\.(\w+)$", re.MULTILINE)
-PACKAGES = ["jaxquard", "jaxquard.schedules", "jaxquard.gemm", "jaxquard.cluster", "jaxquard.pricing"]
+PACKAGES = [
+    "jaxquard",
+    *(f"jaxquard.{name}" for name in ("schedules", "gemm", "cluster", "pricing", "simulate")),
+]
 LAZY = [*PACKAGES, "jaxquard.calibrate", "jaxquard.models"]
 
 

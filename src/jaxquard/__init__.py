@@ -29,6 +29,7 @@ __all__ = [
     "save",
     "schedules",
     "search_sharding",
+    "simulate",
     "task",
     "verify",
 ]
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from jaxquard import models as models
     from jaxquard import pricing as pricing
     from jaxquard import schedules as schedules
+    from jaxquard import simulate as simulate
     from jaxquard.errors import Preempted as Preempted
     from jaxquard.intraop.plan.search_sharding import search_sharding as search_sharding
     from jaxquard.intraop.plan.sharding_plan import ShardingPlan as ShardingPlan
@@ -71,5 +73,5 @@ else:
             "runtime.remote_array": ["RemoteArray"],
             "runtime.remote_mesh": ["RemoteMesh"],
         },
-        modules=["cluster", "errors", "gemm", "models", "pricing", "schedules"],
+        modules=["cluster", "errors", "gemm", "models", "pricing", "schedules", "simulate"],
     )

@@ -10,7 +10,9 @@ def test_actors_of_a_host_are_linked_by_nvlink_and_others_by_the_network():
     cluster = load_cluster("h100-8x2")
     node, network = levels_of(cluster)
     links = link_actors(cluster, num_actors=4, chips_apart=4)
-    assert len(links) == 12
+    assert len(links) == len(list(links)) == 12
+    assert (0, 4) not in links
+    assert (1, 1) not in links
     for (source, target), link in links.items():
         level = node if source // 2 == target // 2 else network
         assert link.bandwidth_bytes_per_s == level.bandwidth_bytes_per_s

@@ -84,10 +84,14 @@ def _memory(playback: PipelinePlayback, report: PipelineReport) -> str:
 
 
 def _actors(playback: PipelinePlayback) -> str:
-    header = ["actor", "busy", "bubble", "peak", *playback.memory[0].parts]
+    header = ["actor", "busy", "bubble"]
+    has_sizes = any(playback.peaks_bytes)
+    if has_sizes:
+        header += ["peak", *playback.memory[0].parts]
     rows = []
     for actor, memory in enumerate(playback.memory):
-        parts = [f"{size / _GB:.2f} GB" for size in memory.peak_parts().values()]
-        busy, bubble = f"{playback.busy_s[actor] * 1e3:.4g} ms", f"{100 * playback.actor_bubbles[actor]:.1f} %"
-        rows.append([f"{actor}", busy, bubble, f"{memory.peak_bytes / _GB:.2f} GB", *parts])
+        row = [f"{actor}", f"{playback.busy_s[actor] * 1e3:.4g} ms", f"{100 * playback.actor_bubbles[actor]:.1f} %"]
+        if has_sizes:
+            row += [f"{size / _GB:.2f} GB" for size in (memory.peak_bytes, *memory.peak_parts().values())]
+        rows.append(row)
     return html_section("actors", "Actors", html_table(header, rows))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxquard.simulate.actor_link import ActorLink as ActorLink
     from jaxquard.simulate.actor_link import link_actors as link_actors
     from jaxquard.simulate.actor_memory import ActorMemory as ActorMemory
+    from jaxquard.simulate.measured_times import measured_call_times as measured_call_times
     from jaxquard.simulate.pipeline_playback import PipelinePlayback as PipelinePlayback
     from jaxquard.simulate.play_jobs import Job as Job
     from jaxquard.simulate.play_jobs import play_jobs as play_jobs
@@ -27,6 +28,7 @@ else:
         {
             "actor_link": ["ActorLink", "link_actors"],
             "actor_memory": ["ActorMemory"],
+            "measured_times": ["measured_call_times"],
             "pipeline_playback": ["PipelinePlayback"],
             "play_jobs": ["Job", "play_jobs", "share_memory"],
             "play_pipeline": ["play_pipeline"],

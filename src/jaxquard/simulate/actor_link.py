@@ -4,8 +4,9 @@ A chip of an actor sends its share of a value to the chip at the same place of t
 transfer takes as long as one chip's share, over the outermost level at which the two chips stand apart.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -31,12 +32,33 @@ class ActorLink:
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
-Links = Mapping[tuple[int, int], ActorLink]
+ActorLinks = Mapping[tuple[int, int], ActorLink]
 INSTANT = ActorLink()
-NO_LINKS: Links = MappingProxyType({})
+NO_LINKS: ActorLinks = MappingProxyType({})
 
 
-def link_actors(cluster: Cluster, *, num_actors: int, chips_apart: int) -> dict[tuple[int, int], ActorLink]:
+class _LazyLinks(ActorLinks):
+    """The links of all ordered pairs of actors, each made when it is asked for: thousands of actors have millions."""
+
+    __slots__ = ("_chips_apart", "_levels", "_num_actors")
+
+    def __init__(self, levels: Sequence[Level], num_actors: int, chips_apart: int) -> None:
+        self._levels, self._num_actors, self._chips_apart = levels, num_actors, chips_apart
+
+    def __getitem__(self, pair: tuple[int, int]) -> ActorLink:
+        source, target = pair
+        if source == target or not (0 <= source < self._num_actors and 0 <= target < self._num_actors):
+            raise KeyError(pair)
+        return link_chips(self._levels, source * self._chips_apart, target * self._chips_apart)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return itertools.permutations(range(self._num_actors), 2)
+
+    def __len__(self) -> int:
+        return self._num_actors * (self._num_actors - 1)
+
+
+def link_actors(cluster: Cluster, *, num_actors: int, chips_apart: int) -> ActorLinks:
     """Returns the link of every ordered pair of actors.
 
     Args:
@@ -56,13 +78,7 @@ def link_actors(cluster: Cluster, *, num_actors: int, chips_apart: int) -> dict[
             f"{num_actors} actors, {chips_apart} chips apart, reach over {num_actors * chips_apart} chips, but "
             f"{cluster.name} has {cluster.num_chips}. Use fewer actors, or a larger cluster."
         )
-    levels = levels_of(cluster)
-    return {
-        (source, target): link_chips(levels, source * chips_apart, target * chips_apart)
-        for source in range(num_actors)
-        for target in range(num_actors)
-        if source != target
-    }
+    return _LazyLinks(levels_of(cluster), num_actors, chips_apart)
 
 
 def link_chips(levels: Sequence[Level], source: int, target: int) -> ActorLink:

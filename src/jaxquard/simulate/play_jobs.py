@@ -24,6 +24,10 @@ class Job:
         memory_bytes: the bytes that it reads and writes, evenly over its time.
         after: the positions of the jobs that must have ended.
         size_bytes: the bytes that it sends, for the timeline.
+
+    Example:
+        >>> jq.simulate.Job(name="multiply", resource="compute", time_s=1.0, after=(0,)).chip
+        0
     """
 
     name: str
@@ -40,6 +44,10 @@ def share_memory(demands_bytes_per_s: Sequence[float], bandwidth_bytes_per_s: fl
     """Returns the speed of each job, 1 being full speed, under processor sharing (max-min fairness).
 
     All get equal shares; a job that asks for less than its share leaves the rest to the others.
+
+    Example:
+        >>> jq.simulate.share_memory([1.0, 4.0], bandwidth_bytes_per_s=3.0)
+        [1.0, 0.5]
     """
     speeds = [1.0] * len(demands_bytes_per_s)
     left = bandwidth_bytes_per_s
@@ -58,7 +66,14 @@ _SAME_MOMENT = 1e-13
 
 
 def play_jobs(jobs: Sequence[Job], *, memory_bandwidth_bytes_per_s: float = math.inf) -> Timeline:
-    """Plays all jobs into a timeline; the spans are in order of their start."""
+    """Plays all jobs into a timeline; the spans are in order of their start.
+
+    Example:
+        >>> move = jq.simulate.Job(name="gather", resource="link", time_s=2.0)
+        >>> product = jq.simulate.Job(name="multiply", resource="compute", time_s=1.0, after=(0,))
+        >>> [(span.name, span.start_s) for span in jq.simulate.play_jobs([move, product]).spans]
+        [('gather', 0.0), ('multiply', 2.0)]
+    """
     play = _Play(jobs=jobs, bandwidth=memory_bandwidth_bytes_per_s)
     play.run()
     spans = [

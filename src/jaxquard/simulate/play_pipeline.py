@@ -14,7 +14,7 @@ from jaxquard.errors import ScheduleError
 from jaxquard.ir.timeline import Span, Track
 from jaxquard.schedules.run_order import run_order
 from jaxquard.schedules.schedule import Rows, Schedule
-from jaxquard.simulate.actor_link import NO_LINKS, Links
+from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
 from jaxquard.simulate.pipeline_playback import PipelinePlayback, PlayedTransfers
 from jaxquard.simulate.play_steps import NO_MESSAGE, ActorSteps, Messages, PlayedSteps, play_steps
 from jaxquard.simulate.stage_cost import StageCost
@@ -28,7 +28,7 @@ def play_pipeline(
     costs: Sequence[StageCost],
     *,
     num_microbatches: int | None = None,
-    links: Links = NO_LINKS,
+    links: ActorLinks = NO_LINKS,
     synchronous_sends: bool = False,
     overlap_gradient_sums: bool = False,
 ) -> PipelinePlayback:

@@ -23,7 +23,7 @@ from jaxquard.ir.array_type import type_bytes
 from jaxquard.ir.program.instructions import ActorProgram, Free, Instruction, Recv, Run, Send
 from jaxquard.ir.program.order import find_waits, order_program
 from jaxquard.ir.program.program import Program
-from jaxquard.simulate.actor_link import INSTANT, NO_LINKS, Links
+from jaxquard.simulate.actor_link import INSTANT, NO_LINKS, ActorLinks
 from jaxquard.simulate.actor_memory import ACTIVATIONS, TRANSFERS, WEIGHTS, ActorMemory, Lives, add_up
 from jaxquard.simulate.pipeline_playback import PipelinePlayback, PlayedTransfers
 from jaxquard.simulate.play_steps import NO_MESSAGE, ActorSteps, Messages, PlayedSteps, play_steps
@@ -33,7 +33,7 @@ def play_program(
     program: Program,
     call_times_s: Sequence[float],
     *,
-    links: Links = NO_LINKS,
+    links: ActorLinks = NO_LINKS,
     axis_sizes: Mapping[str, int] = MappingProxyType({}),
     synchronous_sends: bool = False,
 ) -> PipelinePlayback:
@@ -94,7 +94,7 @@ class _Sends:
     targets: list[int]
 
 
-def _find_sends(program: Program, links: Links, axis_sizes: Mapping[str, int]) -> _Sends:
+def _find_sends(program: Program, links: ActorLinks, axis_sizes: Mapping[str, int]) -> _Sends:
     num_actors = len(program.actors)
     found = _Sends(numbers={}, messages=Messages(links=[], times_s=[]), places=[], sizes=[], targets=[])
     counts: dict[tuple[int, int], int] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxquard.simulate.actor_link import INSTANT, Links
+from jaxquard.simulate.actor_link import INSTANT, ActorLinks
 from jaxquard.simulate.play_steps import NO_MESSAGE, Messages
 from jaxquard.simulate.stage_cost import StageCost
 from jaxquard.simulate.task_order import BACKWARD, FORWARD, INPUT_GRADIENT, TaskOrder
@@ -82,7 +82,7 @@ def value_sizes(costs: Sequence[StageCost]) -> np.ndarray:
     return np.concatenate([outputs, outputs[:1], outputs[:-1]])
 
 
-def messages_of(order: TaskOrder, costs: Sequence[StageCost], links: Links) -> Messages:
+def messages_of(order: TaskOrder, costs: Sequence[StageCost], links: ActorLinks) -> Messages:
     """Returns the link and the seconds of each value, as if it crossed actors."""
     sources, targets = (ends.tolist() for ends in value_ends(order))
     sizes = value_sizes(costs).tolist()

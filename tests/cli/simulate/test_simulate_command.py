@@ -30,7 +30,7 @@ def test_a_model_on_a_cluster():
     )
     assert lines[1].split() == [
         *("actor", "busy", "bubble", "peak", "GB"),
-        *("weights", "gradients", "activations", "transfers"),
+        *("weights", "gradients", "activations", "working", "transfers"),
     ]
     assert [line.split()[0] for line in lines[2:10]] == [str(actor) for actor in range(8)]
     assert re.match(r"step \d\.\d{3} s, bubble \d\.\d % of the loop, .*MFU \d\d\.\d %, \d+ TFLOP/s a chip, ", lines[10])
@@ -66,7 +66,8 @@ def test_replicas_cost_no_more_than_their_sums():
 
 def test_a_model_that_does_not_fit_says_by_how_much_and_where():
     result = run(*GPT3, "--microbatches", 32, "--microbatch-size", 8)
-    line = result.stdout.splitlines()[-1]
+    line, provenance = result.stdout.splitlines()[-2:]
+    assert provenance == "Prices are modelled, with the constants of jaxpp; nothing was measured."
     found = re.fullmatch(
         r"It does not fit: actor 0 needs ([\d.]+) GB a chip, but there are ([\d.]+) GB for a step: "
         r"([\d.]+) GB too much, most of it activations\. Use --recompute full, a larger --tensor, or a smaller "
@@ -80,6 +81,14 @@ def test_a_model_that_does_not_fit_says_by_how_much_and_where():
     none = read_json(run(*GPT3, "--microbatches", 32, "--microbatch-size", 8, "--json"))
     assert full["peak_bytes"] < none["peak_bytes"]
     assert full["step_time_s"] > 1.1 * none["step_time_s"]
+
+
+def test_a_model_of_the_package():
+    """Not published under its name, so its config says its sizes."""
+    words = ("--model", "gpt-1b", "--cluster", "h100-8", "--actors", 4, "--json")
+    answer = read_json(run(*words))
+    assert (answer["sequence_length"], answer["tensor"], answer["data"]) == (2048, 2, 1)
+    assert answer["fits"]
 
 
 def test_given_times():
@@ -140,7 +149,9 @@ def test_a_measured_trace_is_played_and_compared(measured, tmp_path):
     assert answer["step_time_s"] == pytest.approx(0.15)
     assert ">simulated<" in page.read_text()
     assert ">measured<" in page.read_text()
-    assert "simulated over measured 1.000" in run("--measured", measured).stdout
+    assert answer["measured_loop_time_s"] == pytest.approx(0.15)
+    line = "Measured: step 150 ms, its loop 150 ms; the simulated loop takes 1.000 of that."
+    assert line in run("--measured", measured).stdout
 
 
 def test_another_schedule_with_measured_times(measured):

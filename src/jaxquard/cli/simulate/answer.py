@@ -48,7 +48,9 @@ def answer_of(setup: PipelineSetup, playback: "PipelinePlayback", measured: "Tim
     if setup.run is not None:
         answer |= _utilisation(setup.run, playback.step_time_s)
     if measured is not None:
-        answer["measured_step_time_s"] = measured.time_s
+        from jaxquard.report.timelines.loop_tasks import loop_part
+
+        answer |= {"measured_step_time_s": measured.time_s, "measured_loop_time_s": loop_part(measured).time_s}
     return answer
 
 
@@ -85,8 +87,11 @@ def summary_lines(setup: PipelineSetup, answer: dict[str, Any]) -> list[str]:
         words.append(f"{answer['tokens_per_s']:.0f} tokens/s")
     lines = [", ".join(words) + "."]
     if "measured_step_time_s" in answer:
-        measured_s = answer["measured_step_time_s"]
-        lines.append(f"Measured: {_seconds(measured_s)}; simulated over measured {step_s / measured_s:.3f}.")
+        loop_s, measured_s = answer["loop_time_s"], answer["measured_loop_time_s"]
+        lines.append(
+            f"Measured: step {_seconds(answer['measured_step_time_s'])}, its loop {_seconds(measured_s)}; the "
+            f"simulated loop takes {loop_s / measured_s:.3f} of that."
+        )
     if answer["peak_bytes"]:
         lines.append(_memory_line(setup, answer))
     return [*lines, *setup.notes]
@@ -121,7 +126,12 @@ def _advice(setup: PipelineSetup, largest: str) -> str:
 def actor_rows(answer: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Returns the header and the rows of the table of actors; of many, the first and the last."""
     actors = answer["actors"]
-    parts = [part for part in actors[0]["at_peak_bytes"] if any(actor["at_peak_bytes"][part] for actor in actors)]
+    # Parts that would be written as nothing are left out.
+    parts = [
+        part
+        for part in actors[0]["at_peak_bytes"]
+        if any(actor["at_peak_bytes"][part] >= 0.005 * _GB for actor in actors)
+    ]
     header = ["actor", "busy", "bubble", *(["peak GB"] if parts else []), *parts]
     shown = actors if len(actors) <= _MOST_ACTORS else [*actors[: _MOST_ACTORS // 2], *actors[-_MOST_ACTORS // 2 :]]
     rows = []

@@ -11,7 +11,7 @@ from jaxquard.cli.options import JsonOption, MemoryLimitOption, choose_name, com
 from jaxquard.cli.simulate.answer import actor_rows, answer_of, summary_lines
 from jaxquard.cli.simulate.setup import (
     PipelineSetup,
-    check_size,
+    check_num_tasks,
     choose_schedule,
     setup_measured,
     setup_model,
@@ -198,7 +198,7 @@ def _read_trace(path: Path | None) -> "Timeline | None":
 def _play(setup: PipelineSetup, *, synchronous_sends: bool) -> "PipelinePlayback":
     from jaxquard.simulate import play_pipeline
 
-    check_size(setup.schedule, setup.num_microbatches)
+    check_num_tasks(setup.schedule, setup.num_microbatches)
     return play_pipeline(
         setup.schedule,
         setup.costs,

@@ -1,14 +1,16 @@
 """The pipeline that a command line asks for: its schedule, the costs of its stages, the links between its actors."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxquard.cli.console import count
 from jaxquard.cli.exit_codes import UsageError, did_you_mean
 from jaxquard.cli.options import match_name
+from jaxquard.errors import StepPriceError
 from jaxquard.schedules import SCHEDULES, Custom, Schedule, make_schedule
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class PipelineSetup:
     schedule: Schedule
     num_microbatches: int
     costs: "Sequence[StageCost]"
-    links: "dict[tuple[int, int], ActorLink]"
+    links: "Mapping[tuple[int, int], ActorLink]"
     limit_bytes: int | None = None
     run: ModelRun | None = None
     notes: tuple[str, ...] = ()
@@ -96,7 +98,7 @@ def measured_order(measured: "Timeline") -> Custom:
     return Custom([",".join(row) for row in rows])
 
 
-def check_size(schedule: Schedule, num_microbatches: int) -> None:
+def check_num_tasks(schedule: Schedule, num_microbatches: int) -> None:
     """Refuses more tasks than anyone waits for."""
     if schedule.num_stages * num_microbatches > _MOST_TASKS:
         raise UsageError(
@@ -156,7 +158,10 @@ def setup_model(
         links=link_actors(cluster, num_actors=actors, chips_apart=tensor * data),
         limit_bytes=int(cluster.memory.size_bytes * (1 - RESERVED_SHARE)),
         run=ModelRun(transformer=transformer, parallelism=parallelism, cluster=cluster, system=profile.name),
-        notes=(f"{unused} of {cluster.num_chips} chips are not used.",) if unused else (),
+        notes=(
+            *([f"{unused} of {cluster.num_chips} chips are not used."] if unused else []),
+            f"Prices are modelled, with the constants of {profile.name}; nothing was measured.",
+        ),
     )
 
 
@@ -207,9 +212,11 @@ def setup_measured(
     )
 
 
-def _pairs(schedule: Schedule) -> list[tuple[int, int]]:
-    actors = range(schedule.num_actors)
-    return [(source, target) for source in actors for target in actors if source != target]
+def _pairs(schedule: Schedule) -> set[tuple[int, int]]:
+    """The pairs of actors between which values go: those of neighbouring stages, both ways."""
+    actors = [schedule.actor_of(stage) for stage in range(schedule.num_stages)]
+    forwards = {(source, target) for source, target in pairwise(actors) if source != target}
+    return forwards | {(target, source) for source, target in forwards}
 
 
 def _words(schedule: Schedule, num_microbatches: int) -> str:
@@ -221,7 +228,38 @@ def _find_transformer(model: str, seq: int | None) -> "Transformer":
     from jaxquard.pricing import find_transformer
 
     usual = 4096 if "llama" in model.lower() else 2048
-    return find_transformer(model.replace(":", "-"), seq=seq or usual)
+    try:
+        return find_transformer(model.replace(":", "-"), seq=seq or usual)
+    except StepPriceError:
+        found = _from_zoo(model.replace(":", "-"), seq)
+        if found is None:
+            raise
+        return found
+
+
+def _from_zoo(name: str, seq: int | None) -> "Transformer | None":
+    """The sizes of a model of the package that is not published under this name; None if it is no decoder."""
+    from jaxquard.models import zoo
+    from jaxquard.pricing import Transformer
+
+    names = [known for known in zoo.model_names() if known.startswith(("gpt", "llama"))]
+    if match_name(name, names) not in names:
+        return None
+    config = zoo.find_model(match_name(name, names)).config
+    is_llama = hasattr(config, "num_kv_heads")
+    return Transformer(
+        num_layers=config.num_layers,
+        hidden=config.model_dim,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads if is_llama else config.num_heads,
+        vocab=config.vocab_size,
+        seq=seq or config.sequence_length,
+        ffn=config.mlp_dim,
+        is_gated=is_llama,
+        is_tied=not is_llama and config.tied_embeddings,
+        has_learned_positions=not is_llama,
+        has_biases=not is_llama,
+    )
 
 
 def _usual_tensor(transformer: "Transformer", cluster: "Cluster", actors: int) -> int:

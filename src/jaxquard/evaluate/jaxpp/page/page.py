@@ -1,10 +1,13 @@
 """The page: the paper's results beside ours, in the order of the paper."""
 
+from collections.abc import Callable, Sequence
+
 from jaxquard.evaluate.common.claims import claim_table
 from jaxquard.evaluate.common.headlines import headline_table, span_in_unit, verdict_counts
 from jaxquard.evaluate.common.numbers import percent
 from jaxquard.evaluate.jaxpp.claims import check_claims
 from jaxquard.evaluate.jaxpp.figures.table_1 import setup_of_row
+from jaxquard.evaluate.jaxpp.figures.tradeoffs import MICROBATCHES, TradeoffPoint
 from jaxquard.evaluate.jaxpp.headlines import VERDICTS
 from jaxquard.evaluate.jaxpp.page.page_figures import (
     draw_breakdown,
@@ -131,6 +134,7 @@ def _section_51(results: JaxppReproduction) -> list[str]:
                 draw_tradeoffs("Speed", results.circular_repeats, "circular repeats", lambda point: point.repeat),
                 draw_bubbles("Bubble", results.circular_repeats, "circular repeats", lambda point: point.repeat),
             ),
+            _tradeoff_table(results.circular_repeats, "circular repeats", lambda point: point.repeat),
         ),
         html_section(
             "figure-8",
@@ -142,6 +146,7 @@ def _section_51(results: JaxppReproduction) -> list[str]:
                 ),
                 draw_bubbles("Bubble", results.microbatch_counts, "microbatches", lambda point: point.num_microbatches),
             ),
+            _tradeoff_table(results.microbatch_counts, "microbatches", lambda point: point.num_microbatches),
         ),
         html_section(
             "figure-9",
@@ -153,6 +158,22 @@ def _section_51(results: JaxppReproduction) -> list[str]:
             html_charts(draw_weak_scaling(results.weak_scaling)),
         ),
     ]
+
+
+def _tradeoff_table(points: Sequence[TradeoffPoint], name: str, column_of: Callable[[TradeoffPoint], int]) -> str:
+    """TFLOPS a GPU, a row for each microbatch size; with the share of layers that are recomputed, if any."""
+    columns = sorted({column_of(point) for point in points})
+    rows = []
+    for size in MICROBATCHES:
+        found = {column_of(point): point.ours for point in points if point.microbatch == size}
+        cells = [
+            f"{found[column].tflops:.0f}"
+            + (f" ({100 * found[column].recompute_share:.0f} %)" if found[column].recompute_share else "")
+            for column in columns
+        ]
+        rows.append([f"microbatches of {size}", *cells])
+    header = [f"TFLOPS (recomputed), by {name}", *map(str, columns)]
+    return html_table(header, rows)
 
 
 def _sections_52_and_53(results: JaxppReproduction) -> list[str]:

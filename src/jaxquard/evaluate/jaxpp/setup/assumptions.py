@@ -1,4 +1,4 @@
-"""What the paper leaves open, each with the readings that it allows: the band of our numbers is over all of them."""
+"""Readings of what the paper leaves open: the band of our numbers is over all of them."""
 
 import itertools
 from dataclasses import dataclass
