@@ -57,6 +57,8 @@ def read_step(row: Mapping[str, str], system: SystemProfile | None = None) -> St
         raise PublishedDataError("n_dev is empty, and no other column gives the number of devices.")
     transformer = row_transformer(values)
     hardware = find_hardware(values.text("hardware"), count)
+    if system.name.startswith("any") and hardware.chip.is_systolic:
+        system = find_system("some framework on TPU")
     candidates = row_strategies(values, system, transformer, count)
     parallelism = _fastest(candidates, transformer, hardware, system)
     if values.number("gbs") is None:
