@@ -77,7 +77,7 @@ def read_step(row: Mapping[str, str], system: SystemProfile | None = None) -> St
 def _fastest(
     candidates: Sequence[Parallelism], transformer: Transformer, hardware: Hardware, system: SystemProfile
 ) -> Parallelism:
-    """Returns the candidate with the most tokens a second that fits; the one that exceeds by least if none does."""
+    """Returns the candidate with the most tokens a second that fits; the one with the smallest excess if none does."""
     if len(candidates) == 1:
         return candidates[0]
     available = hardware.cluster.memory.size_bytes * (1 - RESERVED_SHARE)
