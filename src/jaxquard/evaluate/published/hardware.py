@@ -60,6 +60,16 @@ def _find(text: str, num_devices: int) -> Hardware:
     return Hardware(cluster=cluster, chip=chip)
 
 
+# Memory, its bandwidth, and the bandwidth of a chip to the others of its host: data sheets of AMD and Intel (7 links of
+# 64 GB/s each way, 76.8 on an MI355X; 8 of 50 on an MI250X; 21 ports of 100 Gb/s on a Gaudi 2), of which collectives
+# are estimated to reach 70 %.
+_OTHERS = {
+    "mi355x": (288_000_000_000, 8e12, 376e9),
+    "mi325x": (256_000_000_000, 6e12, 310e9),
+    "mi300x": (192_000_000_000, 5.3e12, 310e9),
+    "mi250x": (128_000_000_000, 3.2e12, 140e9),
+    "gaudi2": (96_000_000_000, 2.45e12, 180e9),
+}
 _GPUS = {
     "gb200": ("gb200", "gb300"),
     "b200": ("b200", "b300"),
@@ -68,20 +78,25 @@ _GPUS = {
     "a100-pcie": ("a100-pcie", "a100 pcie"),
     "a100": ("a100", "a800"),
     "v100": ("v100",),
-    "mi300x": ("mi300", "mi250"),
+    "mi355x": ("mi355", "mi350"),
+    "mi325x": ("mi325",),
+    "mi300x": ("mi300",),
+    "mi250x": ("mi250",),
+    "gaudi2": ("gaudi ?-?2",),
 }
 
 
 def _gpu_cluster(gpu: str, text: str) -> Cluster:
-    cluster = load_cluster({"gb200": "b200", "mi300x": "h100", "v100": "v100-nvlink"}.get(gpu, gpu))
+    like = {"gb200": "b200", "v100": "v100-nvlink"} | dict.fromkeys(_OTHERS, "h100")
+    cluster = load_cluster(like.get(gpu, gpu))
     if gpu == "gb200":
         network = replace(cluster.network, chips_per_node=_NVL_DOMAIN)
         memory = replace(cluster.memory, size_bytes=186_000_000_000)
         cluster = replace(cluster, name="gb200", num_chips=18_432, network=network, memory=memory)
-    elif gpu == "mi300x":
-        # AMD MI300X data sheet: 192 GB at 5.3 TB/s; 7 links of 64 GB/s each way; estimate: 70 % of 448 GB/s.
-        memory = replace(cluster.memory, size_bytes=192_000_000_000, bandwidth_bytes_per_s=5.3e12)
-        cluster = _with_links(replace(cluster, name="mi300x", memory=memory), 310e9)
+    elif gpu in _OTHERS:
+        size_bytes, bandwidth, links = _OTHERS[gpu]
+        memory = replace(cluster.memory, size_bytes=size_bytes, bandwidth_bytes_per_s=bandwidth)
+        cluster = _with_links(replace(cluster, name=gpu, memory=memory), links)
     elif gpu == "v100":
         # DGX-1 and DGX-2 with InfiniBand EDR: 4 or 8 adapters of 100 Gb/s for 8 or 16 GPUs.
         network = replace(
@@ -137,8 +152,15 @@ def _torus(count: int, num_dims: int) -> tuple[int, ...]:
     return tuple(sorted((*dims, count)))
 
 
-# Peaks of data sheets that no preset has, in 16 bits without sparsity: NVIDIA GB200 NVL72, AMD MI300X.
-_PEAKS = {"gb200": 2500e12, "mi300x": 1307e12}
+# Peaks of data sheets that no preset has, in 16 bits without sparsity: NVIDIA GB200 NVL72, AMD, Intel.
+_PEAKS = {
+    "gb200": 2500e12,
+    "mi355x": 2300e12,
+    "mi325x": 1307e12,
+    "mi300x": 1307e12,
+    "mi250x": 383e12,
+    "gaudi2": 432e12,
+}
 
 
 def peak_flops_per_s(hardware: Hardware, dtype: str) -> float:

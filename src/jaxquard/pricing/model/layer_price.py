@@ -207,6 +207,8 @@ def _expert_s(transformer: Transformer, par: Parallelism, times: GroupTimes, tok
     """Tokens go to the devices of their experts and back; a token that goes to several in one host crosses once."""
     routed = tokens * (par.expert_tensor or par.tensor) / par.tensor
     copies = times.expert_copies(transformer.top_k)
+    if transformer.expert_hosts:
+        copies = min(copies, transformer.expert_hosts)
     return 2 * times.expert_s(routed * copies * transformer.hidden * _ITEM)
 
 
