@@ -182,6 +182,20 @@ def test_slices_of_any_size_have_a_shape(name, count):
     assert find_hardware(f"TPU {name}", count).cluster.num_chips >= count
 
 
+def test_networks_and_forms_are_read():
+    def network(text):
+        return find_hardware(text, 64).cluster.network.between_nodes_bandwidth_bytes_per_s
+
+    assert network("A100-40G, 1600Gbps RoCE") == 25e9
+    assert network("H100-80G 3200 Gb/s") == 50e9
+    assert network("A100-40G AWS p4d.24xlarge") == 6.25e9
+    assert network("H100-80G DGX (NDR400)") == 50e9
+    assert find_hardware("A100 (200G HDR)", 8).cluster.memory.size_bytes == 80e9
+    fast, slow = (find_hardware(text, 8) for text in ("H100 SXM", "H100 PCIe 80GB"))
+    assert slow.chip.flops_per_s("bf16") < 0.8 * fast.chip.flops_per_s("bf16")
+    assert slow.cluster.all_gather.row_bandwidth_bytes_per_s < 30e9
+
+
 def test_a_lower_power_limit_is_slower():
     whole, limited = (find_hardware(text, 8).chip for text in ("H100-80G", "H100-96G HBM2e 500W"))
     assert 0.8 < limited.flops_per_s("bf16") / whole.flops_per_s("bf16") < 0.9

@@ -16,6 +16,10 @@ from jaxquard.pricing.model.kernels.chip import ChipProfile, chip_of, with_speed
 _NVL_DOMAIN = 72
 # The bandwidth of networks of clouds, bytes/s a GPU of 8: AWS p4d 400 Gb/s, p4de 400 Gb/s, p5 3200 Gb/s a host.
 _NETWORKS = {"p4d": 6.25e9, "p4de": 6.25e9, "p5": 50e9, "efa": 6.25e9}
+# Other numbers with a G, as in "200G HDR", are no sizes of memory.
+_MEMORY_SIZES = (16, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256, 288)
+# An H100 of 350 W with PCIe, beside one of 700 W: 756 of 989 TFLOP/s by the data sheet, less under its power limit.
+_PCIE_SPEED = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,7 @@ def find_hardware(text: str, num_devices: int) -> Hardware:
 
 @functools.lru_cache(maxsize=4_000)
 def _find(text: str, num_devices: int) -> Hardware:
-    words = set(re.split(r"[^a-z0-9.]+", text))
+    words = set(re.split(r"[^a-z0-9]+", text))
     tpu = re.search(r"\b(?:tpu[ -]*)?v(4|5e|5p|6e|5 ?lite(?:pod)?)\b|trillium", text)
     if tpu:
         name = {"4": "tpu-v4", "5p": "v5p", "6e": "v6e", None: "v6e"}.get(tpu[1], "v5e")
@@ -49,10 +53,12 @@ def _find(text: str, num_devices: int) -> Hardware:
             "and v6e."
         )
     cluster = _gpu_cluster(gpu, text)
-    network = next((_NETWORKS[word] for word in words if word in _NETWORKS), None)
+    network = next((_NETWORKS[word] for word in words if word in _NETWORKS), None) or _host_network(text)
     if network and gpu != "gb200":
         cluster = _with_network(cluster, network)
     chip = chip_of(cluster)
+    if gpu == "h100" and ("pcie" in text or "nvl" in words):
+        cluster, chip = _with_links(cluster, 25e9), with_speed(chip, _PCIE_SPEED)
     power = re.search(r"(\d{3}) ?w\b", text)
     if power and gpu == "h100":
         # Clocks follow the cube root to the square root of the power limit; 700 W is the whole (NVIDIA's data sheet).
@@ -106,9 +112,9 @@ def _gpu_cluster(gpu: str, text: str) -> Cluster:
             between_nodes_sync_s=10.6e-6,
         )
         cluster = replace(cluster, num_chips=4096, network=network)
-    found = re.search(r"\b(\d{2,3}) ?gi?b?\b", text)
-    if found:
-        size = int(found[1])
+    sizes = [int(size) for size in re.findall(r"\b(\d{2,3}) ?gi?b?\b", text)]
+    size = next((size for size in sizes if size in _MEMORY_SIZES), None)
+    if size:
         memory = replace(cluster.memory, size_bytes=size * 10**9)
         if gpu == "a100" and size == 40:
             memory = replace(memory, bandwidth_bytes_per_s=1555e9)  # NVIDIA A100 data sheet: 40 GB at 1555 GB/s.
@@ -116,6 +122,12 @@ def _gpu_cluster(gpu: str, text: str) -> Cluster:
             memory = replace(memory, bandwidth_bytes_per_s=2.4e12)
         cluster = replace(cluster, memory=memory)
     return cluster
+
+
+def _host_network(text: str) -> float | None:
+    """Returns the bytes/s of a GPU where a publication states Gb/s of a host of 8: those are 800 and more."""
+    stated = [int(number) for number in re.findall(r"\b(\d{3,4}) ?gb(?:ps|it/s|/s)", text)]
+    return next((number * 1e9 / 8 / 8 for number in stated if number >= 800), None)
 
 
 def _with_network(cluster: Cluster, bandwidth: float) -> Cluster:
