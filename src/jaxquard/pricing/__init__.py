@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from jaxquard.pricing.model.stage_prices import StagePrice as StagePrice
     from jaxquard.pricing.model.stage_prices import StagePrices as StagePrices
     from jaxquard.pricing.model.stage_prices import hide as hide
+    from jaxquard.pricing.model.stage_prices import split_layers as split_layers
     from jaxquard.pricing.model.stage_prices import stage_prices as stage_prices
     from jaxquard.pricing.model.system import SystemProfile as SystemProfile
     from jaxquard.pricing.model.system import find_system as find_system
@@ -78,7 +79,7 @@ else:
             "model.pipeline_time": ["PipelineTime", "pipeline_time"],
             "model.price_step": ["StepMemory", "StepPrice", "check_memory", "microbatches_kept", "price_step"],
             "model.stage_costs": ["stage_costs"],
-            "model.stage_prices": ["StagePrice", "StagePrices", "hide", "stage_prices"],
+            "model.stage_prices": ["StagePrice", "StagePrices", "hide", "split_layers", "stage_prices"],
             "model.system": ["SystemProfile", "find_system", "known_systems"],
             "model.transformer": ["Transformer"],
             "price": [

@@ -8,7 +8,7 @@ from jaxquard.cli.console import check_writable, make_console, print_json, print
 from jaxquard.cli.progress import ProgressBars
 from jaxquard.evaluate.published.judge_rows import judge_file
 from jaxquard.evaluate.published.page import published_page, published_text
-from jaxquard.evaluate.published.results import PublishedResults, summarise
+from jaxquard.evaluate.published.results import PublishedResults, summarise_errors
 from jaxquard.evaluate.published.rows import DataKind, own_files, read_published
 
 _GROUPS = {DataKind.STEPS: "framework", DataKind.BUBBLES: "schedule", DataKind.MEMORY: "quantity"}
@@ -25,7 +25,7 @@ def reproduce_published_figures(out: Path, *, data: Path | None, as_json: bool) 
     write_file(numbers, published_text(results))
     if as_json:
         # Steps are the figures in question; a file that the user gives is judged whatever its kind.
-        print_json(summarise(results[0]))
+        print_json(summarise_errors(results[0]))
     else:
         for one in results:
             _print(one)
@@ -38,7 +38,7 @@ def _print(results: PublishedResults) -> None:
     table.add_column(_GROUPS[results.kind])
     for name in ("rows", f"median error, {unit}", f"worst, {unit}"):
         table.add_column(name, justify="right", no_wrap=True)
-    for group, summary in summarise(results)["by_system"].items():
+    for group, summary in summarise_errors(results)["by_system"].items():
         median, worst = (f"{100 * summary[key]:.2g}" for key in ("median_error", "worst_error"))
         table.add_row(group, str(summary["rows"]), median, worst)
     print_line(console, f"{results.file}: {_totals(results, unit)}")
@@ -48,7 +48,7 @@ def _print(results: PublishedResults) -> None:
 
 
 def _totals(results: PublishedResults, unit: str) -> str:
-    summary = summarise(results)
+    summary = summarise_errors(results)
     if not results.rows:
         return f"all {summary['rows']} rows are skipped"
     median, mean = 100 * summary["median_error"], 100 * summary["mean_error"]

@@ -16,6 +16,10 @@ from jaxquard.pricing.model.kernels.chip import ChipProfile, chip_of, with_speed
 _NVL_DOMAIN = 72
 # The bandwidth of networks of clouds, bytes/s a GPU of 8: AWS p4d 400 Gb/s, p4de 400 Gb/s, p5 3200 Gb/s a host.
 _NETWORKS = {"p4d": 6.25e9, "p4de": 6.25e9, "p5": 50e9, "efa": 6.25e9}
+# Other numbers with a G, as in "200G HDR", are no sizes of memory.
+_MEMORY_SIZES = (16, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256, 288)
+# An H100 of 350 W with PCIe, beside one of 700 W: 756 of 989 TFLOP/s by the data sheet, less under its power limit.
+_PCIE_SPEED = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,7 @@ def find_hardware(text: str, num_devices: int) -> Hardware:
 
 @functools.lru_cache(maxsize=4_000)
 def _find(text: str, num_devices: int) -> Hardware:
-    words = set(re.split(r"[^a-z0-9.]+", text))
+    words = set(re.split(r"[^a-z0-9]+", text))
     tpu = re.search(r"\b(?:tpu[ -]*)?v(4|5e|5p|6e|5 ?lite(?:pod)?)\b|trillium", text)
     if tpu:
         name = {"4": "tpu-v4", "5p": "v5p", "6e": "v6e", None: "v6e"}.get(tpu[1], "v5e")
@@ -49,10 +53,12 @@ def _find(text: str, num_devices: int) -> Hardware:
             "and v6e."
         )
     cluster = _gpu_cluster(gpu, text)
-    network = next((_NETWORKS[word] for word in words if word in _NETWORKS), None)
+    network = next((_NETWORKS[word] for word in words if word in _NETWORKS), None) or _host_network(text)
     if network and gpu != "gb200":
         cluster = _with_network(cluster, network)
     chip = chip_of(cluster)
+    if gpu == "h100" and ("pcie" in text or "nvl" in words):
+        cluster, chip = _with_links(cluster, 25e9), with_speed(chip, _PCIE_SPEED)
     power = re.search(r"(\d{3}) ?w\b", text)
     if power and gpu == "h100":
         # Clocks follow the cube root to the square root of the power limit; 700 W is the whole (NVIDIA's data sheet).
@@ -60,6 +66,16 @@ def _find(text: str, num_devices: int) -> Hardware:
     return Hardware(cluster=cluster, chip=chip)
 
 
+# Memory, its bandwidth, and the bandwidth of a chip to the others of its host: data sheets of AMD and Intel (7 links of
+# 64 GB/s each way, 76.8 on an MI355X; 8 of 50 on an MI250X; 21 ports of 100 Gb/s on a Gaudi 2), of which collectives
+# are estimated to reach 70 %.
+_OTHERS = {
+    "mi355x": (288_000_000_000, 8e12, 376e9),
+    "mi325x": (256_000_000_000, 6e12, 310e9),
+    "mi300x": (192_000_000_000, 5.3e12, 310e9),
+    "mi250x": (128_000_000_000, 3.2e12, 140e9),
+    "gaudi2": (96_000_000_000, 2.45e12, 180e9),
+}
 _GPUS = {
     "gb200": ("gb200", "gb300"),
     "b200": ("b200", "b300"),
@@ -68,20 +84,25 @@ _GPUS = {
     "a100-pcie": ("a100-pcie", "a100 pcie"),
     "a100": ("a100", "a800"),
     "v100": ("v100",),
-    "mi300x": ("mi300", "mi250"),
+    "mi355x": ("mi355", "mi350"),
+    "mi325x": ("mi325",),
+    "mi300x": ("mi300",),
+    "mi250x": ("mi250",),
+    "gaudi2": ("gaudi ?-?2",),
 }
 
 
 def _gpu_cluster(gpu: str, text: str) -> Cluster:
-    cluster = load_cluster({"gb200": "b200", "mi300x": "h100", "v100": "v100-nvlink"}.get(gpu, gpu))
+    like = {"gb200": "b200", "v100": "v100-nvlink"} | dict.fromkeys(_OTHERS, "h100")
+    cluster = load_cluster(like.get(gpu, gpu))
     if gpu == "gb200":
         network = replace(cluster.network, chips_per_node=_NVL_DOMAIN)
         memory = replace(cluster.memory, size_bytes=186_000_000_000)
         cluster = replace(cluster, name="gb200", num_chips=18_432, network=network, memory=memory)
-    elif gpu == "mi300x":
-        # AMD MI300X data sheet: 192 GB at 5.3 TB/s; 7 links of 64 GB/s each way; estimate: 70 % of 448 GB/s.
-        memory = replace(cluster.memory, size_bytes=192_000_000_000, bandwidth_bytes_per_s=5.3e12)
-        cluster = _with_links(replace(cluster, name="mi300x", memory=memory), 310e9)
+    elif gpu in _OTHERS:
+        size_bytes, bandwidth, links = _OTHERS[gpu]
+        memory = replace(cluster.memory, size_bytes=size_bytes, bandwidth_bytes_per_s=bandwidth)
+        cluster = _with_links(replace(cluster, name=gpu, memory=memory), links)
     elif gpu == "v100":
         # DGX-1 and DGX-2 with InfiniBand EDR: 4 or 8 adapters of 100 Gb/s for 8 or 16 GPUs.
         network = replace(
@@ -91,9 +112,9 @@ def _gpu_cluster(gpu: str, text: str) -> Cluster:
             between_nodes_sync_s=10.6e-6,
         )
         cluster = replace(cluster, num_chips=4096, network=network)
-    found = re.search(r"\b(\d{2,3}) ?gi?b?\b", text)
-    if found:
-        size = int(found[1])
+    sizes = [int(size) for size in re.findall(r"\b(\d{2,3}) ?gi?b?\b", text)]
+    size = next((size for size in sizes if size in _MEMORY_SIZES), None)
+    if size:
         memory = replace(cluster.memory, size_bytes=size * 10**9)
         if gpu == "a100" and size == 40:
             memory = replace(memory, bandwidth_bytes_per_s=1555e9)  # NVIDIA A100 data sheet: 40 GB at 1555 GB/s.
@@ -101,6 +122,12 @@ def _gpu_cluster(gpu: str, text: str) -> Cluster:
             memory = replace(memory, bandwidth_bytes_per_s=2.4e12)
         cluster = replace(cluster, memory=memory)
     return cluster
+
+
+def _host_network(text: str) -> float | None:
+    """Returns the bytes/s of a GPU where a publication states Gb/s of a host of 8: those are 800 and more."""
+    stated = [int(number) for number in re.findall(r"\b(\d{3,4}) ?gb(?:ps|it/s|/s)", text)]
+    return next((number * 1e9 / 8 / 8 for number in stated if number >= 800), None)
 
 
 def _with_network(cluster: Cluster, bandwidth: float) -> Cluster:
@@ -137,8 +164,15 @@ def _torus(count: int, num_dims: int) -> tuple[int, ...]:
     return tuple(sorted((*dims, count)))
 
 
-# Peaks of data sheets that no preset has, in 16 bits without sparsity: NVIDIA GB200 NVL72, AMD MI300X.
-_PEAKS = {"gb200": 2500e12, "mi300x": 1307e12}
+# Peaks of data sheets that no preset has, in 16 bits without sparsity: NVIDIA GB200 NVL72, AMD, Intel.
+_PEAKS = {
+    "gb200": 2500e12,
+    "mi355x": 2300e12,
+    "mi325x": 1307e12,
+    "mi300x": 1307e12,
+    "mi250x": 383e12,
+    "gaudi2": 432e12,
+}
 
 
 def peak_flops_per_s(hardware: Hardware, dtype: str) -> float:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from jaxquard.evaluate.published.results import PublishedResult, PublishedResults, summarise
+from jaxquard.evaluate.published.results import PublishedResult, PublishedResults, summarise_errors
 from jaxquard.evaluate.published.rows import DataKind
 from jaxquard.report.charts.xy_chart import Dot, DotSeries, xy_chart
 from jaxquard.report.html_page import Badge, html_charts, html_page, html_paragraph, html_section, html_table
@@ -33,7 +33,7 @@ _EXPLANATIONS = {
 def published_page(results: Sequence[PublishedResults]) -> str:
     """Returns one HTML page that needs nothing else."""
     intro = " ".join(
-        f"{one.file}: {len(one.rows)} rows, median error {_percent(summarise(one)['median_error'])}."
+        f"{one.file}: {len(one.rows)} rows, median error {_percent(summarise_errors(one)['median_error'])}."
         for one in results
         if one.rows
     )
@@ -45,7 +45,7 @@ def published_text(results: Sequence[PublishedResults]) -> str:
     files = {
         one.file: {
             "kind": one.kind.value,
-            "summary": summarise(one),
+            "summary": summarise_errors(one),
             "rows": [{**dataclasses.asdict(row), "error": row.error} for row in one.rows],
         }
         for one in results
@@ -80,7 +80,7 @@ def _chart(results: PublishedResults) -> str:
 def _group_table(results: PublishedResults) -> str:
     rows = [
         (group, str(one["rows"]), _percent(one["median_error"]), _percent(one["worst_error"]))
-        for group, one in summarise(results)["by_system"].items()
+        for group, one in summarise_errors(results)["by_system"].items()
     ]
     return html_table(("", "rows", "median error", "worst"), rows)
 

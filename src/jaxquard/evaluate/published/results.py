@@ -69,7 +69,7 @@ class PublishedResults:
         return found
 
 
-def summarise(results: PublishedResults) -> dict[str, Any]:
+def summarise_errors(results: PublishedResults) -> dict[str, Any]:
     """Returns the summary that `--json` prints."""
     worst = sorted(results.rows, key=lambda row: row.error, reverse=True)[:_NUM_WORST]
     return {

@@ -13,6 +13,8 @@ _DTYPES = {"fp4": "fp4", "fp8": "fp8", "float8": "fp8", "int8": "fp8", "fp16": "
 _MICROBATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 # A framework that tunes recomputes as few layers as fit: all, in quarters, or none.
 _RECOMPUTES = (("selective", 1.0), ("full", 0.25), ("full", 0.5), ("full", 0.75), ("full", 1.0))
+# Of what a whole layer recomputes, the part of its MLP: two of its three products, beside those of attention.
+_MLP_SHARE = 0.65
 
 
 def row_strategies(
@@ -133,9 +135,12 @@ def _recomputes(values: RowValues, system: SystemProfile) -> list[tuple[str, flo
     if text.startswith(("none", "no", "false", "off", "0")):
         return [("none", 1.0)]
     share = re.search(r"\((?:every )?(\d+)(?:/(\d+))?\)", text)
+    if text.startswith(("custom", "offload", "save")):
+        # The projections of attention are kept, on the host or here, and the MLP runs again.
+        return [("full", _MLP_SHARE)]
     if text.startswith(("partial", "block")):
         return [("full", int(share[1]) / int(share[2]) if share and share[2] else 0.5)]
-    if text.startswith(("selective", "sac", "minimal", "attn", "save")):
+    if text.startswith(("selective", "sac", "minimal", "attn")):
         if share and not share[2]:
             return [("full", 1 / max(1, int(share[1])))]
         return [("full", system.selective_share)] if system.selective_share else [("selective", 1.0)]

@@ -18,9 +18,17 @@ from jaxquard.pricing.model.system import SystemProfile
 from jaxquard.pricing.model.transformer import Transformer
 
 _ITEM = 2  # Bytes of an activation.
+# Of the speed of one whole product, what the products of a device's experts reach: some experts get more tokens than
+# others, and all are padded. Runs that drop tokens have a capacity of 1.25 of the mean (MaxText's recipes); without
+# dropping, the fullest expert ends last.
+_EXPERT_SPEED = 0.8
 # Bytes that an 8-bit product adds for each element of its inputs: a read in 16 bits, and two writes in 8 bits, one of
 # them transposed for the gradients.
 _QUANTISE_BYTES = 4
+
+
+# Rows, columns and depth of a product, how many of them, and the factor by which they are slower.
+_Product = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +72,9 @@ def price_layer(
     products = _attention_products(transformer, par, tokens)
     products += _expert_products(transformer, par, tokens) if is_moe else _dense_products(transformer, par, tokens)
     dtype, share = par.dtype, system.matmul_share
-    forward = sum(matmul_time_s(chip, m, n, k, dtype, b) for m, n, k, b in products) / share
-    inputs = sum(matmul_time_s(chip, m, k, n, dtype, b) for m, n, k, b in products) / share
-    weights = sum(matmul_time_s(chip, k, n, m, dtype, b) for m, n, k, b in products) / share
+    forward = sum(matmul_time_s(chip, m, n, k, dtype, b) * slow for m, n, k, b, slow in products) / share
+    inputs = sum(matmul_time_s(chip, m, k, n, dtype, b) * slow for m, n, k, b, slow in products) / share
+    weights = sum(matmul_time_s(chip, k, n, m, dtype, b) * slow for m, n, k, b, slow in products) / share
     attention, attention_back = _attention_s(transformer, par, system, times, tokens)
     passes, passes_back = _pass_bytes(transformer, par, system, tokens, is_moe=is_moe)
     forward_pass_s = pass_time_s(chip, passes, 6)
@@ -77,7 +85,8 @@ def price_layer(
         input_gradient_s = 2 * system.host_s - weights
     recompute = 0.0
     if par.recompute == "full":
-        last = matmul_time_s(chip, *products[-1][:3], dtype, products[-1][3]) / share
+        m, n, k, batch, slow = products[-1]
+        last = matmul_time_s(chip, m, n, k, dtype, batch) * slow / share
         recompute = (forward_s - (last if system.skips_last_product else 0.0)) * par.recompute_share
     elif par.recompute == "selective" and is_unfused(chip, system.attention):
         recompute = attention
@@ -98,42 +107,40 @@ def _kv_width(transformer: Transformer, par: Parallelism) -> float:
     return max(transformer.kv_width / par.tensor, transformer.head_dim)
 
 
-def _attention_products(transformer: Transformer, par: Parallelism, tokens: float) -> list:
+def _attention_products(transformer: Transformer, par: Parallelism, tokens: float) -> list[_Product]:
     t = par.tensor
     hidden, query = transformer.hidden, transformer.query_width / t
     if not transformer.kv_rank:
-        return [(tokens, query + 2 * _kv_width(transformer, par), hidden, 1), (tokens, hidden, query, 1)]
+        return [(tokens, query + 2 * _kv_width(transformer, par), hidden, 1, 1.0), (tokens, hidden, query, 1, 1.0)]
     value = transformer.num_heads * transformer.value_dim / t
     down = transformer.kv_rank + transformer.rope_dim + transformer.query_rank
     return [
-        (tokens, down, hidden, 1),
-        (tokens, query, transformer.query_rank or hidden, 1),
-        (tokens, 2 * value, transformer.kv_rank, 1),
-        (tokens, hidden, value, 1),
+        (tokens, down, hidden, 1, 1.0),
+        (tokens, query, transformer.query_rank or hidden, 1, 1.0),
+        (tokens, 2 * value, transformer.kv_rank, 1, 1.0),
+        (tokens, hidden, value, 1, 1.0),
     ]
 
 
-def _dense_products(transformer: Transformer, par: Parallelism, tokens: float) -> list:
+def _dense_products(transformer: Transformer, par: Parallelism, tokens: float) -> list[_Product]:
     width, hidden = transformer.ffn / par.tensor, transformer.hidden
-    return [(tokens, width * (transformer.num_mlp_matrices - 1), hidden, 1), (tokens, hidden, width, 1)]
+    return [(tokens, width * (transformer.num_mlp_matrices - 1), hidden, 1, 1.0), (tokens, hidden, width, 1, 1.0)]
 
 
-def _expert_products(transformer: Transformer, par: Parallelism, tokens: float) -> list:
-    """Experts of a device take equal shares of the tokens that the group sends, as in the published runs."""
+def _expert_products(transformer: Transformer, par: Parallelism, tokens: float) -> list[_Product]:
+    """Experts of a device take equal shares of the tokens that the group sends."""
     sharded = par.expert_tensor or par.tensor
     local = transformer.num_experts / par.expert
     routed = tokens * transformer.top_k * sharded / par.tensor
     width, hidden = transformer.expert_ffn / sharded, transformer.hidden
     per_expert = routed / local
-    products = [
-        (tokens, transformer.num_experts, hidden, 1),
-        (per_expert, width * (transformer.num_mlp_matrices - 1), hidden, local),
-        (per_expert, hidden, width, local),
-    ]
+    inner = transformer.num_mlp_matrices - 1
+    products = [(tokens, transformer.num_experts, hidden, 1, 1.0)]
     if transformer.shared_ffn:
         shared = transformer.shared_ffn / par.tensor
-        products += [(tokens, shared * (transformer.num_mlp_matrices - 1), hidden, 1), (tokens, hidden, shared, 1)]
-    return products
+        products += [(tokens, shared * inner, hidden, 1, 1.0), (tokens, hidden, shared, 1, 1.0)]
+    slow = 1 / _EXPERT_SPEED
+    return [*products, (per_expert, width * inner, hidden, local, slow), (per_expert, hidden, width, local, slow)]
 
 
 def _attention_s(
@@ -200,6 +207,8 @@ def _expert_s(transformer: Transformer, par: Parallelism, times: GroupTimes, tok
     """Tokens go to the devices of their experts and back; a token that goes to several in one host crosses once."""
     routed = tokens * (par.expert_tensor or par.tensor) / par.tensor
     copies = times.expert_copies(transformer.top_k)
+    if transformer.expert_hosts:
+        copies = min(copies, transformer.expert_hosts)
     return 2 * times.expert_s(routed * copies * transformer.hidden * _ITEM)
 
 

@@ -29,6 +29,7 @@ class Transformer:
         top_k: experts that a token visits.
         expert_ffn: width of an expert; 0: `ffn`.
         shared_ffn: total width of the experts that every token visits.
+        expert_hosts: hosts that a token's experts are on at most, where routing has such a limit; 0: none.
         num_dense_layers: layers of an MoE model that have a dense MLP of width `ffn`.
         query_rank: of low-rank queries (multi-head latent attention); 0: one whole matrix.
         kv_rank: the same of keys and values.
@@ -56,6 +57,7 @@ class Transformer:
     top_k: int = 0
     expert_ffn: int = 0
     shared_ffn: int = 0
+    expert_hosts: int = 0
     num_dense_layers: int = 0
     query_rank: int = 0
     kv_rank: int = 0

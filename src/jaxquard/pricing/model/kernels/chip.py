@@ -46,7 +46,7 @@ class ChipProfile:
     Example:
         >>> chip = jq.pricing.chip_of(jq.cluster.load_cluster("h100"))
         >>> chip.name, f"{chip.matmul_flops_per_s['bf16']:.3g}"
-        ('h100', '7.21e+14')
+        ('h100', '5.98e+14')
     """
 
     name: str

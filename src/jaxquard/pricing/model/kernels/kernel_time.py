@@ -95,7 +95,7 @@ def flash_time_s(
         >>> flash = chip.flash["flash3"]
         >>> time_s = jq.pricing.flash_time_s(chip, flash, flops=1e12, seq=8192, head_dim=128, is_backward=False)
         >>> f"{time_s * 1e3:.2f} ms"
-        '1.76 ms'
+        '2.12 ms'
     """
     speed = flash.backward_flops_per_s if is_backward else flash.forward_flops_per_s
     # Heads narrower than 128 leave more of the time to the exponentials: 2307.08691 and 2407.08608 show 0.8 for 64.
