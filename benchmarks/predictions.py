@@ -189,7 +189,7 @@ def run(name, mesh, num_steps):
         "loop_ms": round(median_s * 1e3, 3),
         "predicted_over_loop": round(plan.time_s / median_s, 3),
         "blocks_ms": [round(statistics.median(block) * 1e3, 3) for block in ours],
-        "data_parallel_by_hand_over_ours": round(statistics.median(theirs) / median_s, 3),
+        "data_parallel_by_hand_to_ours": round(statistics.median(theirs) / median_s, 3),
     }
 
 

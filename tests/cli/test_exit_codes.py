@@ -25,6 +25,7 @@ FAILURES = {
     "InfeasibleError",
     "InfeasibleGemmError",
     "InfeasibleShardingError",
+    "InfeasibleStepError",
     "MeshError",
     "PricingError",
     "RemoteArrayError",

@@ -10,7 +10,7 @@ from tests.cli.run_cli import commands, run
 
 COMMANDS = commands()
 # Files and folders that a command reads, or keeps for itself.
-READ = {"--plan", "--from", "--cache", "--measured"}
+READ = {"--plan", "--data", "--from", "--cache", "--measured"}
 OLD_FILES = [old for old, new in OLD_SPELLINGS.items() if new in ("--out", "--plot")]
 
 
@@ -23,6 +23,7 @@ def test_all_commands_are_known():
         "demo",
         "schedule",
         "simulate",
+        "price",
         "shard search",
         "shard show",
         "shard compare",
