@@ -25,7 +25,7 @@ def matmul_time_s(chip: ChipProfile, m: float, n: float, k: float, dtype: str, b
     Example:
         >>> chip = jq.pricing.chip_of(jq.cluster.load_cluster("h200"))
         >>> f"{jq.pricing.matmul_time_s(chip, 8192, 6144, 12288, 'bf16') * 1e3:.2f} ms"
-        '1.74 ms'
+        '2.09 ms'
     """
     return _cached_matmul_s(chip, m, n, k, dtype, batch)
 
