@@ -78,7 +78,7 @@ def test_an_unknown_paper():
     result = run("gpipe")
     assert (result.exit_code, result.stderr) == (
         2,
-        "error: no paper is called 'gpipe'. Use one of: meshslice, cfp, published.\n",
+        "error: no paper is called 'gpipe'. Use one of: meshslice, cfp, jaxpp, published.\n",
     )
 
 

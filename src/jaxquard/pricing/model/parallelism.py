@@ -5,7 +5,7 @@ Megatron places them: so tensor groups stay in a host, and the stages' messages 
 data ranks, and of tensor ranks where these do not suffice.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxquard.errors import StepPriceError
 
@@ -95,7 +95,3 @@ class Parallelism:
     def num_stages(self) -> int:
         """Stages of the pipeline."""
         return self.pipeline * self.num_chunks
-
-    def with_microbatch(self, microbatch: int) -> "Parallelism":
-        """Returns the same strategy with microbatches of another size."""
-        return replace(self, microbatch=microbatch)

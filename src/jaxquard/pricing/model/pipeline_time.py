@@ -10,7 +10,6 @@ where the steady part takes as long as the slowest actor. Messages that are not 
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,7 +95,8 @@ def _ragged_units(actors: int, chunks: int, rest: int) -> float:
     """Plays two rounds and a rest with stages of 1 s: the bubble beyond that of the closed form, in stages."""
     count = 2 * actors + rest
     if actors * chunks > 128 or count > 128:
-        return float(actors - rest) * (chunks - 1) / chunks if math.isfinite(chunks) else 0.0
+        # Too large to play: the missing microbatches of the last round leave their places in all chunks but the last.
+        return (actors - rest) * (chunks - 1) / chunks
     schedule = make_schedule("interleaved", num_stages=actors * chunks, num_actors=actors)
     times = TaskTimes(forward_s=1 / 3, input_gradient_s=1 / 3, weight_gradient_s=1 / 3)
     played = play_rows(schedule.rows(num_microbatches=count), times).makespan_s

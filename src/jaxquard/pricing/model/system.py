@@ -70,9 +70,18 @@ class SystemProfile:
     selective_share: float = 0.0
 
 
-@functools.cache
 def known_systems() -> tuple[SystemProfile, ...]:
-    """Returns the frameworks in systems.toml, the more particular ones first."""
+    """Returns the frameworks in systems.toml, the more particular ones first.
+
+    Example:
+        >>> jq.pricing.known_systems()[-1].name
+        'any'
+    """
+    return _read_systems()
+
+
+@functools.cache
+def _read_systems() -> tuple[SystemProfile, ...]:
     text = (Path(__file__).parent / "systems.toml").read_text(encoding="utf-8")
     names = {entry.name for entry in fields(SystemProfile)}
     systems = []

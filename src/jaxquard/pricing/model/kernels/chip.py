@@ -78,7 +78,6 @@ def _chips() -> tuple[dict, ...]:
     return tuple(tomllib.loads(text)["chips"])
 
 
-@functools.cache
 def chip_of(cluster: Cluster) -> ChipProfile:
     """Returns the constants of a cluster's chip.
 
@@ -86,6 +85,11 @@ def chip_of(cluster: Cluster) -> ChipProfile:
         >>> jq.pricing.chip_of(jq.cluster.load_cluster("v5e-4x4")).is_systolic
         True
     """
+    return _cached_chip(cluster)
+
+
+@functools.cache
+def _cached_chip(cluster: Cluster) -> ChipProfile:
     words = set(re.split(r"[^a-z0-9]+", cluster.name.lower()))
     found = next((chip for chip in _chips() if words & set(chip["words"])), None)
     return _from_cluster(cluster) if found is None else _from_table(found, cluster)

@@ -19,15 +19,19 @@ _SMALL_TILE_SPEED = 1 / 1.15
 _SUM_BYTES = 4
 
 
-@functools.lru_cache(maxsize=200_000)
 def matmul_time_s(chip: ChipProfile, m: float, n: float, k: float, dtype: str, batch: float = 1) -> float:
     """Returns the time of a product, or of a batch of equal ones.
 
     Example:
         >>> chip = jq.pricing.chip_of(jq.cluster.load_cluster("h200"))
         >>> f"{jq.pricing.matmul_time_s(chip, 8192, 6144, 12288, 'bf16') * 1e3:.2f} ms"
-        '1.74 ms'
+        '2.09 ms'
     """
+    return _cached_matmul_s(chip, m, n, k, dtype, batch)
+
+
+@functools.lru_cache(maxsize=200_000)
+def _cached_matmul_s(chip: ChipProfile, m: float, n: float, k: float, dtype: str, batch: float) -> float:
     speed = chip.flops_per_s(dtype)
     item = ITEM_BYTES[dtype]
     traffic = batch * (item * (m * k + k * n) + max(item, 2) * m * n) / chip.memory_bandwidth_bytes_per_s
