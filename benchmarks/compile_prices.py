@@ -13,6 +13,7 @@ a pick within 5 % of the fastest measured strategy. Compiling wants at most 20 m
 
 import argparse
 import dataclasses
+import gzip
 import json
 import random
 import tempfile
@@ -131,6 +132,9 @@ def compile_strategies(cluster: str, *, few: int | None) -> None:
                 prices = pricer.price_all(programs)
             time_s = time.perf_counter() - start_s
             print(f"{len(programs)} strategies for {cluster} {what} in {time_s:.1f} s", flush=True)
+        files = list(Path(folder, "compiled").glob("*.json.gz"))
+        work_s = sum(json.loads(gzip.decompress(file.read_bytes()))["compile_s"] for file in files)
+        print(f"  {work_s / len(files):.1f} s of a processor to compile each of {len(files)}")
     found = [(price, program) for price, program in zip(prices, programs, strict=True) if isinstance(price, Price)]
     for time_s, name in sorted((price.time_s, program.name) for price, program in found)[:3]:
         print(f"  {time_s * 1e3:.2f} ms: {name}")
