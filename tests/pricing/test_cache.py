@@ -87,3 +87,16 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
     cache.store("a1", PRICE, name="p")
     assert cache.find("a1") is None
     assert "a price could not be kept" in caplog.text
+
+
+def test_a_file_of_before_prices_said_what_was_modelled(tmp_path):
+    cache = PriceCache(tmp_path)
+    cache.store("a1", PRICE, name="p")
+    path = tmp_path / "price-a1.json"
+    content = json.loads(path.read_text())
+    del content["price"]["provenance"]["modelled"]
+    path.write_text(json.dumps(content))
+    assert cache.find("a1") == PRICE
+    content["price"]["provenance"]["modelled"] = 7
+    path.write_text(json.dumps(content))
+    assert cache.find("a1") is None
