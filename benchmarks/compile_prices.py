@@ -34,7 +34,8 @@ from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.models import zoo
 from jaxquard.pricing import CompilePricer, Failure, MeasuredPricer, Price, PriceCache, ShardedProgram
 
-_NUM_DEVICES, _BATCH_SIZE = 8, 8
+# With three layers, one recurs between the embedding and the head.
+_NUM_DEVICES, _BATCH_SIZE, _NUM_LAYERS = 8, 8, 3
 _RANKED = {"model_dim": 512, "num_heads": 8, "sequence_length": 256, "vocab_size": 1024}
 
 
@@ -66,15 +67,20 @@ def layer_programs(config: Any, *, few: int | None) -> list[ShardedProgram]:
     analysis = analyse_step(
         trace_step(made.train_step, (state, made.batch)), axes={"devices": _NUM_DEVICES}, every_combination=True
     )
-    programs, found = StepPrograms(analysis), []
-    layer = max(analysis.segments, key=lambda segment: len(segment.blocks))
-    for strategy in segment_strategies(layer, blocks=analysis.blocks, axes=analysis.axes):
-        found.append(programs.write_segments([layer], dict(zip(layer.blocks, strategy, strict=True))))
+    strategies = {
+        segment: segment_strategies(segment, blocks=analysis.blocks, axes=analysis.axes)
+        for segment in analysis.segments
+    }
+    programs, layer = StepPrograms(analysis), max(strategies, key=lambda segment: len(strategies[segment]))
+    found = [
+        programs.write_segments([layer], dict(zip(layer.blocks, strategy, strict=True)))
+        for strategy in strategies[layer]
+    ]
     return found if few is None else random.Random(0).sample(found, few)
 
 
 def _ranked_config() -> Any:
-    return dataclasses.replace(zoo.find_model("gpt-tiny").config, num_layers=2, dtype=jnp.float32, **_RANKED)
+    return dataclasses.replace(zoo.find_model("gpt-tiny").config, num_layers=_NUM_LAYERS, dtype=jnp.float32, **_RANKED)
 
 
 def rank(*, few: int | None, cluster_file: Path | None) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def compare(found: dict[str, Any]) -> None:
 
 def compile_strategies(cluster: str, *, few: int | None) -> None:
     """Compiles the strategies of a large layer for a cluster, and prices them again from the cache."""
-    config = dataclasses.replace(zoo.find_model("gpt:6.7b").config, num_layers=2)
+    config = dataclasses.replace(zoo.find_model("gpt:6.7b").config, num_layers=_NUM_LAYERS)
     programs = layer_programs(config, few=few)
     mesh = jax.sharding.AbstractMesh((_NUM_DEVICES,), ("devices",))
     with tempfile.TemporaryDirectory() as folder:

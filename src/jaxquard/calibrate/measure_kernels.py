@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxquard.calibrate.kernel_cases import KernelCase
 from jaxquard.calibrate.sampling import time_runs_s
 from jaxquard.cluster import KernelKind, KernelSample, ProductShape
-from jaxquard.hlo.arithmetic import COSTLY_ARITHMETIC
+from jaxquard.hlo.work.arithmetic import COSTLY_ARITHMETIC
 
 Progress = Callable[[int, int, str], None]
 

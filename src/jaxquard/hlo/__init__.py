@@ -6,7 +6,6 @@ the order in which a chip starts them, and `list_schedule` lists the work of eac
 """
 
 from jaxquard.hlo.list_schedule import list_schedule as list_schedule
-from jaxquard.hlo.matrix_products import MatrixProduct as MatrixProduct
 from jaxquard.hlo.module import ArrayShape as ArrayShape
 from jaxquard.hlo.module import Computation as Computation
 from jaxquard.hlo.module import Module as Module
@@ -14,7 +13,8 @@ from jaxquard.hlo.module import Operation as Operation
 from jaxquard.hlo.parse_module import parse_module as parse_module
 from jaxquard.hlo.replica_groups import replica_groups as replica_groups
 from jaxquard.hlo.schedule import CollectiveWork as CollectiveWork
-from jaxquard.hlo.schedule import KernelClass as KernelClass
 from jaxquard.hlo.schedule import OperationKind as OperationKind
 from jaxquard.hlo.schedule import ScheduledOperation as ScheduledOperation
 from jaxquard.hlo.schedule import schedule_text as schedule_text
+from jaxquard.hlo.work.kernels import KernelClass as KernelClass
+from jaxquard.hlo.work.matrix_products import MatrixProduct as MatrixProduct

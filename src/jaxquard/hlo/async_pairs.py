@@ -13,8 +13,8 @@ The pair is found by following the done's operands back to a start.
 import enum
 from collections.abc import Mapping
 
-from jaxquard.hlo.matrix_products import PRODUCTS
 from jaxquard.hlo.module import Computation, Module, Operation
+from jaxquard.hlo.work.matrix_products import PRODUCTS
 
 COLLECTIVES = (
     "all-gather",

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxquard.errors import HloError
-from jaxquard.hlo.arithmetic import element_arithmetic
 from jaxquard.hlo.async_pairs import AsyncRole, async_pairs, async_role, find_collective, holds_product
 from jaxquard.hlo.backend_config import estimated_cycles
-from jaxquard.hlo.custom_calls import CallWork, call_work, estimated_product
-from jaxquard.hlo.kernels import kernel_class, widest_dtype
-from jaxquard.hlo.matrix_products import MatrixProduct, matrix_products
-from jaxquard.hlo.memory_traffic import memory_traffic
 from jaxquard.hlo.module import Computation, Module, Operation
 from jaxquard.hlo.replica_groups import replica_groups
 from jaxquard.hlo.schedule import CollectiveWork, OperationKind, ScheduledOperation
 from jaxquard.hlo.trip_counts import called, trip_count
+from jaxquard.hlo.work.arithmetic import element_arithmetic
+from jaxquard.hlo.work.custom_calls import CallWork, call_work, estimated_product
+from jaxquard.hlo.work.kernels import kernel_class, widest_dtype
+from jaxquard.hlo.work.matrix_products import MatrixProduct, matrix_products
+from jaxquard.hlo.work.memory_traffic import memory_traffic
 
 _FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier add-dependency "

@@ -15,8 +15,9 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxquard.hlo.matrix_products import MatrixProduct
 from jaxquard.hlo.replica_groups import Groups
+from jaxquard.hlo.work.kernels import KernelClass
+from jaxquard.hlo.work.matrix_products import MatrixProduct
 
 
 class OperationKind(enum.Enum):
@@ -29,18 +30,6 @@ class OperationKind(enum.Enum):
     LOOP = "loop"
     BRANCH = "branch"
     CALL = "call"
-
-
-class KernelClass(enum.Enum):
-    """The kind of kernel that an operation of the chip runs as; a reduction is over the last dim, or over others."""
-
-    PRODUCT = "product"
-    ATTENTION = "attention"
-    SOFTMAX = "softmax"
-    REDUCTION = "reduction"
-    COLUMN_REDUCTION = "column_reduction"
-    TRANSPOSE = "transpose"
-    ELEMENTWISE = "elementwise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from jaxquard.hlo.matrix_products import PRODUCTS
 from jaxquard.hlo.module import Computation, Module, Operation
+from jaxquard.hlo.work.matrix_products import PRODUCTS
 
 # They move elements, or give them other names.
 _MOVES = frozenset(

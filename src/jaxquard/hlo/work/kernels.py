@@ -1,12 +1,24 @@
 """The kind of kernel that an operation runs as: by what it computes, whatever it is called."""
 
+import enum
 from collections.abc import Iterator
 
-from jaxquard.hlo.custom_calls import call_target
 from jaxquard.hlo.module import Computation, Module, Operation
-from jaxquard.hlo.schedule import KernelClass
+from jaxquard.hlo.work.custom_calls import call_target
 
 _REDUCTIONS = ("reduce", "reduce-window")
+
+
+class KernelClass(enum.Enum):
+    """The kind of kernel that an operation of the chip runs as; a reduction is over the last dim, or over others."""
+
+    PRODUCT = "product"
+    ATTENTION = "attention"
+    SOFTMAX = "softmax"
+    REDUCTION = "reduction"
+    COLUMN_REDUCTION = "column_reduction"
+    TRANSPOSE = "transpose"
+    ELEMENTWISE = "elementwise"
 
 
 def kernel_class(operation: Operation, computation: Computation, module: Module, *, has_product: bool) -> KernelClass:

@@ -8,8 +8,8 @@ import enum
 
 from jaxquard.errors import HloError
 from jaxquard.hlo.backend_config import backend_config
-from jaxquard.hlo.matrix_products import PRODUCT_CALLS, MatrixProduct
 from jaxquard.hlo.module import Operation
+from jaxquard.hlo.work.matrix_products import PRODUCT_CALLS, MatrixProduct
 
 
 class CallWork(enum.Enum):
