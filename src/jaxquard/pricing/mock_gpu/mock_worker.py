@@ -169,7 +169,7 @@ def _key(mesh: Mesh, type_: RequestInput) -> tuple[Any, ...]:
 
 
 def _error(error: Exception) -> dict[str, Any]:
-    """What the other process raises: its first line, with its type where it says nothing."""
+    """The answer that the other process raises: the text of the error, or its type where it says nothing."""
     return {"error": str(error).strip() or type(error).__name__}
 
 
@@ -194,7 +194,7 @@ def start_mocked_devices(platform: str, num_devices: int) -> tuple[jax.Device, .
 
 
 def _found() -> str:
-    """What there is of a GPU here."""
+    """Returns what JAX and the system have of a GPU here."""
     plugins = [found.name for found in metadata.distributions() if found.name.startswith("jax-cuda")]
     has_driver = os.path.exists("/proc/driver/nvidia/version")
     return f"Found: {', '.join(plugins) or 'no plugin of JAX for CUDA'}; {'a' if has_driver else 'no'} NVIDIA driver"
