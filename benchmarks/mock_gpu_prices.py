@@ -161,7 +161,7 @@ def _try_pricer(out: Path, platform: str, limit_s: float, _: int) -> None:
 def _measure_prices(out: Path, platform: str, limit_s: float, first: int) -> None:
     """Times every strategy by the process that the pricer uses."""
     from jaxquard.pricing.mock_gpu.mock_process import MockProcess
-    from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
+    from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 
     end_s = time.monotonic() + limit_s
     requests = layer_programs(platform)
@@ -194,11 +194,11 @@ def _measure_prices(out: Path, platform: str, limit_s: float, first: int) -> Non
 
 def _measure_profile(out: Path, platform: str, limit_s: float, _: int) -> None:
     """Leaves the time of every instruction of some strategies, and that of mocked collectives."""
-    from jaxquard.pricing.mock_gpu.mock_worker import MockedPrograms, start_devices
-    from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
+    from jaxquard.pricing.mock_gpu.mock_worker import MockedPrograms, start_mocked_devices
+    from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 
     end_s = time.monotonic() + limit_s
-    devices = start_devices(platform, _NUM_DEVICES)
+    devices = start_mocked_devices(platform, _NUM_DEVICES)
     programs = MockedPrograms(devices, num_compilers=min(16, os.cpu_count() or 1))
     requests = {**layer_programs(platform, _NUM_PROFILED), **_collective_requests(platform)}
     names = list(requests)

@@ -70,11 +70,11 @@ def kernel_time_s(
         ClusterError: if a size is no number of 0 or more.
 
     Example:
-        >>> h200 = jq.cluster.load_cluster("h200")
+        >>> h200 = jq.cluster.load_cluster("h200")  # its kernels are measured
         >>> shape = jq.cluster.ProductShape(m=8192, k=12288, n=6144)
         >>> kind = jq.cluster.KernelKind("product")
         >>> f"{jq.cluster.kernel_time_s(h200, kind, dtype='bf16', size_bytes=4e8, product=shape):.1e}"
-        '1.7e-03'
+        '1.5e-03'
     """
     check_number(size_bytes, "size_bytes", is_positive=False)
     check_number(flops, "flops", is_positive=False)

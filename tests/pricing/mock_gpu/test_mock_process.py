@@ -10,7 +10,7 @@ from jaxquard.errors import PricingError
 from jaxquard.hlo import list_schedule, parse_module
 from jaxquard.pricing.mock_gpu.mock_process import MockProcess, WorkerEndedError, worker_environment
 from jaxquard.pricing.mock_gpu.program_request import lower_request
-from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
+from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 from jaxquard.pricing.program.sharded_program import abstract_mesh
 from tests.pricing.programs import array, make
 

@@ -31,7 +31,7 @@ from jaxquard.pricing.measure.runs.run_rounds import BestTimes, spread_of
 from jaxquard.pricing.mock_gpu.combine_times import combine_times
 from jaxquard.pricing.mock_gpu.mock_process import MockProcess, WorkerEndedError
 from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, lower_request
-from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
+from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh

@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxquard.errors import PricingError
 from jaxquard.pricing.mock_gpu.program_request import ProgramRequest
-from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget
+from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 
 _PACKAGES = str(Path(__file__).parents[3])
 _START_LIMIT_S = 300.0

@@ -27,7 +27,7 @@ from jaxquard import _jax_compat
 from jaxquard.pricing.measure.machine.memory import peak_bytes
 from jaxquard.pricing.measure.runs.make_inputs import make_input
 from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, RequestInput
-from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget, run_blocks
+from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget, time_blocks
 
 # Inputs that programs share stay on the GPU as long as they take no more than this part of its memory.
 _SHARED_PART = 0.25
@@ -132,7 +132,7 @@ class MockedPrograms:
                 jax.block_until_ready(outputs)
             return outputs
 
-        times_s = run_blocks(run, jax.block_until_ready, budget=budget)
+        times_s = time_blocks(run, jax.block_until_ready, budget=budget)
         for position in donated:
             self._free.setdefault(_key(mesh, request.inputs[position]), []).append(inputs[position])
         return times_s
@@ -169,11 +169,11 @@ def _key(mesh: Mesh, type_: RequestInput) -> tuple[Any, ...]:
 
 
 def _error(error: Exception) -> dict[str, Any]:
-    """What the other process raises: its first line, with its type where it says nothing."""
+    """The answer that the other process raises: the text of the error, or its type where it says nothing."""
     return {"error": str(error).strip() or type(error).__name__}
 
 
-def start_devices(platform: str, num_devices: int) -> tuple[jax.Device, ...]:
+def start_mocked_devices(platform: str, num_devices: int) -> tuple[jax.Device, ...]:
     """Starts JAX with so many devices.
 
     Raises:
@@ -194,7 +194,7 @@ def start_devices(platform: str, num_devices: int) -> tuple[jax.Device, ...]:
 
 
 def _found() -> str:
-    """What there is of a GPU here."""
+    """Returns what JAX and the system have of a GPU here."""
     plugins = [found.name for found in metadata.distributions() if found.name.startswith("jax-cuda")]
     has_driver = os.path.exists("/proc/driver/nvidia/version")
     return f"Found: {', '.join(plugins) or 'no plugin of JAX for CUDA'}; {'a' if has_driver else 'no'} NVIDIA driver"
@@ -213,7 +213,7 @@ def main(descriptor: int, platform: str, num_devices: int, num_compilers: int) -
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     connection = Connection(descriptor)
     try:
-        devices = start_devices(platform, num_devices)
+        devices = start_mocked_devices(platform, num_devices)
     except Exception as error:
         traceback.print_exc()
         connection.send(_error(error))

@@ -43,7 +43,7 @@ class ProgramRequest:
 
 
 def lower_request(program: ShardedProgram, *, mesh: AbstractMesh, platform: str) -> tuple[ProgramRequest, str]:
-    """Lowers a program for a platform; returns it with the text that tells it from all others."""
+    """Lowers a program for a platform; returns it with its text, which no other program has."""
     lowered = lower_for_platform(program, mesh=mesh, platform=platform)
     closed: Any = program.jaxpr
     types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.in_avals]

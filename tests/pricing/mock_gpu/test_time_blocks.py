@@ -2,7 +2,7 @@
 
 import math
 
-from jaxquard.pricing.mock_gpu.run_blocks import BlockBudget, run_blocks
+from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget, time_blocks
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 
 
 def blocks(clock, **settings):
-    return run_blocks(clock.run, clock.wait, budget=BlockBudget(**settings), clock=clock)
+    return time_blocks(clock.run, clock.wait, budget=BlockBudget(**settings), clock=clock)
 
 
 def test_a_block_has_as_many_runs_as_fit_its_time():

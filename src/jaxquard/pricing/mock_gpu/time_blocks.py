@@ -36,7 +36,7 @@ class BlockBudget:
     slow_s: float = math.inf
 
 
-def run_blocks(
+def time_blocks(
     run: Callable[[], Any],
     wait: Callable[[Any], None],
     *,
