@@ -42,7 +42,7 @@ class Builder:
         return Call(name=f"f{name}", inputs=inputs, outputs=(self._type(name),))
 
     def _send_order(self, actor):
-        """What an actor sends, with the target, in the order in which it does."""
+        """The messages of an actor in their order, each with its target."""
         due = [
             (place + self.delay_of(name), place, name, self.home[other])
             for place, name in enumerate(self.rows[actor])
