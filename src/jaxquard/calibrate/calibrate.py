@@ -61,7 +61,7 @@ _PRESETS = {
     "TPU v6": "v6e",
 }
 _ESTIMATED_BANDWIDTH_BYTES_PER_S = 20e9
-# On a busy machine the kernels that say least, which come last, are left out.
+# On a busy machine the last kernels, which matter less than the first, are left out.
 _KERNELS_LIMIT_S = 240.0
 
 Progress = Callable[[int, int, str], None]
