@@ -61,6 +61,8 @@ _PRESETS = {
     "TPU v6": "v6e",
 }
 _ESTIMATED_BANDWIDTH_BYTES_PER_S = 20e9
+# On a busy machine the last kernels, which matter less than the first, are left out.
+_KERNELS_LIMIT_S = 240.0
 
 Progress = Callable[[int, int, str], None]
 
@@ -136,7 +138,7 @@ def calibrate(
     cluster = replace(start, name=f"calibrated {start.name}", kernels=kernels)
     if product_fit is not None:
         cluster = replace(cluster, compute=product_fit.compute)
-    found = (*notes, *link_notes, *collective_notes, *product_notes)
+    found = (*notes, *link_notes, *collective_notes, *product_notes, *_left_out(measured.kernels, effort))
     return Calibration(
         cluster=_with_collectives(_with_links(cluster, link_fits), collectives),
         device=f"{len(chosen)} x {chosen[0].device_kind}",
@@ -175,8 +177,14 @@ def _measure(
         if has_links and effort.collective_sizes_bytes
         else (),
         products=measure_products(devices[0], effort, on_progress=on_products),
-        kernels=measure_kernels(devices, effort.kernels, on_progress=on_kernels),
+        kernels=measure_kernels(devices, effort.kernels, limit_s=_KERNELS_LIMIT_S, on_progress=on_kernels),
     )
+
+
+def _left_out(samples: Sequence[KernelSample], effort: Effort) -> tuple[str, ...]:
+    """Returns a note on kernels without a time: too short, more than the device can run, or too late."""
+    num_left = len(effort.kernels) - len(samples)
+    return (f"{num_left} of {len(effort.kernels)} kernels were left out",) if num_left else ()
 
 
 def _kernel_launch_s(device: jax.Device, start: Cluster) -> float | None:

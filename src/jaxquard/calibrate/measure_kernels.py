@@ -82,7 +82,7 @@ def _measure_case(case: KernelCase, devices: Sequence[jax.Device]) -> KernelSamp
             many_s, _ = _time_copies(function, shapes, case.dtype, devices, count=1 + _COPIES)
             # On a busy machine the difference may be nothing; a kernel then takes its part of them all.
             time_s = max((many_s - one_s) / _COPIES, 0.5 * many_s / (1 + _COPIES))
-    except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, RuntimeError):
+    except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, RuntimeError, MemoryError):
         return None
     return KernelSample(
         kind=case.kind,
@@ -120,13 +120,17 @@ def _time_copies(
 def _inputs(shapes: Sequence[tuple[int, ...]], dtype: str, devices: Sequence[jax.Device]) -> tuple[jax.Array, ...]:
     """Returns random arrays, one of each shape on each device: the bits of numbers decide how fast some chips are."""
     sharding = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
+    whole = [(len(devices) * shape[0], *shape[1:]) for shape in shapes]
+    if devices[0].platform == "cpu":  # There the arrays are small, and a generator would take longer to compile.
+        random = np.random.default_rng(0)
+        return tuple(
+            jax.device_put(random.standard_normal(shape, np.float32).astype(jnp.dtype(dtype)), sharding)
+            for shape in whole
+        )
 
     def make(key: jax.Array) -> tuple[jax.Array, ...]:
-        keys = jax.random.split(key, len(shapes))
-        return tuple(
-            jax.random.normal(one, (len(devices) * shape[0], *shape[1:]), jnp.dtype(dtype))
-            for one, shape in zip(keys, shapes, strict=True)
-        )
+        keys = jax.random.split(key, len(whole))
+        return tuple(jax.random.normal(one, shape, jnp.dtype(dtype)) for one, shape in zip(keys, whole, strict=True))
 
     return jax.jit(make, out_shardings=sharding)(jax.random.key(0))
 

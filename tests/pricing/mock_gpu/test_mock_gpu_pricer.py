@@ -8,7 +8,8 @@ import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.errors import PricingError, ShardingError
+from jaxquard.cluster import load_cluster
+from jaxquard.errors import ClusterError, PricingError, ShardingError
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.pricing import Failure, FailureReason, MockGpuPricer, Price, PriceCache
 from jaxquard.pricing.mock_gpu.mock_process import WorkerEndedError
@@ -167,6 +168,14 @@ def test_an_interrupt_ends_the_process():
 def test_a_mesh_larger_than_the_cluster():
     with pytest.raises(PricingError, match=r"the mesh has 16 devices, but h200-8 has 8 chips\. Take a smaller mesh"):
         MockGpuPricer("h200-8", AbstractMesh((16,), ("x",)), cache=None)
+
+
+def test_a_cluster_of_unknown_chips():
+    strange = dataclasses.replace(load_cluster("h200-8"), name="basement")
+    with pytest.raises(ClusterError, match=r"the cluster is called 'basement'"):
+        MockGpuPricer(strange, MESH, cache=None)
+    calibrated = dataclasses.replace(load_cluster("h200-8"), name="calibrated h200-8")
+    assert MockGpuPricer(calibrated, MESH, cache=None).cluster == calibrated
 
 
 def train_step(weights, batch):

@@ -1,5 +1,7 @@
 """The process that compiles and runs: with virtual CPU devices in place of a GPU, and without any GPU."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxquard.errors import PricingError
 from jaxquard.hlo import list_schedule, parse_module
 from jaxquard.pricing.mock_gpu.mock_process import MockProcess, WorkerEndedError, worker_environment
+from jaxquard.pricing.mock_gpu.mock_worker import alone_on
 from jaxquard.pricing.mock_gpu.program_request import lower_request
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 from jaxquard.pricing.program.sharded_program import abstract_mesh
@@ -85,6 +88,24 @@ def test_the_environment_of_the_process():
     assert found["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert "JAX_PLATFORMS" not in found
     assert worker_environment("cpu", {})["XLA_FLAGS"] == ""
+
+
+def test_one_worker_times_programs_on_a_gpu_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    order = []
+
+    def second():
+        with alone_on("GPU-1/2"):
+            order.append("second")
+
+    with alone_on("GPU-1/2"), alone_on("0"), alone_on(None):
+        other = threading.Thread(target=second)
+        other.start()
+        other.join(0.2)
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def _fields(request):

@@ -35,6 +35,7 @@ from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
+from jaxquard.pricing.target.cluster_costs import ClusterCosts
 
 _MOST_COMPILERS = 16
 # Programs that are compiled before any of them runs.
@@ -114,10 +115,11 @@ class MockGpuPricer:
             platform: that programs are lowered for.
 
         Raises:
-            ClusterError: if the cluster is unknown.
+            ClusterError: if the cluster, or the chip that its name begins with, is unknown.
             PricingError: if the mesh has more devices than the cluster.
         """
         self._cluster = load_cluster(cluster)
+        ClusterCosts(self._cluster)  # Refuses chips that it does not know, before anything starts.
         self._mesh = abstract_mesh(mesh)
         num_chips = self._cluster.num_chips
         if self._mesh.size > num_chips:

@@ -4,12 +4,16 @@ XLA compiles for so many GPUs and runs the part of one of them; its collectives 
 of the computation. That must be asked for before JAX starts, hence a process of its own. With the platform `cpu`, which
 has no such mock, all devices are virtual ones and collectives are real: that is for tests.
 
-It answers requests one at a time, so that nothing else runs on the GPU while a program is timed. Programs to compile
-come many at a time: the compiler uses several threads.
+It answers requests one at a time, so that nothing else runs on the GPU while a program is timed; workers of several
+pricers take turns (`alone_on`). Programs to compile come many at a time: the compiler uses several threads.
 """
 
+import contextlib
+import fcntl
 import os
+import re
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -41,6 +45,7 @@ class MockedPrograms:
     def __init__(self, devices: Sequence[jax.Device], *, num_compilers: int) -> None:
         self._devices = tuple(devices)
         self._is_async = self._devices[0].platform != "cpu"
+        self._name = os.environ.get("CUDA_VISIBLE_DEVICES", "0") if self._is_async else None
         self._pool = ThreadPoolExecutor(num_compilers, thread_name_prefix="compile")
         self._num_compiled = 0
         self._loaded: dict[int, tuple[ProgramRequest, _jax_compat.LoadedModule]] = {}
@@ -77,7 +82,8 @@ class MockedPrograms:
         """Times a program, and forgets it."""
         request, loaded = self._loaded.pop(number)
         try:
-            return {"times_s": self._time(request, loaded, budget)}
+            with alone_on(self._name):
+                return {"times_s": self._time(request, loaded, budget)}
         except Exception as error:
             self._drop_inputs()
             return _error(error)
@@ -166,6 +172,25 @@ class MockedPrograms:
 
 def _key(mesh: Mesh, type_: RequestInput) -> tuple[Any, ...]:
     return mesh, type_.shape, type_.dtype, type_.spec
+
+
+@contextlib.contextmanager
+def alone_on(name: str | None) -> Iterator[None]:
+    """Within, no other process of this user times programs on the same GPU; None names no GPU.
+
+    A lock on a file, which the system releases if the process ends.
+    """
+    if name is None:
+        yield
+        return
+    safe = re.sub(r"[^\w-]", "_", name)
+    path = os.path.join(tempfile.gettempdir(), f"jaxquard-{os.getuid()}-gpu-{safe}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _error(error: Exception) -> dict[str, Any]:
