@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.read is not None:
         compare(json.loads(options.read.read_text()))
     else:
-        measured = rank(few=options.few, cluster_file=options.cluster_file)
+        measured = rank(few=options.few, cluster_file=options.cluster_file, out=options.out)
         if options.out is not None:
             options.out.write_text(json.dumps(measured, indent=1))
         compare(measured)
@@ -83,8 +83,8 @@ def _ranked_config() -> Any:
     return dataclasses.replace(zoo.find_model("gpt-tiny").config, num_layers=_NUM_LAYERS, dtype=jnp.float32, **_RANKED)
 
 
-def rank(*, few: int | None, cluster_file: Path | None) -> dict[str, Any]:
-    """Calibrates a cluster and measures the strategies; returns both."""
+def rank(*, few: int | None, cluster_file: Path | None, out: Path | None) -> dict[str, Any]:
+    """Calibrates a cluster, which is left beside the answer, and measures the strategies; returns both."""
     from jaxquard.calibrate import calibrate
 
     jax.config.update("jax_num_cpu_devices", _NUM_DEVICES)
@@ -93,6 +93,8 @@ def rank(*, few: int | None, cluster_file: Path | None) -> dict[str, Any]:
     start_s = time.perf_counter()
     cluster = calibrate("cpu-8").cluster if cluster_file is None else load_cluster(str(cluster_file))
     print(f"calibrated in {time.perf_counter() - start_s:.0f} s", flush=True)
+    if out is not None:
+        out.with_suffix(".toml").write_text(cluster_text(cluster))
     start_s = time.perf_counter()
     with MeasuredPricer(mesh, cache=None, slow_factor=100) as pricer:
         prices = pricer.price_all(programs)

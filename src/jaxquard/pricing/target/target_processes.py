@@ -39,9 +39,9 @@ class TargetProcesses:
 
     def _compile(self, request: CompileRequest) -> CompiledProgram | str:
         try:
-            process = self._idle.get_nowait()
-        except queue.Empty:
-            process = self._start()
+            process = self._find_idle()
+        except OSError as error:  # No more processes, or no memory for one.
+            return f"no process could be started to compile in ({error})"
         try:
             answer = process.ask(pickle.dumps(request), limit_s=self._limit_s)
         except (EOFError, OSError, CompileStalledError, NotStartedError) as error:
@@ -51,6 +51,12 @@ class TargetProcesses:
             return str(error)
         self._idle.put(process)
         return answer
+
+    def _find_idle(self) -> CompilerProcess:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            return self._start()
 
     def _start(self) -> CompilerProcess:
         environment = {**compiler_environment(), **self._target.environment}
