@@ -211,7 +211,7 @@ def test_poor_fits_are_said_to_be():
 
 _KERNELS = tuple(case for case in kernel_cases("cpu", is_quick=True) if case.sizes[-1] < 1000 and case.sizes[0] < 300)
 _ALL_EFFORT = dataclasses.replace(
-    _EFFORT, shard_sizes_bytes=(8192, 65536), ms=(64,), ks=(64, 128), ns=(64, 128),
+    _EFFORT, shard_sizes_bytes=(8192, 65536), ms=(64, 256), ks=(64, 512), ns=(64, 512),
     collective_sizes_bytes=(1 << 14, 1 << 18), kernels=_KERNELS[:4],
 )  # fmt: skip
 
