@@ -93,7 +93,7 @@ class TestShapes:
             ("v5e-32x8", "32x8 chips in a slice, but there are at most 16x16"),
             ("v5e-4", "has 1 sizes, but v5e has 2 of a slice"),
             ("h100-8x2x2", "has 3 sizes"),
-            ("h100-0x2", "has 2 sizes, but"),
+            ("h100-0x2", "h100-0x2 has a size of 0, but each is 1 or more. Say h100-8 or h100-8x2"),
             ("h1000-8", "neither a cluster of the package nor a file"),
         ],
     )

@@ -306,6 +306,23 @@ class TestTransfers:
         start, done = entry(lines, before=ADD + wrapped)
         assert (start.collective.opcode, start.collective.size_bytes, done.start) == ("reduce-scatter", 8192, "s")
 
+    def test_a_group_of_collectives_counts_each(self):
+        wrapped = (
+            "%wrapped (p: f32[64,32]) -> (f32[256,32], f32[64,32]) {\n  %p = f32[64,32]{1,0} parameter(0)\n"
+            "  %g = f32[256,32]{1,0} all-gather(%p), channel_id=1, replica_groups={{0,1,2,3}}, "
+            "use_global_device_ids=true, dimensions={0}\n"
+            "  %r = f32[64,32]{1,0} all-reduce(%p), channel_id=2, replica_groups={{0,1,2,3}}, "
+            "use_global_device_ids=true, to_apply=%add\n"
+            "  ROOT %t = (f32[256,32]{1,0}, f32[64,32]{1,0}) tuple(%g, %r)\n}\n\n"
+        )
+        lines = [
+            X,
+            "%s = ((f32[64,32]{1,0}), (f32[256,32]{1,0}, f32[64,32]{1,0})) async-start(%x), calls=%wrapped",
+            "%d = (f32[256,32]{1,0}, f32[64,32]{1,0}) async-done(%s)",
+        ]
+        start, _ = entry(lines, before=ADD + wrapped)
+        assert [one.collective.size_bytes for one in start.bodies[0]] == [4 * 256 * 32, 4 * 64 * 32]
+
     def test_a_copy_between_memories(self):
         lines = [
             X,

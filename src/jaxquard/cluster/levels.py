@@ -93,7 +93,11 @@ def with_shape(cluster: Cluster, shape: Sequence[int]) -> Cluster:
     known = levels_of(cluster)
     text = "x".join(map(str, shape))
     most = sum(len(level.dims) for level in known)
-    if not len(known[0].dims) <= len(shape) <= most or min(shape) < 1:
+    if shape and min(shape) < 1:
+        raise ClusterError(
+            f"{cluster.name}-{text} has a size of {min(shape)}, but each is 1 or more. Say {_example(cluster, known)}."
+        )
+    if not len(known[0].dims) <= len(shape) <= most:
         raise ClusterError(
             f"{cluster.name}-{text} has {len(shape)} sizes, but {cluster.name} has "
             f"{' and then '.join(_dims_words(level) for level in known)}. Say {_example(cluster, known)}."

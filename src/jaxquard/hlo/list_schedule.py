@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxquard.errors import HloError
-from jaxquard.hlo.async_pairs import AsyncRole, async_pairs, async_role, find_collective, holds_product
+from jaxquard.hlo.async_pairs import AsyncRole, async_pairs, async_role, find_collective, holds_product, is_collective
 from jaxquard.hlo.backend_config import estimated_cycles
 from jaxquard.hlo.module import Computation, Module, Operation
 from jaxquard.hlo.replica_groups import replica_groups
@@ -82,7 +82,10 @@ class _Lister:
         return self._scheduled(operation, computation, OperationKind.DONE, start=starts[operation.name])
 
     def _start(self, operation: Operation, computation: Computation) -> ScheduledOperation:
-        work = self._collective(operation, computation)
+        several = [one for one in self._module.inside(operation) if is_collective(one.opcode)][1:]
+        # Collectives that a compiler starts as a group are listed each by itself.
+        is_group = bool(several) and operation.opcode == "async-start"
+        work = None if is_group else self._collective(operation, computation)
         if work is None and operation.opcode == "async-start":
             (name,) = operation.calls
             bodies = (self.list(self._module.computations[name]),)

@@ -89,3 +89,24 @@ def test_activations_that_do_not_fit_want_recomputation():
     parallelism = Parallelism(data=64, zero=3, microbatch=16, global_batch=1024)
     with pytest.raises(InfeasibleStepError, match=r"most of it in activations. Recompute more, or take smaller microb"):
         price_step(llama, parallelism, load_cluster("h100"), MEGATRON, checks_memory=True)
+
+
+def test_devices_beyond_the_heads_of_keys_and_values_keep_one_each():
+    one_head = Transformer(num_layers=1, hidden=4096, num_heads=32, num_kv_heads=1, vocab=1000, seq=2048)
+    eight_heads = Transformer(num_layers=1, hidden=4096, num_heads=32, num_kv_heads=8, vocab=1000, seq=2048)
+    fused = find_system("NeMo")
+    kept = [layer_activation_bytes(model, Parallelism(tensor=8), fused) for model in (one_head, eight_heads)]
+    assert kept[0] == kept[1]
+
+
+def test_the_second_actor_is_the_fullest_where_the_first_has_fewer_layers():
+    # 126 layers on 16 actors: 7 on both ends, 8 on the others. 15 microbatches of 8 layers are more than 16 of 7.
+    llama = find_transformer("Llama3-405B", seq=8192)
+    parallelism = Parallelism(tensor=8, sequence=True, pipeline=16, global_batch=64)
+    cluster, nemo = load_cluster("h100-8x16"), find_system("NeMo")
+    stages = stage_prices(llama, parallelism, cluster, nemo).stages
+    layer = layer_activation_bytes(llama, parallelism, nemo)
+    memory = price_step(llama, parallelism, cluster, nemo).memory
+    assert memory.activation_bytes == pytest.approx(15 * 8 * layer)
+    assert stages[0].memory.activation_bytes - stages[0].memory.end_bytes == pytest.approx(7 * layer)
+    assert stages[-1].memory.end_bytes > 0

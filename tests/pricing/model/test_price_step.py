@@ -30,7 +30,8 @@ from jaxquard.schedules import Interleaved, OneFOneB, TaskTimes, play_rows
 GPT = Transformer(num_layers=24, hidden=2048, num_heads=16, vocab=51200, seq=2048)
 LLAMA = find_transformer("Llama3-70B", seq=8192)
 NEMO = find_system("NeMo")
-CLUSTERS = ("a100", "h100", "h200", "b200", "v5e", "v5p")
+# With 4,096 chips or more, as the largest of the drawn strategies have.
+CLUSTERS = ("a100-8x512", "h100-8x512", "h200-8x512", "b200-8x512", "v5e-16x16x16", "v5p-16x16x16")
 DEGREES = st.sampled_from((1, 2, 4, 8))
 
 
@@ -165,6 +166,8 @@ def test_hidden_collectives_slow_the_compute_beside_them():
         ({"pipeline": 8, "num_chunks": 4}, r"make 32 stages, but there are 24 layers. Give fewer actors or chunks"),
         ({"context": 3}, r"a sequence of 2048 tokens does not divide among a context group of 3"),
         ({"expert": 2}, r"expert parallelism of 2 needs experts, but the transformer is dense"),
+        ({"tensor": 16, "data": 8, "pipeline": 24}, r"is 3072 devices, but h100 has 1016 chips. Give smaller degrees"),
+        ({"data": 16}, r"a global batch of 8 leaves some of 16 replicas without a sequence. Give a global_batch of 16"),
     ],
 )
 def test_impossible_strategies_are_refused(strategy, message):
@@ -203,7 +206,7 @@ def test_experts_must_divide():
 
 
 def test_impossible_transformers_are_refused():
-    with pytest.raises(StepPriceError, match="needs hidden of 1 or more, but it is 0"):
+    with pytest.raises(StepPriceError, match="hidden must be a whole number of 1 or more, but is 0"):
         Transformer(num_layers=1, hidden=0, num_heads=1, vocab=1, seq=1)
     with pytest.raises(StepPriceError, match=r"top_k=9 of 8 experts\. Give a top_k between 1 and 8"):
         replace(GPT, num_experts=8, top_k=9)
@@ -238,3 +241,46 @@ def test_a_thousand_strategies_take_milliseconds_each():
         price_step(models[name], parallelism, clusters[cluster], NEMO)
     # Wanted are 10,000 in 10 s; this machine may be busy.
     assert time.process_time() - start_s < 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"num_kv_heads": -1}, "num_kv_heads must be a whole number of 0 or more, but is -1"),
+        ({"ffn": -8}, "ffn must be a whole number of 0 or more, but is -8"),
+        ({"hidden": 2.5}, r"hidden must be a whole number of 1 or more, but is 2\.5"),
+        ({"vocab": float("nan")}, "vocab must be a whole number of 1 or more, but is nan"),
+        ({"seq": "2048"}, "seq must be a whole number of 1 or more, but is '2048'"),
+        ({"num_dense_layers": 25}, "num_dense_layers is 25, but there are 24 layers"),
+    ],
+)
+def test_impossible_sizes_are_refused(sizes, message):
+    with pytest.raises(StepPriceError, match=message):
+        Transformer(**({"num_layers": 24, "hidden": 2048, "num_heads": 16, "vocab": 51200, "seq": 2048} | sizes))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ({"tensor": None}, "tensor must be a whole number of 1 or more, but is None"),
+        ({"data": 8, "shard_group": -2}, "shard_group must be a whole number of 0 or more, but is -2"),
+        ({"recompute_share": 3}, "recompute_share must be between 0 and 1, but is 3"),
+    ],
+)
+def test_degrees_that_are_no_counts_are_refused(strategy, message):
+    with pytest.raises(StepPriceError, match=message):
+        Parallelism(**strategy)
+
+
+def test_rounds_that_are_too_large_to_play_cost_about_what_the_player_says():
+    actors, chunks, count = 32, 6, 80
+    parallelism = Parallelism(pipeline=actors, num_chunks=chunks, global_batch=count, schedule="interleaved")
+    deep = replace(GPT, num_layers=192)
+    prices = stage_prices(deep, parallelism, load_cluster("h100"), NEMO)
+    middle = prices.stages[1]
+    uniform = replace(prices, stages=(middle,) * len(prices.stages), transfer_s=0.0)
+    times = TaskTimes(
+        forward_s=middle.forward_s, input_gradient_s=middle.input_gradient_s, weight_gradient_s=middle.weight_gradient_s
+    )
+    played = play_rows(Interleaved(actors * chunks, actors).rows(count), times)
+    assert pipeline_time(uniform, parallelism, overlap=1.0).time_s == pytest.approx(played.makespan_s, rel=0.05)

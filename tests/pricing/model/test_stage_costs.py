@@ -65,3 +65,11 @@ def test_time_of_a_task_is_added_once_to_each():
     plain, slower = (stage_costs(gpt, parallelism, cluster, system, task_s=task_s)[3] for task_s in (0.0, 1e-3))
     assert slower.forward_s - plain.forward_s == pytest.approx(1e-3)
     assert slower.backward_s - plain.backward_s == pytest.approx(1e-3)
+
+
+def test_all_layers_of_a_stage_between_the_ends_are_kept():
+    # 126 layers on 16 actors: 7 on both ends, 8 on the others.
+    cluster, llama = load_cluster("h100-8x16"), find_transformer("Llama3-405B", seq=8192)
+    costs = stage_costs(llama, Parallelism(tensor=8, pipeline=16, global_batch=64), cluster, find_system("NeMo"))
+    assert costs[1].forward_working_bytes == 0
+    assert costs[1].activation_bytes / costs[0].activation_bytes == pytest.approx(8 / 7)

@@ -174,8 +174,19 @@ class TestFolder:
         folder = CompiledFolder(tmp_path)
         folder.store("a", compiled("cpu", "layer"))
         (path,) = tmp_path.glob("*.gz")
-        path.write_bytes(path.read_bytes()[:50])
+        whole = path.read_bytes()
+        path.write_bytes(whole[:50])
         assert folder.find("a") is None
+        path.write_bytes(whole[:20] + bytes(100) + whole[120:])
+        assert folder.find("a") is None
+
+    def test_a_full_disk_leaves_nothing_behind(self, tmp_path, monkeypatch):
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("jaxquard.pricing.target.compiled_program.os.replace", full)
+        CompiledFolder(tmp_path).store("a", compiled("cpu", "layer"))
+        assert not list(tmp_path.iterdir())
 
 
 def test_with_the_compiler_of_the_cpu(tmp_path):

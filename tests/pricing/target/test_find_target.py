@@ -2,6 +2,7 @@
 
 import math
 import platform
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,12 @@ class TestTargets:
     def test_meshes_that_do_not_fit(self, cluster, mesh_shape, message):
         with pytest.raises(ClusterError, match=message):
             find_target(load_cluster(cluster), mesh_shape)
+
+    def test_a_last_host_that_is_not_full(self):
+        """The levels of a file may have room for more chips than there are."""
+        cluster = replace(load_cluster("cpu-8"), num_chips=6)
+        with pytest.raises(ClusterError, match="the mesh has 8 devices, but cpu-8 has 6 chips"):
+            find_target(cluster, (8,))
 
 
 def test_a_plugin_of_another_version(monkeypatch):

@@ -56,6 +56,8 @@ def _find(text: str, num_devices: int) -> Hardware:
     network = next((_NETWORKS[word] for word in words if word in _NETWORKS), None) or _host_network(text)
     if network and gpu != "gb200":
         cluster = _with_network(cluster, network)
+    # A preset has the chips of one machine that exists; others have more of the same hosts.
+    cluster = replace(cluster, num_chips=max(cluster.num_chips, num_devices))
     chip = chip_of(cluster)
     if gpu == "h100" and ("pcie" in text or "nvl" in words):
         cluster, chip = _with_links(cluster, 25e9), with_speed(chip, _PCIE_SPEED)

@@ -1,5 +1,6 @@
 """Checks of a strategy against a transformer: what cannot run is refused with the sizes that do not fit."""
 
+from jaxquard.cluster.cluster import Cluster
 from jaxquard.errors import StepPriceError
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.transformer import Transformer
@@ -37,6 +38,22 @@ def check_parallelism(transformer: Transformer, parallelism: Parallelism, num_de
         )
     if par.expert > 1:
         _check_experts(transformer, par)
+
+
+def check_fits_cluster(parallelism: Parallelism, cluster: Cluster) -> None:
+    """Raises a StepPriceError if a strategy has more devices than a cluster, or replicas without a sequence."""
+    par = parallelism
+    if par.num_devices > cluster.num_chips:
+        raise StepPriceError(
+            f"tensor {par.tensor} x context {par.context} x data {par.data} x pipeline {par.pipeline} is "
+            f"{par.num_devices} devices, but {cluster.name} has {cluster.num_chips} chips. Give smaller degrees, or a "
+            "larger cluster, such as h100-8x2048."
+        )
+    if par.global_batch < par.data:
+        raise StepPriceError(
+            f"a global batch of {par.global_batch} leaves some of {par.data} replicas without a sequence. Give a "
+            f"global_batch of {par.data} or more, or fewer replicas."
+        )
 
 
 def _check_experts(transformer: Transformer, par: Parallelism) -> None:

@@ -35,6 +35,7 @@ class StageMemory:
         expert_parameters: those of experts.
         weight_bytes: with the whole layer that FSDP gathers.
         activation_bytes: kept for one microbatch.
+        end_bytes: of these, what only the first and the last stage have (logits, for one); there while a task runs.
 
     Example:
         >>> memory = jq.pricing.StageMemory(
@@ -50,6 +51,7 @@ class StageMemory:
     gradient_bytes: float
     optimizer_bytes: float
     activation_bytes: float
+    end_bytes: float = 0.0
 
     @property
     def state_bytes(self) -> float:
@@ -79,7 +81,8 @@ def layer_activation_bytes(
     mask = 1 if transformer.has_biases else 0
     split = t if par.sequence else 1
     norms_and_inputs = (8 + 2 * mask) * hidden / split
-    kv = max(transformer.kv_width, transformer.head_dim * min(t, transformer.num_kv_heads))
+    # With fewer heads of keys and values than devices, every device has one.
+    kv = max(transformer.kv_width, transformer.head_dim * t)
     attention = (2 * transformer.query_width + 4 * kv + 2 * transformer.query_width) / t
     width = transformer.ffn
     if is_moe:
@@ -113,6 +116,7 @@ def stage_memory(
     expert_parameters: float,
     layer_parameters: float,
     activation_bytes: float,
+    end_bytes: float = 0.0,
 ) -> StageMemory:
     """Returns the bytes of a stage.
 
@@ -138,4 +142,5 @@ def stage_memory(
         gradient_bytes=system.gradient_bytes * gradients,
         optimizer_bytes=OPTIMIZER_BYTES * optimizer,
         activation_bytes=activation_bytes,
+        end_bytes=end_bytes,
     )

@@ -8,6 +8,7 @@ data ranks, and of tensor ranks where these do not suffice.
 from dataclasses import dataclass
 
 from jaxquard.errors import StepPriceError
+from jaxquard.pricing.model.transformer import check_count
 
 RECOMPUTES = ("none", "selective", "full")
 SCHEDULES_BY_MODEL = ("none", "gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -61,9 +62,11 @@ class Parallelism:
     def __post_init__(self) -> None:
         counts = ("tensor", "context", "pipeline", "num_chunks", "data", "expert", "microbatch", "global_batch")
         for name in counts:
-            value = getattr(self, name)
-            if value < 1 or value != int(value):
-                raise StepPriceError(f"{name} must be a whole number of 1 or more, but is {value!r}.")
+            check_count(getattr(self, name), name, minimum=1)
+        for name in ("shard_group", "expert_tensor"):
+            check_count(getattr(self, name), name)
+        if not 0 <= self.recompute_share <= 1:
+            raise StepPriceError(f"recompute_share must be between 0 and 1, but is {self.recompute_share!r}.")
         if self.zero not in (0, 1, 2, 3):
             raise StepPriceError(f"zero must be 0, 1, 2 or 3, but is {self.zero!r}.")
         if self.recompute not in RECOMPUTES:

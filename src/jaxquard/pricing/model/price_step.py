@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.errors import InfeasibleStepError
+from jaxquard.pricing.model.check_parallelism import check_fits_cluster
 from jaxquard.pricing.model.group_times import GroupTimes
 from jaxquard.pricing.model.kernels.chip import ChipProfile
 from jaxquard.pricing.model.kernels.kernel_time import pass_time_s
@@ -131,6 +132,7 @@ def price_step(
         True
     """
     par = parallelism
+    check_fits_cluster(par, cluster)
     prices = stage_prices(transformer, par, cluster, system, chip)
     times = GroupTimes(cluster, par, chip)
     pipeline = pipeline_time(prices, par, overlap=system.pipeline_overlap)
@@ -189,18 +191,20 @@ def _optimizer_s(prices: StagePrices, par: Parallelism, system: SystemProfile, t
 def step_memory(prices: StagePrices, parallelism: Parallelism) -> StepMemory:
     """Returns the memory of the fullest device: the first actor's, or the last one's with the logits.
 
+    Where layers do not divide, the ends have fewer of them, and the second actor may be the fullest.
+
     In 1F1B the first of p actors keeps the activations of p microbatches, interleaved those of (p - 1) / v more stages;
     GPipe keeps all microbatches (arXiv 2205.05198, section 4.2.3).
     """
     par, actors = parallelism, parallelism.pipeline
-    return max((_actor_memory(prices, par, actor) for actor in {0, actors - 1}), key=lambda memory: memory.peak_bytes)
+    fullest = {0, min(1, actors - 1), actors - 1}
+    return max((_actor_memory(prices, par, actor) for actor in fullest), key=lambda memory: memory.peak_bytes)
 
 
 def _actor_memory(prices: StagePrices, par: Parallelism, actor: int) -> StepMemory:
     stages = prices.actor_stages(actor, par.pipeline)
-    body = prices.stages[len(prices.stages) // 2].memory.activation_bytes
     activations = sum(stage.memory.activation_bytes for stage in stages)
-    ends = max(0.0, activations - len(stages) * body) if len(prices.stages) > 2 else 0.0
+    ends = sum(stage.memory.end_bytes for stage in stages)
     kept = (activations - ends) * microbatches_kept(par, actor) + ends
     return StepMemory(
         weight_bytes=sum(stage.memory.weight_bytes for stage in stages),

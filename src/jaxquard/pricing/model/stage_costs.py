@@ -55,7 +55,6 @@ def stage_costs(
     if parallelism.recompute == "full":
         # One layer at a time has all its activations again.
         working = layer_activation_bytes(transformer, replace(parallelism, recompute="selective"), system)
-    body_bytes = min(stage.memory.activation_bytes for stage in prices.stages)
     return tuple(
         _stage_cost(
             stage,
@@ -65,7 +64,6 @@ def stage_costs(
             growth=growth,
             task_s=task_s,
             transfer_bytes=prices.transfer_bytes,
-            body_bytes=body_bytes,
             working_bytes=working,
         )
         for stage in prices.stages
@@ -81,13 +79,10 @@ def _stage_cost(
     growth: float,
     task_s: float,
     transfer_bytes: float,
-    body_bytes: float,
     working_bytes: float,
 ) -> StageCost:
     gather_s, gradient_sum_s = _exposed_sums_s(stage, par, system, times)
     memory = stage.memory
-    # Logits, and what else only the first and the last stage have, are there while a task runs.
-    ends_bytes = memory.activation_bytes - body_bytes
     update_bytes = memory.optimizer_bytes / OPTIMIZER_BYTES * _UPDATE_BYTES * system.optimizer_passes
     update_s = pass_time_s(times.chip, update_bytes, 4) + system.step_s / par.num_chunks
     return StageCost(
@@ -98,9 +93,9 @@ def _stage_cost(
         output_bytes=round(transfer_bytes),
         weight_bytes=round(memory.weight_bytes + memory.optimizer_bytes),
         gradient_bytes=round(memory.gradient_bytes),
-        activation_bytes=round(body_bytes),
-        forward_working_bytes=round(ends_bytes),
-        backward_working_bytes=round(ends_bytes + working_bytes),
+        activation_bytes=round(memory.activation_bytes - memory.end_bytes),
+        forward_working_bytes=round(memory.end_bytes),
+        backward_working_bytes=round(memory.end_bytes + working_bytes),
         gather_s=growth * gather_s,
         gradient_sum_s=growth * gradient_sum_s,
         update_s=growth * update_s,

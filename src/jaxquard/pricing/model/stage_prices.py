@@ -319,6 +319,7 @@ def _with_ends(
         expert_parameters=state.expert_parameters,
         layer_parameters=max(added, state.weight_bytes / 4 if par.zero == 3 else 0.0),
         activation_bytes=activations,
+        end_bytes=activations - body.memory.activation_bytes,
     )
     return StagePrice(
         forward_s=body.forward_s + forward,

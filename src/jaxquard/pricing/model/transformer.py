@@ -12,8 +12,32 @@ tokens were computed (Megatron, MosaicML), or the causal half of them (MaxText);
 """
 
 from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
 
 from jaxquard.errors import StepPriceError
+
+_OPTIONAL_COUNTS = (
+    "num_kv_heads",
+    "head_dim",
+    "ffn",
+    "num_experts",
+    "top_k",
+    "expert_ffn",
+    "shared_ffn",
+    "expert_hosts",
+    "num_dense_layers",
+    "query_rank",
+    "kv_rank",
+    "rope_dim",
+)
+
+
+def check_count(value: Any, name: str, *, minimum: int = 0) -> None:
+    """Raises a StepPriceError unless it is a whole number of at least a minimum."""
+    is_whole = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
+    if not is_whole or value < minimum:
+        raise StepPriceError(f"{name} must be a whole number of {minimum} or more, but is {value!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +96,9 @@ class Transformer:
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "hidden", "num_heads", "vocab", "seq"):
-            if getattr(self, name) < 1:
-                raise StepPriceError(f"a transformer needs {name} of 1 or more, but it is {getattr(self, name)}.")
+            check_count(getattr(self, name), name, minimum=1)
+        for name in _OPTIONAL_COUNTS:
+            check_count(getattr(self, name), name)
         defaults = {
             "num_kv_heads": self.num_kv_heads or self.num_heads,
             "head_dim": self.head_dim or max(1, self.hidden // self.num_heads),
@@ -85,6 +110,11 @@ class Transformer:
         defaults["num_mlp_matrices"] = 3 if self.is_gated else 2
         for name, value in defaults.items():
             object.__setattr__(self, name, value)
+        if self.num_dense_layers > self.num_layers:
+            raise StepPriceError(
+                f"num_dense_layers is {self.num_dense_layers}, but there are {self.num_layers} layers. Give at most "
+                "as many."
+            )
         if self.num_experts and not 1 <= self.top_k <= self.num_experts:
             raise StepPriceError(
                 f"a token visits top_k={self.top_k} of {self.num_experts} experts. Give a top_k between 1 and "

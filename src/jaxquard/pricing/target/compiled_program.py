@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import tempfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class CompiledFolder:
                 chips=tuple(content["chips"]),
                 compile_s=content["compile_s"],
             )
-        except (OSError, EOFError, ValueError, TypeError, KeyError):
+        except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def store(self, key: str, program: CompiledProgram) -> None:
@@ -82,8 +83,12 @@ class CompiledFolder:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
-            with os.fdopen(handle, "wb") as file:
-                file.write(gzip.compress(json.dumps(asdict(program)).encode(), compresslevel=4))
-            os.replace(temporary, self._folder / f"{key}.json.gz")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(gzip.compress(json.dumps(asdict(program)).encode(), compresslevel=4))
+                os.replace(temporary, self._folder / f"{key}.json.gz")
+            except BaseException:
+                os.unlink(temporary)
+                raise
         except OSError as error:  # A disk that is full or not ours costs the cache, not the price.
             _log.warning("a compiled program could not be kept in %s: %s", self._folder, error)

@@ -77,9 +77,8 @@ def find_target(cluster: Cluster, mesh_shape: tuple[int, ...]) -> CompileTarget:
         InfeasibleError: if the compiler is not installed; it says how to, or why it cannot be here.
     """
     chip, levels, num_devices = find_chip(cluster.name), levels_of(cluster), math.prod(mesh_shape)
-    num_chips = math.prod(level.size for level in levels)
-    if num_devices > num_chips:
-        raise ClusterError(f"the mesh has {num_devices} devices, but {cluster.name} has {num_chips} chips.")
+    if num_devices > cluster.num_chips:
+        raise ClusterError(f"the mesh has {num_devices} devices, but {cluster.name} has {cluster.num_chips} chips.")
     if isinstance(chip, GpuChip):
         _require_cuda()
         config = chip.target_config(
