@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from jaxquard.errors import CheckpointError, DamagedCheckpointError
 from jaxquard.ir.codec import DataError
+from jaxquard.runtime.checkpoint.files import read_pieces
 from jaxquard.runtime.checkpoint.files.leaf_records import read_leaves
 from jaxquard.runtime.checkpoint.restore import restore
 from jaxquard.runtime.checkpoint.save import save
 from tests.mutate_json import HOSTILE_TEXTS, mutations, result_or_one_line
 from tests.runtime.checkpoint.damage import write_signed
 
+ts = pytest.importorskip("tensorstore")
 STATE = {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(6.0).reshape(2, 3) + 10, "n": 3}
 DIGEST = "0" * 32
 
@@ -80,6 +82,21 @@ def test_links_stay_inside(saved, tmp_path):
     restore(tmp_path / "b", like=STATE)
 
 
+def _array_files(path, key="p0"):
+    database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path / 'controller'}/"}, "path": f"{key}/"}
+    return ts.KvStore.open(database).result()
+
+
+def test_a_chunk_that_needs_more_memory_than_its_array(saved, tmp_path):
+    """A gigabyte of zeros is a megabyte on disk."""
+    shutil.copytree(saved, tmp_path / "a")
+    files = _array_files(tmp_path / "a")
+    content = json.loads(files.read(".zarray").result().value)
+    content |= {"chunks": [1 << 27, *content["chunks"][1:]], "compressor": {"id": "zlib", "level": 1}}
+    files.write(".zarray", json.dumps(content)).result()
+    assert "but its chunks are of shape (134217728, 3)" in refused(tmp_path / "a")
+
+
 def leaf(*boxes, shape=(4, 4), **others):
     pieces = [
         {"folder": "controller", "key": f"p{number}", "starts": list(starts), "shape": list(sizes), "digest": DIGEST}
@@ -89,6 +106,15 @@ def leaf(*boxes, shape=(4, 4), **others):
 
 
 UPPER, LOWER, LEFT = ((0, 0), (2, 4)), ((2, 0), (2, 4)), ((0, 0), (4, 2))
+
+
+def test_pieces_are_verified_a_bounded_number_of_bytes_at_a_time(monkeypatch):
+    monkeypatch.setattr(read_pieces, "_BATCH_BYTES", 1000)
+    rows = [((row, 0), (1, 4)) for row in range(200)]
+    (many,) = read_leaves([leaf(*rows, shape=(200, 4))], has_digests=True)
+    batches = list(read_pieces._piece_batches([many]))
+    assert [piece for batch in batches for _, piece in batch] == list(many.pieces)
+    assert [len(batch) for batch in batches] == [62, 62, 62, 14]  # 16 bytes each
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,16 @@ def make_callback(callback, mesh):
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_actors_compute_at_the_same_time(num_devices):
     num_actors, num_microbatches, time_s = 4, 12, 0.02
-    lock, looked, inside, crowds = threading.Lock(), threading.Event(), [], []
+    lock, looked, crowded, inside, crowds = threading.Lock(), threading.Event(), threading.Event(), [], []
 
     def wait(x):
         with lock:
             inside.append(x)
             crowds.append(len(inside))
+            if len(inside) > 2 * num_devices:
+                crowded.set()
         looked.wait(60)
+        crowded.wait(0.3)  # A busy machine wakes the others late.
         time.sleep(time_s)
         with lock:
             inside.pop()
@@ -426,11 +429,10 @@ def test_threads_end_when_the_engine_is_collected():
     reference = weakref.ref(engine)
     del engine
     run.wait()
-    for _ in range(100):
-        gc.collect()
-        if reference() is None and actor_threads() <= before:
-            break
+    end_s = time.monotonic() + 60
+    while not (reference() is None and actor_threads() <= before) and time.monotonic() < end_s:
         time.sleep(0.02)
+        gc.collect()
     assert reference() is None
     assert actor_threads() <= before
 

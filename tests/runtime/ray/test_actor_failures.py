@@ -103,6 +103,21 @@ def check_goes_on(mesh, step, run, lost):
     assert train(step, state, 3)[1] == losses
 
 
+def check_does_not_count(mesh, run_eighth, run):
+    """Work that takes longer than the heartbeat timeout does no harm.
+
+    The timeout grows with the time of an eighth of the work, as a busy machine delays heartbeats too.
+    """
+    mesh.engine.monitor.timeout_s = timeout_s = max(LIMIT_S, 2 * time_of(run_eighth))
+    assert time_of(run) > timeout_s
+
+
+def time_of(run):
+    start_s = time.monotonic()
+    run()
+    return time.monotonic() - start_s
+
+
 def forward_only(batch, size=2):
     """Actor 0 is through when it has sent `size` numbers for each microbatch."""
 
@@ -228,11 +243,10 @@ def test_several_steps_are_queued(mesh, step, run):
 
 @pytest.mark.slow
 def test_the_time_of_a_long_task_does_not_count(mesh, step):
-    watch_closely(mesh)
-    start_s = time.monotonic()
-    _, loss = step(initial_state(mesh), spinning_step.batch(), LONG)
-    assert np.isfinite(float(loss))
-    assert time.monotonic() - start_s > LIMIT_S
+    def run(rounds):
+        assert np.isfinite(float(step(initial_state(mesh), spinning_step.batch(), rounds)[1]))
+
+    check_does_not_count(mesh, lambda: run(LONG // 8), lambda: run(LONG))
 
 
 def test_a_sender_that_dies_after_its_part(mesh):
@@ -303,11 +317,11 @@ def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
 
 @SLOW
 def test_the_time_of_a_long_compilation_does_not_count(mesh):
-    watch_closely(mesh)
-    start_s = time.monotonic()
-    long_step = mesh.distributed(functools.partial(compiles_long, num_rounds=400))
-    assert np.isfinite(np.asarray(long_step(np.ones((4, 4), np.float32)))).all()
-    assert time.monotonic() - start_s > LIMIT_S
+    def run(num_rounds):
+        step = mesh.distributed(functools.partial(compiles_long, num_rounds=num_rounds))
+        assert np.isfinite(np.asarray(step(np.ones((4, 4), np.float32)))).all()
+
+    check_does_not_count(mesh, lambda: run(50), lambda: run(400))
 
 
 # While a checkpoint is written.

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.ray.processes import name_of
+from tests.machine_pace import machine_pace
+from tests.runtime.ray.processes import name_of, wait_until
 
 pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -66,6 +67,10 @@ def descendants(program):
     return psutil.Process(program.pid).children(recursive=True)
 
 
+def num_named(program, text):
+    return sum(text in name_of(process) for process in descendants(program))
+
+
 def directory_of(processes):
     """The folder of Ray's files, from the command line of the raylet."""
     (raylet,) = (process for process in processes if name_of(process) == "raylet")
@@ -102,16 +107,16 @@ def test_nothing_is_left(where, how):
     try:
         assert program.stdout.readline() == "True\n", program.stderr.read()
         assert program.stdout.readline() == "now\n"
+        # They have their names only once they run.
+        wait_until(lambda: num_named(program, "Worker") == num_named(program, "Agent") == 2)
         processes = descendants(program)
-        assert sum("Worker" in name_of(process) for process in processes) == 2
-        assert sum(name_of(process).endswith("Agent") for process in processes) == 2
         directory = directory_of(processes)
         os.kill(program.pid, how)
         start_s = time.monotonic()
         status, _, err = finish(program)
-        check_all_gone(processes, limit_s=20)
+        check_all_gone(processes, limit_s=30 * machine_pace())
         assert not directory.exists()
-        assert time.monotonic() - start_s < 30
+        assert time.monotonic() - start_s < 40 * machine_pace()
     finally:
         program.kill()
         shutil.rmtree(directory, ignore_errors=True)
@@ -127,9 +132,9 @@ def test_the_program_goes_on_after_an_interrupt_and_ends_without_closing():
         """
 state, loss = step(state, spinning_step.batch(), 0)
 say(float(loss) > 0)
-say_when(0, "0F")
 _, loss = step(state, spinning_step.batch(), 100_000)
 try:
+    say_when(0, "0F")
     float(loss)
 except KeyboardInterrupt:
     say("interrupted")
@@ -143,6 +148,6 @@ say(float(loss) > 0)
     assert program.stdout.readline() == "now\n"
     processes = descendants(program)
     program.send_signal(signal.SIGINT)
-    status, out, err = finish(program, 60)
+    status, out, err = finish(program)
     assert (status, out, err) == (0, "interrupted\nTrue\nTrue\n", "")
     check_all_gone(processes)

@@ -26,8 +26,9 @@ SLOW = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 KEY = jax.random.key(0)
-# Ray's library ends the program after 14 s, or at its next access to the object store.
-PROMPT_S = 10
+# Ray's library would end the program after 14 s, or at its next access to the object store. On a busy machine more time
+# may pass than that: it is the program's end that must not come.
+PROMPT_S = 30
 LONG = 10_000_000
 
 
@@ -87,7 +88,7 @@ def test_a_server_dies_in_a_step(strangers, mesh, step, first_loss, server):
     assert mesh.restart() == (0, 1)
     assert mesh.restart() == ()
     assert loss_of(mesh, step) == first_loss
-    _, alive = psutil.wait_procs(family, timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=120)
     assert not alive
 
 
@@ -196,7 +197,7 @@ def test_a_program_that_does_not_restart_ends_with_the_error(server):
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 1
     assert done.stdout == "finally\natexit\n"

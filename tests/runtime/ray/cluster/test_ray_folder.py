@@ -44,7 +44,7 @@ def test_a_folder_is_removed_with_its_processes(parent):
     wait_until(lambda: list_processes(folder.path) == [server.pid])
     assert folder.path.stat().st_mode & 0o777 == 0o700
     folder.close()
-    assert server.wait(10) == -9
+    assert server.wait(60) == -9
     assert not list(parent.iterdir())
 
 
@@ -57,7 +57,7 @@ def test_a_program_that_is_killed(parent):
         server = start_server(folder)
         wait_until(lambda: list_processes(folder) == [server.pid])
         program.kill()
-    assert server.wait(30) == -9
+    assert server.wait(60) == -9
     wait_until(lambda: not folder.exists())
 
 
@@ -70,11 +70,11 @@ def test_only_folders_without_an_owner_are_stale(parent):
     server, living = start_server(stale), start_server(owned.path)
     wait_until(lambda: list_processes(stale) == [server.pid])
     remove_stale_folders()
-    assert server.wait(10) == -9
+    assert server.wait(60) == -9
     assert living.poll() is None
     assert sorted(parent.iterdir()) == sorted([owned.path, being_made])
     owned.close()
-    living.wait(10)
+    living.wait(60)
 
 
 def test_a_folder_of_an_attempt_is_in_the_folder_that_the_supervisor_removes(monkeypatch, parent):

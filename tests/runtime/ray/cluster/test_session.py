@@ -198,7 +198,7 @@ def test_a_program_that_is_killed_leaves_nothing():
         family = descendants(child)
         directory = directory_of(family)
         child.kill()
-    _, alive = psutil.wait_procs(family, timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=120)
     assert len(family) >= 6
     assert not alive
     assert not directory.exists()
@@ -217,7 +217,7 @@ def test_what_a_killed_program_and_its_reaper_left_is_removed_at_the_next_start(
     assert directory.exists()
     remove_stale_folders()
     assert not directory.exists()
-    _, alive = psutil.wait_procs(family, timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=120)
     assert not alive
 
 

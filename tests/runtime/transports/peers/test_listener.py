@@ -137,27 +137,28 @@ def test_another_certificate_is_refused(tmp_path, admitted):
 def test_slow_strangers_are_dropped(listener, admitted, monkeypatch):
     monkeypatch.setattr(listening, "HANDSHAKE_S", 0.3)
     slow = [connect(reach(listener)) for _ in range(8)]
-    until_s = time.monotonic() + 30
-    while num_handshakes() and time.monotonic() < until_s:
+    until_s = time.monotonic() + 60
+    while listener.num_refused < len(slow) and time.monotonic() < until_s:
         for plain in slow:
             try:
                 plain.send(b"\0")
             except OSError:
                 break
         time.sleep(0.1)
-    assert not num_handshakes(), "one byte now and then keeps nobody connected"
+    assert listener.num_refused == len(slow), "one byte now and then keeps nobody connected"
     for plain in slow:
         plain.close()
     assert admitted.empty()
 
 
-def test_a_crowd_of_strangers_keeps_no_peer_out(listener, admitted):
+def test_a_crowd_of_strangers_keeps_no_peer_out(listener, admitted, monkeypatch):
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 600.0)  # Nobody goes because of being late.
     crowd = [connect(reach(listener)) for _ in range(3 * listening._MAX_STRANGERS)]
     dial(reach(listener), source=2, target=0, secret=SECRET).close()
     peer, end = admitted.get(timeout=30)
     end.close()
     assert peer == 2
-    assert num_handshakes() <= listening._MAX_STRANGERS + 8
+    wait_for(lambda: num_handshakes() <= listening._MAX_STRANGERS)
     for plain in crowd:
         plain.close()
 

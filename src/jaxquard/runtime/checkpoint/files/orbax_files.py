@@ -66,10 +66,18 @@ def read_arrays(folder: Path, sizes_bytes: Mapping[str, int]) -> dict[str, np.nd
     """
     stores = _open_all(folder, tuple(sizes_bytes))
     for key, store in stores.items():
-        found = prod(store.shape) * store.dtype.numpy_dtype.itemsize
-        if found != sizes_bytes[key]:
-            raise UnreadableArrayError(key, f"it has {found} bytes, not {sizes_bytes[key]}", True)
+        _check_sizes(key, store, sizes_bytes[key])
     return _results({key: store.read() for key, store in stores.items()})
+
+
+def _check_sizes(key: str, store: Any, size_bytes: int) -> None:
+    """Raises if an array, or a chunk of it, would take more memory than the array should."""
+    found = prod(store.shape) * store.dtype.numpy_dtype.itemsize
+    if found != size_bytes:
+        raise UnreadableArrayError(key, f"it has {found} bytes, not {size_bytes}", True)
+    chunk = store.chunk_layout.read_chunk.shape or store.shape  # None for a scalar.
+    if any(part > max(1, dim) for part, dim in zip(chunk, store.shape, strict=True)):
+        raise UnreadableArrayError(key, f"it is of shape {store.shape}, but its chunks are of shape {chunk}", True)
 
 
 def _open_all(folder: Path, keys: Iterable[str]) -> dict[str, Any]:

@@ -97,16 +97,28 @@ def check_pieces(
     Raises:
         DamagedCheckpointError: for the first piece that is not as it was written.
     """
-    wanted = [(leaf, piece) for leaf in leaves for piece in leaf.pieces]
-    sizes_bytes = [piece.region.size * data_type(leaf).itemsize for leaf, piece in wanted]
-    begin = done = 0
-    for end in range(1, len(wanted) + 1):
-        if end == len(wanted) or sum(sizes_bytes[begin : end + 1]) > _BATCH_BYTES:
-            with _all_of_one(checkpoint):
-                _load(checkpoint.path, wanted[begin:end])
-            done += sum(sizes_bytes[begin:end])
-            on_progress(done, sum(sizes_bytes), wanted[end - 1][0].path)
-            begin = end
+    total_bytes, done_bytes = sum(leaf.size_bytes for leaf in leaves), 0
+    for batch in _piece_batches(leaves):
+        with _all_of_one(checkpoint):
+            _load(checkpoint.path, batch)
+        done_bytes += sum(piece.region.size * data_type(leaf).itemsize for leaf, piece in batch)
+        on_progress(done_bytes, total_bytes, batch[-1][0].path)
+
+
+def _piece_batches(leaves: Sequence[LeafRecord]) -> Iterator[list[tuple[LeafRecord, Piece]]]:
+    """Yields the pieces of leaves, as many together as a GiB holds, and one that is larger alone."""
+    batch: list[tuple[LeafRecord, Piece]] = []
+    batch_bytes = 0
+    for leaf in leaves:
+        for piece in leaf.pieces:
+            size_bytes = piece.region.size * data_type(leaf).itemsize
+            if batch and batch_bytes + size_bytes > _BATCH_BYTES:
+                yield batch
+                batch, batch_bytes = [], 0
+            batch.append((leaf, piece))
+            batch_bytes += size_bytes
+    if batch:
+        yield batch
 
 
 def read_region(checkpoint: Checkpoint, leaf: LeafRecord, region: Region) -> np.ndarray:
