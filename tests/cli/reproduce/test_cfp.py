@@ -128,7 +128,7 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, tmp_path):
         ),
         (["cfp", "--models", "gpt,elmo"], "--models has 'elmo', which is no model here. Use gpt, bert, llama, moe."),
         (["cfp", "--models", ""], "--models has '', which is no model here. Use gpt, bert, llama, moe."),
-        (["gpt"], "no paper is called 'gpt'. Use one of: meshslice, cfp."),
+        (["gpt"], "no paper is called 'gpt'. Use one of: meshslice, cfp, jaxpp, published."),
     ],
 )
 def test_nonsense_ends_in_one_line(asked, tmp_path, monkeypatch, words, said):

@@ -74,13 +74,13 @@ def _beats_zero(cells: Sequence[Cell]) -> tuple[int, list[str]]:
     found, looked_at = [], 0
     for cell in cells:
         ours, zero = cell.best, cell.run("zero 1")
-        if ours is None or zero is None or ours.measured_s is None or zero.measured_s is None or not cell.fits(zero):
+        if ours is None or zero is None or ours.whole_s is None or zero.whole_s is None or not cell.fits(zero):
             continue
         looked_at += 1
         if (ours.choices, ours.storage) == (zero.choices, zero.storage):
             found.append(f"{cell.spec.name}: ours is ZeRO-1")
-        elif zero.measured_s < ours.measured_s:
-            found.append(f"{cell.spec.name}: {zero.measured_s / ours.measured_s:.2f} of ours")
+        elif zero.whole_s < ours.whole_s:
+            found.append(f"{cell.spec.name}: {zero.whole_s / ours.whole_s:.2f} of ours")
     return looked_at, found
 
 
