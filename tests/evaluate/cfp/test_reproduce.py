@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from jaxquard.cluster import load_cluster
+from jaxquard.errors import JaxquardError
 from jaxquard.evaluate.cfp import read_results, reproduce_cfp
 from jaxquard.evaluate.cfp import reproduce as module
+from jaxquard.evaluate.cfp.cells.cluster_grid import quick_cluster_cells
 from jaxquard.evaluate.cfp.cells.grid import MODELS, full_cells, grid, quick_cells
 from jaxquard.evaluate.cfp.run.compiled_backend import CompiledBackend
 from jaxquard.evaluate.cfp.run.measured_backend import MeasuredBackend
@@ -101,3 +104,23 @@ def test_the_list_of_cells():
         assert len({cell.batch_size for cell in mine if cell.model_dim == 256}) == 3
     assert {cell.mesh for cell in cells} == {(8,), (2, 4), (4, 2)}
     assert all(cell.is_thin for cell in quick_cells())
+
+
+def test_cells_for_a_cluster(fake_runs, tmp_path):
+    path, cluster = tmp_path / "cells.json", load_cluster("cpu-8")
+    found = reproduce_cfp(models=("gpt",), is_quick=True, path=path, cluster=cluster)
+    assert {cell.cluster for cell in found.cells} == {"cpu-8"} == {found.cluster}
+    assert fake_runs == quick_cluster_cells(cluster, ("gpt",))
+    reproduce_cfp(models=("gpt",), is_quick=True, path=path, cluster=cluster)
+    assert len(fake_runs) == 1, "it goes on where it was"
+    assert read_results(path) == found
+
+
+def test_measured_and_priced_cells_are_kept_apart(fake_runs, tmp_path):
+    path = tmp_path / "cells.json"
+    reproduce_cfp(models=("gpt",), is_quick=True, path=path)
+    before = path.read_text()
+    said = r"cells\.json has cells measured on a machine, but these are priced for cpu-8\. Give another file\."
+    with pytest.raises(JaxquardError, match=said):
+        reproduce_cfp(models=("gpt",), is_quick=True, path=path, cluster=load_cluster("cpu-8"))
+    assert path.read_text() == before

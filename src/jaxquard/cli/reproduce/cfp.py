@@ -73,7 +73,7 @@ def reproduce_cfp_paper(
 def _stem(results: Results) -> str:
     """Returns the name of an earlier run's page, as that run has named it."""
     is_quick = any(cell.spec.is_thin for cell in results.cells)
-    return _name(next((cell.cluster for cell in results.cells), None), is_quick=is_quick)
+    return _name(results.cluster, is_quick=is_quick)
 
 
 def _name(cluster: str | None, *, is_quick: bool) -> str:

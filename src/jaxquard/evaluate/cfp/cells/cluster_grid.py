@@ -26,7 +26,7 @@ SIZES = {
     "llama": (("llama-2-7b", 2), ("llama-2-7b", 8)),
     "moe": (("moe-7.1b", 2), ("moe-7.1b", 16)),
 }
-NUM_STRATEGIES, NUM_FINALISTS = 24, 4
+NUM_STRATEGIES, NUM_FINALISTS = 12, 4
 MESH_MODELS = ("gpt", "moe")
 # Figure 11: LLAMA in the memory of a chip with growing depth. The paper fixes the batch at 128 on 4 GPUs; with 8
 # sequences a device, the prices are those of a cell above.

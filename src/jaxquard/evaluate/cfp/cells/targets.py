@@ -55,7 +55,7 @@ def over_volume(cell: Cell) -> float | None:
 
 
 def errors(runs: Iterable[PlanRun], guess: Callable[[PlanRun], float | None]) -> list[float]:
-    """Returns the errors of predictions, as a part of what was measured, for those that have both."""
+    """Returns the errors of predictions, as a part of the time of the whole step, for those that have both."""
     pairs = [(guess(run), run.whole_s) for run in runs]
     return [abs(guessed / time_s - 1) for guessed, time_s in pairs if guessed is not None and time_s is not None]
 

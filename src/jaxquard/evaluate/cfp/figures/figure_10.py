@@ -1,4 +1,4 @@
-"""Figure 10: predicted against measured times, with the root of the mean squared error."""
+"""Figure 10: predicted times against those of whole steps, with the root of the mean squared error."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Predicted:
 
     @property
     def rmse(self) -> float:
-        """The same error as a part of the mean measured time."""
+        """The same error as a part of the mean time of whole steps."""
         return self.rmse_s * len(self.whole_s) / sum(self.whole_s)
 
     @property
@@ -63,8 +63,8 @@ def predicted(cell: Cell, way: str, guess: Callable[[PlanRun], float | None]) ->
     )
 
 
-def draw_figure_10(found: Sequence[Predicted]) -> list[str]:
-    """A chart a cell."""
+def draw_figure_10(found: Sequence[Predicted], *, x_name: str) -> list[str]:
+    """A chart a cell; the name says what the times of whole steps are."""
     charts = []
     for spec in dict.fromkeys(one.cell.spec for one in found):
         mine = [one for one in found if one.cell.spec == spec]
@@ -73,7 +73,7 @@ def draw_figure_10(found: Sequence[Predicted]) -> list[str]:
             xy_chart(
                 cell_label(spec),
                 series,
-                x_name="measured, ms",
+                x_name=x_name,
                 y_name="predicted, ms",
                 is_diagonal=True,
             )

@@ -24,6 +24,10 @@ from jaxquard.pricing.program.fingerprint import Fingerprints
 from jaxquard.pricing.target.chips import GpuChip, find_chip
 from jaxquard.pricing.target.find_target import find_target
 
+# Without a chip to tune on, XLA takes fixed tiles for the products that it generates with Triton, and for some shapes
+# on an A100 finds none. All plans take the library's products instead, as most large ones do after tuning.
+_GPU_OPTIONS = {"xla_gpu_enable_triton_gemm": "False"}
+
 
 class CompiledBackend:
     """Prices cells for a cluster by its compiler.
@@ -66,7 +70,13 @@ class CompiledBackend:
         """Starts compilers when they are needed; they end with the context."""
         axes = cell_axes(spec)
         mesh = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
-        pricer = CompilePricer(self._cluster, mesh, cache=self._cache, num_compilers=self._num_compilers)
+        pricer = CompilePricer(
+            self._cluster,
+            mesh,
+            cache=self._cache,
+            num_compilers=self._num_compilers,
+            compiler_options=_GPU_OPTIONS if isinstance(self._chip, GpuChip) else None,
+        )
         with pricer:
             yield CompiledSession(pricer=pricer)
 
