@@ -7,7 +7,7 @@ from jaxquard.evaluate.cfp.cells.results_file import Results
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageWords:
-    """What numbers are, and where they come from.
+    """The sources of numbers, in words.
 
     Attributes:
         intro: after the count of verdicts; with the place for the machines.
@@ -74,9 +74,8 @@ _PRICED = PageWords(
     intro=(
         "Nothing here ran: every time is priced for {cluster} by its own compiler. The compiler fuses, rewrites and "
         "schedules each program as for the real chips ({machines}); the seconds of each operation and collective come "
-        "from the figures of the cluster's file, and some of these are estimates, which the file marks. Layers have "
-        "the paper's sizes, two of each. So ratios can be compared with the paper's, within what those figures are "
-        "worth; seconds are no measurements."
+        "from the figures of the cluster's file, and some of these are estimates, which the file marks. So ratios can "
+        "be compared with the paper's, within what those figures are worth; seconds are no measurements."
     ),
     caveats=(
         "The compiler is today's, not that of the paper: it shards random numbers, merges collectives and overlaps "
@@ -115,4 +114,6 @@ def intro_text(results: Results) -> str:
     machines = "; ".join(dict.fromkeys(cell.machine for cell in results.cells if cell.machine)) or "no cell ran"
     cluster = results.cluster or ""
     text = page_words(results).intro.format(machines=machines, cluster=cluster)
+    if any(cell.spec.size for cell in results.cells):
+        text += " Layers have the paper's sizes, two of each model unless a cell says otherwise."
     return text + (_V100 if cluster.startswith("v100") else "")
