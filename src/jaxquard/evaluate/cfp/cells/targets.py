@@ -16,7 +16,7 @@ NUM_ERRORS, USUAL_ERROR = 2.0, 0.015
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchTarget:
+class Target:
     """A target, what was found, and the cells that miss it."""
 
     text: str
@@ -75,7 +75,7 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def targets(cells: Sequence[Cell]) -> tuple[SearchTarget, ...]:
+def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
     """All of them; cells in which nothing was chosen, or what was did not run, count for memory and programs alone."""
     if not cells:
         return ()
@@ -85,7 +85,7 @@ def targets(cells: Sequence[Cell]) -> tuple[SearchTarget, ...]:
     return (*of_times, _programs(cells), _limits(cells))
 
 
-def _speeds(cells: Sequence[Cell]) -> Iterator[SearchTarget]:
+def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
     # Beside baselines alone, the best is no news.
     full = [cell for cell in cells if cell.spec.num_strategies != 0] or cells
     behind = [(cell, part) for cell in full if (part := behind_best(cell)) is not None]
@@ -93,7 +93,7 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[SearchTarget]:
     by_minimum = [part for cell in full if (part := behind_best(cell, time_s=lambda run: run.minimum_s)) is not None]
     if behind:
         found = f"{_worst_and_mean([part for _, part in behind])} of {len(behind)} cells"
-        yield SearchTarget(
+        yield Target(
             text=f"within {MOST_BEHIND_BEST:.0%} of the best of all that were run",
             found=f"{found}; by the fastest run of each {_worst_and_mean(by_minimum)}" if by_minimum else found,
             is_met=all(part <= MOST_BEHIND_BEST for _, part in behind),
@@ -104,7 +104,7 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[SearchTarget]:
         for cell in cells
         for run in faster_baselines(cell)
     ]
-    yield SearchTarget(
+    yield Target(
         text=f"never slower than a baseline by more than {NUM_ERRORS:g} standard errors of the comparison",
         found=f"{len(faster)} times in {len(cells)} cells",
         is_met=not faster,
@@ -113,7 +113,7 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[SearchTarget]:
     ratios = [ratio for cell in cells if (ratio := over_volume(cell)) is not None]
     if ratios:
         mean = geometric_mean(ratios)
-        yield SearchTarget(
+        yield Target(
             text=f"geometric mean at least {MIN_SPEEDUP_OVER_VOLUME:g} times as fast as the plan of minimum volume",
             found=f"{mean:.2f}, from {min(ratios):.2f} to {max(ratios):.2f}",
             is_met=mean >= MIN_SPEEDUP_OVER_VOLUME,
@@ -124,7 +124,7 @@ def _worst_and_mean(parts: Sequence[float]) -> str:
     return f"worst {max(parts):.1%}, mean {sum(parts) / len(parts):.1%}"
 
 
-def _errors(cells: Sequence[Cell]) -> Iterator[SearchTarget]:
+def _errors(cells: Sequence[Cell]) -> Iterator[Target]:
     best = [cell.best for cell in cells if cell.best is not None]
     everyone = [run for cell in cells for run in cell.runs]
     of_best = errors(best, lambda run: run.predicted_s)
@@ -137,7 +137,7 @@ def _errors(cells: Sequence[Cell]) -> Iterator[SearchTarget]:
             ("by equation (8) for all", errors(everyone, lambda run: run.sum_s)),
         ):
             texts.append(f"{sum(found) / len(found):.1%} {text}" if found else "")
-        yield SearchTarget(
+        yield Target(
             text=f"mean error of the prediction at most {MOST_ERROR:.0%}",
             found=", ".join(filter(None, texts)),
             is_met=mean <= MOST_ERROR,
@@ -150,18 +150,18 @@ def _is_priced_whole(cell: Cell) -> bool:
     return all(priced_s is not None and math.isclose(guess_s, priced_s) for guess_s, priced_s in pairs)
 
 
-def _programs(cells: Sequence[Cell]) -> SearchTarget:
+def _programs(cells: Sequence[Cell]) -> Target:
     pairs = {(cell.spec.model, cell.num_programs, cell.equation_7) for cell in cells}
-    return SearchTarget(
+    return Target(
         text="programs priced at most as equation (7) gives, with one block on each side of a boundary",
         found=", ".join(f"{model} {found} of {given}" for model, found, given in sorted(pairs)),
         is_met=all(found <= given for _, found, given in pairs),
     )
 
 
-def _limits(cells: Sequence[Cell]) -> SearchTarget:
+def _limits(cells: Sequence[Cell]) -> Target:
     missed = [f"{cell.spec.name}: {why}" for cell in cells if (why := _misses_limit(cell)) is not None]
-    return SearchTarget(
+    return Target(
         text="the chosen plan keeps its limit",
         found=f"{len(cells) - len(missed)} of {len(cells)} cells, {sum(cell.spec.has_limit for cell in cells)} limited",
         is_met=not missed,

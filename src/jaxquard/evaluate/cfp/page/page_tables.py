@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from jaxquard.evaluate.cfp.cells.cell import Cell, Depth
 from jaxquard.evaluate.cfp.cells.labels import cell_label, model_label, size_label
-from jaxquard.evaluate.cfp.cells.targets import SearchTarget
+from jaxquard.evaluate.cfp.cells.targets import Target
 from jaxquard.evaluate.cfp.figures.figure_9 import ByVolume
 from jaxquard.evaluate.cfp.figures.figure_10 import Predicted
 from jaxquard.evaluate.common.numbers import digits
 from jaxquard.report.html_page import Badge, html_table
 
 
-def target_table(found: Sequence[SearchTarget]) -> str:
+def target_table(found: Sequence[Target]) -> str:
     """Our own targets."""
     rows = [
         [
