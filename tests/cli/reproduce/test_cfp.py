@@ -190,6 +190,13 @@ def test_a_run_for_a_cluster_is_drawn_under_its_name(asked, tmp_path):
     assert "Nothing here ran" in page.read_text()
 
 
+def test_a_cell_that_is_priced_says_so(monkeypatch, tmp_path):
+    (cell, *_) = priced_for("a100-pcie-8", made_results()).cells
+    monkeypatch.setattr(command, "reproduce_cfp", lambda *, on_done, **_: on_done(cell) or Results())
+    said = run("cfp", "--out", tmp_path, "--cluster", "a100-pcie-8").stderr
+    assert "gpt, 2 layers of 256, batch 8: 10.0 ms, priced for a100-pcie-8\n" in said
+
+
 @pytest.mark.slow
 def test_a_quick_run_for_a_cluster_for_real(tmp_path):
     words = (

@@ -115,7 +115,8 @@ def _say_done(cell: Cell) -> None:
     """Prints a line a cell, where no bar shows it."""
     if not Console(stderr=True).is_terminal:
         best = cell.best
-        found = f"{best.whole_s * 1e3:.1f} ms" if best is not None and best.whole_s is not None else None
+        priced = "" if cell.cluster is None else f", priced for {cell.cluster}"
+        found = f"{best.whole_s * 1e3:.1f} ms{priced}" if best is not None and best.whole_s is not None else None
         found = found or cell.failure or (best.failure if best is not None else None) or "the chosen plan did not run"
         print_message(f"{cell.spec.name}: {found}")
 
