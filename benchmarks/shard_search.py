@@ -31,12 +31,15 @@ def main(arguments: Sequence[str] = ()) -> None:
     make_cpu_steady()
     from jaxquard.evaluate.cfp.cells.targets import targets
     from jaxquard.evaluate.cfp.reproduce import run_cells
+    from jaxquard.evaluate.cfp.run.measured_backend import MeasuredBackend
     from jaxquard.pricing import PriceCache
 
     specs = _specs(options)
     with tempfile.TemporaryDirectory() as folder:
-        cache = PriceCache(options.cache or folder)
-        results = run_cells(specs, path=options.out, cache=cache, on_done=lambda cell: print(summary(cell), flush=True))
+        backend = MeasuredBackend(cache=PriceCache(options.cache or folder))
+        results = run_cells(
+            specs, path=options.out, backend=backend, on_done=lambda cell: print(summary(cell), flush=True)
+        )
     wanted = [cell for cell in results.cells if cell.spec in specs]
     for target in targets(wanted):
         print(f"{'kept' if target.is_met else 'MISSED'}: {target.text}: {target.found}")

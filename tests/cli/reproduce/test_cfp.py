@@ -10,7 +10,7 @@ from jaxquard.cli.reproduce import cfp as command
 from jaxquard.evaluate.cfp import Results, read_results, results_text
 from tests.cli.run_cli import read_json
 from tests.cli.run_cli import run as run_cli
-from tests.evaluate.cfp.made_cells import made_cell, made_results
+from tests.evaluate.cfp.made_cells import made_cell, made_results, priced_for
 
 
 def run(*words, columns=140):
@@ -127,8 +127,13 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, tmp_path):
             "cannot read x.json (No such file or directory). Give the file of an earlier run.",
         ),
         (["cfp", "--models", "gpt,elmo"], "--models has 'elmo', which is no model here. Use gpt, bert, llama, moe."),
+        (["jaxpp", "--cluster", "cpu-8"], "--cluster can only be given with cfp. Leave out what is not for jaxpp."),
+        (
+            ["cfp", "--from", "x.json", "--cluster", "cpu-8"],
+            "--from draws an earlier run and measures nothing. Leave out --cluster.",
+        ),
         (["cfp", "--models", ""], "--models has '', which is no model here. Use gpt, bert, llama, moe."),
-        (["gpt"], "no paper is called 'gpt'. Use one of: meshslice, cfp."),
+        (["gpt"], "no paper is called 'gpt'. Use one of: meshslice, cfp, jaxpp, published."),
     ],
 )
 def test_nonsense_ends_in_one_line(asked, tmp_path, monkeypatch, words, said):
@@ -166,3 +171,50 @@ def test_a_quick_run_for_real(tmp_path):
     assert run(*words).exit_code == 0
     assert time.monotonic() - start_s < measured_s / 4, "nothing is measured again"
     assert read_results(tmp_path / "cfp-quick.json") == found != Results()
+
+
+def test_a_cluster_has_files_of_its_own(asked, tmp_path):
+    result = run("cfp", "--out", tmp_path, "--cluster", "cpu-8", "--quick", "--models", "gpt")
+    assert result.exit_code == 0, result.output
+    (options,) = asked
+    assert options["path"] == tmp_path / "cfp-cpu-8-quick.json"
+    assert options["cluster"].name == "cpu-8"
+    assert (tmp_path / "cfp-cpu-8-quick.html").exists()
+
+
+def test_a_run_for_a_cluster_is_drawn_under_its_name(asked, tmp_path):
+    (tmp_path / "cells.json").write_text(results_text(priced_for("a100-pcie-8", made_results())))
+    assert run("cfp", "--from", tmp_path / "cells.json", "--out", tmp_path / "new").exit_code == 0
+    (page,) = (tmp_path / "new").iterdir()
+    assert page.name == "cfp-a100-pcie-8.html"
+    assert "Nothing here ran" in page.read_text()
+
+
+def test_a_cell_that_is_priced_says_so(monkeypatch, tmp_path):
+    (cell, *_) = priced_for("a100-pcie-8", made_results()).cells
+    monkeypatch.setattr(command, "reproduce_cfp", lambda *, on_done, **_: on_done(cell) or Results())
+    said = run("cfp", "--out", tmp_path, "--cluster", "a100-pcie-8").stderr
+    assert "gpt, 2 layers of 256, batch 8: 10.0 ms, priced for a100-pcie-8\n" in said
+
+
+@pytest.mark.slow
+def test_a_quick_run_for_a_cluster_for_real(tmp_path):
+    words = (
+        "cfp",
+        "--quick",
+        "--cluster",
+        "cpu-8",
+        "--models",
+        "gpt",
+        "--out",
+        tmp_path,
+        "--cache",
+        tmp_path / "prices",
+    )
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    found = read_results(tmp_path / "cfp-cpu-8-quick.json")
+    assert found.cluster == "cpu-8"
+    assert all(cell.best is not None and cell.best.priced_s for cell in found.cells)
+    assert run(*words).exit_code == 0
+    assert read_results(tmp_path / "cfp-cpu-8-quick.json") == found

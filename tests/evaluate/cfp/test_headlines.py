@@ -8,9 +8,9 @@ from jaxquard.evaluate.cfp import Results
 from jaxquard.evaluate.cfp.cells.cell import Role
 from jaxquard.evaluate.cfp.cells.targets import behind_best, faster_baselines, over_volume, ratio_errors, targets
 from jaxquard.evaluate.cfp.claims import check_claims
-from jaxquard.evaluate.cfp.headlines import AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN, headlines
+from jaxquard.evaluate.cfp.headlines import AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN, headlines, paper_numbers
 from jaxquard.evaluate.common.paper import paper_headlines, read_paper
-from tests.evaluate.cfp.made_cells import MIB, made_cell, made_results
+from tests.evaluate.cfp.made_cells import MIB, made_cell, made_results, priced_for
 
 
 def slower(cell, name, factor):
@@ -173,3 +173,42 @@ def test_cells_without_a_plan_are_not_lost_if_there_are_no_others():
     found = targets([replace(made_cell(limit_bytes=19 * MIB), chosen=None, failure="nothing fits")])
     assert [target.is_met for target in found] == [True, False]
     assert found[-1].exceptions == ("gpt, 2 layers of 256, batch 8, at most 19 MiB: no plan",)
+
+
+def test_cells_priced_for_a_cluster_count_as_measured_ones():
+    measured, priced = (headlines(results) for results in (made_results(), priced_for("a100-pcie-8", made_results())))
+    assert [one.ours for one in measured] == [one.ours for one in priced]
+    assert [one.paper.value for one in measured] == [one.paper.value for one in priced]
+    why = {one.paper.key: one.paper.why for one in priced}
+    assert "today's compiler" in why["over_alpa_mean"]
+    assert "profiler" not in why["alpa_communication_moe"]
+
+
+def test_the_paper_has_other_numbers_for_other_clusters():
+    def said(cluster):
+        return {one.key: one for one in paper_numbers(cluster)}
+
+    assert said(None)["over_alpa_mean"].value == said("h100-8")["over_alpa_mean"].value == 1.63
+    four = said("a100-pcie-4")
+    assert (four["over_alpa_mean"].value, four["over_alpa_mean"].title) == (
+        1.17,
+        "faster than Alpa, mean, 4 devices of one node",
+    )
+    assert list(four) == list(said(None)) == list(said("a100-pcie-4x2"))
+    assert said("a100-pcie-4x2")["over_alpa_mean"].value == 1.63
+    volta = said("v100-nvlink-4")
+    assert volta == said("v100-nvlink")
+    assert {key: one.value for key, one in volta.items()} == {
+        "over_alpa_mean": 1.05,
+        "over_data_mean": 1.73,
+        "over_megatron_mean": 1.61,
+        "rmse": 0.007885,
+        "num_programs": 180,
+        "search_minutes": 15,
+    }
+
+
+def test_other_baselines_on_nvlink():
+    found = {one.paper.key: one for one in headlines(priced_for("v100-nvlink-4", made_results()))}
+    assert found["over_data_mean"].ours == pytest.approx(1.2)
+    assert found["over_megatron_mean"].ours == pytest.approx(1.1)

@@ -9,7 +9,7 @@ import pytest
 from jaxquard.evaluate.cfp import Results, cfp_page
 from jaxquard.evaluate.cfp.headlines import VERDICTS, headlines
 from jaxquard.evaluate.common.headlines import verdict_counts
-from tests.evaluate.cfp.made_cells import made_cell, made_results
+from tests.evaluate.cfp.made_cells import made_cell, made_results, priced_for
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +69,22 @@ def test_figures_without_cells_are_left_out():
 
 def test_a_page_without_cells():
     assert "0 of 13 headlines" in cfp_page(Results())
+
+
+def test_a_page_that_is_priced_says_so(page):
+    priced = cfp_page(priced_for("a100-pcie-8", made_results()))
+    assert "Nothing here ran: every time is priced for a100-pcie-8 by its own compiler." in priced
+    assert "8 chips of a100-pcie-8, compiled by jax 1" in priced
+    assert "redone by jaxquard, priced for a100-pcie-8" in priced
+    assert "Everything here was measured" in page
+    assert "Everything here was measured" not in priced
+    assert "priced whole, ms" in priced
+    assert "V100" not in priced
+    charts = (re.findall(r"<svg.*?</svg>", text, re.DOTALL) for text in (page, priced))
+    assert len(next(charts)) == len(next(charts))
+
+
+def test_a_page_for_v100s_says_what_was_compiled():
+    priced = cfp_page(priced_for("v100-nvlink-4", made_results()))
+    assert "CUDA 13 does not compile for a V100 (compute capability 7.0)" in priced
+    assert "of 6 headlines" in priced

@@ -9,6 +9,7 @@ from jaxquard.evaluate.cfp.cells.cell import CellSpec, Role
 from jaxquard.evaluate.cfp.cells.cell_step import make_step
 from jaxquard.evaluate.cfp.run.depths import depth_specs, measure_depth
 from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
+from jaxquard.evaluate.cfp.run.measured_backend import MeasuredBackend
 from jaxquard.evaluate.cfp.run.run_cell import name_blocks, run_cell, thin_choices
 from jaxquard.evaluate.cfp.run.run_plans import volumes
 from jaxquard.evaluate.cfp.run.sum_price import SumPricer, equation_7
@@ -156,7 +157,7 @@ def test_an_unknown_model():
 
 @pytest.mark.slow
 def test_depth_adds_segments_and_no_programs():
-    few, many = (measure_depth(spec) for spec in depth_specs(["gpt"], [2, 5]))
+    few, many = (measure_depth(spec, machine="here") for spec in depth_specs(["gpt"], [2, 5]))
     assert few.num_programs == many.num_programs
     assert many.num_segments == few.num_segments + 3
     assert min(few.traced_s, few.analysed_s, few.composed_s) > 0
@@ -164,11 +165,12 @@ def test_depth_adds_segments_and_no_programs():
 
 @pytest.mark.slow
 def test_a_small_cell_for_real(tmp_path):
-    parts = []
-    cell = run_cell(TINY, cache=PriceCache(tmp_path), on_part=lambda label, *_: parts.append(label))
+    parts, backend = [], MeasuredBackend(cache=PriceCache(tmp_path))
+    cell = run_cell(TINY, backend=backend, on_part=lambda label, *_: parts.append(label))
     names = {run.name for run in cell.runs if run.role is Role.BASELINE}
     assert {"data parallel", "megatron", "zero 1", "volume"} <= names
-    assert cell.best.measured_s > 0
+    assert cell.best.measured_s == cell.best.whole_s > 0
+    assert cell.cluster is cell.best.priced_s is None
     assert all(run.measured_s is not None for run in cell.runs if run.role is Role.BASELINE)
     assert all(run.peak_bytes > 0 and run.failure is None for run in cell.runs)
     assert all(run.compiled_bytes > 0 for run in cell.runs if run.role is Role.BASELINE)
@@ -180,7 +182,7 @@ def test_a_small_cell_for_real(tmp_path):
     assert list(dict.fromkeys(parts))[-3:] == ["all", "the best in turns", "profiling"]
 
     limited = run_cell(CellSpec(**{**_fields(TINY), "memory_limit_bytes": 10, "num_strategies": 0}),
-                       cache=PriceCache(tmp_path))  # fmt: skip
+                       backend=backend)  # fmt: skip
     assert limited.num_known > 0
     assert limited.chosen is None
     assert re.match(r"memory_limit_bytes=10 \(.*\) is too little: the plans .* need \d+ bytes", limited.failure)

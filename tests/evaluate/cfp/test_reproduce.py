@@ -4,10 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from jaxquard.cluster import load_cluster
+from jaxquard.errors import JaxquardError
 from jaxquard.evaluate.cfp import read_results, reproduce_cfp
 from jaxquard.evaluate.cfp import reproduce as module
+from jaxquard.evaluate.cfp.cells.cluster_grid import quick_cluster_cells
 from jaxquard.evaluate.cfp.cells.grid import MODELS, full_cells, grid, quick_cells
+from jaxquard.evaluate.cfp.run.compiled_backend import CompiledBackend
+from jaxquard.evaluate.cfp.run.measured_backend import MeasuredBackend
 from tests.evaluate.cfp.made_cells import made_cell, made_results
+
+HERE = MeasuredBackend(cache=None)
 
 
 @pytest.fixture
@@ -15,24 +22,29 @@ def fake_runs(monkeypatch):
     """Cells are made up; the list has those that were run."""
     ran = []
 
-    def run_cell(spec, *, cache, on_part):
+    def run_cell(spec, *, backend, on_part):
         on_part("pricing", 1, 2, "a program")
         ran.append(spec)
-        return replace(made_cell(spec.model), spec=spec, machine=module.describe_machine(None))
+        return replace(made_cell(spec.model), spec=spec, machine=backend.machine(spec), cluster=backend.cluster_name)
 
-    monkeypatch.setattr(module, "describe_machine", lambda mesh: "this machine")
+    def measure_depth(spec, *, machine):
+        return replace(made_results().depths[0], model=spec.model, machine=machine)
+
+    for backend in (MeasuredBackend, CompiledBackend):
+        monkeypatch.setattr(backend, "machine", lambda self, spec: "this machine")
+        monkeypatch.setattr(backend, "depth_machine", lambda self, spec: "this machine")
     monkeypatch.setattr(module, "run_cell", run_cell)
-    monkeypatch.setattr(module, "measure_depth", lambda spec: replace(made_results().depths[0], model=spec.model))
+    monkeypatch.setattr(module, "measure_depth", measure_depth)
     return ran
 
 
 def test_every_cell_is_kept_and_none_is_run_twice(fake_runs, tmp_path):
     path = tmp_path / "cells.json"
     specs = quick_cells()[:2]
-    first = module.run_cells(specs[:1], path=path, cache=None)
+    first = module.run_cells(specs[:1], path=path, backend=HERE)
     assert read_results(path) == first
     reported = []
-    both = module.run_cells(specs, path=path, cache=None, on_cell=lambda *said: reported.append(said))
+    both = module.run_cells(specs, path=path, backend=HERE, on_cell=lambda *said: reported.append(said))
     assert fake_runs == specs
     assert [cell.spec for cell in both.cells] == specs
     assert reported == [(0, 2, specs[0].name), (1, 2, specs[1].name), (2, 2, "")]
@@ -42,9 +54,9 @@ def test_every_cell_is_kept_and_none_is_run_twice(fake_runs, tmp_path):
 def test_a_cell_of_another_machine_is_run_again(fake_runs, tmp_path, monkeypatch):
     path = tmp_path / "cells.json"
     specs = quick_cells()[:2]
-    module.run_cells(specs, path=path, cache=None)
-    monkeypatch.setattr(module, "describe_machine", lambda mesh: "another")
-    found = module.run_cells(specs[:1], path=path, cache=None)
+    module.run_cells(specs, path=path, backend=HERE)
+    monkeypatch.setattr(MeasuredBackend, "machine", lambda self, spec: "another")
+    found = module.run_cells(specs[:1], path=path, backend=HERE)
     assert fake_runs == [*specs, specs[0]]
     assert [cell.machine for cell in found.cells] == ["another", "this machine"]
 
@@ -60,7 +72,7 @@ def test_what_was_finished_before_an_error_is_kept(fake_runs, tmp_path, monkeypa
 
     monkeypatch.setattr(module, "run_cell", fails_at_second)
     with pytest.raises(KeyboardInterrupt):
-        module.run_cells(quick_cells(), path=path, cache=None)
+        module.run_cells(quick_cells(), path=path, backend=HERE)
     assert [cell.spec for cell in read_results(path).cells] == quick_cells()[:1]
 
 
@@ -92,3 +104,23 @@ def test_the_list_of_cells():
         assert len({cell.batch_size for cell in mine if cell.model_dim == 256}) == 3
     assert {cell.mesh for cell in cells} == {(8,), (2, 4), (4, 2)}
     assert all(cell.is_thin for cell in quick_cells())
+
+
+def test_cells_for_a_cluster(fake_runs, tmp_path):
+    path, cluster = tmp_path / "cells.json", load_cluster("cpu-8")
+    found = reproduce_cfp(models=("gpt",), is_quick=True, path=path, cluster=cluster)
+    assert {cell.cluster for cell in found.cells} == {"cpu-8"} == {found.cluster}
+    assert fake_runs == quick_cluster_cells(cluster, ("gpt",))
+    reproduce_cfp(models=("gpt",), is_quick=True, path=path, cluster=cluster)
+    assert len(fake_runs) == 1, "it goes on where it was"
+    assert read_results(path) == found
+
+
+def test_measured_and_priced_cells_are_kept_apart(fake_runs, tmp_path):
+    path = tmp_path / "cells.json"
+    reproduce_cfp(models=("gpt",), is_quick=True, path=path)
+    before = path.read_text()
+    said = r"cells\.json has cells measured on a machine, but these are priced for cpu-8\. Give another file\."
+    with pytest.raises(JaxquardError, match=said):
+        reproduce_cfp(models=("gpt",), is_quick=True, path=path, cluster=load_cluster("cpu-8"))
+    assert path.read_text() == before

@@ -7,6 +7,7 @@ import pytest
 from jaxquard.evaluate.cfp.cells.cell import CellSpec, Role
 from jaxquard.evaluate.cfp.cells.cell_step import make_step
 from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
+from jaxquard.evaluate.cfp.run.measured_backend import MeasuredRuns
 from jaxquard.evaluate.cfp.run.run_plans import run_plans
 from jaxquard.evaluate.cfp.run.whole_steps import COARSE, Timing
 from jaxquard.intraop.plan.search_plans import search_plans
@@ -55,7 +56,8 @@ def ran():
     others = layer_strategies(analysis, prices, bases=[found.plans[0].assignment], count=20, limit_bytes=None)
     plans = [*found.plans, *others]
     steps = PretendedSteps([plan.name for plan in plans])
-    runs = run_plans(analysis, prices, found, plans, steps=steps, limit_bytes=None, on_part=lambda *_: None)
+    whole = MeasuredRuns(steps)
+    runs = run_plans(analysis, prices, found, plans, whole=whole, limit_bytes=None, on_part=lambda *_: None)
     return runs, steps, found
 
 

@@ -162,6 +162,15 @@ class TestRecorded:
         assert [one.opcode for one in walked.collectives] == ["all-reduce"] * 3
         assert walked.timeline.time_s == pytest.approx(walked.time_s)
 
+    def test_walks_of_many_go_on_after_a_failure(self, recorded):
+        pricer = CompilePricer("h100-8", MESH, cache=None)
+        found = list(pricer.walk_all([program("layer"), product(contracted=P("y")), program("layer")]))
+        assert isinstance(found[1], Failure)
+        for walked, whole in (found[0], found[2]):
+            assert walked.time_s > 0
+            assert whole == compiled("h100", "layer")
+        assert pricer.compile_s == 2 * compiled("h100", "layer").compile_s
+
 
 class TestFolder:
     def test_there_and_back(self, tmp_path):

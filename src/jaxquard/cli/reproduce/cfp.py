@@ -1,17 +1,21 @@
-"""`jaxquard reproduce cfp`: runs the cells that are left, and draws what there is."""
+"""`jaxquard reproduce cfp`: runs the cells that are left, or prices them for a cluster, and draws what there is."""
 
 import json
+import re
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from jaxquard.cli.cluster.show import find_cluster
 from jaxquard.cli.console import check_writable, make_console, print_json, print_line, write_file
 from jaxquard.cli.devices import prepare_devices, start_mesh
 from jaxquard.cli.exit_codes import UsageError, print_message
 from jaxquard.cli.interrupt import ends_with
 from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard.options import choose_cache
+from jaxquard.cli.shard.target_mesh import start_for_target
+from jaxquard.cluster import Cluster
 from jaxquard.evaluate.cfp import (
     Results,
     cfp_page,
@@ -34,23 +38,31 @@ _ROOM = 60
 
 
 def reproduce_cfp_paper(
-    out: Path, *, is_quick: bool, drawn: Path | None, models: str | None, cache: Path | None, as_json: bool
+    out: Path,
+    *,
+    is_quick: bool,
+    drawn: Path | None,
+    models: str | None,
+    cache: Path | None,
+    cluster: str | None,
+    as_json: bool,
 ) -> None:
-    """Measures, or reads an earlier run; writes the page and prints the headlines."""
-    given = {"--quick": is_quick, "--models": models, "--cache": cache}
+    """Measures, prices for a cluster, or reads an earlier run; writes the page and prints the headlines."""
+    given = {"--quick": is_quick, "--models": models, "--cache": cache, "--cluster": cluster}
     wrong = [option for option, value in given.items() if value]
     if drawn is not None and wrong:
         raise UsageError(f"--from draws an earlier run and measures nothing. Leave out {' and '.join(wrong)}.")
-    # A quick run's cells are no part of an evaluation: they have files of their own.
-    results = None if drawn is None else without_quick_cells(read_results(drawn))
-    is_quick = is_quick or (results is not None and any(cell.spec.is_thin for cell in results.cells))
-    stem = "cfp-quick" if is_quick else "cfp"
-    page = out / f"{stem}.html"
-    check_writable(page)
-    if results is None:
-        path = out / f"{stem}.json"
-        check_writable(path)
-        results = _measure(path, is_quick=is_quick, models=_models(models), cache=choose_cache(cache, no_cache=False))
+    if drawn is not None:
+        results = without_quick_cells(read_results(drawn))
+        page = out / f"{_stem(results)}.html"
+        check_writable(page)
+    else:
+        wanted, target = _models(models), None if cluster is None else find_cluster(cluster)
+        stem = _name(None if target is None else target.name, is_quick=is_quick)
+        page, path = out / f"{stem}.html", out / f"{stem}.json"
+        check_writable(page, path)
+        kept = choose_cache(cache, no_cache=False)
+        results = _run(path, is_quick=is_quick, models=wanted, cache=kept, cluster=target)
     write_file(page, cfp_page(results))
     if as_json:
         print_json(json.loads(results_text(results)))
@@ -58,9 +70,26 @@ def reproduce_cfp_paper(
         _print(results)
 
 
-def _measure(path: Path, *, is_quick: bool, models: tuple[str, ...] | None, cache: PriceCache | None) -> Results:
-    prepare_devices(cpu=True, num_devices=NUM_DEVICES, sizes=None)
-    start_mesh(None, num_devices=NUM_DEVICES)
+def _stem(results: Results) -> str:
+    """Returns the name of an earlier run's page, as that run has named it."""
+    is_quick = any(cell.spec.is_thin for cell in results.cells)
+    return _name(results.cluster, is_quick=is_quick)
+
+
+def _name(cluster: str | None, *, is_quick: bool) -> str:
+    """Returns `cfp-a100-pcie-8-quick`: runs of other clusters, and quick ones, have files of their own."""
+    words = ["cfp"] if cluster is None else ["cfp", re.sub(r"[^\w.-]+", "-", cluster)]
+    return "-".join([*words, "quick"] if is_quick else words)
+
+
+def _run(
+    path: Path, *, is_quick: bool, models: tuple[str, ...] | None, cache: PriceCache | None, cluster: Cluster | None
+) -> Results:
+    if cluster is None:
+        prepare_devices(cpu=True, num_devices=NUM_DEVICES, sizes=None)
+        start_mesh(None, num_devices=NUM_DEVICES)
+    else:
+        start_for_target()
     if path.exists():
         read_results(path)
     kept = f"Finished cells are kept in {path}, and the same command goes on from there."
@@ -75,6 +104,7 @@ def _measure(path: Path, *, is_quick: bool, models: tuple[str, ...] | None, cach
             is_quick=is_quick,
             path=path,
             cache=cache,
+            cluster=cluster,
             on_cell=lambda done, total, name: cells(done, total, shorten(name, _ROOM)),
             on_part=on_part,
             on_done=_say_done,
@@ -85,7 +115,8 @@ def _say_done(cell: Cell) -> None:
     """Prints a line a cell, where no bar shows it."""
     if not Console(stderr=True).is_terminal:
         best = cell.best
-        found = f"{best.measured_s * 1e3:.1f} ms" if best is not None and best.measured_s is not None else None
+        priced = "" if cell.cluster is None else f", priced for {cell.cluster}"
+        found = f"{best.whole_s * 1e3:.1f} ms{priced}" if best is not None and best.whole_s is not None else None
         found = found or cell.failure or (best.failure if best is not None else None) or "the chosen plan did not run"
         print_message(f"{cell.spec.name}: {found}")
 

@@ -20,8 +20,9 @@ def reproduce(
         Path,
         typer.Option(
             metavar="DIR",
-            help="Folder for the page, PAPER.html, and its numbers, PAPER.json (cfp-quick.* with --quick); made if it "
-            "is not there. The numbers of cfp are written after every cell, and what is in them is not run again.",
+            help="Folder for the page, PAPER.html, and its numbers, PAPER.json (cfp-quick.* with --quick, "
+            "cfp-CLUSTER.* with --cluster); made if it is not there. The numbers of cfp are written after every cell, "
+            "and what is in them is not run again.",
         ),
     ] = Path(),
     quick: Annotated[
@@ -43,6 +44,15 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", help="cfp: where prices are kept.", show_default="~/.cache/jaxquard/prices"),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="cfp: price the paper's own sizes for a cluster by its compiler, and run nothing: a100-pcie-8, "
+            "a100-pcie-4 and v100-nvlink, as in the paper, a100-pcie-8x2 for its two nodes, or any other.",
+            show_default="measure small models on 8 virtual CPU devices",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -56,16 +66,20 @@ def reproduce(
     """Redoes a paper's figures, tables and headlines, and says which of them reproduce.
 
     meshslice and jaxpp take seconds. cfp measures for a long while on 8 virtual CPU devices, and goes on where it was
-    stopped. published prices the training steps that many papers and projects report by the model pricer, in seconds.
+    stopped; with --cluster it compiles for about an hour. CUDA 13 does not compile for a V100, so its programs are
+    compiled for compute capability 7.5, and take their seconds from a V100's figures. published prices the training
+    steps that many papers and projects report by the model pricer, in seconds.
 
     Example: jaxquard reproduce meshslice --out results
 
     Example: jaxquard reproduce published --data steps.csv --json
 
     Example: jaxquard reproduce cfp --out results --quick
+
+    Example: jaxquard reproduce cfp --cluster a100-pcie-8 --models gpt --out results
     """
     name = choose_name(paper, PAPERS, kind="paper")
-    given = {"--quick": quick, "--from": drawn, "--models": models, "--cache": cache}
+    given = {"--quick": quick, "--from": drawn, "--models": models, "--cache": cache, "--cluster": cluster}
     wrong = [option for option, value in given.items() if value]
     if name != "cfp" and wrong:
         raise UsageError(f"{' and '.join(wrong)} can only be given with cfp. Leave out what is not for {name}.")
@@ -88,7 +102,9 @@ def reproduce(
     else:
         from jaxquard.cli.reproduce.cfp import reproduce_cfp_paper
 
-        reproduce_cfp_paper(out, is_quick=quick, drawn=drawn, models=models, cache=cache, as_json=as_json)
+        reproduce_cfp_paper(
+            out, is_quick=quick, drawn=drawn, models=models, cache=cache, cluster=cluster, as_json=as_json
+        )
     print_message(f"took {time.perf_counter() - start_s:.0f} s")
 
 

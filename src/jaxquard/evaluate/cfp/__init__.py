@@ -1,6 +1,6 @@
-"""The evaluation of CFP (arXiv 2504.00598, section 5), redone on virtual devices.
+"""The evaluation of CFP (arXiv 2504.00598, section 5), redone on virtual devices, or priced for the paper's clusters.
 
-In: the models, sizes and meshes of the paper at our scale, and its published numbers (`paper.toml`).
+In: models, sizes and meshes of the paper, or small ones of ours, and its published numbers (`paper.toml`).
 Out: `Results` (`reproduce_cfp`), and the page and the JSON made of them. `cells` says what is run, `run` runs it,
 `figures` and `headlines` take the numbers, `claims` compares them with the paper's words, `page` shows them.
 """

@@ -1,7 +1,10 @@
-"""The paper's numbers beside ours. Machines differ, so a verdict is about the kind of finding, not about seconds."""
+"""The paper's numbers beside ours. Machines differ, so a verdict is about the kind of finding, not about seconds.
+
+Cells that are priced for one of the paper's clusters stand beside its numbers for that cluster.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxquard.evaluate.cfp.cells.cell import Cell
 from jaxquard.evaluate.cfp.cells.pick import line_cells
@@ -11,7 +14,7 @@ from jaxquard.evaluate.cfp.figures.figure_8 import figure_8
 from jaxquard.evaluate.cfp.figures.figure_9 import alike_apart, figure_9
 from jaxquard.evaluate.cfp.figures.figure_10 import SUM, figure_10
 from jaxquard.evaluate.common.headlines import Headline
-from jaxquard.evaluate.common.paper import paper_headlines, read_paper
+from jaxquard.evaluate.common.paper import PaperHeadline, paper_headlines, read_paper
 from jaxquard.evaluate.common.verdicts import Grade, Verdict
 
 # A ratio counts as different from 1 beyond this, which is about what runs wander by.
@@ -22,7 +25,7 @@ AS_LARGE = 0.8
 
 AS_IN_PAPER = Verdict("as in the paper", "come out as in the paper", Grade.GOOD)
 IN_KIND = Verdict("in kind, but less", "in kind but less", Grade.FAIR)
-NOT_HERE = Verdict("not on this machine", "not on this machine", Grade.POOR)
+NOT_HERE = Verdict("not here", "not here", Grade.POOR)
 NOT_RUN = Verdict("not run", "were not run", Grade.FAIR)
 VERDICTS = (AS_IN_PAPER, IN_KIND, NOT_HERE, NOT_RUN)
 
@@ -37,10 +40,24 @@ class CfpHeadline(Headline):
 
 
 def headlines(results: Results) -> tuple[CfpHeadline, ...]:
-    """All of the paper's, in the order of the file."""
+    """All of the paper's, or those that it has for the cluster of the cells, in the order of the file."""
     values = _values(results)
-    paper = paper_headlines(read_paper("jaxquard.evaluate.cfp"))
-    return tuple(CfpHeadline(paper=headline, ours=values[headline.key]) for headline in paper)
+    return tuple(CfpHeadline(paper=one, ours=values[one.key]) for one in paper_numbers(results.cluster))
+
+
+def paper_numbers(cluster: str | None) -> tuple[PaperHeadline, ...]:
+    """Returns the paper's headlines for a cluster; None for those of its A100s, explained for cells measured here."""
+    content = read_paper("jaxquard.evaluate.cfp")
+    if cluster is None:
+        return paper_headlines(content)
+    known = {one["key"]: one for one in content["headlines"]}
+    for found in content["clusters"]:
+        if cluster == found["name"] or (cluster.startswith(f"{found['name']}-") and not found["has_others"]):
+            changed = {one["key"]: known.get(one["key"], {}) | one for one in found["headlines"]}
+            known = known | changed if found["has_others"] else changed
+    return tuple(
+        replace(one, why=one.why_priced or one.why) for one in paper_headlines({"headlines": list(known.values())})
+    )
 
 
 def _ratio(ours: float, paper: float) -> Verdict:
@@ -90,6 +107,8 @@ def _values(results: Results) -> dict[str, float | None]:
         "alike_apart_bert": alike_apart(by_volume["bert"]) if "bert" in by_volume else None,
         "alpa_communication_moe": _communication_ratio(cells, "moe", "volume", "chosen"),
         "data_over_tensor": _communication_ratio(cells, "gpt", "data parallel", "megatron"),
+        "over_data_mean": speedups(line, "data parallel").mean,
+        "over_megatron_mean": speedups(line, "megatron").mean,
         "rmse": sums.get("gpt"),
         "num_programs": max((cell.num_programs for cell in of("gpt") if not cell.spec.is_thin), default=None),
         "search_minutes": max((cell.seconds.searched / 60 for cell in searched), default=None),

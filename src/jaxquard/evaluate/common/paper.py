@@ -14,6 +14,7 @@ class PaperHeadline:
         unit: "%", "x" for a ratio that should be large, "x below" for one that should be small, "error", "programs",
             "s" or "min".
         why: what our number is, and what may part it from the paper's.
+        why_priced: the same of a number that is priced for a cluster; empty where `why` says it as well.
     """
 
     key: str
@@ -22,6 +23,7 @@ class PaperHeadline:
     unit: str
     section: str
     why: str
+    why_priced: str = ""
 
 
 def read_paper(package: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ that does not fit a chip's memory fails, and says by how much.
 import datetime
 import hashlib
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -100,6 +100,7 @@ class CompilePricer:
         self._memory_limit_bytes = memory_limit_bytes or self._cluster.memory.size_bytes
         self._options = {**_QUICK_OPTIONS.get(self._target.platform, {}), **(compiler_options or {})}
         self._processes: TargetProcesses | None = None
+        self._compile_s = 0.0
 
     def __enter__(self) -> "CompilePricer":
         return self
@@ -132,6 +133,11 @@ class CompilePricer:
     def target(self) -> CompileTarget:
         """The compiler that it asks, and what it compiles for."""
         return self._target
+
+    @property
+    def compile_s(self) -> float:
+        """The seconds of the processor that its compilers took so far; what was on disk takes none."""
+        return self._compile_s
 
     def price(self, program: ShardedProgram) -> Price:
         """The price of one program.
@@ -184,10 +190,19 @@ class CompilePricer:
         Raises:
             PricingError: if it does not compile.
         """
-        ((_, _, compiled),) = self._compile_all([program], {"": [0]})
-        if isinstance(compiled, Failure):
-            raise PricingError(f"{compiled}. Take another sharding, or a larger mesh.")
-        return self._walk(compiled), compiled
+        (found,) = self.walk_all([program])
+        if isinstance(found, Failure):
+            raise PricingError(f"{found}. Take another sharding, or a larger mesh.")
+        return found
+
+    def walk_all(self, programs: Sequence[ShardedProgram]) -> Iterator[tuple[WalkedProgram, CompiledProgram] | Failure]:
+        """Yields the same of many, in their order, while the others compile; a failure for one that does not."""
+        for number, _, compiled in self._compile_all(programs, {str(place): [place] for place in range(len(programs))}):
+            if isinstance(compiled, Failure):
+                yield compiled
+                continue
+            walked = self._walk_or_fail(programs[number].name, compiled)
+            yield walked if isinstance(walked, Failure) else (walked, compiled)
 
     def _find_known(self, programs: Sequence[ShardedProgram], ledger: Ledger) -> dict[str, list[int]]:
         """Settles what has a price on disk; returns the places of the others, those of equal ones together."""
@@ -215,8 +230,10 @@ class CompilePricer:
             if isinstance(found, Future):
                 answer = found.result()
                 compiled = _failure(programs[numbers[0]].name, answer) if isinstance(answer, str) else answer
-                if isinstance(answer, CompiledProgram) and self._compiled is not None:
-                    self._compiled.store(key, answer)
+                if isinstance(answer, CompiledProgram):
+                    self._compile_s += answer.compile_s
+                    if self._compiled is not None:
+                        self._compiled.store(key, answer)
             assert isinstance(compiled, CompiledProgram | Failure)
             yield numbers[0], numbers, compiled
 
@@ -248,11 +265,16 @@ class CompilePricer:
         schedule = list_schedule(parse_module(compiled.text))
         return walk_schedule(schedule, ClusterCosts(self._cluster, chips=compiled.chips))
 
-    def _price(self, name: str, compiled: CompiledProgram) -> Price | Failure:
+    def _walk_or_fail(self, name: str, compiled: CompiledProgram) -> WalkedProgram | Failure:
         try:
-            walked = self._walk(compiled)
+            return self._walk(compiled)
         except HloError as error:
             return Failure(name=name, reason=FailureReason.NO_RUN, message=f"its compiled text cannot be read: {error}")
+
+    def _price(self, name: str, compiled: CompiledProgram) -> Price | Failure:
+        walked = self._walk_or_fail(name, compiled)
+        if isinstance(walked, Failure):
+            return walked
         return Price(
             time_s=walked.time_s,
             compute_s=walked.compute_s,

@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +20,9 @@ from jax.experimental import mesh_utils, topologies
 from jaxquard import _jax_compat
 from jaxquard.pricing.target.compiled_program import CompiledProgram, CompileRequest
 from jaxquard.pricing.target.find_target import CompileTarget
+
+_NO_TILES = "Couldn't find output tile sizes"
+_LIBRARY_PRODUCTS = {"xla_gpu_enable_triton_gemm": "False"}
 
 
 def main(descriptor: int, platform: str, num_devices: int) -> None:
@@ -43,13 +47,7 @@ def _answer(request: CompileRequest, known: dict[Any, tuple[Any, ...]]) -> Compi
     try:
         key = (request.target.topology, request.target.mesh_shape)
         devices = known[key] = known.get(key) or target_devices(request.target)
-        loaded = _jax_compat.LoadedModule(
-            request.code,
-            devices=devices,
-            num_inputs=request.num_inputs,
-            free_outputs=request.free_outputs,
-            compiler_options=request.compiler_options,
-        )
+        loaded = _load(request, devices)
         sizes = loaded.memory_analysis()
         return CompiledProgram(
             text=loaded.text,
@@ -66,6 +64,29 @@ def _answer(request: CompileRequest, known: dict[Any, tuple[Any, ...]]) -> Compi
         )
     except Exception as error:
         return str(error) or type(error).__name__
+
+
+def _load(request: CompileRequest, devices: tuple[Any, ...]) -> _jax_compat.LoadedModule:
+    """Compiles a program; for a GPU once more with the library's products, if XLA finds no tiles for its own.
+
+    Tiles are tuned on a chip. Without one they are fixed, and do not fit all shapes.
+    """
+
+    def load(options: Mapping[str, str]) -> _jax_compat.LoadedModule:
+        return _jax_compat.LoadedModule(
+            request.code,
+            devices=devices,
+            num_inputs=request.num_inputs,
+            free_outputs=request.free_outputs,
+            compiler_options=options,
+        )
+
+    try:
+        return load(request.compiler_options)
+    except Exception as error:
+        if _NO_TILES not in str(error):
+            raise
+        return load({**request.compiler_options, **_LIBRARY_PRODUCTS})
 
 
 def target_devices(target: CompileTarget) -> tuple[Any, ...]:

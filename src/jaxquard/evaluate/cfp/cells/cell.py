@@ -1,4 +1,8 @@
-"""Cells of the evaluation, to run and as they ran: plain data, so that what one machine measures another can draw."""
+"""Cells of the evaluation, to run and as they ran: plain data, so that what one machine measures another can draw.
+
+A cell is measured on the machine that ran it, or priced for a cluster by its compiler; the two are never mixed in one
+file, and each says which it is (`Cell.cluster`).
+"""
 
 import enum
 from dataclasses import dataclass, field
@@ -22,6 +26,8 @@ class CellSpec:
         is_thin: each block has two choices only, that of data parallelism and that of Megatron.
         dropout_rate: of the model.
         optimizer: "adam" or "sgd".
+        size: the published model that gives what is not said here, such as "gpt-2.6b"; None for a small one.
+        dtype: what matrix products compute in.
     """
 
     model: str
@@ -38,13 +44,15 @@ class CellSpec:
     is_thin: bool = False
     dropout_rate: float = 0.1
     optimizer: str = "adam"
+    size: str | None = None
+    dtype: str = "float32"
 
     @property
     def name(self) -> str:
-        """`gpt, 2 layers of 256, batch 8, mesh 2x4, at most 70 % of data parallel`."""
+        """`gpt, 2 layers of 256, batch 8, mesh 2x4, at most 70 % of data parallel`; `of gpt-2.6b` for a known size."""
         layers = f"{self.num_layers} layer{'' if self.num_layers == 1 else 's'}"
-        words = [self.model, f"{layers} of {self.model_dim}", f"batch {self.batch_size}"]
-        if len(self.mesh) > 1:
+        words = [self.model, f"{layers} of {self.size or self.model_dim}", f"batch {self.batch_size}"]
+        if len(self.mesh) > 1 or self.size is not None:
             words.append(f"mesh {'x'.join(map(str, self.mesh))}")
         if self.memory_limit_bytes is not None:
             words.append(f"at most {self.memory_limit_bytes / 2**20:.4g} MiB")
@@ -75,7 +83,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRun:
-    """A plan, predicted and run whole; None for what was not asked or is not known.
+    """A plan, predicted and run whole, or priced whole for a cluster; None for what was not asked or is not known.
 
     Attributes:
         choices: per block.
@@ -89,7 +97,8 @@ class PlanRun:
         measured_s: by many runs in turns with the others, side by side with them (`paired_times`).
         minimum_s: the minimum of these.
         spread: how far their upper quartile lies above the minimum, as a part of it.
-        error: the standard error of `measured_s` against those of the others, as a part of it.
+        error: the standard error of `measured_s` against those of the others, as a part of it; 0 of `priced_s`.
+        priced_s: by the schedule of the whole step as a cluster's compiler has it. Nothing ran.
         compute_s: of a step, on one device; and `communication_s`.
         peak_bytes: of the compiled step, on each device.
         failure: the reason why it failed.
@@ -113,11 +122,17 @@ class PlanRun:
     communication_s: float | None = None
     peak_bytes: int | None = None
     failure: str | None = None
+    priced_s: float | None = None
+
+    @property
+    def whole_s(self) -> float | None:
+        """The time of the whole step: measured, or priced for a cluster."""
+        return self.measured_s if self.priced_s is None else self.priced_s
 
     @property
     def time_s(self) -> float | None:
         """The best that is known of what it takes."""
-        return self.coarse_s if self.measured_s is None else self.measured_s
+        return self.coarse_s if self.whole_s is None else self.whole_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +189,9 @@ class Cell:
         equation_7: the programs of equation (7) for the blocks and segments found, with one block on each side of a
             boundary.
         num_known: of the prices, those that came from a cache, so that they took no time.
-        machine: in words.
+        machine: in words; of a cluster, its figures and its compiler.
         failure: why nothing was chosen.
+        cluster: the one that it is priced for by its compiler; None if it was measured on the machine.
     """
 
     spec: CellSpec
@@ -189,10 +205,11 @@ class Cell:
     seconds: Seconds
     machine: str
     failure: str | None = None
+    cluster: str | None = None
 
     @property
     def is_measured_anew(self) -> bool:
-        """True if nearly all prices were measured for this cell, so that its seconds are those of a search."""
+        """True if nearly all prices were made for this cell, so that its seconds are those of a search."""
         return self.num_known <= _FEW * self.num_programs
 
     def run(self, name: str) -> PlanRun | None:

@@ -47,9 +47,10 @@ def cell_label(spec: CellSpec) -> str:
 
 
 def size_label(spec: CellSpec) -> str:
-    """`256 wide, batch 8`, with the mesh if it has two axes."""
+    """`256 wide, batch 8`, or `gpt-2.6b, batch 16`, with the mesh if it has two axes."""
     mesh = f", {mesh_label(spec.mesh)}" if len(spec.mesh) > 1 else ""
-    return f"{spec.model_dim} wide, batch {spec.batch_size}{mesh}"
+    width = f"{spec.model_dim} wide" if spec.size is None else spec.size
+    return f"{width}, batch {spec.batch_size}{mesh}"
 
 
 def chosen_words(cell: Cell) -> str:

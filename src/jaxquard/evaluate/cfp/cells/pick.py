@@ -51,6 +51,6 @@ def compared_run(cell: Cell, name: str) -> PlanRun | None:
 
 
 def compared_s(cell: Cell, name: str) -> float | None:
-    """Its measured time."""
+    """The time of its whole step."""
     run = compared_run(cell, name)
-    return None if run is None else run.measured_s
+    return None if run is None else run.whole_s

@@ -22,6 +22,11 @@ class Results:
     cells: tuple[Cell, ...] = ()
     depths: tuple[Depth, ...] = ()
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that cells are priced for; None if they were measured."""
+        return next((cell.cluster for cell in self.cells), None)
+
 
 def without_quick_cells(results: Results) -> Results:
     """Returns what a figure may put together: the cells of quick runs only if there are no others."""

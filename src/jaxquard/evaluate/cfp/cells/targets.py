@@ -25,7 +25,7 @@ class Target:
     exceptions: tuple[str, ...] = ()
 
 
-def behind_best(cell: Cell, *, time_s: Callable[[PlanRun], float | None] = lambda run: run.measured_s) -> float | None:
+def behind_best(cell: Cell, *, time_s: Callable[[PlanRun], float | None] = lambda run: run.whole_s) -> float | None:
     """Returns how much longer the chosen plan takes than the fastest that was run and fits, as a part; at least 0."""
     chosen_s = None if cell.best is None else time_s(cell.best)
     times_s = [found_s for run in cell.runs if (found_s := time_s(run)) is not None and cell.fits(run)]
@@ -35,13 +35,13 @@ def behind_best(cell: Cell, *, time_s: Callable[[PlanRun], float | None] = lambd
 def faster_baselines(cell: Cell) -> list[PlanRun]:
     """Baselines that fit and are faster than the chosen plan by more than such a comparison errs."""
     best = cell.best
-    if best is None or best.measured_s is None:
+    if best is None or best.whole_s is None:
         return []
     found = []
     for run in cell.runs:
-        if run.role is Role.BASELINE and run.measured_s is not None and cell.fits(run):
+        if run.role is Role.BASELINE and run.whole_s is not None and cell.fits(run):
             margin = NUM_ERRORS * math.hypot(*(USUAL_ERROR if one.error is None else one.error for one in (run, best)))
-            if run.measured_s * (1 + margin) < best.measured_s:
+            if run.whole_s * (1 + margin) < best.whole_s:
                 found.append(run)
     return found
 
@@ -49,14 +49,14 @@ def faster_baselines(cell: Cell) -> list[PlanRun]:
 def over_volume(cell: Cell) -> float | None:
     """Returns the time of the plan of minimum volume over that of the chosen plan, if both fit."""
     chosen, volume = _chosen_s(cell), cell.run(VOLUME)
-    if chosen is None or volume is None or volume.measured_s is None or not cell.fits(volume):
+    if chosen is None or volume is None or volume.whole_s is None or not cell.fits(volume):
         return None
-    return volume.measured_s / chosen
+    return volume.whole_s / chosen
 
 
 def errors(runs: Iterable[PlanRun], guess: Callable[[PlanRun], float | None]) -> list[float]:
-    """Returns the errors of predictions, as a part of what was measured, for those that have both."""
-    pairs = [(guess(run), run.measured_s) for run in runs]
+    """Returns the errors of predictions, as a part of the time of the whole step, for those that have both."""
+    pairs = [(guess(run), run.whole_s) for run in runs]
     return [abs(guessed / time_s - 1) for guessed, time_s in pairs if guessed is not None and time_s is not None]
 
 
@@ -65,7 +65,7 @@ def ratio_errors(cell: Cell) -> list[float]:
 
     Empty for fewer than three plans, of which there is no ratio to speak of.
     """
-    pairs = [(run.predicted_s, run.measured_s) for run in cell.runs]
+    pairs = [(run.predicted_s, run.whole_s) for run in cell.runs]
     ratios = [guessed / time_s for guessed, time_s in pairs if guessed is not None and time_s is not None]
     return [abs(ratio / geometric_mean(ratios) - 1) for ratio in ratios] if len(ratios) >= 3 else []
 
@@ -80,7 +80,8 @@ def targets(cells: Sequence[Cell]) -> tuple[Target, ...]:
     if not cells:
         return ()
     chosen = [cell for cell in cells if _chosen_s(cell) is not None]
-    of_times = (*_speeds(chosen), *_errors(chosen)) if chosen else ()
+    predicted = [cell for cell in chosen if not _is_priced_whole(cell)]
+    of_times = (*_speeds(chosen), *_errors(predicted)) if chosen else ()
     return (*of_times, _programs(cells), _limits(cells))
 
 
@@ -99,7 +100,7 @@ def _speeds(cells: Sequence[Cell]) -> Iterator[Target]:
             exceptions=tuple(f"{cell.spec.name}: {part:.1%}" for cell, part in behind if part > MOST_BEHIND_BEST),
         )
     faster = [
-        f"{cell.spec.name}: {run.name}, {(_chosen_s(cell) or 0.0) / (run.measured_s or 1.0) - 1:.1%}"
+        f"{cell.spec.name}: {run.name}, {(_chosen_s(cell) or 0.0) / (run.whole_s or 1.0) - 1:.1%}"
         for cell in cells
         for run in faster_baselines(cell)
     ]
@@ -143,6 +144,12 @@ def _errors(cells: Sequence[Cell]) -> Iterator[Target]:
         )
 
 
+def _is_priced_whole(cell: Cell) -> bool:
+    """Returns whether all predictions are the prices of whole steps themselves, which is no test of them."""
+    pairs = [(run.predicted_s, run.priced_s) for run in cell.runs if run.predicted_s is not None]
+    return all(priced_s is not None and math.isclose(guess_s, priced_s) for guess_s, priced_s in pairs)
+
+
 def _programs(cells: Sequence[Cell]) -> Target:
     pairs = {(cell.spec.model, cell.num_programs, cell.equation_7) for cell in cells}
     return Target(
@@ -175,4 +182,4 @@ def _misses_limit(cell: Cell) -> str | None:
 
 
 def _chosen_s(cell: Cell) -> float | None:
-    return None if cell.best is None else cell.best.measured_s
+    return None if cell.best is None else cell.best.whole_s

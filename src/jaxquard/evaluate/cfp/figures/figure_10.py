@@ -1,4 +1,4 @@
-"""Figure 10: predicted against measured times, with the root of the mean squared error."""
+"""Figure 10: predicted times against those of whole steps, with the root of the mean squared error."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,29 +16,29 @@ _COLORS = {SUM: "#e0a93b", SEAMS: "#2f62b5"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Predicted and measured seconds of the plans of a cell, by one of the two ways to predict."""
+    """Predicted seconds of the plans, and those of their whole steps, in a cell, by one of the two ways to predict."""
 
     cell: Cell
     way: str
     names: tuple[str, ...]
     predicted_s: tuple[float, ...]
-    measured_s: tuple[float, ...]
+    whole_s: tuple[float, ...]
 
     @property
     def rmse_s(self) -> float:
         """The root of the mean squared error, in seconds."""
-        pairs = zip(self.predicted_s, self.measured_s, strict=True)
-        return math.sqrt(sum((one - other) ** 2 for one, other in pairs) / len(self.measured_s))
+        pairs = zip(self.predicted_s, self.whole_s, strict=True)
+        return math.sqrt(sum((one - other) ** 2 for one, other in pairs) / len(self.whole_s))
 
     @property
     def rmse(self) -> float:
-        """The same error as a part of the mean measured time."""
-        return self.rmse_s * len(self.measured_s) / sum(self.measured_s)
+        """The same error as a part of the mean time of whole steps."""
+        return self.rmse_s * len(self.whole_s) / sum(self.whole_s)
 
     @property
     def correlation(self) -> float | None:
         """The correlation of ranks (Spearman): 1 if the order is right; None for fewer than three plans."""
-        return _spearman(self.predicted_s, self.measured_s) if len(self.names) > 2 else None
+        return _spearman(self.predicted_s, self.whole_s) if len(self.names) > 2 else None
 
 
 def figure_10(cells: Sequence[Cell]) -> tuple[Predicted, ...]:
@@ -59,12 +59,12 @@ def predicted(cell: Cell, way: str, guess: Callable[[PlanRun], float | None]) ->
         way=way,
         names=tuple(run.name for run, _, _ in known),
         predicted_s=tuple(one for _, one, _ in known),
-        measured_s=tuple(other for _, _, other in known),
+        whole_s=tuple(other for _, _, other in known),
     )
 
 
-def draw_figure_10(found: Sequence[Predicted]) -> list[str]:
-    """A chart a cell."""
+def draw_figure_10(found: Sequence[Predicted], *, x_name: str) -> list[str]:
+    """A chart a cell; the name says what the times of whole steps are."""
     charts = []
     for spec in dict.fromkeys(one.cell.spec for one in found):
         mine = [one for one in found if one.cell.spec == spec]
@@ -73,7 +73,7 @@ def draw_figure_10(found: Sequence[Predicted]) -> list[str]:
             xy_chart(
                 cell_label(spec),
                 series,
-                x_name="measured, ms",
+                x_name=x_name,
                 y_name="predicted, ms",
                 is_diagonal=True,
             )
@@ -83,8 +83,8 @@ def draw_figure_10(found: Sequence[Predicted]) -> list[str]:
 
 def _dots(found: Predicted) -> tuple[Dot, ...]:
     return tuple(
-        Dot(x=measured_s * 1e3, y=guess_s * 1e3, hint=f"{name}: {milliseconds(guess_s)} for {milliseconds(measured_s)}")
-        for name, guess_s, measured_s in zip(found.names, found.predicted_s, found.measured_s, strict=True)
+        Dot(x=whole_s * 1e3, y=guess_s * 1e3, hint=f"{name}: {milliseconds(guess_s)} for {milliseconds(whole_s)}")
+        for name, guess_s, whole_s in zip(found.names, found.predicted_s, found.whole_s, strict=True)
     )
 
 

@@ -67,9 +67,9 @@ def memory_table(cells: Sequence[Cell]) -> str:
 
 
 def _times(run: PlanRun, ours: PlanRun | None) -> str:
-    if ours is None or ours.measured_s is None or run.measured_s is None:
+    if ours is None or ours.whole_s is None or run.whole_s is None:
         return ""
-    return f", {ratio(run.measured_s / ours.measured_s)}"
+    return f", {ratio(run.whole_s / ours.whole_s)}"
 
 
 def _draw(title: str, cells: Sequence[Cell], name_of: Callable[[CellSpec], str]) -> str:
@@ -78,8 +78,8 @@ def _draw(title: str, cells: Sequence[Cell], name_of: Callable[[CellSpec], str])
         bars = []
         for cell in cells:
             run = compared_run(cell, name)
-            fits = run is not None and run.measured_s is not None and cell.fits(run)
-            value = num_tokens(cell.spec) / run.measured_s / 1e3 if run and run.measured_s and fits else 0.0
+            fits = run is not None and run.whole_s is not None and cell.fits(run)
+            value = num_tokens(cell.spec) / run.whole_s / 1e3 if run and run.whole_s and fits else 0.0
             bars.append(Bar(value=value, hint=f"{PLAN_LABELS[name]}, {cell.spec.name}"))
         series.append(Series(name=PLAN_LABELS[name], color=PLAN_COLORS[name], bars=tuple(bars)))
     return bar_chart(

@@ -45,8 +45,8 @@ def speedups(cells: Sequence[Cell], over: str) -> Speedups:
     found = []
     for cell in cells:
         ours, other = compared_s(cell, OURS), cell.run(over)
-        if ours is not None and other is not None and other.measured_s is not None and cell.fits(other):
-            found.append(other.measured_s / ours)
+        if ours is not None and other is not None and other.whole_s is not None and cell.fits(other):
+            found.append(other.whole_s / ours)
     return Speedups(over=over, ratios=tuple(found))
 
 
@@ -96,9 +96,9 @@ def throughput_table(cells: Sequence[Cell]) -> str:
 
 def _beside(cell: Cell, name: str, ours: float | None) -> str:
     run = cell.run(name)
-    if run is None or run.measured_s is None or ours is None:
+    if run is None or run.whole_s is None or ours is None:
         return "-"
-    return ratio(run.measured_s / ours) + ("" if cell.fits(run) else ", too large")
+    return ratio(run.whole_s / ours) + ("" if cell.fits(run) else ", too large")
 
 
 def _draw(title: str, cells: Sequence[Cell], groups: Sequence[str]) -> str:

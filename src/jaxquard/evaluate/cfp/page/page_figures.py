@@ -13,6 +13,7 @@ from jaxquard.evaluate.cfp.figures.figure_12 import draw_figure_12
 from jaxquard.evaluate.cfp.figures.figure_13 import draw_figure_13
 from jaxquard.evaluate.cfp.figures.figure_14 import draw_figure_14, figure_14
 from jaxquard.evaluate.cfp.page.page_tables import depth_table, prediction_table, seconds_table, volume_table
+from jaxquard.evaluate.cfp.page.page_words import page_words
 from jaxquard.report.html_page import html_charts, html_paragraph, html_section
 
 
@@ -50,10 +51,9 @@ def _section_52(results: Results) -> list[str]:
     meshes = draw_meshes([cell for cell in results.cells if not cell.spec.has_limit])
     contents = [
         html_paragraph(
-            "Tokens a second of whole steps, by runs side by side. Beside data parallelism, Megatron and the "
-            "minimum volume, which the paper compares with, the table has ZeRO and sequence parallelism, cells with a "
-            "memory limit, and how far the chosen plan is behind the best of all that were run: more than 1x is slower "
-            "than ours."
+            f"{page_words(results).throughput} Beside data parallelism, Megatron and the minimum volume, which the "
+            "paper compares with, the table has ZeRO and sequence parallelism, cells with a memory limit, and how far "
+            "the chosen plan is behind the best of all that were looked at: more than 1x is slower than ours."
         ),
         html_charts(*draw_throughputs(line)),
     ]
@@ -74,7 +74,7 @@ def _section_53(results: Results) -> list[str]:
     if sent:
         text = (
             "One cell of each model. Bytes are those of the collectives in the compiled program, by the formulas of "
-            "rings; time is that in which no device computes; bandwidth is their quotient, and is high where "
+            f"rings; {page_words(results).communication}; bandwidth is their quotient, and is high where "
             "communication hides behind computation."
         )
         sections.append(
@@ -107,15 +107,15 @@ def _section_53(results: Results) -> list[str]:
         )
     if predictions:
         text = (
-            "A dot is a plan run whole. The sum of equation (8) is the paper's prediction. With what neighbours "
-            "share: steps of few segments are priced whole once more, deeper ones in pairs of neighbours; so in a "
-            "shallow model that prediction is a second measurement, and its error is what runs wander by."
+            "A dot is a whole plan. The sum of equation (8) is the paper's prediction. With what neighbours share: "
+            "steps of few segments are priced whole, deeper ones in pairs of neighbours; "
+            f"{page_words(results).shallow}."
         )
-        charts = html_charts(*draw_figure_10(predictions))
+        charts = html_charts(*draw_figure_10(predictions, x_name=page_words(results).x_name))
         sections.append(
             html_section(
                 "figure-10",
-                "Figure 10: predicted against measured",
+                "Figure 10: predicted against whole steps",
                 html_paragraph(text),
                 charts,
                 prediction_table(predictions),
@@ -147,8 +147,8 @@ def _section_55(results: Results) -> list[str]:
     sections = []
     charts = draw_figure_12(results.cells)
     text = (
-        "What a search spends on its programs. Compiling is added up over all programs; both as done is the clock, "
-        "with as many compilers as cores. Cells whose prices came from a cache are left out of the charts."
+        f"What a search spends on its programs. {page_words(results).work} Cells whose prices came from a cache are "
+        "left out of the charts."
     )
     contents = [html_charts(*charts)] if charts else []
     sections.append(

@@ -9,10 +9,8 @@ from zlib import crc32
 
 from jaxquard.evaluate.cfp.cells.cell import CellSpec, Depth
 from jaxquard.evaluate.cfp.cells.cell_step import cell_axes, make_step
-from jaxquard.evaluate.cfp.run.run_cell import describe_machine
 from jaxquard.intraop.plan.finalists import choose_finalists
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
-from jaxquard.intraop.plan.sharding_plan import make_device_mesh
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.shardings.programs import StepPrograms
@@ -27,8 +25,8 @@ _MADE_UP = Provenance(
 )  # fmt: skip
 
 
-def measure_depth(spec: CellSpec) -> Depth:
-    """Analyses and searches a model; nothing is compiled."""
+def measure_depth(spec: CellSpec, *, machine: str) -> Depth:
+    """Analyses and searches a model on this machine, which is described in words; nothing is compiled."""
     step, args = make_step(spec)
     laps_s = [time.perf_counter()]
     traced = trace_step(step, args)
@@ -51,7 +49,7 @@ def measure_depth(spec: CellSpec) -> Depth:
         traced_s=laps_s[1] - laps_s[0],
         analysed_s=min(laps_s[2] - laps_s[1], laps_s[3] - laps_s[2]),
         composed_s=time.perf_counter() - start_s,
-        machine=describe_machine(make_device_mesh(cell_axes(spec))),
+        machine=machine,
     )
 
 

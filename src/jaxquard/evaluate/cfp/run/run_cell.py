@@ -1,26 +1,21 @@
-"""Runs one cell: the search as `search_sharding` does it, then its plan and others whole."""
+"""Runs one cell on a backend: the search as `search_sharding` does it, then its plan and others whole."""
 
 import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-
-import jax
-from jax.sharding import Mesh
 
 from jaxquard.errors import ShardingError
 from jaxquard.evaluate.cfp.cells.cell import BlockInfo, Cell, CellSpec, Seconds
 from jaxquard.evaluate.cfp.cells.cell_step import cell_axes, make_step
+from jaxquard.evaluate.cfp.run.backend import CellBackend, CellSession, OnPart
 from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
-from jaxquard.evaluate.cfp.run.run_plans import OnPart, run_plans
+from jaxquard.evaluate.cfp.run.run_plans import run_plans
 from jaxquard.evaluate.cfp.run.sum_price import equation_7
-from jaxquard.evaluate.cfp.run.whole_steps import WholeSteps
 from jaxquard.intraop.blocks.contraction import Contraction
 from jaxquard.intraop.plan.predict import predict_all
 from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
-from jaxquard.intraop.plan.sharding_plan import make_device_mesh
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
 from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
@@ -28,9 +23,7 @@ from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.ir.jaxpr_tools import Var, is_var
 from jaxquard.ir.source import source_line
-from jaxquard.pricing import MeasuredPricer, PriceCache, Progress
-from jaxquard.pricing.measure.machine.environment import device_kind
-from jaxquard.pricing.measure.machine.steady_cpu import is_memory_kept
+from jaxquard.pricing import Pricer, Progress
 
 
 def thin_choices(analysis: Analysis) -> Analysis:
@@ -83,21 +76,14 @@ def _weight(analysis: Analysis, seed: Contraction, names: dict[Var, str]) -> str
     return seed.equation.primitive.name
 
 
-def describe_machine(mesh: Mesh) -> str:
-    """`8 x cpu: some processor, 2 cores, JAX 0.10.2, memory kept`: only ratios in a cell compare with others'."""
-    kept = ", memory kept" if is_memory_kept() else ""
-    return f"{mesh.size} x {device_kind(mesh)}, JAX {jax.__version__}{kept}"
-
-
-def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lambda *_: None) -> Cell:
+def run_cell(spec: CellSpec, *, backend: CellBackend, on_part: OnPart = lambda *_: None) -> Cell:
     """Runs a cell.
 
     Args:
-        cache: where prices of parts are kept; whole steps are always run.
+        backend: measures on this machine, or prices for a cluster.
         on_part: called with how far each part of the work is.
     """
     axes = cell_axes(spec)
-    mesh = make_device_mesh(axes)
     clock = _Clock()
     on_part("analysing", 0, 1, "")
     step, args = make_step(spec)
@@ -110,32 +96,26 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
     seconds = Seconds(traced=traced_s, analysed=clock.lap())
     outer = next(iter(axes)) if len(axes) > 1 else None
     known = _Known(on_part)
-    with MeasuredPricer(mesh, cache=cache) as pricer:
+    with backend.open(spec) as session:
+        pricer = session.pricer
         prices = price_segments(
             StepPrograms(analysis), pricer=pricer, batch_axis=outer, on_progress=known.part("pricing segments")
         )
-        breakdown = pricer.time_breakdown
-        seconds = replace(
-            seconds,
-            priced=clock.lap(),
-            lowered=breakdown.lowering_s,
-            compiled=breakdown.compile_work_s,
-            profiled=breakdown.running_s,
-        )
+        seconds = _with_pricing(seconds, session, priced_s=clock.lap())
         num_known = known.num_cached
-        limit_bytes = _limit_bytes(spec, prices, pricer)
+        limit_bytes = _limit_bytes(spec, prices, session)
         found = _search(spec, prices, pricer, limit_bytes, known)
         composed_s = found.composed_s if isinstance(found, PlanSearch) else 0.0
         seconds = replace(seconds, composed=composed_s, predicted=clock.lap() - composed_s)
         plans = _plans(analysis, prices, found, spec.num_strategies, limit_bytes)
-        steps = WholeSteps(mesh, compilers=pricer.compilers)
         on_part("writing whole steps", 0, len(plans), "")
         written = prices.programs
         programs = {plan.name: write_whole_step(written, plan.assignment, storage=plan.storage) for plan in plans}
-        steps.compile(programs, on_step=partial(on_part, "compiling whole steps"))
+        whole = session.whole_runs()
+        whole.compile(programs, on_part=on_part)
         seconds = replace(seconds, whole_compiled=clock.lap())
         chosen = None if isinstance(found, ShardingError) else found.plans[found.chosen].name
-        runs = run_plans(analysis, prices, found, plans, steps=steps, limit_bytes=limit_bytes, on_part=on_part)
+        runs = run_plans(analysis, prices, found, plans, whole=whole, limit_bytes=limit_bytes, on_part=on_part)
     return Cell(
         spec=spec,
         limit_bytes=limit_bytes,
@@ -146,23 +126,31 @@ def run_cell(spec: CellSpec, *, cache: PriceCache | None, on_part: OnPart = lamb
         num_known=num_known,
         blocks=name_blocks(analysis),
         seconds=replace(seconds, whole_run=clock.lap()),
-        machine=describe_machine(mesh),
+        machine=backend.machine(spec),
         failure=str(found) if isinstance(found, ShardingError) else None,
+        cluster=backend.cluster_name,
     )
 
 
-def _limit_bytes(spec: CellSpec, prices: StepPrices, pricer: MeasuredPricer) -> int | None:
-    """The limit in bytes."""
-    if spec.memory_limit_share is None:
-        return spec.memory_limit_bytes
-    (whole,) = predict_all(prices, [baselines(prices.analysis)["data parallel"]], pricer=pricer)
-    return int(spec.memory_limit_share * whole.size_bytes)
+def _with_pricing(seconds: Seconds, session: CellSession, *, priced_s: float) -> Seconds:
+    """Adds what the prices of segments took."""
+    work = session.pricing_work()
+    return replace(seconds, priced=priced_s, lowered=work.lowered_s, compiled=work.compiled_s, profiled=work.run_s)
+
+
+def _limit_bytes(spec: CellSpec, prices: StepPrices, session: CellSession) -> int | None:
+    """Returns the limit in bytes: the cell's own, and at most the memory of a device where that is the limit."""
+    limits = [limit for limit in (spec.memory_limit_bytes, session.capacity_bytes) if limit is not None]
+    if spec.memory_limit_share is not None:
+        (whole,) = predict_all(prices, [baselines(prices.analysis)["data parallel"]], pricer=session.pricer)
+        limits.append(int(spec.memory_limit_share * whole.size_bytes))
+    return min(limits, default=None)
 
 
 def _search(
     spec: CellSpec,
     prices: StepPrices,
-    pricer: MeasuredPricer,
+    pricer: Pricer,
     limit_bytes: int | None,
     known: "_Known",
 ) -> PlanSearch | ShardingError:
