@@ -6,9 +6,11 @@ import math
 import pytest
 
 from jaxquard.cluster import (
+    GroupCollective,
     Level,
     cluster_text,
     group_spans,
+    group_time_s,
     levels_of,
     load_cluster,
     parse_cluster,
@@ -24,6 +26,18 @@ TORUS = Level(name="slice", dims=(4, 8), is_torus=True, wraps_at=8, bandwidth_by
 
 def sizes(levels, mesh_shape, axes):
     return [(span.level.name, span.size) for span in group_spans(levels, mesh_shape, axes)]
+
+
+def test_axes_that_share_a_dim_share_its_links():
+    """Two axes of one group over one dim of a torus are one span, with a ring if they take all of it."""
+    (whole,) = group_spans([TORUS], (4, 2, 4), {1, 2})
+    assert (whole.size, whole.stride, whole.is_ring) == (8, 1, True)
+    assert group_spans([TORUS], (4, 8), {1}) == (whole,)
+    first, second = group_spans([TORUS], (4, 2, 2, 2), {1, 3})
+    assert (first.size, first.stride, second.size, second.stride) == (2, 1, 2, 4)
+    assert first.dim == second.dim
+    gathered_s = [group_time_s(GroupCollective.ALL_GATHER, spans, 4.0) for spans in ((first, second), (first,))]
+    assert gathered_s == [3.0, 2.0], "one link carries both"
 
 
 class TestSpans:

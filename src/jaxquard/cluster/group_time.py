@@ -63,7 +63,11 @@ class _Stage:
     def bandwidth_bytes_per_s(self) -> float:
         """Of the whole stage: of a port, or of all dims of a torus together, a ring both ways."""
         one = self.level.bandwidth_bytes_per_s
-        return one * sum(1 + span.is_ring for span in self.spans) if self.level.is_torus else one
+        if not self.level.is_torus:
+            return one
+        # Spans of one dim share its links.
+        ways = {span.dim: 1 + span.is_ring for span in self.spans}
+        return one * sum(ways.values())
 
     @property
     def num_steps(self) -> int:

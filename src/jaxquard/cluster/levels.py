@@ -156,15 +156,21 @@ def group_spans(levels: Sequence[Level], mesh_shape: Sequence[int], axes: Collec
             is_last = place + 1 == len(dims)
             size = rest if is_last else min(rest, left)
             if axis in axes and size > 1:
-                is_ring = level.is_torus and size == whole and closes_to_ring(level, whole)
-                found.append(
-                    LevelSpan(level=level, size=size, is_ring=is_ring, stride=max(1, whole // left), dim=place)
-                )
+                _extend(found, LevelSpan(level=level, size=size, stride=max(1, whole // left), dim=place), whole)
             left = max(1, left // size)
             rest = math.ceil(rest / size)
             if is_last:
                 break
     return tuple(found)
+
+
+def _extend(found: list[LevelSpan], span: LevelSpan, whole: int) -> None:
+    """Adds a span of a dim that has `whole` devices; one that goes on where the last ended is part of that one."""
+    if found and found[-1].dim == span.dim and found[-1].stride * found[-1].size == span.stride:
+        last = found.pop()
+        span = replace(last, size=last.size * span.size)
+    is_ring = span.level.is_torus and span.size == whole and closes_to_ring(span.level, whole)
+    found.append(replace(span, is_ring=is_ring))
 
 
 def closes_to_ring(level: Level, size: int) -> bool:

@@ -76,7 +76,7 @@ def reproduce(
 
     Example: jaxquard reproduce cfp --out results --quick
 
-    Example: jaxquard reproduce cfp --cluster a100-pcie-8 --models gpt --out results
+    Example: jaxquard reproduce cfp --cluster a100-pcie-8 --models gpt
     """
     name = choose_name(paper, PAPERS, kind="paper")
     given = {"--quick": quick, "--from": drawn, "--models": models, "--cache": cache, "--cluster": cluster}
