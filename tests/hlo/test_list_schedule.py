@@ -332,6 +332,16 @@ class TestTransfers:
         start, _ = entry(lines)
         assert (start.kind, start.collective, start.read_bytes) == (OperationKind.START, None, 8192)
 
+    def test_a_gpu_that_copies_to_the_host_is_no_tpu(self):
+        lines = [
+            X,
+            "%s = (f32[64,32]{1,0:S(5)}, f32[64,32]{1,0}, u32[]) copy-start(%x)",
+            "%n = f32[64,32]{1,0:S(1)} negate(%x)",
+            "%d = f32[64,32]{1,0:S(5)} copy-done(%s)",
+        ]
+        _, negated, _ = entry(lines)
+        assert (negated.read_bytes, negated.written_bytes) == (8192, 8192)
+
     def test_a_sum_of_which_a_slice_is_kept(self):
         """A TPU fuses the slice to the sum: it is a reduce-scatter."""
         fused = (

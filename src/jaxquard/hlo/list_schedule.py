@@ -162,8 +162,13 @@ def _is_free_call(operation: Operation) -> bool:
 
 
 def is_for_tpu(module: Module) -> bool:
-    """Returns true if a TPU's compiler has written the module: its layouts have tiles, and its settings cycles."""
+    """Returns true if a TPU's compiler has written the module: its settings have memories and cycles.
+
+    Copies between memories do not say so: a GPU that keeps activations in the host's memory has them too.
+    """
     return any(
-        "scoped_memory_configs" in operation.attributes or operation.opcode == "copy-start"
-        for operation in module.main.operations
+        word in operation.attributes
+        for computation in module.computations.values()
+        for operation in computation.operations
+        for word in ("scoped_memory_configs", "estimated_cycles")
     )

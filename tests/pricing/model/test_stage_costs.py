@@ -3,7 +3,7 @@
 import pytest
 
 from jaxquard.cluster import load_cluster
-from jaxquard.pricing import Parallelism, find_system, find_transformer, price_step, stage_costs
+from jaxquard.pricing import Parallelism, find_system, find_transformer, price_step, stage_costs, stage_prices
 from jaxquard.schedules import Interleaved, OneFOneB
 from jaxquard.simulate import link_actors, play_pipeline
 
@@ -73,3 +73,15 @@ def test_all_layers_of_a_stage_between_the_ends_are_kept():
     costs = stage_costs(llama, Parallelism(tensor=8, pipeline=16, global_batch=64), cluster, find_system("NeMo"))
     assert costs[1].forward_working_bytes == 0
     assert costs[1].activation_bytes / costs[0].activation_bytes == pytest.approx(8 / 7)
+
+
+def test_a_pipeline_gathers_the_ends_once_a_step_as_it_does_its_layers():
+    cluster, gpt = load_cluster("h100-8x16"), find_transformer("GPT3-175B", seq=2048)
+    few, many = (
+        stage_prices(
+            gpt, Parallelism(pipeline=8, data=16, zero=3, global_batch=16 * count), cluster, find_system("NeMo")
+        ).stages
+        for count in (1, 64)
+    )
+    ends = [stages[-1].communication_s - stages[1].communication_s for stages in (few, many)]
+    assert 0 < ends[1] < ends[0] / 32

@@ -236,26 +236,29 @@ def _exposed_s(
     forward += exposed(layer.context_s, layer.attention_s, 1.0)
     backward += exposed(2 * layer.context_s, 2 * layer.attention_s, 1.0)
     if par.zero == 3:
-        gather_s, scatter_s = _fsdp_s(par, system, times, own, routed)
-        # A pipeline keeps what it has gathered for all its microbatches, and sums gradients at the end.
-        count = 1 if system.gathers_each_microbatch and par.pipeline == 1 else par.num_microbatches
-        forward += exposed(gather_s / count, layer.forward_s, system.fsdp_overlap)
-        again_s = 0.0 if system.keeps_parameters else gather_s / count
-        backward += exposed(again_s + scatter_s / count, backward_s, system.fsdp_overlap)
+        gather_s, backward_fsdp_s = _fsdp_s(par, system, times, own, routed)
+        forward += exposed(gather_s, layer.forward_s, system.fsdp_overlap)
+        backward += exposed(backward_fsdp_s, backward_s, system.fsdp_overlap)
     return forward, backward
 
 
 def _fsdp_s(
     par: Parallelism, system: SystemProfile, times: GroupTimes, own: float, routed: float
 ) -> tuple[float, float]:
-    """Returns the seconds to gather a layer's parameters, and to sum and scatter its gradients."""
+    """Returns the seconds of FSDP for a layer and one microbatch: forward, to gather its parameters; backward.
+
+    Backward it gathers them again where the framework does not keep them, and sums and scatters their gradients.
+    """
     local = routed * min(1.0, par.expert / max(1, par.num_shards))
     size = own + routed - local
     gather_s = times.shard_gather_s(_ITEM * size)
     scatter_s = times.shard_gather_s(system.gradient_bytes * size)
     if times.replicas:
         scatter_s += times.replica_sum_s(system.gradient_bytes * size / par.num_shards)
-    return gather_s / system.fsdp_bandwidth, scatter_s / system.fsdp_bandwidth
+    # A pipeline keeps what it has gathered for all its microbatches, and sums gradients at the end.
+    count = 1 if system.gathers_each_microbatch and par.pipeline == 1 else par.num_microbatches
+    again_s = 0.0 if system.keeps_parameters else gather_s
+    return gather_s / system.fsdp_bandwidth / count, (again_s + scatter_s) / system.fsdp_bandwidth / count
 
 
 def _head_s(
@@ -305,10 +308,10 @@ def _with_ends(
         forward, inputs, weights = forward + head_s[0], head_s[1], weights + head_s[2]
         activations += head_activation_bytes(transformer, par)
     if par.zero == 3:
-        gather_s, scatter_s = _fsdp_s(par, system, times, added, 0.0)
+        gather_s, backward_fsdp_s = _fsdp_s(par, system, times, added, 0.0)
         exposed = hide(gather_s, forward, share=system.fsdp_overlap, contention=times.chip.contention)
         exposed_back = hide(
-            scatter_s + gather_s, inputs + weights, share=system.fsdp_overlap, contention=times.chip.contention
+            backward_fsdp_s, inputs + weights, share=system.fsdp_overlap, contention=times.chip.contention
         )
         forward, inputs, communication = forward + exposed, inputs + exposed_back, exposed + exposed_back
     state = body.memory
