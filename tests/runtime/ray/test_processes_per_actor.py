@@ -70,12 +70,13 @@ def test_one_of_two_processes_dies(mesh, step, tmp_path):
     state, _ = train(step, mesh.init(init_state, KEY), 1)
     jq.save(tmp_path / "a", state).wait()
     state, losses = train(step, state, 2)
-    mesh.engine.monitor.timeout_s = 5.0
+    mesh.engine.monitor.timeout_s = 10.0
     kill(mesh, 1, rank=1)
     with pytest.raises(ActorFailed) as caught:
         train(step, state, 1000)
     assert caught.value.actor == 1
     wait_until(lambda: 1 in mesh.engine.group.losses)
+    mesh.engine.monitor.timeout_s = 30.0
     assert mesh.restart() == (1,)
     state = jq.restore(tmp_path / "a", like=mesh.init(init_state, KEY))
     np.testing.assert_array_equal(np.stack(train(step, state, 2)[1]), np.stack(losses))

@@ -13,6 +13,7 @@ import pytest
 
 from jaxquard.runtime.transports.peers import dial as dialing
 from jaxquard.runtime.transports.peers import listener as listening
+from jaxquard.runtime.transports.peers.connection import hang_up_socket
 from jaxquard.runtime.transports.peers.dial import dial
 from jaxquard.runtime.transports.peers.handshake import HandshakeError
 from jaxquard.runtime.transports.peers.links import PeerLinks
@@ -161,6 +162,26 @@ def test_a_crowd_of_strangers_keeps_no_peer_out(listener, admitted, monkeypatch)
     wait_for(lambda: num_handshakes() <= listening._MAX_STRANGERS)
     for plain in crowd:
         plain.close()
+
+
+def test_a_peer_that_a_crowd_drops_as_it_proves_itself_tries_again(listener, admitted, monkeypatch):
+    """It must not hear that it is admitted: its connection would end later, as if its process had."""
+    take_out, dropped = PeerListener._take_out, []
+
+    def drop_first(self, stranger):
+        if not dropped:
+            dropped.append(self._crowd())
+            hang_up_socket(stranger.connection)
+        take_out(self, stranger)
+
+    monkeypatch.setattr(PeerListener, "_take_out", drop_first)
+    connection = dial(reach(listener), source=4, target=0, secret=SECRET)
+    peer, end = admitted.get(timeout=30)
+    connection.write(b"hello")
+    assert (peer, end.read(5), len(dropped)) == (4, b"hello", 1)
+    wait_for(lambda: listener.num_refused == 1)
+    connection.close()
+    end.close()
 
 
 @pytest.mark.parametrize("count", slow_but_for([200, 10_000], [200]))

@@ -11,6 +11,7 @@ whoever made it. All pieces have a fixed size, so a stranger can make nobody all
 import hmac
 import os
 import struct
+from collections.abc import Callable
 
 from jaxquard.runtime.transports.peers.connection import PeerConnection
 from jaxquard.runtime.transports.peers.secret import MeshSecret
@@ -24,8 +25,14 @@ class HandshakeError(ConnectionError):
     """The other side does not know the secret of this mesh, or is not who it should be."""
 
 
-def shake_as_listener(connection: PeerConnection, *, actor: int, secret: MeshSecret) -> int:
+def shake_as_listener(
+    connection: PeerConnection, *, actor: int, secret: MeshSecret, on_proof: Callable[[], None] = lambda: None
+) -> int:
     """Returns the actor at the other end.
+
+    Args:
+        on_proof: called when the other end has proved that it knows the secret, before it hears that it is admitted; an
+            `OSError` of it refuses the other end.
 
     Raises:
         HandshakeError: if the other end does not know the secret, or wants another actor.
@@ -41,6 +48,7 @@ def shake_as_listener(connection: PeerConnection, *, actor: int, secret: MeshSec
         raise HandshakeError("a process that does not know the secret of this mesh wanted to connect")
     if target != actor:
         raise HandshakeError(f"a process of actor {source} took this one, of actor {actor}, for one of actor {target}")
+    on_proof()
     connection.write(_proof(secret, b"listener", transcript + proof))
     return source
 

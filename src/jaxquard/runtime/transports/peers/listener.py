@@ -152,9 +152,16 @@ class PeerListener:
         """Hangs up on those who are too slow: each piece may come in time, and the whole may not."""
         now_s = time.monotonic()
         with self._lock:
-            late = [stranger for stranger in self._strangers if now_s - stranger.since_s > HANDSHAKE_S]
-        for stranger in late:
-            hang_up_socket(stranger.connection)
+            for stranger in self._strangers:
+                if now_s - stranger.since_s > HANDSHAKE_S:
+                    hang_up_socket(stranger.connection)
+
+    def _take_out(self, stranger: _Stranger) -> None:
+        """Takes out one that is no stranger any more: from now on nobody hangs up on it. Raises if somebody has."""
+        with self._lock:
+            if stranger not in self._strangers:
+                raise ConnectionError("it was dropped among many others")
+            self._strangers.remove(stranger)
 
     def _admit(self, stranger: _Stranger) -> None:
         try:
@@ -162,7 +169,9 @@ class PeerListener:
                 stranger.connection = wrapped = wrap_tls(stranger.connection, self._context, is_server=True)
                 wrapped.do_handshake()
             connection = PeerConnection(stranger.connection)
-            peer = shake_as_listener(connection, actor=self._actor, secret=self._secret)
+            peer = shake_as_listener(
+                connection, actor=self._actor, secret=self._secret, on_proof=lambda: self._take_out(stranger)
+            )
             connection.begin_use()
         except Exception as error:
             self.num_refused += 1
