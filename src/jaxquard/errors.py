@@ -53,6 +53,14 @@ class InfeasibleGemmError(GemmError, InfeasibleError):
     """No mesh fits the product, or the compiler to ask is not here."""
 
 
+class PlanError(JaxquardError, ValueError):
+    """A plan cannot be read, does not fit the step, the cluster or a wish of the user, or a step cannot be planned."""
+
+
+class InfeasiblePlanError(PlanError, InfeasibleError):
+    """No plan fits the memory of the cluster."""
+
+
 class JaxquardWarning(UserWarning):
     """Base of every warning that jaxquard gives; the command line shows one as a line on stderr."""
 

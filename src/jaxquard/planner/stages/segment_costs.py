@@ -1,0 +1,112 @@
+"""The costs of a segment's strategies for one microbatch on an actor's mesh, as numbers alone.
+
+All of it is of one device of the actor. A stage is a run of segments: its times and bytes are sums over them, and
+between neighbours inside of a stage values are resharded.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCost:
+    """Seconds and bytes of a segment under one strategy.
+
+    Attributes:
+        forward_s: of one microbatch.
+        input_gradient_s: of one microbatch; what the segment before waits for.
+        weight_gradient_s: of one microbatch.
+        recompute_s: of one microbatch, at the beginning of the backward; not part of the others.
+        step_s: once a step: the sums of gradients over replicas, the gathers of sharded state and the update.
+        gradient_sum_s: the part of `step_s` in sums and gathers.
+        communication_s: the part of one microbatch's times in exposed collectives.
+        weight_bytes: of parameters as they are used, all the time.
+        gradient_bytes: of the sums over microbatches, all the time.
+        optimizer_bytes: of the optimizer's state, all the time.
+        activation_bytes: kept for one microbatch from its forward to its backward.
+        working_bytes: of temporary values while a task runs.
+        entry: which of the segment's entry layouts it has.
+        exit: which of its exit layouts.
+    """
+
+    forward_s: float
+    input_gradient_s: float
+    weight_gradient_s: float
+    recompute_s: float = 0.0
+    step_s: float = 0.0
+    gradient_sum_s: float = 0.0
+    communication_s: float = 0.0
+    weight_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    activation_bytes: int = 0
+    working_bytes: int = 0
+    entry: int = 0
+    exit: int = 0
+
+    @property
+    def microbatch_s(self) -> float:
+        """The seconds of one microbatch, forward and backward."""
+        return self.forward_s + self.recompute_s + self.input_gradient_s + self.weight_gradient_s
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The bytes that are there all the time."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SegmentCosts:
+    """A segment at its place in the step, with the costs of its strategies.
+
+    Attributes:
+        kind: segments of one kind have equal costs: the same object serves them all where their reshards are alike.
+        strategies: one cost each; a strategy without a price is left out.
+        reshards_s: of one microbatch, forward and backward together, from each exit layout of the segment before to
+            each entry layout of this one, where both are in one stage; None for the first.
+        input_bytes: of the values that enter it from the segment before, of one microbatch and one device: a transfer,
+            if a stage begins here; its gradient has the same.
+        can_begin_stage: whether a stage may begin here.
+    """
+
+    kind: int
+    strategies: tuple[SegmentCost, ...] = field(repr=False)
+    reshards_s: Float[np.ndarray, "previous_exits entries"] | None = field(default=None, repr=False)
+    input_bytes: int = 0
+    can_begin_stage: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineShape:
+    """The shape of a pipeline.
+
+    Attributes:
+        num_actors: of the pipeline.
+        num_stages: a multiple of the actors.
+        schedule: its name in `schedules.SCHEDULES`; "none" for one actor.
+        num_microbatches: of a step.
+    """
+
+    num_actors: int
+    num_stages: int
+    schedule: str
+    num_microbatches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageAssignment:
+    """The segments of each stage, and the strategy of each segment.
+
+    Attributes:
+        stops: for each stage, the segment after its last.
+        strategies: for each segment, the place of its strategy in `SegmentCosts.strategies`.
+        time_s: of the step, as played or by the bound of the dynamic program.
+        peak_bytes: of each actor.
+    """
+
+    stops: tuple[int, ...]
+    strategies: tuple[int, ...]
+    time_s: float
+    peak_bytes: tuple[int, ...]
