@@ -91,7 +91,7 @@ def test_a_time_that_is_none():
 
 
 def test_costly_functions_have_a_speed_of_their_own():
-    """Two kinds of samples, with tanh and without, tell arithmetic from traffic."""
+    """Two kinds of samples, with tanh and without, separate arithmetic from traffic."""
     kind = KernelKind.ELEMENTWISE
     samples = [
         KernelSample(
