@@ -176,3 +176,31 @@ class TestPrices:
                     assignment |= dict(zip(segment.blocks, kind.strategies[choice], strict=True))
                 best = min(best, time_s + sum(reshard_times_s(prices, assignment)))
         assert search_chain(make_chain(prices), memory_limit_bytes=None).best.time_s == pytest.approx(best)
+
+
+class TestSharedState:
+    """An embedding that is the head's weight too."""
+
+    def test_a_segment_that_wants_another_layout_has_its_own_copy(self, quick_compilation):
+        """Without it the compiler gathers the gradients of all logits for the head's input gradient."""
+        analysis = analyse(*zoo_types("gpt-tiny", tied_embeddings=True))
+        program = write_tied(analysis, first="columns", last="columns")
+        assert num_table_copies(program) == 2, "one for the forward, one for the backward"
+        found = collectives(lower_program(program, mesh=mesh_of(**LINE)).compile())
+        assert not found["all-gather", 8 * 32 * 256]
+
+    @pytest.mark.parametrize(("first", "last"), [("rows", "rows"), ("contracted", "columns")])
+    def test_segments_that_agree_share_it(self, first, last):
+        analysis = analyse(*zoo_types("gpt-tiny", tied_embeddings=True))
+        assert num_table_copies(write_tied(analysis, first=first, last=last)) == 0
+
+
+def write_tied(analysis, *, first, last):
+    """The step with rows in all blocks but the embedding and the head."""
+    rows = {block.number: ("rows",) for block in analysis.blocks}
+    return StepPrograms(analysis).write_step({**rows, 0: (first,), len(rows) - 1: (last,)})
+
+
+def num_table_copies(program):
+    equations = program.jaxpr.jaxpr.eqns
+    return sum(one.primitive.name == "copy" and one.invars[0].aval.shape == (256, 64) for one in equations)

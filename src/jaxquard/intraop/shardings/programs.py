@@ -206,13 +206,18 @@ class _Parts:
         return tuple((equation, output, spec) for equation, output, spec in specs if spec is not None)
 
     def _enter(self, segment: int, layouts: Layouts, interface: SegmentInterface) -> None:
-        """Finds the shardings of a segment's inputs; state that is stored otherwise is gathered for its uses."""
+        """Finds the shardings of a segment's inputs; state that is stored otherwise is resharded once for its uses.
+
+        State of several segments, such as an embedding that is the head's weight too, is stored as the first one has
+        it. Without a copy in the layout of the others the compiler may gather activations instead.
+        """
         for var in interface.inputs:
             stored, used = layouts.stored_spec(var), layouts.spec(var)
             spec = layouts.entry_spec(var) if stored is None else stored
             if spec is not None:
                 self._inputs.setdefault(var, spec)
-            if stored is not None and used is not None:
+            is_shared = var in self._analysis.graph.state and self._inputs.get(var) != spec
+            if used is not None and (stored is not None or is_shared):
                 for phase in (EquationPhase.FORWARD, EquationPhase.BACKWARD):
                     use = segment, phase
                     self.routes[use, var] = ((use, used),)
