@@ -22,7 +22,7 @@ import jaxquard as jq
 from benchmarks.measure import format_time, measure, print_ratios
 from jaxquard.ir.program import ActorProgram, Input, Output, Program
 from jaxquard.models import gpt
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.client.import_ray import import_ray
 from tests.runtime.mlp_pipeline import MlpPipeline
 
 CONTROL_TARGET_S = 3e-3

@@ -14,7 +14,8 @@ import pytest
 
 import jaxquard as jq
 from jaxquard.errors import ActorFailed
-from jaxquard.runtime.ray.cluster.ray_calls import RayLost
+from jaxquard.runtime.ray.client.ray_commands import WorkerGone
+from jaxquard.runtime.ray.cluster.client_process import ClientProcess, RayLost
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup
 from tests.runtime.ray import spinning_step
 from tests.runtime.ray.processes import kill, name_of, process_id, wait_until
@@ -205,9 +206,15 @@ def test_a_program_that_does_not_restart_ends_with_the_error(server):
 
 
 def test_calls_are_refused_when_ray_is_gone():
-    from jaxquard.runtime.ray.cluster import ray_calls
-
-    calls = ray_calls._Calls()
-    calls.refuse("the server has died")
-    with pytest.raises(RayLost, match="the server has died"), calls:
-        pass
+    client = ClientProcess()
+    try:
+        waiting = client.call(1, "heartbeat", ())
+        client.lose("the server has died")
+        with pytest.raises((RayLost, WorkerGone)):
+            waiting.value()
+        with pytest.raises(RayLost, match="the server has died"):
+            client.call(1, "heartbeat", ())
+        with pytest.raises(RayLost, match="the server has died"):
+            client.request("list_nodes")
+    finally:
+        client.close()

@@ -1,0 +1,104 @@
+"""A pipe between two processes that carries whole messages.
+
+A message is one packet, which the kernel passes on as a whole or not at all. So Ctrl-C in the middle of a send leaves
+nothing half sent, and threads need no lock. What is too large for a packet crosses as a file in memory, whose
+descriptor goes with the packet. A pair of sockets has no name: nobody else can connect.
+"""
+
+import contextlib
+import mmap
+import os
+import pickle
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+_MAX_PACKET_BYTES = 16 * 1024
+_MAX_WRITE_BYTES = 1 << 30
+
+
+class MessagePipe:
+    """One end of a pipe."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, message: Any, buffers: Sequence[Any] = ()) -> None:
+        """Sends a message, and the content of buffers with it.
+
+        Raises:
+            OSError: if the other end is gone.
+        """
+        sizes = tuple(memoryview(buffer).nbytes for buffer in buffers)
+        body = pickle.dumps((message, sizes), protocol=5)
+        if len(body) <= _MAX_PACKET_BYTES and not buffers:
+            self._connection.send(body)
+            return
+        contents = buffers
+        if len(body) > _MAX_PACKET_BYTES:
+            contents, body = (body, *buffers), pickle.dumps((None, (len(body), *sizes)), protocol=5)
+        file = _write_file(contents)
+        try:
+            socket.send_fds(self._connection, [body], [file])
+        finally:
+            os.close(file)
+
+    def receive(self) -> tuple[Any, list[memoryview]]:
+        """Waits for the next message; returns it, and its buffers.
+
+        Raises:
+            EOFError: if the other end is closed.
+            OSError: if the pipe is broken.
+        """
+        body, files, _, _ = socket.recv_fds(self._connection, 2 * _MAX_PACKET_BYTES, 1)
+        if not body:
+            raise EOFError
+        message, sizes = pickle.loads(body)
+        if not files:
+            return message, []
+        contents = _read_file(files[0], sizes)
+        if message is None:
+            message, _ = pickle.loads(contents[0])
+            contents = contents[1:]
+        return message, contents
+
+    def shut_down(self) -> None:
+        """Has both ends see the end of the pipe, also a thread that waits for a message here."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def make_pipe() -> tuple[socket.socket, socket.socket]:
+    """Makes the two ends of a pipe."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _write_file(contents: Sequence[Any]) -> int:
+    file = os.memfd_create("jaxquard message")
+    try:
+        for content in contents:
+            view = memoryview(content).cast("B")
+            start = 0
+            while start < view.nbytes:
+                start += os.write(file, view[start : start + _MAX_WRITE_BYTES])
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _read_file(file: int, sizes: Sequence[int]) -> list[memoryview]:
+    """Maps a file of contents of some sizes into memory; it goes when nobody holds them."""
+    try:
+        # Copied when written to: whoever gets an array may change it.
+        whole = memoryview(mmap.mmap(file, sum(sizes), access=mmap.ACCESS_COPY)) if sum(sizes) else memoryview(b"")
+    finally:
+        os.close(file)
+    found, start = [], 0
+    for size in sizes:
+        found.append(whole[start : start + size])
+        start += size
+    return found
