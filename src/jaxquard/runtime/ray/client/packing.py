@@ -51,8 +51,9 @@ class _Packer(pickle.Pickler):
     def persistent_id(self, obj: Any) -> int | None:
         if type(obj) is not SharedValue:
             return None
-        self._shared.append(obj.number)
-        return len(self._shared) - 1
+        if obj.number not in self._shared:
+            self._shared.append(obj.number)
+        return self._shared.index(obj.number)
 
 
 class _Unpacker(pickle.Unpickler):

@@ -171,20 +171,24 @@ class ClientProcess:
             self.tell("drop", dropped)
 
     def _check(self) -> None:
-        if self._reason:
-            raise RayLost(self._reason)
-        if self._is_closed:
-            raise closed_error()
+        if self._reason or self._is_closed:
+            raise self._make_error()
+
+    def _make_error(self) -> MeshError:
+        return RayLost(self._reason) if self._reason else closed_error()
+
+    def _fail_pending(self) -> None:
+        for number in tuple(self._pending):
+            reference = self._pending.pop(number, None)
+            if reference is not None:
+                reference.set_exception(self._make_error())
 
     # Ending.
 
     def lose(self, reason: str) -> None:
         """Has everyone who waits, and every later call, get a `RayLost` with this reason."""
         self._reason = self._reason or reason
-        for number in tuple(self._pending):
-            reference = self._pending.pop(number, None)
-            if reference is not None:
-                reference.set_exception(RayLost(self._reason))
+        self._fail_pending()
 
     def find_death(self) -> str:
         """Says how the process was killed, if it was; a server that is gone too is the consequence then."""
@@ -199,6 +203,7 @@ class ClientProcess:
         """
         if self._is_closed:
             return
+        self._is_closed = True
         try:
             if is_kind and not self._reason:
                 self._send(None, CLOSE, (), ())
@@ -206,7 +211,6 @@ class ClientProcess:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            self._is_closed = True
             self._process.kill()
             self._process.wait()
             self._pipe.shut_down()
@@ -214,6 +218,7 @@ class ClientProcess:
                 self._reader.join(_CLOSE_S)
             self._pipe.close()
             self._errors.close()
+            self._fail_pending()
 
     def _read(self) -> None:
         try:
