@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxquard as jq
+from benchmarks.server_kills import busy_loops, kill_servers
 from jaxquard.errors import ActorFailed
 from jaxquard.runtime.ray.client.ray_commands import WorkerGone
 from jaxquard.runtime.ray.cluster.client_process import ClientProcess, RayLost
@@ -189,6 +190,13 @@ def test_kills_at_random_moments_of_a_restart(mesh, step, first_loss):
         timer.join()
         mesh.restart()
         assert loss_of(mesh, step) == first_loss
+
+
+@SLOW
+def test_twenty_kills_on_a_busy_host():
+    with busy_loops(4):
+        found = [server for server, _, _ in kill_servers(20, seed=0)]
+    assert len(found) == 20
 
 
 PROGRAM = """

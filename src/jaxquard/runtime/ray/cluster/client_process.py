@@ -123,7 +123,7 @@ class ClientProcess:
         """
         return self._request(command, *args, timeout_s=takes_s + _ANSWER_S)
 
-    def tell(self, command: str, *args: Any, buffers: Sequence[Any] = ()) -> None:
+    def post(self, command: str, *args: Any, buffers: Sequence[Any] = ()) -> None:
         """Has a command executed, and does not wait for it."""
         self._check()
         self._send(None, command, args, buffers)
@@ -139,7 +139,7 @@ class ClientProcess:
         """Has Ray keep a value, as long as the result lives, for workers that are given the result."""
         number, packed = self.new_number(), pack(value)
         self._send_dropped()
-        self.tell("share", number, packed.payload, buffers=packed.buffers)
+        self.post("share", number, packed.payload, buffers=packed.buffers)
         shared = SharedValue(number)
         weakref.finalize(shared, self._dropped.append, number)
         return shared
@@ -168,7 +168,7 @@ class ClientProcess:
     def _send_dropped(self) -> None:
         dropped = tuple(self._dropped.popleft() for _ in range(len(self._dropped)))
         if dropped:
-            self.tell("drop", dropped)
+            self.post("drop", dropped)
 
     def _check(self) -> None:
         if self._reason or self._is_closed:

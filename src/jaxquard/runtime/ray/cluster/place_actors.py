@@ -72,7 +72,7 @@ class ActorPlacement:
     def close(self) -> None:
         """Releases the hosts; processes that run there are killed."""
         with contextlib.suppress(MeshError):  # Else the cluster is gone, and what was reserved with it.
-            self.client.tell("give_back", self.number)
+            self.client.post("give_back", self.number)
 
 
 def place_actors(

@@ -53,7 +53,7 @@ class WorkerHandle:
 
     def kill(self) -> None:
         """Has Ray kill the process."""
-        self._client.tell("kill_worker", self._number)
+        self._client.post("kill_worker", self._number)
 
 
 def _start_worker(config: WorkerConfig, slot: "_Slot") -> WorkerHandle:
