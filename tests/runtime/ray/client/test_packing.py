@@ -47,5 +47,5 @@ def test_large_arrays_are_not_copied():
 def test_shared_values_are_taken_from_whoever_has_them():
     first, second = SharedValue(7), SharedValue(9)
     packed = pack({"code": [second, first, second], "other": 3})
-    assert packed.shared == (9, 7)
+    assert packed.shared == (9, 7)  # Each once: pickle remembers it.
     assert unpack(packed.payload, (), ["nine", "seven"]) == {"code": ["nine", "seven", "nine"], "other": 3}

@@ -5,16 +5,19 @@ nothing half sent, and threads need no lock. What is too large for a packet cros
 descriptor goes with the packet. A pair of sockets has no name: nobody else can connect.
 """
 
+import array
 import contextlib
 import mmap
 import os
 import pickle
 import socket
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 _MAX_PACKET_BYTES = 16 * 1024
 _MAX_WRITE_BYTES = 1 << 30
+_DESCRIPTOR_BYTES = socket.CMSG_LEN(array.array("i").itemsize)
 
 
 class MessagePipe:
@@ -50,13 +53,14 @@ class MessagePipe:
             EOFError: if the other end is closed.
             OSError: if the pipe is broken.
         """
-        body, files, _, _ = socket.recv_fds(self._connection, 2 * _MAX_PACKET_BYTES, 1)
+        body, extras, _, _ = self._connection.recvmsg(2 * _MAX_PACKET_BYTES, _DESCRIPTOR_BYTES)
         if not body:
             raise EOFError
         message, sizes = pickle.loads(body)
-        if not files:
+        if not extras:
             return message, []
-        contents = _read_file(files[0], sizes)
+        ((_, _, descriptor),) = extras
+        contents = _read_file(int.from_bytes(descriptor, sys.byteorder), sizes)
         if message is None:
             message, _ = pickle.loads(contents[0])
             contents = contents[1:]

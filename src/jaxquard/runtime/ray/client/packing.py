@@ -4,8 +4,8 @@ The client process passes packed values on between the controller and the worker
 beside the pickle is copied by nobody but the transport, and is read where it lies.
 """
 
-import io
 import pickle
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,47 +29,45 @@ class Packed:
     shared: tuple[int, ...] = ()
 
 
+class _Found(threading.local):
+    """The shared values of the value that this thread packs or unpacks: their numbers, or themselves."""
+
+    numbers: list[int]
+    values: Sequence[Any]
+
+
+_found = _Found()
+
+
 class SharedValue:
     """A value that Ray keeps for several processes, by its number; a process that unpacks it gets the value."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
-
-class _Packer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, buffers: list[Any], shared: list[int]) -> None:
-        def keep(buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes < _MIN_BYTES:
-                return True
-            buffers.append(raw)
-            return False
-
-        super().__init__(file, protocol=5, buffer_callback=keep)
-        self._shared = shared
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if type(obj) is not SharedValue:
-            return None
-        if obj.number not in self._shared:
-            self._shared.append(obj.number)
-        return self._shared.index(obj.number)
+    def __reduce__(self) -> tuple[Any, ...]:
+        _found.numbers.append(self.number)
+        return _take_value, (len(_found.numbers) - 1,)
 
 
-class _Unpacker(pickle.Unpickler):
-    def __init__(self, payload: Any, buffers: Sequence[Any], shared: Sequence[Any]) -> None:
-        super().__init__(io.BytesIO(payload), buffers=buffers)
-        self._shared = shared
-
-    def persistent_load(self, pid: int) -> Any:
-        return self._shared[pid]
+def _take_value(position: int) -> Any:
+    return _found.values[position]
 
 
 def pack(value: Any) -> Packed:
     """Packs a value; the memory of its large arrays is not copied."""
-    file, buffers, shared = io.BytesIO(), [], []
-    _Packer(file, buffers, shared).dump(value)
-    return Packed(payload=file.getvalue(), buffers=tuple(buffers), shared=tuple(shared))
+    buffers: list[Any] = []
+
+    def is_inside(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes >= _MIN_BYTES:
+            buffers.append(raw)
+            return False
+        return True
+
+    _found.numbers = []
+    payload = pickle.dumps(value, protocol=5, buffer_callback=is_inside)
+    return Packed(payload=payload, buffers=tuple(buffers), shared=tuple(_found.numbers))
 
 
 def unpack(payload: Any, buffers: Sequence[Any] = (), shared: Sequence[Any] = ()) -> Any:
@@ -78,4 +76,8 @@ def unpack(payload: Any, buffers: Sequence[Any] = (), shared: Sequence[Any] = ()
     Args:
         shared: the shared values in it, in the order of `Packed.shared`.
     """
-    return _Unpacker(payload, buffers, shared).load()
+    _found.values = shared
+    try:
+        return pickle.loads(payload, buffers=buffers)
+    finally:
+        _found.values = ()

@@ -1,7 +1,8 @@
 """The Ray actor: an `ActorProcess`, called through the groups of threads in which Ray runs its methods.
 
 A step waits for its peers, so heartbeats, reading and compiling have threads of their own. Ray sees one method for each
-group; which method of the process is meant, and its arguments, are arguments. JAX is imported where the process runs:
+group. Its argument is the method of the process that is meant, packed with its arguments: Ray packs every argument by
+itself, so that one is quicker than several. JAX is imported where the process runs:
 the client process, which starts it, has no use for it.
 """
 
@@ -61,26 +62,31 @@ class Worker:
         node_id = ray.get_runtime_context().get_node_id()
         self._process = ActorProcess(unpack(config), ip=ray.util.get_node_ip_address(), node_id=node_id)
 
-    def turns(self, method: str, payload: bytes, num_buffers: int, *rest: Any) -> Any:
-        return self._call(method, payload, rest[:num_buffers], rest[num_buffers:])
+    def turns(self, payload: bytes, *others: Any) -> Any:
+        return self._call(payload, others)
 
-    def heartbeats(self, method: str, payload: bytes, num_buffers: int, *rest: Any) -> Any:
-        return self._call(method, payload, rest[:num_buffers], rest[num_buffers:])
+    def heartbeats(self, payload: bytes, *others: Any) -> Any:
+        return self._call(payload, others)
 
-    def reads(self, method: str, payload: bytes, num_buffers: int, *rest: Any) -> Any:
-        return self._call(method, payload, rest[:num_buffers], rest[num_buffers:])
+    def reads(self, payload: bytes, *others: Any) -> Any:
+        return self._call(payload, others)
 
-    def compilations(self, method: str, payload: bytes, num_buffers: int, *rest: Any) -> Any:
-        return self._call(method, payload, rest[:num_buffers], rest[num_buffers:])
+    def compilations(self, payload: bytes, *others: Any) -> Any:
+        return self._call(payload, others)
 
-    def others(self, method: str, payload: bytes, num_buffers: int, *rest: Any) -> Any:
-        return self._call(method, payload, rest[:num_buffers], rest[num_buffers:])
+    def others(self, payload: bytes, *others: Any) -> Any:
+        return self._call(payload, others)
 
-    def _call(self, method: str, payload: bytes, buffers: Sequence[Any], shared: Sequence[Any]) -> Any:
-        """Calls a method, and packs its result, or its error."""
+    def _call(self, payload: bytes, others: Sequence[Any]) -> Any:
+        """Calls the method that is packed with its arguments, and packs its result, or its error.
+
+        Args:
+            others: the buffers of large arguments, and, as lists, packed values that Ray has kept.
+        """
         try:
-            values = [unpack(first, others) for first, *others in shared]
-            arguments = unpack(payload, buffers, values)
+            shared = [unpack(value[0], value[1:]) for value in others if isinstance(value, list)]
+            buffers = [value for value in others if not isinstance(value, list)]
+            method, arguments = unpack(payload, buffers, shared)
             if method == "inspect":
                 return _packed(_inspect(self._process, *arguments))
             return _packed(getattr(self._process, method)(*arguments))

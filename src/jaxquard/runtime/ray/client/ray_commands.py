@@ -77,6 +77,7 @@ class RayCommands:
     def __init__(self) -> None:
         self._private: PrivateRay | None = None
         self._workers: dict[int, Any] = {}
+        self._methods: dict[tuple[int, str], Any] = {}
         self._placements: dict[int, Any] = {}
         self._shared: dict[int, Any] = {}
 
@@ -167,30 +168,33 @@ class RayCommands:
         """Kills a worker, whatever it does."""
         worker = self._workers.pop(number, None)
         if worker is not None:
+            for key in [key for key in self._methods if key[0] == number]:
+                del self._methods[key]
             import_ray().kill(worker, no_restart=True)
 
     def call(
         self,
         worker: int,
         group: str,
-        method: str,
         payload: bytes,
         shared: Sequence[int],
         *,
         buffers: Sequence[Any],
         on_reply: OnReply,
     ) -> None:
-        """Calls a method of a worker; the reply comes later, in another thread."""
-        found = self._workers.get(worker)
-        if found is None:
-            on_reply(None, WorkerGone("WorkerGone", "it was ended"))
-            return
+        """Calls a worker in a group of its threads; the reply comes later, in another thread."""
+        method = self._methods.get((worker, group))
+        if method is None:
+            if worker not in self._workers:
+                on_reply(None, WorkerGone("WorkerGone", "it was ended"))
+                return
+            # Remembered, as making it costs as much as a call.
+            method = self._methods[worker, group] = getattr(self._workers[worker], group).remote
         kept = [self._shared[number] for number in shared]
         for value in kept:
             if isinstance(value, Exception):
                 raise value
-        values = (*map(_as_array, buffers), *kept)
-        reference = getattr(found, group).remote(method, payload, len(buffers), *values)
+        reference = method(payload, *map(_as_array, buffers), *kept)
         reference.future().add_done_callback(lambda done: _pass_on(done, on_reply))
 
     # Shared values.

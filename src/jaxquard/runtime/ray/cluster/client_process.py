@@ -130,9 +130,9 @@ class ClientProcess:
 
     def call(self, worker: int, method: str, args: tuple[Any, ...]) -> Reference:
         """Calls a method of a worker; returns at once."""
-        packed = pack(args)
+        packed = pack((method, args))
         self._send_dropped()
-        arguments = (worker, group_of(method), method, packed.payload, packed.shared)
+        arguments = (worker, group_of(method), packed.payload, packed.shared)
         return self._ask("call", arguments, packed.buffers)
 
     def share(self, value: Any) -> SharedValue:
