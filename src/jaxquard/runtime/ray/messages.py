@@ -165,7 +165,7 @@ def join_shards(by_process: Sequence[Sequence[Shard]]) -> np.ndarray:
     shards = [shard for shards in by_process for shard in shards]
     index, data = shards[0]
     if all(other == index for other, _ in shards):
-        return np.array(data)
+        return data if data.flags.writeable else np.array(data)
     shape = tuple(max(index[dim][1] for index, _ in shards) for dim in range(len(index)))
     whole = np.empty((*shape, *data.shape[len(shape) :]), data.dtype)
     for index, part in shards:

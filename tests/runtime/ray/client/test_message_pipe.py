@@ -33,6 +33,7 @@ def test_buffers_come_with_a_message(ends, body):
     assert message == ("share", body)
     for array, buffer in zip(arrays, buffers, strict=True):
         found = np.frombuffer(buffer, array.dtype)
+        assert found.ctypes.data % 64 == 0 or not found.size
         np.testing.assert_array_equal(found, array)
         if found.size:
             found[0] = 7  # It is the receiver's own.

@@ -17,6 +17,8 @@ from typing import Any
 
 _MAX_PACKET_BYTES = 16 * 1024
 _MAX_WRITE_BYTES = 1 << 30
+_ALIGNMENT = 64
+"""Of arrays, in bytes, as JAX wants it."""
 _DESCRIPTOR_BYTES = socket.CMSG_LEN(array.array("i").itemsize)
 
 
@@ -81,13 +83,16 @@ def make_pipe() -> tuple[socket.socket, socket.socket]:
 
 
 def _write_file(contents: Sequence[Any]) -> int:
+    """Writes contents into a file in memory, each at a multiple of `_ALIGNMENT`; returns its descriptor."""
     file = os.memfd_create("jaxquard message")
     try:
-        for content in contents:
-            view = memoryview(content).cast("B")
-            start = 0
-            while start < view.nbytes:
-                start += os.write(file, view[start : start + _MAX_WRITE_BYTES])
+        views = [memoryview(content).cast("B") for content in contents]
+        starts, size = _layout([view.nbytes for view in views])
+        os.truncate(file, size)
+        for start, view in zip(starts, views, strict=True):
+            written = 0
+            while written < view.nbytes:
+                written += os.pwrite(file, view[written : written + _MAX_WRITE_BYTES], start + written)
     except BaseException:
         os.close(file)
         raise
@@ -96,13 +101,19 @@ def _write_file(contents: Sequence[Any]) -> int:
 
 def _read_file(file: int, sizes: Sequence[int]) -> list[memoryview]:
     """Maps a file of contents of some sizes into memory; it goes when nobody holds them."""
+    starts, size = _layout(sizes)
     try:
-        # Copied when written to: whoever gets an array may change it.
-        whole = memoryview(mmap.mmap(file, sum(sizes), access=mmap.ACCESS_COPY)) if sum(sizes) else memoryview(b"")
+        # The sender has closed it: it is ours, to be changed too.
+        whole = memoryview(mmap.mmap(file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
     finally:
         os.close(file)
-    found, start = [], 0
+    return [whole[start : start + length] for start, length in zip(starts, sizes, strict=True)]
+
+
+def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Returns where contents of some sizes start in a file, and its size."""
+    starts, end = [], 0
     for size in sizes:
-        found.append(whole[start : start + size])
-        start += size
-    return found
+        starts.append(end)
+        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return starts, max(end, 1)
