@@ -77,7 +77,7 @@ def _fail_once(one_loss, server: str, *, after_s: float) -> float:
         failure_s = time.monotonic() - killed_s
         timer.join()
         if str(victim.pid) not in str(error):
-            raise
+            raise AssertionError(f"it was the {server} (process {victim.pid}) that died") from error
         return failure_s
 
 

@@ -39,6 +39,7 @@ _BOOT = (
 _ANSWER_S = 120.0
 """How long a command may take, beyond what it waits for."""
 _CLOSE_S = 40.0
+_DEATH_S = 0.3
 _MOST_WORDS = 1024
 _log = logging.getLogger(__name__)
 
@@ -191,8 +192,11 @@ class ClientProcess:
         self._fail_pending()
 
     def find_death(self) -> str:
-        """Says how the process was killed, if it was; a server that is gone too is the consequence then."""
-        code = self._process.poll()
+        """Says how the process was killed, if it was; a private server that is gone too is the consequence then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # Its threads end one by one, and a server with one of them, before the whole process has.
+            self._process.wait(_DEATH_S)
+        code = self._process.returncode
         return "" if code is None or code >= 0 else f"{self._name()} was killed by signal {-code}"
 
     def close(self, *, is_kind: bool = True) -> None:
