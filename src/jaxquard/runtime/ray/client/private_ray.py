@@ -247,4 +247,6 @@ def _await_registered(node: Any, timeout_s: float) -> None:
 
 
 def _find_servers(node: Any) -> tuple[tuple[str, int], ...]:
-    return tuple((f"Ray's {name}", info.process.pid) for name, infos in node.all_processes.items() for info in infos)
+    found = [(f"Ray's {name}", info.process.pid) for name, infos in node.all_processes.items() for info in infos]
+    # The raylet first: when it dies, this process does, and the control server with it.
+    return tuple(sorted(found, key=lambda server: "raylet" not in server[0]))
