@@ -242,8 +242,11 @@ def test_what_a_killed_program_and_its_reaper_left_is_removed_at_the_next_start(
         family = descendants(child)
         directory = directory_of(family)
         (reaper,) = (process for process in family if any(word.endswith("reaper.py") for word in process.cmdline()))
+        (client,) = (process for process in family if any("ray.client.serve" in word for word in process.cmdline()))
         reaper.kill()
+        client.kill()  # It would remove the folder too.
         child.kill()
+    wait_until(lambda: not psutil.pid_exists(client.pid) or client.status() == psutil.STATUS_ZOMBIE)
     assert directory.exists()
     remove_stale_folders()
     assert not directory.exists()
