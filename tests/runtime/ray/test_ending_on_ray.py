@@ -47,7 +47,8 @@ float(loss)
 IN_A_COMPILATION = """
 say(True)
 say_when(0, "compiling before.0")
-np.asarray(mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=300))(np.ones((4, 4), np.float32)))
+long_step = mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=300))
+np.asarray(long_step(np.ones((4, 4), np.float32)))
 """
 
 
