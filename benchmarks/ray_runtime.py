@@ -1,6 +1,6 @@
-"""The cost of actors that are processes: the Ray runtime relative to the in-process one and to bare Ray calls.
+"""The cost of actors that are processes: the Ray runtime relative to the in-process one and to bare calls.
 
-- control: a step of a program with no tasks on 4 actors, relative to 4 bare Ray calls to the same processes.
+- control: a step of a program with no tasks on 4 actors, relative to 4 bare calls to the same processes.
 - GPT: a training step of the demo's GPT on 4 actors of 2 devices.
 - tiny tasks: 64 tasks and 48 messages of a 16-wide perceptron on 4 one-device actors.
 - start: from `RemoteMesh(...)` to the end of the first step, with an empty and with a warm compilation cache.
@@ -22,7 +22,6 @@ import jaxquard as jq
 from benchmarks.measure import format_time, measure, print_ratios
 from jaxquard.ir.program import ActorProgram, Input, Output, Program
 from jaxquard.models import gpt
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from tests.runtime.mlp_pipeline import MlpPipeline
 
 CONTROL_TARGET_S = 3e-3
@@ -41,20 +40,19 @@ def main() -> None:
 
 
 def _measure_control_and_tiny_tasks() -> None:
-    ray = import_ray()
     pipeline = MlpPipeline()
     with jq.RemoteMesh((4,), runtime="ray") as far, jq.RemoteMesh((4,)) as near:
         empty = far.engine.load(Program(calls=(), actors=(ActorProgram(types=()),) * 4))
         handles = [worker.handle for worker in far.engine.group.all_workers()]
 
         def bare() -> None:
-            ray.get([handle.wait_idle(0.0) for handle in handles])
+            far.engine.group.gather([handle.wait_idle(0.0) for handle in handles])
 
         def control() -> None:
             far.engine.execute(empty, [[]] * 4).wait()
 
-        found = measure({"4 bare Ray calls": bare, "an empty step": control}, num_rounds=300, num_warmups=30)
-        print_ratios(found, title="control: 4 actors, no tasks", base="4 bare Ray calls")
+        found = measure({"4 bare calls": bare, "an empty step": control}, num_rounds=300, num_warmups=30)
+        print_ratios(found, title="control: 4 actors, no tasks", base="4 bare calls")
         verdict = "kept" if found["an empty step"].median_s <= CONTROL_TARGET_S else "missed"
         print(f"target of at most {format_time(CONTROL_TARGET_S)} for the control of a step: {verdict}")
         control_s = found["an empty step"].median_s

@@ -2,11 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxquard.runtime.ray.cluster.hosts import list_hosts
-from jaxquard.runtime.ray.cluster.import_ray import environment, quiet
+from jaxquard.runtime.ray.client.import_ray import environment, quiet
+from jaxquard.runtime.ray.cluster.hosts import list_hosts, run_on_hosts
 from jaxquard.runtime.ray.cluster.session import Session, start_or_join
 
 # For hosts that do answer: long, as a worker may have to be started for it.
@@ -57,6 +57,22 @@ def joined(cluster: Any) -> Iterator[Session]:
         yield session
     finally:
         session.close()
+
+
+def run_somewhere() -> int:
+    """Runs a function on the first host, in a process that Ray starts for it; returns the id of that."""
+    (found,) = run_on_hosts(_process_reader, [list_hosts()[0].host.node_id], timeout_s=LIMIT_S)
+    assert isinstance(found, int), found
+    return found
+
+
+def _process_reader() -> Callable[[], int]:
+    def read() -> int:
+        import os
+
+        return os.getpid()
+
+    return read
 
 
 def wait_until_free() -> None:

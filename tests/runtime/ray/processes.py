@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.client.import_ray import import_ray
 
 
 def activity(mesh: Any, actor: int, rank: int = 0) -> str:
@@ -31,7 +31,20 @@ def freeze(mesh: Any, actor: int, rank: int = 0) -> None:
 def call_inside(mesh: Any, actor: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Calls a function with the `ActorProcess` as its first argument, in each of the actor's processes."""
     workers = mesh.engine.group.workers[actor]
-    return import_ray().get([worker.handle.actor.__ray_call__.remote(function, *args) for worker in workers])
+    pickled = import_ray().cloudpickle.dumps(function)
+    return [worker.handle.inspect(pickled, *args).value() for worker in workers]
+
+
+def client_processes() -> list[Any]:
+    """Lists the processes of this one that are connected to Ray for it."""
+    import psutil
+
+    def is_client(process: Any) -> bool:
+        with contextlib.suppress(psutil.Error):
+            return any("ray.client.serve" in word for word in process.cmdline())
+        return False
+
+    return [process for process in psutil.Process().children() if is_client(process)]
 
 
 def name_of(process: Any) -> str:

@@ -33,6 +33,14 @@ def train_step(weights, batch, num_rounds):
     return jax.tree.map(lambda weight, grad: weight - 0.1 * grad, weights, grads), jnp.mean(losses)
 
 
+def compiles_long(x, *, num_rounds):
+    """A function that takes long to compile."""
+    for number in range(num_rounds):
+        x = jnp.sin(x) @ jnp.tanh(x * number + 1)
+        x = x / jnp.linalg.norm(x)
+    return x
+
+
 def init(key, width=8):
     return {name: jax.random.normal(key, (width, width)) for name in ("first", "second")}
 

@@ -285,16 +285,9 @@ def test_steps_sent_while_an_actor_dies(mesh, step, run):
 # While tasks are compiled.
 
 
-def compiles_long(x, *, num_rounds):
-    for number in range(num_rounds):
-        x = jnp.sin(x) @ jnp.tanh(x * number + 1)
-        x = x / jnp.linalg.norm(x)
-    return x
-
-
 @pytest.mark.parametrize("harm", [kill, pytest.param(freeze, marks=SLOW)])
 def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
-    long_step = mesh.distributed(functools.partial(compiles_long, num_rounds=150))
+    long_step = mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=150))
     failures = []
 
     def compile_it():
@@ -318,7 +311,7 @@ def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
 @SLOW
 def test_the_time_of_a_long_compilation_does_not_count(mesh):
     def run(num_rounds):
-        step = mesh.distributed(functools.partial(compiles_long, num_rounds=num_rounds))
+        step = mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=num_rounds))
         assert np.isfinite(np.asarray(step(np.ones((4, 4), np.float32)))).all()
 
     check_does_not_count(mesh, lambda: run(50), lambda: run(400))

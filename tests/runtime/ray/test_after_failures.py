@@ -119,7 +119,7 @@ def test_a_call_that_is_interrupted_while_it_is_sent_holds_up_nobody(mesh, step,
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    for method in ("save", "run_step"):
+    for method in ("save", "step"):
         getattr(handle, method)
         monkeypatch.setitem(handle.__dict__, method, interrupt)
         with pytest.raises(KeyboardInterrupt):

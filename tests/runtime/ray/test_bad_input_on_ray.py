@@ -10,9 +10,10 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import DeletedArrayError, MeshError
 from tests.runtime.ray import spinning_step
+from tests.runtime.ray.processes import client_processes
 from tests.runtime.test_distributed import make_batch, make_weights, sgd_step
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 
 
@@ -77,7 +78,7 @@ def message(function, *args, error=MeshError, **kwargs):
 )
 def test_meshes_that_cannot_be(options, text):
     assert message(jq.RemoteMesh, (2,), **options) == text
-    assert not ray.is_initialized()
+    assert not client_processes()
 
 
 def test_devices_have_no_meaning():
@@ -91,14 +92,14 @@ def test_nobody_at_the_address(address):
     text = message(jq.RemoteMesh, (2,), runtime="ray", address=address)
     assert text.startswith(f"No Ray cluster could be reached at {address}: connection refused. Is it running there")
     assert time.monotonic() - start_s < 60
-    assert not ray.is_initialized()
+    assert not client_processes()
 
 
 def test_no_gpus_here():
     text = message(jq.RemoteMesh, (2,), runtime="ray", platform="gpu")
     assert text.startswith("2 actors need 2 × (1 CPU, 1 GPU), each on one host, but the Ray cluster has room for 0;")
     assert text.endswith('No host has a GPU: use platform="cpu", or start Ray where there are some.')
-    assert not ray.is_initialized()
+    assert not client_processes()
 
 
 # On a mesh.

@@ -45,10 +45,10 @@ state, loss = step(state, spinning_step.batch(), 10_000_000)
 float(loss)
 """
 IN_A_COMPILATION = """
-from tests.runtime.ray.test_actor_failures import compiles_long
 say(True)
 say_when(0, "compiling before.0")
-np.asarray(mesh.distributed(functools.partial(compiles_long, num_rounds=300))(np.ones((4, 4), np.float32)))
+long_step = mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=300))
+np.asarray(long_step(np.ones((4, 4), np.float32)))
 """
 
 

@@ -16,9 +16,10 @@ from tests.pipeline.mlp_step import MlpStep
 from tests.pipeline.oracle import assert_close, run_oracle
 from tests.pipeline.planning import with_schedule
 from tests.runtime.ray.cluster_hosts import three_hosts
+from tests.runtime.ray.processes import client_processes
 from tests.runtime.test_distributed import fetched, make_batch, make_weights, sgd_step
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
 
 
@@ -96,7 +97,7 @@ def test_a_host_is_lost(tmp_path):
                 mesh.restart()
             with pytest.raises(ActorFailed):
                 step(state)
-        assert not ray.is_initialized()
+        assert not client_processes()
 
 
 def test_actors_on_different_hosts(cluster):

@@ -3,12 +3,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.errors import MeshError
+from jaxquard.runtime.ray.client.packing import pack
 from jaxquard.runtime.ray.cluster.hosts import list_hosts
 from jaxquard.runtime.ray.cluster.place_actors import bundle, choose_hosts, place_actors
+from jaxquard.runtime.ray.messages import WorkerConfig
 from tests.runtime.ray.cluster_hosts import joined, wait_until_free
 from tests.runtime.ray.processes import wait_until
 
 pytest.importorskip("ray")
+
+CONFIG = WorkerConfig(
+    actor=0,
+    num_actors=2,
+    rank=0,
+    num_processes=2,
+    platform="cpu",
+    num_devices=1,
+    mesh_shape=(2,),
+    axis_names=("data",),
+    transport="stream",
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +82,15 @@ def test_unknown_platform():
 
 @pytest.mark.ray
 def test_actors_run_where_they_were_placed(session):
-    import ray
-
-    @ray.remote
-    class Where:
-        def node_id(self):
-            return ray.get_runtime_context().get_node_id()
-
     placement = place_actors(2, 2, 1)
     try:
         assert placement.platform == "gpu"
         assert [len(set(hosts)) for hosts in placement.hosts] == [1, 1]
-        actors = [Where.options(**placement.actor_options(actor, rank)).remote() for actor in (0, 1) for rank in (0, 1)]
-        found = ray.get([actor.node_id.remote() for actor in actors])
-        assert found == [host.node_id for hosts in placement.hosts for host in hosts]
+        config = pack(CONFIG).payload
+        places = [(actor, process) for actor in (0, 1) for process in (0, 1)]
+        workers = [placement.start_worker(config, actor=actor, process=process) for actor, process in places]
+        found = [placement.client.call(worker, "describe", ()).value() for worker in workers]
+        assert [info.node_id for info in found] == [host.node_id for hosts in placement.hosts for host in hosts]
     finally:
         placement.close()
 

@@ -1,6 +1,7 @@
 import contextlib
 import gc
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -12,21 +13,28 @@ from pathlib import Path
 import pytest
 
 from jaxquard.errors import MeshError
-from jaxquard.runtime.ray.cluster import private_ray
-from jaxquard.runtime.ray.cluster.addresses import check_answers, parse_address
-from jaxquard.runtime.ray.cluster.import_ray import kept_settings, quiet
-from jaxquard.runtime.ray.cluster.join_cluster import join_cluster
-from jaxquard.runtime.ray.cluster.private_ray import loopback_allowed
-from jaxquard.runtime.ray.cluster.ray_folder import remove_stale_folders
+from jaxquard.runtime.ray.client import private_ray
+from jaxquard.runtime.ray.client.addresses import check_answers, parse_address
+from jaxquard.runtime.ray.client.import_ray import kept_settings, quiet
+from jaxquard.runtime.ray.client.join_cluster import join_cluster
+from jaxquard.runtime.ray.client.private_ray import loopback_allowed
+from jaxquard.runtime.ray.client.ray_commands import RayCommands, WantedRay
+from jaxquard.runtime.ray.client.ray_folder import remove_stale_folders
+from jaxquard.runtime.ray.cluster.client_process import RayLost, current_client
+from jaxquard.runtime.ray.cluster.hosts import list_hosts
 from jaxquard.runtime.ray.cluster.session import start_or_join
-from tests.runtime.ray.cluster_hosts import joined
-from tests.runtime.ray.processes import name_of, wait_until
+from tests.runtime.ray.cluster_hosts import joined, run_somewhere
+from tests.runtime.ray.processes import client_processes, name_of, wait_until
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
-START = "from jaxquard.runtime.ray.cluster.session import start_or_join; session = start_or_join(); import ray"
-WORK = "ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()); print('up', flush=True)"
+START = (
+    "from jaxquard.runtime.ray.cluster.session import start_or_join; session = start_or_join(); "
+    "from tests.runtime.ray.cluster_hosts import run_somewhere"
+)
+WORK = "run_somewhere(); print('up', flush=True)"
+ROOT = Path(__file__).parents[4]
 
 
 @contextlib.contextmanager
@@ -36,6 +44,17 @@ def private():
         yield session
     finally:
         session.close()
+
+
+@contextlib.contextmanager
+def in_this_process():
+    """A private Ray without a client process, so that a test can reach into how it starts."""
+    commands = RayCommands()
+    commands.connect(WantedRay())
+    try:
+        yield
+    finally:
+        commands.close()
 
 
 def processes_of_ray():
@@ -57,6 +76,7 @@ def program(text):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         start_new_session=True,
     ) as child:
         try:
@@ -81,13 +101,13 @@ def test_nothing_is_left_behind_and_it_starts_again(capfd):
     for _ in range(2):
         session = start_or_join(num_cpus=3)
         assert session.is_private
-        assert ray.cluster_resources()["CPU"] >= 3
+        assert sum(host.total["CPU"] for host in list_hosts()) >= 3
         started = [process for process in processes_of_ray() if process.pid not in others]
         directory = directory_of(started)
         assert directory.stat().st_mode & 0o777 == 0o700
         session.close()
         session.close()
-        assert not ray.is_initialized()
+        assert not client_processes()
         assert not [process for process in started if process.is_running()]
         assert not directory.exists()
     assert dict(os.environ) == variables
@@ -105,7 +125,7 @@ def directory_of(processes):
 @pytest.mark.ray
 def test_it_is_private():
     with private() as session:
-        assert ray.get(ray.remote(num_cpus=0)(lambda: 7).remote(), timeout=60) == 7
+        run_somewhere()
         processes = [psutil.Process(), *processes_of_ray()]
         # Actors would wait for all else that this host does: Ray's own choice is 15.
         assert {process.nice() for process in processes} == {psutil.Process().nice()}
@@ -119,6 +139,7 @@ def test_it_is_private():
         assert not [line for line in map(command_line, processes[1:]) if "dashboard.py" in line or "monitor" in line]
         refuses_strangers(session)
         refuses_another_cluster(session)
+        assert not ray.is_initialized()
 
 
 def command_line(process):
@@ -126,7 +147,7 @@ def command_line(process):
 
 
 def refuses_strangers(session):
-    text = f"from jaxquard.runtime.ray.cluster.join_cluster import join_cluster; join_cluster({session.address!r})"
+    text = f"from jaxquard.runtime.ray.client.join_cluster import join_cluster; join_cluster({session.address!r})"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=240, check=False)
     assert f"The Ray cluster at {session.address} asks for a token. Set RAY_AUTH_MODE=token" in found.stderr
 
@@ -136,7 +157,7 @@ def refuses_another_cluster(session):
         start_or_join("ray://10.0.0.1:10001")
     assert str(refused.value) == (
         f"address='ray://10.0.0.1:10001', but this process is already connected to Ray at {session.address}, and can "
-        "be connected to one only. Close the other meshes or call `ray.shutdown()` first, or leave the address out."
+        "be connected to one only. Close the other meshes first, or leave the address out."
     )
 
 
@@ -145,10 +166,10 @@ def test_the_last_one_ends_it():
     first, second = start_or_join(), start_or_join()
     first.close()
     first.close()
-    assert ray.is_initialized()
+    assert len(client_processes()) == 1
     del second
     gc.collect()
-    assert not ray.is_initialized()
+    assert not client_processes()
 
 
 @pytest.mark.ray
@@ -159,7 +180,7 @@ def test_it_outlives_its_thread_but_no_frozen_worker_outlives_it():
     thread.join()
     time.sleep(0.2)
     try:
-        pid = ray.get(ray.remote(num_cpus=0)(lambda: os.getpid()).remote(), timeout=60)
+        pid = run_somewhere()
         os.kill(pid, signal.SIGSTOP)
     finally:
         sessions.pop().close()
@@ -167,13 +188,22 @@ def test_it_outlives_its_thread_but_no_frozen_worker_outlives_it():
 
 
 @pytest.mark.ray
-def test_a_user_who_shuts_ray_down_can_start_again():
-    first = start_or_join()
-    ray.shutdown()
-    with private():
-        first.close()
-        assert ray.is_initialized()
-    assert not ray.is_initialized()
+def test_a_client_process_that_is_killed_is_missed_and_replaced():
+    lost = queue.SimpleQueue()
+    with private() as session:
+        session.on_loss(lost.put)
+        (client,) = client_processes()
+        client.kill()
+        reason = lost.get(timeout=60)
+        assert reason == f"jaxquard's client of Ray (process {client.pid}) was killed by signal 9"
+        assert session.find_loss() == reason
+        with pytest.raises(RayLost, match=r"was killed by signal 9, and all actors are lost with Ray: call mesh\.res"):
+            list_hosts()
+        session.reconnect()
+        assert run_somewhere() != client.pid
+        ray.shutdown()  # The program's own connection, which it has not.
+        assert run_somewhere()
+    assert not client_processes()
 
 
 @pytest.mark.ray
@@ -212,8 +242,11 @@ def test_what_a_killed_program_and_its_reaper_left_is_removed_at_the_next_start(
         family = descendants(child)
         directory = directory_of(family)
         (reaper,) = (process for process in family if any(word.endswith("reaper.py") for word in process.cmdline()))
+        (client,) = (process for process in family if any("ray.client.serve" in word for word in process.cmdline()))
         reaper.kill()
+        client.kill()  # It would remove the folder too.
         child.kill()
+    wait_until(lambda: not psutil.pid_exists(client.pid) or client.status() == psutil.STATUS_ZOMBIE)
     assert directory.exists()
     remove_stale_folders()
     assert not directory.exists()
@@ -233,11 +266,12 @@ def test_a_start_that_fails_is_tried_again(monkeypatch):
         return start_node(*args)
 
     monkeypatch.setattr(private_ray, "_start_node", fail_once)
-    with private():
+    with in_this_process():
         directory = directory_of(set(processes_of_ray()) - others)
         remove_stale_folders()
         assert (directory / "token").exists()
         assert ray.get(ray.remote(num_cpus=0)(lambda: 7).remote()) == 7
+    assert not ray.is_initialized()
 
 
 @pytest.mark.slow
@@ -258,9 +292,9 @@ def test_a_node_that_cannot_start(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("no room on the device\nmore")
 
-    monkeypatch.setattr("jaxquard.runtime.ray.cluster.private_ray._start_node", fail)
+    monkeypatch.setattr("jaxquard.runtime.ray.client.private_ray._start_node", fail)
     with pytest.raises(MeshError, match=r"^Ray could not be started on this host: no room on the device$"):
-        start_or_join()
+        RayCommands().connect(WantedRay())
     assert not [thread for thread in threading.enumerate() if thread.name == "jaxquard-ray"]
 
 
@@ -270,14 +304,34 @@ def test_a_node_that_cannot_start(monkeypatch):
 @pytest.mark.ray
 def test_the_programs_own_connection_is_used_and_left_alone(cluster):
     with quiet(), kept_settings(), loopback_allowed():
-        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-    session = start_or_join()
-    assert not session.is_private
-    assert session.address == cluster.address
-    start_or_join(cluster.address).close()
-    session.close()
-    assert ray.is_initialized()
-    ray.shutdown()
+        ray.init(
+            address=cluster.address,
+            log_to_driver=False,
+            configure_logging=False,
+            runtime_env={"env_vars": {"OF_THE_PROGRAM": "7"}},
+        )
+    try:
+        session = start_or_join()
+        assert not session.is_private
+        assert session.address == cluster.address
+        start_or_join(cluster.address).close()
+        assert current_client().request("run_on_hosts", variable_reader, [list_hosts()[0].host.node_id], 60.0) == [
+            (True, "7")
+        ]
+        session.close()
+        assert ray.is_initialized()
+        assert ray.get(ray.remote(num_cpus=0)(lambda: 7).remote(), timeout=60) == 7
+    finally:
+        ray.shutdown()
+
+
+def variable_reader():
+    def read():
+        import os
+
+        return os.environ.get("OF_THE_PROGRAM")
+
+    return read
 
 
 @pytest.mark.ray
@@ -285,8 +339,8 @@ def test_a_cluster_is_joined_and_left(cluster):
     for _ in range(2):
         with joined(cluster) as session:
             assert not session.is_private
-            assert len(ray.nodes()) >= 3
-        assert not ray.is_initialized()
+            assert len(list_hosts()) >= 3
+        assert not client_processes()
 
 
 @pytest.mark.ray
@@ -296,7 +350,8 @@ def test_the_same_address_shares_the_connection(cluster):
         start_or_join().close()
         start_or_join("auto").close()
         again.close()
-        assert ray.is_initialized()
+        assert len(client_processes()) == 1
+        assert len(list_hosts()) >= 3
 
 
 @pytest.mark.ray

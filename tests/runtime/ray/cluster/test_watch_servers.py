@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from jaxquard.runtime.ray.client.addresses import parse_address
 from jaxquard.runtime.ray.cluster import watch_servers
-from jaxquard.runtime.ray.cluster.addresses import parse_address
 from jaxquard.runtime.ray.cluster.watch_servers import ServerWatch, find_listener, find_process
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
@@ -43,7 +43,8 @@ def test_a_server_that_dies(server):
 @pytest.mark.parametrize("may_end", [True, False])
 def test_a_server_that_is_stopped(server, monkeypatch, may_end):
     monkeypatch.setattr(watch_servers, "_MAX_STOPPED_S", 0.3)
-    watching, lost = watch([find_process("the raylet", server.pid)], may_end=may_end)
+    raylet = find_process("the raylet", server.pid)
+    watching, lost = watch(own=[raylet]) if may_end else watch([raylet])
     os.kill(server.pid, signal.SIGSTOP)
     if may_end:
         assert lost.get(timeout=LIMIT_S) == f"the raylet (process {server.pid}) has been stopped for 0.3 s"

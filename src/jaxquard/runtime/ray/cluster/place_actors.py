@@ -8,17 +8,16 @@ other, and the processes of one actor on one host where one can hold them all.
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from jaxquard.errors import MeshError
+from jaxquard.runtime.ray.cluster.client_process import ClientProcess, current_client
 from jaxquard.runtime.ray.cluster.hosts import Host, HostResources, list_hosts
-from jaxquard.runtime.ray.cluster.ray_calls import in_ray
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
 _SETTLE_S = 3.0
 """The time that resources of a closed mesh may take to show as free."""
-_TICK_S = 1
+_TICK_S = 1.0
 _MAX_HOSTS_SHOWN = 8
 
 
@@ -30,32 +29,50 @@ class ActorPlacement:
         platform: "cpu", "gpu" or "tpu".
         hosts: for each actor the host of each of its processes.
         devices_per_process: how many devices each process has.
-        group: Ray's placement group, with one bundle per process, those of the first actor first.
+        client: the client process that has reserved them.
+        number: the number by which that knows the placement.
     """
 
     platform: str
     hosts: tuple[tuple[Host, ...], ...]
     devices_per_process: int
-    group: Any
+    client: ClientProcess
+    number: int = field(init=False)
 
-    def actor_options(self, actor: int, process: int = 0) -> dict[str, Any]:
-        """Returns the options of a Ray actor that put it in its place."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "number", self.client.new_number())
 
-        resources = bundle(self.platform, self.devices_per_process)
-        return {
-            "num_cpus": resources.pop("CPU"),
-            "num_gpus": resources.pop("GPU", 0),
-            "resources": resources,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                placement_group=self.group, placement_group_bundle_index=actor * len(self.hosts[0]) + process
-            ),
-        }
+    def reserve(self, end_s: float) -> bool:
+        """Reserves the hosts: a bundle per process, those of the first actor first.
+
+        Args:
+            end_s: when to give up, by the monotonic clock.
+
+        Returns:
+            False if that takes too long, or a host is gone: Ray sees that late, and then waits for ever.
+        """
+        node_ids = [host.node_id for hosts in self.hosts for host in hosts]
+        self.client.request("reserve", self.number, bundle(self.platform, self.devices_per_process), node_ids)
+        while True:
+            tick_s = max(0.0, min(end_s - time.monotonic(), _TICK_S))
+            if self.client.request("await_reserved", self.number, tick_s, takes_s=tick_s):
+                return True
+            alive = {found.host.node_id for found in list_hosts()}
+            if time.monotonic() > end_s or not alive.issuperset(node_ids):
+                return False
+
+    def start_worker(self, config: bytes, *, actor: int, process: int = 0) -> int:
+        """Starts a process of an actor in its place, with a packed configuration; returns its number."""
+        number = self.client.new_number()
+        position = actor * len(self.hosts[0]) + process
+        need = bundle(self.platform, self.devices_per_process)
+        self.client.request("start_worker", number, config, self.number, position, need)
+        return number
 
     def close(self) -> None:
         """Releases the hosts; processes that run there are killed."""
-        with contextlib.suppress(MeshError), in_ray() as ray:  # Else the cluster is gone, and the group with it.
-            ray.util.remove_placement_group(self.group)
+        with contextlib.suppress(MeshError):  # Else the cluster is gone, and what was reserved with it.
+            self.client.post("give_back", self.number)
 
 
 def place_actors(
@@ -81,39 +98,28 @@ def place_actors(
     if platform is not None and platform not in _PLATFORMS:
         raise MeshError(f"platform={platform!r} is not known. Use one of: {', '.join(map(repr, _PLATFORMS))}.")
     platform = platform or _default_platform(list_hosts())
-    need = bundle(platform, devices_per_process)
-    chosen = _choose_when_free(num_actors, processes_per_actor, need)
-    with in_ray() as ray:
-        group = ray.util.placement_group(
-            [need] * len(chosen), bundle_label_selector=[{"ray.io/node-id": host.node_id} for host in chosen]
-        )
-    by_actor = [chosen[first : first + processes_per_actor] for first in range(0, len(chosen), processes_per_actor)]
-    placement = ActorPlacement(
-        platform=platform, hosts=tuple(map(tuple, by_actor)), devices_per_process=devices_per_process, group=group
-    )
-    try:
-        is_ready = _await_reserved(group, timeout_s)
-    except BaseException:
-        placement.close()
-        raise
-    if not is_ready:
-        placement.close()
-        raise MeshError(
-            f"Ray did not reserve {len(chosen)} × {_text(need)} on {_names(chosen)} within {timeout_s:g} s, "
-            "though they looked free. Is another program starting there? Try again."
-        )
-    return placement
-
-
-def _await_reserved(group: Any, timeout_s: float) -> bool:
-    """Waits for a placement group, out of Ray again and again; returns False if it takes too long."""
-    end_s = time.monotonic() + timeout_s
+    need, end_s = bundle(platform, devices_per_process), time.monotonic() + timeout_s
     while True:
-        with in_ray():
-            if group.wait(_TICK_S):
-                return True
+        chosen = _choose_when_free(num_actors, processes_per_actor, need)
+        by_actor = [chosen[first : first + processes_per_actor] for first in range(0, len(chosen), processes_per_actor)]
+        placement = ActorPlacement(
+            platform=platform,
+            hosts=tuple(map(tuple, by_actor)),
+            devices_per_process=devices_per_process,
+            client=current_client(),
+        )
+        try:
+            if placement.reserve(end_s):
+                return placement
+        except BaseException:
+            placement.close()
+            raise
+        placement.close()
         if time.monotonic() > end_s:
-            return False
+            raise MeshError(
+                f"Ray did not reserve {len(chosen)} × {_text(need)} on {_names(chosen)} within {timeout_s:g} s, "
+                "though they looked free. Is another program starting there? Try again."
+            )
 
 
 def bundle(platform: str, num_devices: int) -> dict[str, float]:

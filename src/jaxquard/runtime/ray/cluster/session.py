@@ -1,45 +1,44 @@
-"""This process's connection to Ray: started or joined by the first mesh, shared by all, ended with the last.
+"""This program's connection to Ray: started or joined by the first mesh, shared by all, ended with the last.
 
-A process is connected to one Ray at most, so the connection is the one thing here that is found, not passed.
-A connection that the program itself made (`ray.init`) is used and never ended, unless its servers are gone: then Ray's
-library would end the process (`ray_calls`).
+A client process has it (`client_process`). The meshes of a program share one, so the connection is the one thing here
+that is found, not passed. If the program itself is connected (`ray.init`), the client process joins the same cluster,
+with the same environment for its workers; the program's own connection is left alone.
 """
 
 import atexit
-import importlib
+import importlib.util
 import logging
 import os
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from jaxquard._install_hint import install_hint
 from jaxquard.errors import MeshError
-from jaxquard.runtime.ray.cluster.addresses import RayAddress, parse_address
-from jaxquard.runtime.ray.cluster.hosts import is_client
-from jaxquard.runtime.ray.cluster.import_ray import import_ray, restore_excepthook
-from jaxquard.runtime.ray.cluster.join_cluster import join_cluster
-from jaxquard.runtime.ray.cluster.private_ray import PrivateRay
-from jaxquard.runtime.ray.cluster.ray_calls import admit_calls, disconnect, refuse_calls
-from jaxquard.runtime.ray.cluster.watch_servers import ServerWatch, find_listener
+from jaxquard.runtime.ray.client.addresses import RayAddress, parse_address
+from jaxquard.runtime.ray.client.ray_commands import ConnectedRay, WantedRay
+from jaxquard.runtime.ray.cluster.client_process import ClientProcess, loss_message, use_client
+from jaxquard.runtime.ray.cluster.watch_servers import ServerProcess, ServerWatch, find_listener, find_process, is_dead
 
 _NOTICE_S = 10.0
 _lock = threading.RLock()
 _held: list["_Connection"] = []
-"""The connection that a mesh of this process made, if there is one."""
+"""The connection of this program, if there is one."""
 
 
 class Session:
-    """A user of this process's connection to Ray, which all meshes share.
+    """A user of this program's connection to Ray, which all meshes share.
 
     Attributes:
         is_private: whether Ray was started here for this program alone.
         address: what it is connected to, for messages.
     """
 
-    def __init__(self, connection: "_Connection", wanted: "_Wanted") -> None:
+    def __init__(self, connection: "_Connection", wanted: WantedRay) -> None:
         self._wanted = wanted
         self._listeners: list[Callable[[str], None]] = []
         self._use(connection)
@@ -62,10 +61,10 @@ class Session:
         with _lock:
             if self._connection.loss:
                 self._connection.close()
-                if not self._connection.is_disconnected:
-                    raise MeshError(f"{self._connection.loss}, and Ray's library does not return. End the program.")
                 self._release.detach()
+                dead_nodes = self._connection.find_dead_nodes()
                 self._use(_find_connection(self._wanted))
+                self._connection.client.dead_nodes |= dead_nodes
 
     def close(self) -> None:
         """Releases the connection; the last user ends it. A second call does nothing."""
@@ -75,21 +74,12 @@ class Session:
         connection.num_users += 1
         connection.listeners += self._listeners
         self._connection = connection
-        self.is_private, self.address = connection.private is not None, connection.address
+        self.is_private, self.address = connection.is_private, connection.address
         self._release = weakref.finalize(self, _release, connection)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """The Ray that a session asks for; see `start_or_join`."""
-
-    address: str | None
-    num_cpus: int
-    start_timeout_s: float
-
-
 def start_or_join(address: str | None = None, *, num_cpus: int = 1, start_timeout_s: float = 120.0) -> Session:
-    """Connects this process to Ray, or shares the connection that it has.
+    """Connects this program to Ray, or shares the connection that it has.
 
     Args:
         address: a cluster: "ray://host:10001", "host:6379" or "auto". None: the Ray that this process is connected
@@ -98,51 +88,48 @@ def start_or_join(address: str | None = None, *, num_cpus: int = 1, start_timeou
         start_timeout_s: how long a Ray started here may take.
 
     Raises:
-        MeshError: if Ray is missing, nothing answers at the address, the cluster has other versions, or this process is
-            connected to another cluster.
+        MeshError: if Ray is missing, nothing answers at the address, the cluster has other versions, or the meshes of
+            this program are connected to another cluster.
     """
-    import_ray()
-    wanted = _Wanted(address=address, num_cpus=num_cpus, start_timeout_s=start_timeout_s)
+    _check_installed()
+    wanted = WantedRay(address=address, num_cpus=num_cpus, start_timeout_s=start_timeout_s)
     with _lock:
         return Session(_find_connection(wanted), wanted)
 
 
 class _Connection:
-    """A connection to Ray, with its users and, if it was started for them, the private Ray.
+    """A connection to Ray, with its users and its client process.
 
-    When a server is gone, calls to Ray are refused, its users learn of it, and it is closed, in a thread of the watch.
-
-    Args:
-        is_own: jaxquard made it, and ends it; else the program did.
+    When a server or the client process is gone, its users learn of it, and it is ended, in a thread of the watch.
 
     Attributes:
         loss: what is gone; empty if all is well.
         listeners: called with `loss`.
-        is_disconnected: True once this process has left it.
+        client: the client process.
     """
 
-    def __init__(self, *, address: str, private: PrivateRay | None, is_own: bool) -> None:
-        self.address, self.private = address, private
+    def __init__(self, client: ClientProcess) -> None:
+        self.address, self.is_private = client.connected.address, bool(client.connected.servers)
         self.num_users, self.loss = 0, ""
         self.listeners: list[Callable[[str], None]] = []
-        self._is_own, self._process_id = is_own, os.getpid()
-        self._is_ended, self.is_disconnected, self._is_lost = False, False, threading.Event()
-        # `ray.shutdown` imports it. At exit that takes long on a busy host; and as it runs source text, Python forgets
-        # that Ctrl-C ended the program, and exits with 1 instead of 130.
-        importlib.import_module("ray.dag.compiled_dag_node")
-        self._watch = _start_watch(private, self._on_lost)
-        admit_calls(str if self._watch is None else self._watch.find_loss)
-        if is_own:
-            restore_excepthook()
-            _held.append(self)
-            # Before Ray's own exit handler, which sleeps for half a second.
-            atexit.register(self.close)
+        self.client, self._process_id = client, os.getpid()
+        self._is_ended, self._is_lost = False, threading.Event()
+        use_client(client)
+        self._raylet = _find_raylet(client.connected)
+        self._watch = _start_watch(client, self._raylet, self._on_lost)
+        _held.append(self)
+        atexit.register(self.close)
 
     def find_loss(self) -> str:
         """Looks at the servers now; if one is gone, waits until the watch has noticed too."""
-        if not self.loss and self._watch is not None and self._watch.find_loss():
+        if not self.loss and self._watch.find_loss():
             self._is_lost.wait(_NOTICE_S)
         return self.loss
+
+    def find_dead_nodes(self) -> frozenset[str]:
+        """Finds the node of this host if its raylet is gone: the cluster's control server takes a while to see that."""
+        is_gone = self._raylet is not None and is_dead(self._raylet)
+        return self.client.dead_nodes | ({self.client.connected.node_id} if is_gone else set())
 
     def close(self) -> None:
         with _lock:
@@ -152,42 +139,38 @@ class _Connection:
             self._is_ended = True
             if self in _held:
                 _held.remove(self)
+                use_client(None)
             atexit.unregister(self.close)
-            if self._watch is not None:
-                self._watch.close()
-            if not self.loss and self._is_own:
-                self._disconnect()
-
-    def _disconnect(self) -> None:
-        if self.private is not None:
-            self.private.close(is_lost=bool(self.loss))
-        else:
-            disconnect()
-        self.is_disconnected = True
+            self._watch.close()
+            self.client.close()
 
     def _on_lost(self, reason: str) -> None:
         # Not under the lock: whoever closes the connection holds it, and waits for this thread.
-        restore_excepthook()
-        self.loss = reason
+        self.loss = self.client.find_death() or reason
+        self.client.lose(loss_message(self.loss))
         self._is_lost.set()
-        refuse_calls(reason)
         for listener in tuple(self.listeners):
             try:
-                listener(reason)
+                listener(self.loss)
             except Exception:
                 logging.getLogger(__name__).exception("the loss of Ray could not be reported")
-        self._disconnect()
+        self.client.close(is_kind=False)
 
 
-def _start_watch(private: PrivateRay | None, on_lost: Callable[[str], None]) -> ServerWatch | None:
-    """Watches the servers that this process needs; over Ray's client it needs none of them."""
-    if private is not None:
-        return ServerWatch(private.servers, on_lost, may_end=True)
-    if is_client():
-        return None
-    node = _current_node()
-    raylet = find_listener("the raylet of this host", node.raylet_socket_name)
-    return ServerWatch([raylet] if raylet else [], on_lost, control_server=parse_address(node.gcs_address))
+def _find_raylet(ray: ConnectedRay) -> ServerProcess | None:
+    """Finds the raylet of this host in a cluster that was joined."""
+    return find_listener("the raylet of this host", ray.raylet_socket) if ray.raylet_socket else None
+
+
+def _start_watch(client: ClientProcess, raylet: ServerProcess | None, on_lost: Callable[[str], None]) -> ServerWatch:
+    """Watches the client process, and the servers that it needs; over Ray's client it needs none of them."""
+    ray, own = client.connected, [find_process("jaxquard's client of Ray", client.pid)]
+    if ray.servers:
+        return ServerWatch((), on_lost, own=[*(find_process(name, pid) for name, pid in ray.servers), *own])
+    if not ray.control_server:
+        return ServerWatch((), on_lost, own=own)
+    control_server = parse_address(ray.control_server)
+    return ServerWatch([raylet] if raylet else [], on_lost, own=own, control_server=control_server)
 
 
 def _release(connection: _Connection) -> None:
@@ -197,55 +180,49 @@ def _release(connection: _Connection) -> None:
             connection.close()
 
 
-def _find_connection(wanted: _Wanted) -> _Connection:
-    """Returns the connection that this process has, or makes one."""
+def _find_connection(wanted: WantedRay) -> _Connection:
+    """Returns the connection that this program has, or makes one."""
     for lost in [connection for connection in _held if connection.loss]:
         lost.close()
-    if import_ray().is_initialized():
-        connection = _held[0] if _held else None
-        _check_same(wanted.address, connection)
-        return connection or _Connection(address=_current_address(), private=None, is_own=False)
-    for stale in tuple(_held):
-        stale.close()
-    return _connect(wanted)
+    if _held:
+        _check_same(wanted.address, _held[0])
+        return _held[0]
+    client = ClientProcess()
+    client.connect(wanted if wanted.address is not None else _as_the_program(wanted))
+    return _Connection(client)
 
 
-def _connect(wanted: _Wanted) -> _Connection:
-    if wanted.address is not None:
-        return _Connection(address=str(join_cluster(wanted.address)), private=None, is_own=True)
+def _check_installed() -> None:
     try:
-        private = PrivateRay(num_cpus=wanted.num_cpus, start_timeout_s=wanted.start_timeout_s)
-    except Exception as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise MeshError(f"Ray could not be started on this host: {reason[0]}") from error
-    return _Connection(address=private.address, private=private, is_own=True)
+        is_there = importlib.util.find_spec("ray") is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        raise MeshError(f'runtime="ray" needs Ray, which is not installed. {install_hint("ray")}')
 
 
-def _check_same(address: str | None, connection: _Connection | None) -> None:
-    """Checks that an address means the cluster to which this process is connected."""
-    if address is None or address == "auto" or (connection is not None and connection.address == address):
+def _as_the_program(wanted: WantedRay) -> WantedRay:
+    """Asks for the cluster to which the program itself is connected, if it is."""
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return wanted
+    context = ray.get_runtime_context()
+    if ray.util.client.ray.is_connected():
+        address = f"ray://{ray.util.client.ray.get_context().client_worker._conn_str}"
+    else:
+        address = context.gcs_address
+    return replace(wanted, address=address, runtime_env=dict(context.runtime_env) or None)
+
+
+def _check_same(address: str | None, connection: _Connection) -> None:
+    """Checks that an address means the cluster to which this program is connected."""
+    if address is None or address == "auto" or connection.address == address:
         return
-    wanted = parse_address(address)
-    found = connection.address if connection is not None else _current_address()
-    if not _is_same(wanted, parse_address(found)):
+    if not _is_same(parse_address(address), parse_address(connection.address)):
         raise MeshError(
-            f"address={address!r}, but this process is already connected to Ray at {found}, and can be connected to "
-            "one only. Close the other meshes or call `ray.shutdown()` first, or leave the address out."
+            f"address={address!r}, but this process is already connected to Ray at {connection.address}, and can be "
+            "connected to one only. Close the other meshes first, or leave the address out."
         )
-
-
-def _current_node() -> Any:
-    """Returns the node of the cluster that this process is connected to."""
-    from ray._private import worker
-
-    return worker.global_worker.node
-
-
-def _current_address() -> str:
-    ray = import_ray()
-    if is_client():
-        return f"ray://{ray.util.client.ray.get_context().client_worker._conn_str}"
-    return ray.get_runtime_context().gcs_address
 
 
 def _is_same(one: RayAddress, other: RayAddress) -> bool:

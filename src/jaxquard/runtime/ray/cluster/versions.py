@@ -3,9 +3,10 @@
 Code reaches an actor as StableHLO of our jax and as pickles of our Python (design decision 6), so both ends must agree.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from jaxquard.errors import MeshError
+from jaxquard.runtime.ray.client.host_functions import version_reader
 from jaxquard.runtime.ray.cluster.hosts import Host, HostUnreachable, run_on_hosts
 
 _TIMEOUT_S = 60.0
@@ -26,7 +27,7 @@ def check_versions(
     """
     hosts = tuple(dict.fromkeys(hosts))
     expected = expected or our_versions()
-    answers = run_on_hosts(_reader(), [host.node_id for host in hosts], timeout_s=timeout_s)
+    answers = run_on_hosts(version_reader, [host.node_id for host in hosts], timeout_s=timeout_s)
     for host, found in zip(hosts, answers, strict=True):
         if isinstance(found, HostUnreachable):
             raise MeshError(f"Host {host} could not be asked for its versions: {found}. Is it up? See `ray status`.")
@@ -35,27 +36,7 @@ def check_versions(
 
 def our_versions() -> dict[str, str | None]:
     """Returns the versions of this process: two numbers of Python's, whole ones of packages, None for a missing one."""
-    return _reader()()
-
-
-def _reader() -> Callable[[], dict[str, str | None]]:
-    """Returns a function that reads versions on any host: it imports neither jax nor jaxquard."""
-
-    def read() -> dict[str, str | None]:
-        import sys
-        from importlib.metadata import PackageNotFoundError, version
-        from importlib.util import find_spec
-
-        versions: dict[str, str | None] = {"python": ".".join(map(str, sys.version_info[:2]))}
-        for package in ("jax", "jaxlib", "jaxquard", "ray"):
-            try:
-                versions[package] = version(package)
-            except PackageNotFoundError:
-                # A checkout on the path has no version; we hold it to be the same.
-                versions[package] = None if find_spec(package) is None else ""
-        return versions
-
-    return read
+    return version_reader()()
 
 
 def _compare(host: Host, *, expected: Mapping[str, str | None], found: Mapping[str, str | None]) -> None:

@@ -1,4 +1,4 @@
-"""Watches the servers of Ray that this process depends on, so that it is disconnected before Ray's library ends it.
+"""Watches the servers of Ray, and the client process that is connected to them: when one is gone, so are all actors.
 
 A process of this host is dead when the kernel says so; one that is stopped for long counts as dead too. A control
 server on another host is asked for a connection; it may be down for a while, as some clusters start theirs again.
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxquard.runtime.ray.cluster.addresses import RayAddress
+from jaxquard.runtime.ray.client.addresses import RayAddress
 
 _TICK_S = 0.1
 _MAX_STOPPED_S = 10.0
-# Ray's library ends the process after 60 s.
+# Ray's library ends the client process after 60 s.
 _MAX_UNREACHABLE_S = 25.0
 _PROBE_S = 2.0
 _CLOSE_S = 30.0
@@ -49,12 +49,18 @@ def find_listener(name: str, socket_path: str) -> ServerProcess | None:
     return find_process(name, pid) if pid else None
 
 
+def is_dead(server: ServerProcess) -> bool:
+    """Returns True if a process has ended."""
+    state, start_time = _read_stat(server.pid)
+    return state in "ZX" or start_time != server.start_time
+
+
 class ServerWatch:
     """A thread that calls `on_lost(reason)` once, when a server is gone.
 
     Args:
         processes: servers on this host.
-        may_end: the servers are this program's own: one that is stopped counts as gone, and will be killed.
+        own: processes of this program: one that is stopped counts as gone, and will be killed.
         control_server: the address of one that may be elsewhere, if it is to be asked.
     """
 
@@ -63,12 +69,13 @@ class ServerWatch:
         processes: Sequence[ServerProcess],
         on_lost: Callable[[str], None],
         *,
-        may_end: bool = False,
+        own: Sequence[ServerProcess] = (),
         control_server: RayAddress | None = None,
     ) -> None:
-        self._on_lost, self._may_end = on_lost, may_end
+        self._on_lost, self._own = on_lost, frozenset(own)
         self._stopped_since_s: dict[ServerProcess, float] = {}
-        self._processes, self._control_server = tuple(processes), control_server
+        # First the servers: the client process ends with them.
+        self._processes, self._control_server = (*processes, *own), control_server
         self._answered_s = self._asked_s = time.monotonic()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jaxquard ray watch", daemon=True)
@@ -91,10 +98,10 @@ class ServerWatch:
     def find_loss(self) -> str:
         """Says which server of this host is gone at this moment; an empty text if none is."""
         for server in self._processes:
-            state, start_time = _read_stat(server.pid)
-            if state in "ZX" or start_time != server.start_time:
+            if is_dead(server):
                 return f"{server.name} (process {server.pid}) has died"
-            if self._stopped_s(server, is_stopped=self._may_end and state in "Tt") > _MAX_STOPPED_S:
+            state, _ = _read_stat(server.pid)
+            if self._stopped_s(server, is_stopped=server in self._own and state in "Tt") > _MAX_STOPPED_S:
                 return f"{server.name} (process {server.pid}) has been stopped for {_MAX_STOPPED_S:g} s"
         return ""
 

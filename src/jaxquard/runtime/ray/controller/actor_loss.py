@@ -13,11 +13,13 @@ With `transport="collective"` the loss of one actor is the loss of all: a collec
 the other for ever.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.errors import ActorFailed
+from jaxquard.runtime.ray.client.host_functions import trace_reader
 from jaxquard.runtime.ray.cluster.hosts import HostUnreachable, run_on_host
 from jaxquard.runtime.ray.controller.epochs import Epochs
 from jaxquard.runtime.ray.controller.monitor import Monitor
@@ -25,7 +27,6 @@ from jaxquard.runtime.ray.controller.ray_run import RayRun, RemoteCause
 from jaxquard.runtime.ray.controller.replies import weakly
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import WorkerInfo
-from jaxquard.runtime.ray.worker.self_report import tail_reader
 from jaxquard.runtime.step_state import ActorPlace, TaskFailure, make_error
 
 _TIMEOUT_S = 3.0
@@ -147,20 +148,7 @@ class PostMortem:
 
 def post_mortem(info: WorkerInfo, *, timeout_s: float = _TIMEOUT_S) -> PostMortem:
     """Asks the host of a process that cannot be asked itself."""
-    activity_path, read_log = info.activity_path, tail_reader(info.log_paths)
-
-    def read() -> tuple[str, str, int]:
-        # Sent to another host by value, so everything it needs is inside.
-        def content(path: str) -> str:
-            try:
-                with open(path, errors="replace") as file:
-                    return file.read()
-            except OSError:
-                return ""
-
-        kills = [line.split()[1] for line in content("/proc/vmstat").splitlines() if line.startswith("oom_kill ")]
-        return content(activity_path).strip("\0\n "), read_log(), int(kills[0]) if kills else 0
-
+    read = functools.partial(trace_reader, info.activity_path, info.log_paths)
     try:
         activity, log, num_oom_kills = run_on_host(read, info.node_id, timeout_s=timeout_s)
     except HostUnreachable:

@@ -26,7 +26,8 @@ from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.program import Program
 from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.program.step_cells import find_sources, take_donated
-from jaxquard.runtime.ray.cluster.ray_calls import RayLost
+from jaxquard.runtime.ray.client.ray_commands import WorkerUnavailable
+from jaxquard.runtime.ray.cluster.client_process import RayLost
 from jaxquard.runtime.ray.cluster.session import Session
 from jaxquard.runtime.ray.controller.actor_loss import ActorLosses
 from jaxquard.runtime.ray.controller.checkpoint_store import RayStore
@@ -45,7 +46,7 @@ from jaxquard.runtime.ray.controller.ray_run import RayRun, find_failure
 from jaxquard.runtime.ray.controller.replies import Arrival, collect_replies, weakly
 from jaxquard.runtime.ray.controller.step_inputs import CellMover, check_cells, drop_moved, share_once
 from jaxquard.runtime.ray.controller.worker_group import DiedWhileStarting, WorkerGroup, WorkerProcess
-from jaxquard.runtime.ray.messages import StepOrder, StepReply, join_shards, pack_order
+from jaxquard.runtime.ray.messages import StepOrder, StepReply, join_shards
 from jaxquard.runtime.step_state import StepState, TaskFailure
 from jaxquard.runtime.transports.open_transport import TRANSPORTS
 from jaxquard.runtime.transports.peers.secret import new_mesh_secret
@@ -56,7 +57,7 @@ _MAX_QUEUED = 4
 # How often `restart` tries, if more is lost meanwhile.
 _MAX_RESTARTS = 4
 # Failures after which a process or its peer may be gone: the monitor will know.
-_HINTS_OF_LOSS = (TransferError.__name__, "ActorUnavailableError")
+_HINTS_OF_LOSS = (TransferError.__name__, WorkerUnavailable.__name__)
 
 
 class RayEngine:
@@ -148,7 +149,9 @@ class RayEngine:
             try:
                 self.group.check_losses()  # One that was noticed since has not failed this run.
                 step = next(self._steps)
-                for actor, values in enumerate(share_once(homes, num_processes=self.group.config.num_processes)):
+                for actor, values in enumerate(
+                    share_once(homes, self.group.client, num_processes=self.group.config.num_processes)
+                ):
                     order = StepOrder(
                         program=loaded.number,
                         step=step,
@@ -179,9 +182,8 @@ class RayEngine:
             self.group.config = replace(config, settings=settings)
 
     def _send(self, order: StepOrder, run: RayRun, actor: int) -> None:
-        packed = pack_order(order)
         for worker in self.group.workers[actor]:
-            self._expect(worker.handle.run_step(packed), run, worker)
+            self._expect(worker.handle.step(order), run, worker)
 
     def call_in_turn(self, actor: int, method: str, *args: Any) -> list[Any]:
         """Calls a method of every process of an actor after the queued steps; returns references to the replies."""
@@ -238,7 +240,7 @@ class RayEngine:
             self._epochs.end()
             self.group.forget_cluster()
             for loaded in tuple(self._loaded):
-                loaded.references.clear()
+                loaded.shared.clear()
             self._session.reconnect()
         lost = frozenset(self.group.losses)
         if lost and not self._survives_loss:
@@ -297,7 +299,7 @@ class RayEngine:
         replies, number = self._replies, worker.num_steps
         try:
             worker.num_steps = number + 1
-            reference.future().add_done_callback(lambda done: replies.put(Arrival(run, worker, number, done)))
+            reference.add_done_callback(lambda done: replies.put(Arrival(run, worker, number, done)))
         except BaseException:
             replies.put(Arrival(run, worker, number, None))  # Replies are taken in order: none may be missing.
             raise

@@ -12,7 +12,7 @@ from jaxquard.ir.program import Program, Run
 from jaxquard.runtime.engine import Progress
 from jaxquard.runtime.program.link_program import check_for_actors
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results
-from jaxquard.runtime.ray.cluster.ray_calls import put
+from jaxquard.runtime.ray.client.packing import SharedValue
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.export_calls import export_call
 from jaxquard.runtime.ray.messages import ProgramOrder
@@ -30,7 +30,7 @@ class LoadedOnRay:
         number: the number by which the processes know it.
         calls_of: for each actor, the calls that it runs.
         codes: for each call, its exported code.
-        references: for each call, where Ray keeps its code: each is sent to Ray once.
+        shared: for each call, its code as Ray keeps it for all: each is sent to Ray once.
         num_outputs: for each actor, how many cells a step fills.
     """
 
@@ -40,13 +40,13 @@ class LoadedOnRay:
     layouts: tuple[ResultLayout, ...]
     num_outputs: tuple[int, ...]
     codes: dict[int, bytes] = field(default_factory=dict)
-    references: dict[int, Any] = field(default_factory=dict)
+    shared: dict[int, SharedValue] = field(default_factory=dict)
 
-    def find_code(self, call: int) -> Any:
-        """Returns a reference to the code of a call, which is put into Ray's object store once."""
-        if call not in self.references:
-            self.references[call] = put(self.codes[call])
-        return self.references[call]
+    def find_code(self, call: int, group: WorkerGroup) -> SharedValue:
+        """Returns the code of a call, which is sent to Ray once."""
+        if call not in self.shared:
+            self.shared[call] = group.client.share(self.codes[call])
+        return self.shared[call]
 
     def place(self, value: Any, *, actor: int, number: int, is_own: bool = False) -> np.ndarray:
         """Turns a value into what is sent: an array in host memory, with the dtype of the slot."""
@@ -122,7 +122,7 @@ class _Compiling:
 
     def prepare(self, actor: int) -> None:
         """Sends an actor the program, without code."""
-        order = put(_order(self._loaded, actor))
+        order = self._group.client.share(_order(self._loaded, actor))
         self._group.gather([worker.handle.prepare(order) for worker in self._group.workers[actor]])
 
     def send(self, call: int, actors: frozenset[int]) -> None:
@@ -130,7 +130,9 @@ class _Compiling:
         for actor in sorted(actors):
             if call in loaded.calls_of[actor]:
                 for worker in self._group.workers[actor]:
-                    self._references.append(worker.handle.compile(loaded.number, call, loaded.find_code(call)))
+                    self._references.append(
+                        worker.handle.compile(loaded.number, call, loaded.find_code(call, self._group))
+                    )
                     self._jobs.append((worker, call))
 
     def wait(self) -> None:

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
-from jaxquard.runtime.ray.cluster.ray_calls import in_ray, wait_for
+from jaxquard.runtime.ray.client.ray_actor import WorkerError
+from jaxquard.runtime.ray.client.ray_commands import WorkerGone, WorkerUnavailable
+from jaxquard.runtime.ray.cluster.client_process import Reference, wait_for
 from jaxquard.runtime.ray.controller.worker_group import WorkerGroup, WorkerProcess
 from jaxquard.runtime.ray.messages import Heartbeat
 
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 class _Pulse:
     """The health of one process: the heartbeat asked for, how long it has been silent, its last heartbeat."""
 
-    reference: Any = None
+    reference: Reference | None = None
     silent_s: float = 0.0
     heartbeat: Heartbeat | None = None
 
@@ -117,8 +118,6 @@ class Monitor:
                 num_errors += 1
                 if num_errors >= _MAX_ERRORS and not self._is_closing.is_set():
                     self._give_up(error)
-            except SystemExit:
-                return  # So Ray ends threads that call it while it is shut down.
 
     def _look_around(self, elapsed_s: float) -> None:
         workers = self._group.living_workers()
@@ -141,24 +140,21 @@ class Monitor:
             self._on_lost(worker, f"cannot be reached, as Ray does not answer ({type(error).__name__})")
 
     def _look_after(self, worker: WorkerProcess, pulse: _Pulse, elapsed_s: float) -> None:
-        exceptions = import_ray().exceptions
         if pulse.reference is None:
             pulse.reference = worker.handle.heartbeat()
             return
-        done, _ = wait_for([pulse.reference], num_returns=1, timeout_s=0)
-        if not done:
+        if not pulse.reference.done():
             self._note_missing_heartbeat(worker, pulse, elapsed_s)
             return
         reference, pulse.reference = pulse.reference, None
         try:
-            with in_ray() as ray:
-                pulse.heartbeat = ray.get(reference)
-        except exceptions.RayTaskError:
+            pulse.heartbeat = reference.value()
+        except WorkerError:
             _log.warning("actor %d could not describe itself", worker.actor, exc_info=True)  # But it lives.
-        except exceptions.ActorUnavailableError:
+        except WorkerUnavailable:
             self._note_missing_heartbeat(worker, pulse, elapsed_s)
             return
-        except exceptions.RayError as error:
+        except WorkerGone as error:
             self._on_lost(worker, describe_death(error))
             return
         pulse.silent_s = 0.0
@@ -197,20 +193,18 @@ class Monitor:
         return 0.0
 
 
-def describe_death(error: BaseException) -> str:
+def describe_death(error: WorkerGone) -> str:
     """Describes in a few words why Ray says that a process has died."""
-    if "OutOfMemory" in type(error).__name__ or "running low on memory" in str(error):
+    if "OutOfMemory" in error.kind or "running low on memory" in str(error):
         return "was killed because its host ran out of memory"
     return "has died"
 
 
-def _is_answered(heartbeat: Any) -> bool:
-    exceptions = import_ray().exceptions
+def _is_answered(heartbeat: Reference) -> bool:
     try:
-        with in_ray() as ray:
-            ray.get(heartbeat)
-    except exceptions.RayTaskError:
+        heartbeat.value()
+    except WorkerError:
         return True
-    except exceptions.RayError:
+    except (WorkerGone, WorkerUnavailable):
         return False
     return True

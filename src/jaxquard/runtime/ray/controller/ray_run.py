@@ -12,6 +12,7 @@ from typing import Any
 from jaxquard.ir.program import Program, Send
 from jaxquard.ir.timeline import Timeline
 from jaxquard.runtime.program.timings import make_timeline
+from jaxquard.runtime.ray.client.ray_actor import WorkerError
 from jaxquard.runtime.ray.controller.epochs import Epoch
 from jaxquard.runtime.ray.controller.load_program import LoadedOnRay
 from jaxquard.runtime.ray.controller.ray_cell import RayCell
@@ -147,9 +148,9 @@ class RayRun:
 def describe_error(error: BaseException) -> StepReply:
     """Turns an error of the call itself, which no step is meant to raise, into a reply."""
     kind = type(getattr(error, "cause", None) or error).__name__
-    failure = RemoteFailure(
-        order=-1, task="(starting the step)", kind=kind, message=error_lines(error)[-1], traceback=str(error)
-    )
+    text = error.traceback if isinstance(error, WorkerError) else str(error)
+    message = error_lines(error.cause if isinstance(error, WorkerError) else error)[-1]
+    failure = RemoteFailure(order=-1, task="(starting the step)", kind=kind, message=message, traceback=text)
     return StepReply(is_complete=False, is_intact=False, failure=failure)
 
 

@@ -11,16 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
+from jaxquard.runtime.ray.client.ray_commands import WorkerGone
+from jaxquard.runtime.ray.cluster.client_process import RayLost
 from jaxquard.runtime.ray.controller.ray_run import RayRun, describe_error
 from jaxquard.runtime.ray.controller.worker_group import WorkerProcess
-from jaxquard.runtime.ray.messages import StepReply, unpack_reply
+from jaxquard.runtime.ray.messages import StepReply
 from jaxquard.runtime.step_state import TaskFailure
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The reply to step number `number` of a process, as a future that is done."""
+    """The reply to step number `number` of a process, as a reference that is done; None if the step was not sent."""
 
     run: RayRun
     worker: WorkerProcess
@@ -59,14 +60,9 @@ def _read(done: Any) -> StepReply | None:
     """Returns the reply; None if the step was not sent, or the process is gone, which the monitor notices."""
     if done is None:
         return None
-    ray = import_ray()
     try:
-        return unpack_reply(done.result())
-    except ray.exceptions.ActorUnavailableError as error:
-        return describe_error(error)
-    except ray.exceptions.RayTaskError as error:
-        return describe_error(error)
-    except ray.exceptions.RayError:
+        return done.value()
+    except (WorkerGone, RayLost):
         return None
     except BaseException as error:
         return describe_error(error)

@@ -1,7 +1,7 @@
 """Prepares the inputs of a step before it is sent: checks cells, brings them to their actors, shares large values.
 
 A cell that another actor holds is sent there by a small program of one send, so that values cross as in any step. Large
-host values that several processes take go into Ray's object store once.
+host values that several processes take are sent to Ray once, which keeps them for all.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import ActorProgram, Input, Output, Program, Recv, Send
-from jaxquard.runtime.ray.cluster.ray_calls import check_servers, put
+from jaxquard.runtime.ray.cluster.client_process import ClientProcess
 from jaxquard.runtime.ray.controller.load_program import LoadedOnRay
 from jaxquard.runtime.ray.controller.ray_cell import RayCell
 from jaxquard.runtime.ray.controller.ray_run import RayRun
@@ -90,22 +90,20 @@ def _move(type_: ArrayType, source: int, target: int, num_actors: int) -> Progra
 _MIN_BYTES = 64 * 1024
 
 
-def share_once(inputs: Sequence[Sequence[Any]], *, num_processes: int) -> list[list[Any]]:
-    """Replaces large values that more than one process takes by references to Ray's object store."""
+def share_once(inputs: Sequence[Sequence[Any]], client: ClientProcess, *, num_processes: int) -> list[list[Any]]:
+    """Replaces large values that more than one process takes by ones that Ray keeps for all of them."""
     num_takers: dict[int, int] = {}
     for values in inputs:
         for value in values:
             if isinstance(value, np.ndarray) and value.nbytes >= _MIN_BYTES:
                 num_takers[id(value)] = num_takers.get(id(value), 0) + num_processes
-    if num_takers:
-        check_servers()  # Ray takes large arguments to its object store, also those of one process.
     shared: dict[int, Any] = {}
 
     def share(value: Any) -> Any:
         if num_takers.get(id(value), 0) < 2:
             return value
         if id(value) not in shared:
-            shared[id(value)] = put(value)
+            shared[id(value)] = client.share(value)
         return shared[id(value)]
 
     return [[share(value) for value in values] for values in inputs]

@@ -12,12 +12,13 @@ from math import prod
 from typing import Any
 
 from jaxquard.errors import ActorFailed, MeshError
+from jaxquard.runtime.ray.client.packing import pack
+from jaxquard.runtime.ray.client.ray_actor import WorkerError
+from jaxquard.runtime.ray.client.ray_commands import WorkerGone, WorkerUnavailable
+from jaxquard.runtime.ray.cluster.client_process import ClientProcess, RayLost, Reference, current_client, wait_for
 from jaxquard.runtime.ray.cluster.hosts import kill_process, list_hosts
-from jaxquard.runtime.ray.cluster.import_ray import import_ray
 from jaxquard.runtime.ray.cluster.place_actors import ActorPlacement, place_actors
-from jaxquard.runtime.ray.cluster.ray_calls import RayLost, in_ray, wait_for
 from jaxquard.runtime.ray.messages import WorkerConfig, WorkerInfo
-from jaxquard.runtime.ray.worker.ray_actor import WorkerHandle, start_worker
 from jaxquard.runtime.ray.worker.turns import TurnOver
 from jaxquard.runtime.step_state import error_lines
 
@@ -32,6 +33,33 @@ class GivenUp(MeshError):
 
 class DiedWhileStarting(MeshError):
     """A process ended before JAX was up in it; it may be started again."""
+
+
+class WorkerHandle:
+    """Calls a worker for the controller: `handle.step(order)` returns a reference to the reply at once."""
+
+    def __init__(self, client: ClientProcess, number: int) -> None:
+        self._client, self._number = client, number
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*args: Any) -> Reference:
+            return self._client.call(self._number, name, args)
+
+        self.__dict__[name] = call  # Remembered: a step should not cost more than it must.
+        return call
+
+    def kill(self) -> None:
+        """Has Ray kill the process."""
+        self._client.post("kill_worker", self._number)
+
+
+def _start_worker(config: WorkerConfig, slot: "_Slot") -> WorkerHandle:
+    """Starts a process in its place."""
+    number = slot.placement.start_worker(pack(config).payload, actor=slot.actor, process=config.rank)
+    return WorkerHandle(slot.placement.client, number)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
@@ -122,19 +150,35 @@ class WorkerGroup:
                 self._end(self.workers[actor], by_force=True)
 
     def _on_dead_hosts(self, actors: Sequence[int]) -> list[int]:
-        """Returns the actors that were placed on a host that is gone."""
+        """Returns the actors that were placed on a host that is gone, or by a client process that is."""
         alive = {found.host.node_id for found in list_hosts()}
-        places = {actor: self._slots[actor].placement.hosts[self._slots[actor].actor] for actor in actors}
-        return [actor for actor, hosts in places.items() if any(host.node_id not in alive for host in hosts)]
+        slots = {actor: self._slots[actor] for actor in actors}
+        return [
+            actor
+            for actor, slot in slots.items()
+            if slot.placement.client is not self.client
+            or any(host.node_id not in alive for host in slot.placement.hosts[slot.actor])
+        ]
 
     def _move(self, actors: Sequence[int]) -> None:
         """Finds other places for actors."""
         if actors:
             config = self.config
-            placement = place_actors(len(actors), config.num_processes, config.num_devices, platform=config.platform)
+            placement = place_actors(
+                len(actors),
+                config.num_processes,
+                config.num_devices,
+                platform=config.platform,
+                timeout_s=self.start_limit_s,
+            )
             self._placements.append(placement)
             for number, actor in enumerate(actors):
                 self._slots[actor] = _Slot(placement=placement, actor=number)
+
+    @property
+    def client(self) -> ClientProcess:
+        """The client process that is connected to Ray."""
+        return current_client()
 
     def all_workers(self) -> list[WorkerProcess]:
         return [worker for workers in self.workers for worker in workers]
@@ -178,18 +222,16 @@ class WorkerGroup:
 
     def get(self, reference: Any) -> Any:
         """Waits for a reply and returns it. If its process is gone, waits until the monitor has noticed."""
-        exceptions = import_ray().exceptions
         while not self._wait([reference])[0]:
             pass
         try:
-            with in_ray() as ray:
-                return ray.get(reference)
-        except exceptions.RayTaskError as error:
+            return reference.value()
+        except WorkerError as error:
             if isinstance(error.cause, TurnOver):
                 self._await_losses(0.5)
                 raise GivenUp("this was given up, as a step that was queued before it has failed.") from None
             raise error.cause from None
-        except exceptions.RayError as error:
+        except (WorkerGone, WorkerUnavailable) as error:
             self._await_losses(self.loss_limit_s)
             gone = ActorFailed(f"an actor's process is gone: {error_lines(error)[0]}")
             gone.is_lost = True
@@ -200,17 +242,12 @@ class WorkerGroup:
 
     def _wait(self, references: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Waits a short while for one of some replies; returns which have come, and which not."""
-        try:
-            return wait_for(references, num_returns=1, timeout_s=_TICK_S)
-        except RayLost:
-            self._await_losses(self.loss_limit_s)
-            raise
+        return wait_for(references, num_returns=1, timeout_s=_TICK_S)
 
     def finish_saves(self) -> None:
         """Waits until all that is being saved is on disk, or its process is lost."""
         for reference in tuple(self.saves):
-            with contextlib.suppress(MeshError):  # Ray is gone, and the processes with it.
-                wait_for([reference], num_returns=1, timeout_s=None)
+            wait_for([reference], num_returns=1, timeout_s=None)
         self.saves.clear()
 
     def _await_losses(self, limit_s: float) -> None:
@@ -253,10 +290,7 @@ class WorkerGroup:
                 WorkerProcess(
                     actor=actor,
                     rank=rank,
-                    handle=start_worker(
-                        replace(self.config, actor=actor, rank=rank),
-                        **slot.placement.actor_options(slot.actor, rank),
-                    ),
+                    handle=_start_worker(replace(self.config, actor=actor, rank=rank), slot),
                 )
                 for rank in range(self.config.num_processes)
             ]
@@ -281,7 +315,6 @@ class WorkerGroup:
         return dict(zip(actors, found, strict=True))
 
     def _await_start(self, references: list[Any], workers: Sequence[WorkerProcess]) -> list[Any]:
-        exceptions = import_ray().exceptions
         end_s, pending = time.monotonic() + self.start_limit_s, references
         while pending and time.monotonic() < end_s:
             _, pending = wait_for(references, num_returns=len(references), timeout_s=_HOSTS_S)
@@ -295,19 +328,16 @@ class WorkerGroup:
                 f"{self.start_limit_s:g} s. Is its host busy, or are its devices in use?"
             )
         try:
-            with in_ray() as ray:
-                return ray.get(references)
-        except exceptions.RayTaskError as error:
+            return [reference.value() for reference in references]
+        except WorkerError as error:
             raise error.cause from None
-        except exceptions.RayError as error:
+        except (WorkerGone, WorkerUnavailable) as error:
             raise DiedWhileStarting(f"an actor could not start: {error_lines(error)[0]}") from error
 
     def _end(self, workers: Sequence[WorkerProcess], *, by_force: bool = False) -> None:
-        exceptions = import_ray().exceptions
         with contextlib.suppress(MeshError):  # Ray is gone, and ends them, or its connection does.
             for worker in workers:
-                with contextlib.suppress(exceptions.RayError), in_ray() as ray:
-                    ray.kill(worker.handle.actor, no_restart=True)
+                worker.handle.kill()
             for worker in workers:
                 if by_force and worker.info is not None:
                     kill_process(worker.info.node_id, worker.info.pid)

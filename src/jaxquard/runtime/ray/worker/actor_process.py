@@ -1,4 +1,4 @@
-"""Everything that a process of an actor does, without Ray: `ray_actor` makes it a Ray actor.
+"""Everything that a process of an actor does, without Ray: `client.ray_actor` makes it a Ray actor.
 
 Its devices hold the state, in `cells` by number; the controller has the numbers. All that changes cells happens in
 turns (`turns`); looking at them, compiling and heartbeats do not wait for turns.

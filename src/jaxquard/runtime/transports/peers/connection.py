@@ -12,6 +12,7 @@ import threading
 import traceback
 
 _BUFFER_BYTES = 4 * 2**20
+_KEEPALIVE_S = 60
 SMALL_BYTES = 16 * 2**10
 """As many bytes fit whenever the kernel says that a socket can be written to: it wants a third of its buffer free."""
 _WRITE_BYTES = 16 * 2**20
@@ -69,6 +70,9 @@ class PeerConnection:
         else:
             # The kernel finds the size of buffers by itself, as long as nobody gives it one.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A firewall between hosts forgets connections that are silent while a step computes.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
         self._socket.settimeout(None)
         self._poll.register(self._socket, select.POLLOUT)
 

@@ -1,4 +1,4 @@
-"""A Ray of this process alone: bound to loopback, guarded by a token, gone when this process is.
+"""A Ray of this program alone: bound to loopback, guarded by a token, gone when the program is.
 
 `ray.init()` also starts a dashboard, an autoscaler and a log monitor, and turns 127.0.0.1 into the address
 of a network card, so that its servers listen on every interface. Here the node is made directly, as
@@ -20,11 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxquard.runtime.ray.cluster.import_ray import environment, import_ray, kept_settings, quiet
-from jaxquard.runtime.ray.cluster.ray_calls import disconnect
-from jaxquard.runtime.ray.cluster.ray_folder import RayFolder, remove_stale_folders
-from jaxquard.runtime.ray.cluster.reaper import await_reaped, end_processes
-from jaxquard.runtime.ray.cluster.watch_servers import ServerProcess, find_process
+from jaxquard.runtime.ray.client.import_ray import environment, import_ray, kept_settings, quiet
+from jaxquard.runtime.ray.client.ray_folder import RayFolder, remove_stale_folders
+from jaxquard.runtime.ray.client.reaper import await_reaped, end_processes
 
 _LOOPBACK = "127.0.0.1"
 _OBJECT_STORE_BYTES = 256 * 2**20
@@ -55,13 +53,13 @@ class PrivateRay:
         start_timeout_s: how long it may take to start.
 
     Attributes:
-        servers: its two servers.
+        servers: names and process ids of its two servers.
 
     Raises:
         Exception: whatever Ray raises if it cannot start; then nothing is left running.
     """
 
-    servers: tuple[ServerProcess, ...] = ()
+    servers: tuple[tuple[str, int], ...] = ()
 
     def __init__(self, *, num_cpus: int, start_timeout_s: float) -> None:
         import_ray()
@@ -90,23 +88,17 @@ class PrivateRay:
         """The address of its control server."""
         return self._node.gcs_address
 
-    def close(self, *, is_lost: bool = False) -> None:
-        """Ends all of its processes and removes its directory; returns when they are gone.
-
-        Args:
-            is_lost: a server is gone; the others must not hold up this process any more.
-        """
+    def close(self) -> None:
+        """Ends all of its processes and removes its directory; returns when they are gone."""
         # A start that is under way is let finish: half a node could not be ended.
         self._up.wait()
         with self._closing:
             if not self._down.is_set():
-                disconnect(before=self._end_processes if is_lost else None)
+                with quiet():
+                    import_ray().shutdown()
                 self._down.set()
         if threading.current_thread() is not self._keeper:
             self._keeper.join()
-
-    def _end_processes(self) -> None:
-        end_processes(self._folder.path)
 
     def _connect(self) -> None:
         with quiet(), kept_settings(), loopback_allowed(), errors_not_printed(), environment(self._variables):
@@ -254,6 +246,7 @@ def _await_registered(node: Any, timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-def _find_servers(node: Any) -> tuple[ServerProcess, ...]:
-    found = ((name, info.process.pid) for name, infos in node.all_processes.items() for info in infos)
-    return tuple(find_process(f"Ray's {name}", pid) for name, pid in found)
+def _find_servers(node: Any) -> tuple[tuple[str, int], ...]:
+    found = [(f"Ray's {name}", info.process.pid) for name, infos in node.all_processes.items() for info in infos]
+    # The raylet first: when it dies, this process does, and the control server with it.
+    return tuple(sorted(found, key=lambda server: "raylet" not in server[0]))

@@ -9,7 +9,6 @@ import importlib
 import logging
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -68,14 +67,6 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def restore_excepthook() -> None:
-    """Takes away the handler of uncaught errors in which Ray waits for its control server, also if that is gone."""
-    from ray._private import worker
-
-    if sys.excepthook is worker.custom_excepthook:
-        sys.excepthook = worker.normal_excepthook
 
 
 def import_ray() -> ModuleType:

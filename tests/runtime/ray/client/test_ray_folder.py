@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from jaxquard.runtime.ray.cluster import ray_folder, reaper
-from jaxquard.runtime.ray.cluster.ray_folder import RayFolder, remove_stale_folders
-from jaxquard.runtime.ray.cluster.reaper import list_processes
+from jaxquard.runtime.ray.client import ray_folder, reaper
+from jaxquard.runtime.ray.client.ray_folder import RayFolder, remove_stale_folders
+from jaxquard.runtime.ray.client.reaper import list_processes
 from jaxquard.runtime.supervisor.attempt import RUN_TMPDIR
 from tests.runtime.ray.processes import wait_until
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 PROGRAM = """
 import sys
-from jaxquard.runtime.ray.cluster import ray_folder, reaper
+from jaxquard.runtime.ray.client import ray_folder, reaper
 ray_folder._parent = lambda: sys.argv[1]
 folder = ray_folder.RayFolder()
 print(folder.path, flush=True)

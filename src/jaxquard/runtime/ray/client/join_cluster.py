@@ -1,4 +1,4 @@
-"""Connects this process to a Ray cluster that is already running, or raises an error that says why it cannot."""
+"""Connects the client process to a Ray cluster that is already running, or raises an error that says why it cannot."""
 
 import importlib
 import importlib.util
@@ -8,9 +8,9 @@ from typing import Any
 
 from jaxquard._install_hint import install_hint
 from jaxquard.errors import MeshError
-from jaxquard.runtime.ray.cluster.addresses import RayAddress, check_answers, parse_address
-from jaxquard.runtime.ray.cluster.import_ray import environment, import_ray, kept_settings, quiet
-from jaxquard.runtime.ray.cluster.private_ray import errors_not_printed, loopback_allowed
+from jaxquard.runtime.ray.client.addresses import RayAddress, check_answers, parse_address
+from jaxquard.runtime.ray.client.import_ray import environment, import_ray, kept_settings, quiet
+from jaxquard.runtime.ray.client.private_ray import errors_not_printed, loopback_allowed
 
 _CLIENT_LIMIT_S = 60.0
 """The head starts a process for each client. If that fails, Ray's client waits for ever."""
@@ -21,11 +21,13 @@ _CLIENT_MODULES = (
     "ray.core.generated.ray_client_pb2",
     "ray.core.generated.ray_client_pb2_grpc",
 )
-_VARIABLES = {
+_VARIABLES: dict[str, str | None] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # How long Ray asks a control server that answers with refusals; it is up already, so not the usual 20 s.
     "RAY_gcs_server_port_wait_time_s": "5",
 }
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable in which a submitted job has its environment; Ray refuses to be given that twice."""
 _MIXED_UP = {
     True: ("control server, not its client server", "the address without ray://, or the port for clients (10001)"),
     False: ("client server, not its control server", "ray:// before the address, or the port of `ray start` (6379)"),
@@ -33,8 +35,11 @@ _MIXED_UP = {
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
 
 
-def join_cluster(text: str) -> RayAddress:
+def join_cluster(text: str, *, runtime_env: dict[str, Any] | None = None) -> RayAddress:
     """Connects to the cluster at an address: "ray://host:10001", "host:6379" or "auto".
+
+    Args:
+        runtime_env: Ray's environment of the workers; None: that of the submitted job, if this is one.
 
     Returns:
         The address, found out if it was "auto".
@@ -46,12 +51,14 @@ def join_cluster(text: str) -> RayAddress:
     address = _find_cluster() if text == "auto" else parse_address(text)
     check_answers(address)
     try:
-        with quiet(), kept_settings(), loopback_allowed(), errors_not_printed(), environment(_VARIABLES):
+        variables = _VARIABLES if runtime_env is None else _VARIABLES | {_JOB_CONFIG: None}
+        options: dict[str, Any] = {} if runtime_env is None else {"runtime_env": runtime_env}
+        with quiet(), kept_settings(), loopback_allowed(), errors_not_printed(), environment(variables):
             if address.is_client:
-                _join_as_client(address)
+                _join_as_client(address, options)
             else:
                 # "auto" as it came: for this host's own cluster Ray finds the token by itself.
-                ray.init(address=text, log_to_driver=False, configure_logging=False)
+                ray.init(address=text, log_to_driver=False, configure_logging=False, **options)
     except MeshError:
         raise
     except Exception as error:
@@ -77,7 +84,7 @@ def _find_cluster() -> RayAddress:
     return parse_address(found)
 
 
-def _join_as_client(address: RayAddress) -> None:
+def _join_as_client(address: RayAddress, options: dict[str, Any]) -> None:
     if importlib.util.find_spec("grpc") is None:
         raise MeshError(f"{address} is reached through Ray's client, which needs grpcio. {install_hint('ray')}")
     _ping(address)
@@ -85,7 +92,7 @@ def _join_as_client(address: RayAddress) -> None:
 
     def connect() -> None:
         try:
-            import_ray().init(address=str(address), log_to_driver=False, configure_logging=False)
+            import_ray().init(address=str(address), log_to_driver=False, configure_logging=False, **options)
         except BaseException as error:
             failures.append(error)
 

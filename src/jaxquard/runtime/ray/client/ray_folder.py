@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TextIO
 
-from jaxquard.runtime.ray.cluster import reaper
+from jaxquard.runtime.ray.client import reaper
 from jaxquard.runtime.supervisor.attempt import RUN_TMPDIR
 
 _PREFIX = "jaxquard-ray-"
