@@ -88,12 +88,8 @@ def find_blocks_of(plan: PlanData, name: str) -> list[int]:
         number = _number(name, len(rows))
         return [] if number is None else [number]
     if name.startswith("layer "):
-        layers = find_layers(plan)
-        number = None if layers is None else _number(name, layers.count)
-        if layers is None or number is None:
-            return []
-        start = layers.start + number * layers.period
-        return list(range(start, start + layers.period))
+        found = _NUMBERED.fullmatch(name)
+        return [] if found is None else find_layers(plan).get(int(found[2]), [])
     if is_line(name):
         return [number for number, (_, line, _) in enumerate(rows) if match_line(name, line)]
     return [number for number, (*_, paths) in enumerate(rows) if any(match_path(name, path) for path in paths)]
@@ -107,8 +103,8 @@ def _number(name: str, count: int) -> int | None:
 def _known_parts(plan: PlanData, name: str) -> list[str]:
     """Returns all parts that `explain` takes, but for numbers, of which those near the one that was asked for."""
     rows, layers = block_rows(plan), find_layers(plan)
-    counts = {"stage": plan.num_stages, "layer": 0 if layers is None else layers.count, "block": len(rows)}
-    numbered = [f"{kind} {number}" for kind, count in counts.items() if count for number in {0, count - 1}]
+    numbers = {"stage": range(plan.num_stages), "layer": sorted(layers), "block": range(len(rows))}
+    numbered = [f"{kind} {number}" for kind, known in numbers.items() if known for number in {known[0], known[-1]}]
     paths = path_prefixes(path for *_, paths in rows for path in paths)
     return [*SETTINGS, *numbered, *_TABLES, *paths, *(line for _, line, _ in rows if line)]
 

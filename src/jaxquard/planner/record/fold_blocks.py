@@ -64,8 +64,14 @@ def _best_fold(start: int, runs: Sequence[int]) -> Fold:
 
 
 def fold_blocks(plan: PlanData) -> list[Fold]:
-    """Returns the folds of a plan's blocks, alike in strategy and line."""
-    return fold_repeats([(names, line) for names, line, _ in block_rows(plan)])
+    """Returns the folds of a plan's blocks, alike in strategy, line and parameters, whatever their layer."""
+    rows = block_rows(plan)
+    return fold_repeats([(names, line, tuple(map(star_numbers, paths))) for names, line, paths in rows])
+
+
+def star_numbers(path: str) -> str:
+    """Returns a path with the numbers of layers as stars: `layers.*.mlp.up`."""
+    return ".".join("*" if word.isdecimal() else word for word in path.split("."))
 
 
 def block_rows(plan: PlanData) -> list[tuple[tuple[str, ...], str, tuple[str, ...]]]:
@@ -78,16 +84,45 @@ def block_rows(plan: PlanData) -> list[tuple[tuple[str, ...], str, tuple[str, ..
     return rows
 
 
-def find_layers(plan: PlanData) -> Fold | None:
-    """Returns the layers of a step: of all runs of blocks that recur, the one with the most blocks; None without any.
+def find_layers(plan: PlanData) -> dict[int, list[int]]:
+    """Returns the blocks of each layer, by its number; nothing where no layers are found.
 
-    Blocks are alike by their lines where the plan has them, whatever their strategies; else by their strategies. The
-    blocks of a model by name are its layers.
+    The blocks of a model by name are its layers. Of a traced step, the paths of parameters have the number of a layer;
+    products without parameters are of the layer around them. Without paths, layers are the runs of blocks that recur:
+    of all of them, the one with the most blocks.
     """
     rows = block_rows(plan)
     if plan.fingerprint is None:
-        return Fold(start=0, period=1, count=len(rows))
-    has_lines = all(stage.lines for stage in plan.stages)
-    folds = fold_repeats([line if has_lines else names for names, line, _ in rows])
-    longest = max(folds, key=lambda fold: fold.count * fold.period if fold.count > 1 else 0)
-    return longest if longest.count > 1 else None
+        return {number: [number] for number in range(len(rows))}
+    numbers = _fill_gaps([_layer_number(paths) for *_, paths in rows])
+    if not any(number is not None for number in numbers):
+        return _recurring_layers([(names, line) for names, line, _ in rows])
+    layers: dict[int, list[int]] = {}
+    for block, number in enumerate(numbers):
+        if number is not None:
+            layers.setdefault(number, []).append(block)
+    return layers
+
+
+def _layer_number(paths: Sequence[str]) -> int | None:
+    """Returns the first number in paths: 3 for `layers.3.mlp.up`, and for `layers.up.3` of stacked weights."""
+    words = (word for path in paths for word in path.split("."))
+    return next((int(word) for word in words if word.isdecimal() and len(word) < 10), None)
+
+
+def _fill_gaps(numbers: Sequence[int | None]) -> list[int | None]:
+    """Gives blocks without a number that of the blocks before and after them, if it is the same."""
+    filled, last = list(numbers), 0
+    for place, number in enumerate(numbers):
+        if number is None:
+            continue
+        if numbers[last] == number:
+            filled[last:place] = [number] * (place - last)
+        last = place
+    return filled
+
+
+def _recurring_layers(items: Sequence[Hashable]) -> dict[int, list[int]]:
+    longest = max(fold_repeats(items), key=lambda fold: fold.count * fold.period if fold.count > 1 else 0)
+    starts = range(longest.start, longest.stop, longest.period) if longest.count > 1 else ()
+    return {number: list(range(start, start + longest.period)) for number, start in enumerate(starts)}

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+# Of two names, the part that they share: "shedule" has 0.93 of "schedule".
+_SLIP = 0.75
 _LINE = re.compile(r"[^:]+\.py:\d+")
 
 
@@ -53,3 +55,8 @@ def nearest_names(text: str, names: Iterable[str], *, most: int = 3) -> list[str
     known = list(dict.fromkeys(names))
     near = difflib.get_close_matches(text, known, n=most, cutoff=0.5)
     return near or known[:most]
+
+
+def is_slip(name: str, known: str) -> bool:
+    """Returns true if a name looks like a slip of the pen for a known one."""
+    return name != known and difflib.SequenceMatcher(a=name, b=known).ratio() > _SLIP

@@ -7,7 +7,7 @@ import math
 from itertools import groupby
 
 from jaxquard.planner.record.check_plan import NO_SCHEDULE
-from jaxquard.planner.record.fold_blocks import Fold, block_rows, fold_blocks
+from jaxquard.planner.record.fold_blocks import Fold, block_rows, fold_blocks, star_numbers
 from jaxquard.planner.record.plan_data import MemoryTerms, PlanBaseline, PlanData, StagePlan, TimeTerms
 from jaxquard.planner.record.tables import (
     align_table,
@@ -169,7 +169,7 @@ def _fold_text(fold: Fold, place: int) -> str:
 def _paths_text(paths: tuple[str, ...], fold: Fold) -> str:
     """Returns the paths of the first of the blocks that recur, the numbers of layers as stars."""
     if fold.count > 1:
-        paths = tuple(".".join("*" if word.isdecimal() else word for word in path.split(".")) for path in paths)
+        paths = tuple(map(star_numbers, paths))
     return ", ".join(dict.fromkeys(paths))
 
 
