@@ -32,11 +32,11 @@ from jaxquard.intraop.segments.strategies import segment_strategies
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.models import zoo
-from jaxquard.pricing import CompilePricer, Failure, MeasuredPricer, Price, PriceCache, ShardedProgram
+from jaxquard.pricing import CompilePricer, Failure, MeasuredPricer, Price, PriceCache, Progress, ShardedProgram
 
 # With three layers, one recurs between the embedding and the head.
 _NUM_DEVICES, _BATCH_SIZE, _NUM_LAYERS = 8, 8, 3
-_RANKED = {"model_dim": 512, "num_heads": 8, "sequence_length": 256, "vocab_size": 1024}
+_RANKED = {"model_dim": 256, "num_heads": 8, "sequence_length": 128, "vocab_size": 1024}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -79,6 +79,11 @@ def layer_programs(config: Any, *, few: int | None) -> list[ShardedProgram]:
     return found if few is None else random.Random(0).sample(found, few)
 
 
+def _print_progress(progress: Progress) -> None:
+    left = "" if progress.left_s is None else f", about {progress.left_s:.0f} s left"
+    print(f"  {progress.done} of {progress.total}: {progress.name}{left}", flush=True)
+
+
 def _ranked_config() -> Any:
     return dataclasses.replace(zoo.find_model("gpt-tiny").config, num_layers=_NUM_LAYERS, dtype=jnp.float32, **_RANKED)
 
@@ -97,7 +102,7 @@ def rank(*, few: int | None, cluster_file: Path | None, out: Path | None) -> dic
         out.with_suffix(".toml").write_text(cluster_text(cluster))
     start_s = time.perf_counter()
     with MeasuredPricer(mesh, cache=None, slow_factor=100) as pricer:
-        prices = pricer.price_all(programs)
+        prices = pricer.price_all(programs, on_progress=_print_progress)
     print(f"measured {len(programs)} strategies in {time.perf_counter() - start_s:.0f} s", flush=True)
     measured = {
         program.name: price.time_s for program, price in zip(programs, prices, strict=True) if isinstance(price, Price)
