@@ -9,12 +9,12 @@ from jaxquard.ir.codec import to_data
 from jaxquard.planner.record.fold_blocks import block_rows
 from jaxquard.planner.record.plan_data import PlanData
 from jaxquard.planner.record.summarise_plan import (
-    memory_terms,
-    mesh_text,
+    axes_text,
+    memory_by_term,
     microbatches_text,
     pipeline_text,
     span_text,
-    time_terms,
+    time_by_term,
 )
 from jaxquard.planner.record.tables import (
     WIDTH,
@@ -114,8 +114,8 @@ def diff(plan: PlanData, other: PlanData, *, names: tuple[str, str] = ("first", 
     for given in (plan, other):
         if not isinstance(given, PlanData):
             raise PlanError(f"diff takes two plans, such as `jq.load_plan` returns, but one is {given!r:.80}.")
-    first_times, second_times = ({"step": one.time_s, **time_terms(one.times)} for one in (plan, other))
-    first_sizes, second_sizes = ({"device": one.memory_bytes, **memory_terms(one.memory)} for one in (plan, other))
+    first_times, second_times = ({"step": one.time_s, **time_by_term(one.times)} for one in (plan, other))
+    first_sizes, second_sizes = ({"device": one.memory_bytes, **memory_by_term(one.memory)} for one in (plan, other))
     return PlanDiff(
         names=names,
         differences=(*_setting_differences(plan, other), *_stage_differences(plan, other)),
@@ -136,7 +136,7 @@ def _settings(plan: PlanData) -> dict[str, str]:
         "step": shorten_cell(key, 16),
         "cluster": f"{plan.cluster}, {plan.num_devices:,} devices",
         "pipeline": pipeline_text(plan),
-        "mesh": mesh_text(plan),
+        "mesh": axes_text(plan),
         "microbatches": microbatches_text(plan),
         "global batch": f"{plan.global_batch:,}",
         "recompute": plan.recompute.value,

@@ -13,15 +13,15 @@ from jaxquard.planner.record.fold_blocks import block_rows, find_layers, fold_bl
 from jaxquard.planner.record.match_names import is_line, match_line, match_path, nearest_names, path_prefixes
 from jaxquard.planner.record.plan_data import PlanAlternative, PlanData
 from jaxquard.planner.record.summarise_plan import (
+    axes_text,
     baseline_lines,
+    memory_by_term,
     memory_lines,
-    memory_terms,
-    mesh_text,
     microbatches_text,
     pipeline_text,
     span_text,
+    time_by_term,
     time_lines,
-    time_terms,
 )
 from jaxquard.planner.record.tables import (
     align_table,
@@ -124,7 +124,7 @@ def _chosen(plan: PlanData, name: str) -> str:
     chosen = {
         "schedule": plan.schedule if plan.num_stages > 1 else "none, as there is one stage",
         "stages": pipeline_text(plan),
-        "mesh": mesh_text(plan) if plan.num_actors == 1 else f"{mesh_text(plan)} for each of {plan.num_actors} actors",
+        "mesh": axes_text(plan) if plan.num_actors == 1 else f"{axes_text(plan)} for each of {plan.num_actors} actors",
         "microbatches": microbatches_text(plan),
         "recompute": plan.recompute.value,
         "storage": plan.storage,
@@ -187,7 +187,7 @@ def _explain_stage(plan: PlanData, number: int) -> PlanExplanation:
     if stage.communication_s is not None and total_s:
         share = percent_text(stage.communication_s / total_s)
         texts.append(f"  exposed collectives: {time_text(stage.communication_s)} of that ({share})")
-    terms = ", ".join(f"{name} {bytes_text(value)}" for name, value in memory_terms(stage.memory).items())
+    terms = ", ".join(f"{name} {bytes_text(value)}" for name, value in memory_by_term(stage.memory).items())
     if terms:
         texts.append(f"  memory of a device: {bytes_text(stage.memory.total_bytes)}: {terms}")
     alternatives = _alternatives(plan, "stages")
@@ -234,7 +234,8 @@ def _block_table(plan: PlanData, blocks: Sequence[int]) -> tuple[list[str], list
         cost = ("-", "-", "-") if found is None else _cost_cells(plan, found)
         shown += [] if found is None else [found]
         table.append((count, " / ".join(names) or "-", *cost, line))
-    return align_table(table), shown
+    has_lines = any(row[-1] for row in table[1:])
+    return align_table(table if has_lines else [row[:-1] for row in table]), shown
 
 
 def _cost_cells(plan: PlanData, one: PlanAlternative) -> tuple[str, str, str]:
@@ -278,9 +279,9 @@ def _explain_all(plan: PlanData) -> PlanExplanation:
 
 def _deciding_lines(plan: PlanData) -> list[str]:
     """Returns a line on the terms of time and one on those of memory, the largest first."""
-    times = [f"{name} {percent_text(value / plan.time_s)}" for name, value in time_terms(plan.times).items()]
+    times = [f"{name} {percent_text(value / plan.time_s)}" for name, value in time_by_term(plan.times).items()]
     total = max(plan.memory_bytes, 1)
-    sizes = [f"{name} {percent_text(value / total)}" for name, value in memory_terms(plan.memory).items()]
+    sizes = [f"{name} {percent_text(value / total)}" for name, value in memory_by_term(plan.memory).items()]
     texts = [
         f"{time_text(plan.time_s)} a step{': ' if times else ''}{', '.join(times)}",
         f"{bytes_text(plan.memory_bytes)} a device{': ' if sizes else ''}{', '.join(sizes)}",

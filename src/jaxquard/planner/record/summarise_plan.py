@@ -76,7 +76,7 @@ def microbatches_text(plan: PlanData) -> str:
     return f"{plan.num_microbatches:,} of {rows}"
 
 
-def mesh_text(plan: PlanData) -> str:
+def axes_text(plan: PlanData) -> str:
     """Returns the axes of an actor's mesh: `data=4 x model=2`."""
     return " x ".join(f"{axis}={size}" for axis, size in plan.axes.items())
 
@@ -86,7 +86,7 @@ def setting_lines(plan: PlanData) -> list[str]:
     num_per_actor = math.prod(plan.axes.values())
     rows = [
         ("pipeline", pipeline_text(plan)),
-        ("mesh", f"{mesh_text(plan)}, {num_per_actor:,} devices an actor"),
+        ("mesh", f"{axes_text(plan)}, {num_per_actor:,} devices an actor"),
         ("microbatches", f"{microbatches_text(plan)}, a global batch of {plan.global_batch:,}"),
         ("recompute", plan.recompute.value),
         ("storage", plan.storage),
@@ -107,8 +107,7 @@ def stage_lines(plan: PlanData) -> list[str]:
 
 def _stage_key(stage: StagePlan) -> tuple[object, ...]:
     """Returns what stages of one row have in common, as it is printed."""
-    costs = (time_text(stage.forward_s), time_text(stage.backward_s), bytes_text(stage.memory.total_bytes))
-    return *costs, len(stage.strategies), stage.strategies, stage.lines
+    return time_text(stage.forward_s), time_text(stage.backward_s), stage.strategies, stage.lines
 
 
 def _stage_row(same: list[tuple[int, StagePlan]]) -> tuple[str, ...]:
@@ -116,16 +115,18 @@ def _stage_row(same: list[tuple[int, StagePlan]]) -> tuple[str, ...]:
     actors = [stage.actor for _, stage in same]
     is_run = actors == list(range(actors[0], actors[0] + len(actors)))
     actor = span_text(actors[0], actors[-1]) if is_run else ", ".join(map(str, dict.fromkeys(actors)))
-    if first is last:
-        return _stage_cells(str(number), actor, first, span_text(first.blocks[0], first.blocks[1] - 1), first.name)
-    name = f"{first.name} ... {last.name}"
-    blocks = span_text(first.blocks[0], last.blocks[1] - 1)
-    return _stage_cells(span_text(number, last_number), shorten_cell(actor, 16), first, blocks, name)
-
-
-def _stage_cells(number: str, actor: str, stage: StagePlan, blocks: str, name: str) -> tuple[str, ...]:
-    forward, backward = time_text(stage.forward_s), time_text(stage.backward_s)
-    return number, actor, blocks, forward, backward, bytes_text(stage.memory.total_bytes), shorten_cell(name, 40)
+    name = first.name if first is last else f"{first.name} ... {last.name}"
+    sizes = [stage.memory.total_bytes for _, stage in same]
+    ends = list(dict.fromkeys(map(bytes_text, (min(sizes), max(sizes)))))
+    return (
+        span_text(number, last_number),
+        shorten_cell(actor, 16),
+        span_text(first.blocks[0], last.blocks[1] - 1),
+        time_text(first.forward_s),
+        time_text(first.backward_s),
+        " to ".join(ends),
+        shorten_cell(name, 40),
+    )
 
 
 def span_text(first: int, last: int) -> str:
@@ -182,13 +183,13 @@ def _product_lines(plan: PlanData) -> list[str]:
     return [f"2D products: {count} with {', '.join(map(str, slices))} slices" for slices, count in counts.items()]
 
 
-def time_terms(times: TimeTerms) -> dict[str, float]:
+def time_by_term(times: TimeTerms) -> dict[str, float]:
     """Returns the terms of a step's time that are not 0, by their names, the largest first."""
     found = {name: getattr(times, key) for key, name in _TIME_NAMES.items() if getattr(times, key)}
     return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
-def memory_terms(memory: MemoryTerms) -> dict[str, int]:
+def memory_by_term(memory: MemoryTerms) -> dict[str, int]:
     """Returns the terms of a device's memory that are not 0, by their names, the largest first."""
     found = {name: getattr(memory, key) for key, name in _MEMORY_NAMES.items() if getattr(memory, key)}
     return dict(sorted(found.items(), key=lambda entry: -entry[1]))
@@ -196,7 +197,7 @@ def memory_terms(memory: MemoryTerms) -> dict[str, int]:
 
 def time_lines(plan: PlanData) -> list[str]:
     """Returns a table of the step's time by term."""
-    terms = time_terms(plan.times)
+    terms = time_by_term(plan.times)
     rows = [(name, time_text(value), percent_text(value / plan.time_s)) for name, value in terms.items()]
     rows = [("time of a step", time_text(plan.time_s), ""), *rows]
     return align_table(rows, right=(1, 2)) if terms else []
@@ -204,7 +205,7 @@ def time_lines(plan: PlanData) -> list[str]:
 
 def memory_lines(plan: PlanData) -> list[str]:
     """Returns a table of the fullest device's memory by term."""
-    terms, total = memory_terms(plan.memory), max(plan.memory_bytes, 1)
+    terms, total = memory_by_term(plan.memory), max(plan.memory_bytes, 1)
     rows = [(name, bytes_text(value), percent_text(value / total)) for name, value in terms.items()]
     rows = [("memory of the fullest device", bytes_text(plan.memory_bytes), ""), *rows]
     return align_table(rows, right=(1, 2)) if terms else []
@@ -236,7 +237,7 @@ def _baseline_row(plan: PlanData, baseline: PlanBaseline) -> tuple[str, ...]:
         ratio_text(baseline.time_s, plan.time_s),
         _mfu_text(baseline.mfu),
         bytes_text(baseline.memory_bytes) if baseline.memory_bytes else "-",
-        "" if baseline.fits and runs else "does not fit" if not baseline.fits else "does not run",
+        "does not run" if not runs else "" if baseline.fits else "does not fit",
     )
 
 
@@ -248,11 +249,11 @@ def _closing_lines(plan: PlanData) -> list[str]:
     """Returns the work of the search, the provenance of prices, and the notes."""
     log = plan.log
     texts = []
+    programs = f" ({log.num_programs:,} programs)" if log.num_programs else ""
     if log.num_seen:
         texts.append(
             f"searched {log.num_seen:,} configurations in {time_text(log.time_s)}: {log.num_pruned:,} left out by "
-            f"bounds, {log.num_priced:,} priced ({log.num_programs:,} programs), {log.num_simulated:,} simulated, "
-            f"{log.num_measured:,} measured"
+            f"bounds, {log.num_priced:,} priced{programs}, {log.num_simulated:,} simulated, {log.num_measured:,} measured"
         )
     texts += [f"prices: {plan.provenance}"] if plan.provenance else []
     texts += [f"left out: {text}" for text in log.left_out] + [f"note: {note}" for note in plan.notes]
