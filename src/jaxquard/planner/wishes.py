@@ -1,4 +1,4 @@
-"""What a user fixes and forbids: settings of a plan by name, and shardings by parameter path or line of code.
+"""Wishes of a user: settings of a plan by name, and shardings by parameter path or line of code.
 
     fix={"schedule": "1f1b", "stages": 8, "data": 4}        settings, and sizes of axes; or "mesh": {"data": 4}
     fix={"layers.*.mlp": "columns", "model.py:41": "2d"}    strategies of blocks
@@ -38,7 +38,7 @@ _MOST = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a user fixes and forbids.
+    """The settings and shardings that a user fixes and forbids.
 
     Attributes:
         fixed: settings, and sizes of axes, by name.

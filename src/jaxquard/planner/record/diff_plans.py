@@ -65,7 +65,7 @@ class PlanDiff:
 
     @property
     def is_same(self) -> bool:
-        """Whether the two plans run the step in the same way."""
+        """True if the two plans run the step in the same way."""
         return not self.differences
 
     def as_json(self) -> dict[str, Any]:

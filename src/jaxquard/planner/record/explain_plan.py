@@ -104,7 +104,12 @@ def _known_parts(plan: PlanData, name: str) -> list[str]:
     """Returns all parts that `explain` takes, but for numbers, of which those near the one that was asked for."""
     rows, layers = block_rows(plan), find_layers(plan)
     numbers = {"stage": range(plan.num_stages), "layer": sorted(layers), "block": range(len(rows))}
-    numbered = [f"{kind} {number}" for kind, known in numbers.items() if known for number in {known[0], known[-1]}]
+    numbered = [
+        f"{kind} {number}"
+        for kind, known in numbers.items()
+        if known
+        for number in dict.fromkeys((known[0], known[-1]))
+    ]
     paths = path_prefixes(path for *_, paths in rows for path in paths)
     return [*SETTINGS, *numbered, *_TABLES, *paths, *(line for _, line, _ in rows if line)]
 
