@@ -14,17 +14,17 @@ from jaxquard.cli.plan.diff import diff_files
 from jaxquard.cli.plan.explain import explain_file
 from jaxquard.cli.plan.search import search_plan
 
-_DEFAULT = "search"
-
 
 class PlanGroup(Group):
     """Takes `jaxquard plan llama3:405b` for `jaxquard plan search llama3:405b`."""
+
+    default = "search"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = self.list_commands(ctx)
         is_command = bool(args) and (args[0] in (*known, "--help") or self._is_slip(args[0], known))
         if args and not is_command and not ctx.resilient_parsing:
-            args = [_DEFAULT, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
     def _is_slip(self, word: str, known: list[str]) -> bool:

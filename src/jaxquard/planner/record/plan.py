@@ -18,7 +18,7 @@ from jaxquard.planner.record.summarise_plan import summarise_plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(PlanData):
-    """How a training step is spread over a cluster: stages, shardings, schedule, microbatches and recomputation.
+    """A plan of a training step: stages, shardings, schedule, microbatches and recomputation on a cluster.
 
     Its fields are those of `PlanData`. `print(plan)` shows it beside the usual plans; `jq.diff` compares two.
 
