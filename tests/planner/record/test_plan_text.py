@@ -31,7 +31,7 @@ def test_a_plan_of_one_stage(golden):
 def test_explanations(part, golden):
     explained = traced_plan().explain(part)
     golden(str(explained), f"explain-{part or 'all'}".replace(" ", "-").replace("*", "x").replace(":", "-"))
-    assert max(map(len, explained.lines)) <= 110
+    assert max(map(len, explained.lines)) <= 100
 
 
 class TestExplain:

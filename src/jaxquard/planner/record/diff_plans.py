@@ -164,7 +164,7 @@ def _stage_differences(plan: PlanData, other: PlanData) -> list[PlanDifference]:
         first, second = stops
         found.append(PlanDifference(part="stages end at", first=first, second=second))
     pairs = list(zip(block_rows(plan), block_rows(other), strict=True))
-    strategies = [(" / ".join(first[0]) or "-", " / ".join(second[0]) or "-") for first, second in pairs]
+    strategies = [("/".join(first[0]) or "-", "/".join(second[0]) or "-") for first, second in pairs]
     groups: dict[tuple[str, str], list[int]] = {}
     for number, pair in enumerate(strategies):
         groups.setdefault(pair, []).append(number)

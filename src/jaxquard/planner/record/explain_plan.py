@@ -235,10 +235,10 @@ def _block_table(plan: PlanData, blocks: Sequence[int]) -> tuple[list[str], list
         names, line, _ = rows[members[0]]
         found = next((one for block in (members[0], first) for one in _alternatives(plan, f"block {block}")), None)
         found = found or next((one for one in plan.alternatives if _is_alike(one, first, same_as)), None)
-        count = str(members[0]) if len(members) == 1 else f"{members[0]} and {len(members) - 1} alike"
+        count = str(members[0]) if len(members) == 1 else f"{members[0]} ({len(members)} x)"
         cost = ("-", "-", "-") if found is None else _cost_cells(plan, found)
         shown += [] if found is None else [found]
-        table.append((count, " / ".join(names) or "-", *cost, line))
+        table.append((count, "/".join(names) or "-", *cost, line))
     has_lines = any(row[-1] for row in table[1:])
     return align_table(table if has_lines else [row[:-1] for row in table]), shown
 

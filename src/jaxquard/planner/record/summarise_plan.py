@@ -145,7 +145,7 @@ def sharding_lines(plan: PlanData) -> list[str]:
         table += [
             (
                 _fold_text(fold, place),
-                *(names if len(names) == len(axes) else (" / ".join(names) or "-",)),
+                *(names if len(names) == len(axes) else ("/".join(names) or "-",)),
                 *([line] if has_lines else []),
                 *([shorten_cell(_paths_text(paths, fold), 36)] if has_parameters else []),
             )
