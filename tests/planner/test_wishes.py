@@ -63,6 +63,13 @@ class TestSettings:
         assert wishes.allows_mesh({"data": 2, "model": 4})
         assert wishes.axes == {"data": 2}
 
+    def test_one_of_several(self):
+        wishes = parse_wishes({"stages": [2, 4], "data": (1, 2), "schedule": ["1f1b"]}, {"stages": 4})
+        assert wishes.fixed == {"schedule": "1f1b"}
+        assert [wishes.allows_setting("stages", count) for count in (1, 2, 4)] == [False, True, False]
+        assert wishes.allows_mesh({"data": 2})
+        assert not wishes.allows_mesh({"data": 4})
+
     def test_an_axis_that_the_mesh_lacks_has_size_1(self):
         assert parse_wishes({"model": 1}).allows_mesh({"data": 8})
         assert not parse_wishes(forbid={"model": 1}).allows_mesh({"data": 8})
@@ -81,7 +88,10 @@ class TestRefusedWhenRead:
             ({3: 4}, None, "fix should be a dict of settings, paths or lines"),
             ({"stages": 0}, None, "fix stages=0: stages is a whole number above 0."),
             ({"stages": True}, None, "fix stages=True: stages is a whole number above 0."),
-            ({"stages": [2, 4]}, None, "fix stages=[2, 4]: stages is a whole number above 0."),
+            ({"stages": [2, [4]]}, None, "fix stages=[4]: stages is a whole number above 0."),
+            ({"stages": []}, None, "fix stages has an empty list. Give a value, or leave it out."),
+            ({"mlp": ["rows", "columns"]}, None, "fix mlp has several shardings. Give one, or forbid the others."),
+            ({"stages": [2, 4]}, {"stages": [2, 4, 8]}, "stages=2 or 4 is fixed and forbidden."),
             ({"schedule": "2f2b"}, None, "fix schedule='2f2b': schedule is one of none, gpipe, 1f1b, "),
             ({"stagse": 8}, None, "stagse is no setting of a plan and no axis of its mesh. Did you mean stages"),
             ({"shedule": "1f1b"}, None, "Did you mean the setting schedule?"),

@@ -42,11 +42,13 @@ class Wishes:
 
     Attributes:
         fixed: settings, and sizes of axes, by name.
+        one_of: for each setting or axis, several values of which it shall have one.
         forbidden: for each setting or axis, the values that it shall not have.
         strategies: wishes for the sharding of blocks.
     """
 
     fixed: Mapping[str, int | str]
+    one_of: Mapping[str, tuple[int | str, ...]]
     forbidden: Mapping[str, tuple[int | str, ...]]
     strategies: tuple[StrategyWish, ...] = ()
 
@@ -58,12 +60,16 @@ class Wishes:
     def allows_setting(self, name: str, value: Any) -> bool:
         """Says whether a setting, or an axis, may have a value; an axis that the mesh lacks has size 1."""
         value = value.value if isinstance(value, enum.Enum) else value
-        return self.fixed.get(name, value) == value and value not in self.forbidden.get(name, ())
+        is_wished = self.fixed.get(name, value) == value and value in self.one_of.get(name, (value,))
+        return is_wished and value not in self.forbidden.get(name, ())
 
     def allows_mesh(self, axes: Mapping[str, int]) -> bool:
         """Says whether an actor may have a mesh of these axes."""
-        named = {*self.fixed, *self.forbidden}.difference(COUNTS, WORDS)
-        return all(self.allows_setting(name, axes.get(name, 1)) for name in named)
+        return all(self.allows_setting(name, axes.get(name, 1)) for name in self._axis_names())
+
+    def _axis_names(self) -> set[str]:
+        """The names of axes in all wishes."""
+        return {*self.fixed, *self.one_of, *self.forbidden}.difference(COUNTS, WORDS)
 
     def check(
         self,
@@ -83,8 +89,7 @@ class Wishes:
             PlanError: at the first that they cannot, with what stands against it.
         """
         _check_counts(self, num_devices=num_devices, global_batch=global_batch, num_segments=num_segments)
-        named = {*self.fixed, *self.forbidden}.difference(COUNTS, WORDS)
-        unknown = None if axes is None else min(named.difference(axes), default=None)
+        unknown = None if axes is None else min(self._axis_names().difference(axes), default=None)
         if unknown is not None:
             raise PlanError(_unknown_name(unknown, axes or ()))
 
@@ -129,31 +134,41 @@ def parse_wishes(fix: Mapping[str, Any] | None = None, forbid: Mapping[str, Any]
     """Reads wishes as a user gives them.
 
     Args:
-        fix: a value for each setting, axis, path or line.
+        fix: a value for each setting, axis, path or line; or a list, of which a setting or an axis has one.
         forbid: a value or a list of values for each.
 
     Raises:
         PlanError: if a wish cannot be understood, or contradicts another.
     """
-    fixed: dict[str, int | str] = {}
-    forbidden: dict[str, tuple[int | str, ...]] = {}
-    strategies: list[StrategyWish] = []
-    for name, value in _items(fix, "fix"):
-        read = _read_wish("fix", name, value)
-        if isinstance(read, StrategyWish):
-            strategies.append(read)
-        else:
-            fixed[name] = read
-    for name, values in _items(forbid, "forbid"):
-        listed = values if isinstance(values, list | tuple | set | frozenset) else (values,)
-        reads = [_read_wish("forbid", name, value) for value in listed]
-        strategies += [read for read in reads if isinstance(read, StrategyWish)]
-        settings = tuple(read for read in reads if not isinstance(read, StrategyWish))
-        if settings:
-            forbidden[name] = settings
-    wishes = Wishes(fixed=fixed, forbidden=forbidden, strategies=tuple(strategies))
+    wanted, chosen = _read_all("fix", fix)
+    forbidden, refused = _read_all("forbid", forbid)
+    for wish in chosen:
+        if sum(other.pattern == wish.pattern for other in chosen) > 1:
+            raise PlanError(f"fix {wish.pattern} has several shardings. Give one, or forbid the others.")
+    wishes = Wishes(
+        fixed={name: values[0] for name, values in wanted.items() if len(values) == 1},
+        one_of={name: values for name, values in wanted.items() if len(values) > 1},
+        forbidden=forbidden,
+        strategies=(*chosen, *refused),
+    )
     _check_contradictions(wishes)
     return wishes
+
+
+def _read_all(kind: str, wishes: Any) -> tuple[dict[str, tuple[int | str, ...]], list[StrategyWish]]:
+    """Returns the values of settings and axes, by name, and the wishes for shardings."""
+    settings: dict[str, tuple[int | str, ...]] = {}
+    strategies: list[StrategyWish] = []
+    for name, given in _items(wishes, kind):
+        values = given if isinstance(given, list | tuple | set | frozenset) else (given,)
+        if not values:
+            raise PlanError(f"{kind} {name} has an empty list. Give a value, or leave it out.")
+        reads = [_read_wish(kind, name, value) for value in values]
+        strategies += [read for read in reads if isinstance(read, StrategyWish)]
+        found = tuple(read for read in reads if not isinstance(read, StrategyWish))
+        if found:
+            settings[name] = found
+    return settings, strategies
 
 
 def _items(wishes: Any, kind: str) -> list[tuple[str, Any]]:
@@ -231,9 +246,10 @@ def _unknown_name(name: str, known: Collection[str]) -> str:
 
 def _check_contradictions(wishes: Wishes) -> None:
     """Refuses wishes that no plan can meet, whatever the step and the cluster."""
-    for name, value in wishes.fixed.items():
-        if value in wishes.forbidden.get(name, ()):
-            raise PlanError(f"{name}={value} is fixed and forbidden. Leave one of them out.")
+    for name, values in {**wishes.one_of, **{name: (value,) for name, value in wishes.fixed.items()}}.items():
+        if set(values) <= set(wishes.forbidden.get(name, ())):
+            given = " or ".join(map(str, values))
+            raise PlanError(f"{name}={given} is fixed and forbidden. Leave one of them out.")
     for name, words in WORDS.items():
         if set(wishes.forbidden.get(name, ())) == set(words):
             raise PlanError(f"every {name} is forbidden. Leave one of {', '.join(words)} out of forbid.")
