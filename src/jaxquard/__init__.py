@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Checkpoints",
+    "Plan",
     "Preempted",
     "RemoteArray",
     "RemoteMesh",
@@ -18,8 +19,10 @@ __all__ = [
     "__version__",
     "accumulate_grads",
     "cluster",
+    "diff",
     "errors",
     "gemm",
+    "load_plan",
     "load_sharding",
     "models",
     "pipeline_scan",
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
     from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
     from jaxquard.pipeline.marks import task as task
     from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
+    from jaxquard.planner.record.diff_plans import diff as diff
+    from jaxquard.planner.record.plan import Plan as Plan
+    from jaxquard.planner.record.plan import load_plan as load_plan
     from jaxquard.runtime.checkpoint.checkpoints import Checkpoints as Checkpoints
     from jaxquard.runtime.checkpoint.restore import restore as restore
     from jaxquard.runtime.checkpoint.save import save as save
@@ -66,6 +72,8 @@ else:
             "pipeline.loop": ["accumulate_grads"],
             "pipeline.marks": ["pipeline_yield", "task"],
             "pipeline.stacks": ["pipeline_scan"],
+            "planner.record.diff_plans": ["diff"],
+            "planner.record.plan": ["Plan", "load_plan"],
             "runtime.checkpoint.checkpoints": ["Checkpoints"],
             "runtime.checkpoint.restore": ["restore"],
             "runtime.checkpoint.save": ["save"],
