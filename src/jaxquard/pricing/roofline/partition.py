@@ -1,0 +1,145 @@
+"""Decides how each equation is sharded, from the shardings of its inputs and the one that its result is held to.
+
+On each mesh axis an equation takes the partition that moves the fewest bytes: of inputs that must be resharded, of sums
+that must be added up, and of results that are wanted otherwise. Work that every device repeats counts as bytes too, by
+what the links could have moved meanwhile.
+"""
+
+import math
+from dataclasses import dataclass
+
+from jaxquard.pricing.roofline.equation_partitions import EquationPartition
+from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedEquation, PreparedJaxpr, WorkKind
+from jaxquard.pricing.roofline.value_dims import Dims
+
+# Of the time in which links move an array, the part in which memory passes over it.
+_MEMORY_TO_LINKS = 1 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPartition:
+    """The sharding of an equation.
+
+    Attributes:
+        in_dims: of each input, as the equation reads it.
+        out_dims: of each output, as it is computed.
+        summed: the axes over which the outputs are still parts of sums.
+        letters: for each axis, the dim of a product that is sharded; "" for none.
+        num_parts: over how many devices the work is shared.
+    """
+
+    in_dims: tuple[Dims, ...]
+    out_dims: tuple[Dims, ...]
+    summed: tuple[int, ...]
+    letters: tuple[str, ...]
+    num_parts: int
+
+
+class Partitioner:
+    """Chooses partitions of a jaxpr's equations on a mesh; each combination of shardings is decided once."""
+
+    def __init__(self, prepared: PreparedJaxpr, sizes: tuple[int, ...], *, bytes_per_flop: float) -> None:
+        self._prepared = prepared
+        self._sizes = sizes
+        self._bytes_per_flop = bytes_per_flop
+        self._known: dict[tuple[int, tuple[Dims, ...], Dims | None], ChosenPartition] = {}
+
+    def choose(self, position: int, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
+        """Returns the sharding of an equation.
+
+        Args:
+            held: of its inputs.
+            wanted: of its first output; None where it is free.
+        """
+        key = position, held, wanted
+        if key not in self._known:
+            equation = self._prepared.equations[position]
+            is_passing = equation.follows_inputs or not equation.outputs
+            self._known[key] = self._follow(equation, held) if is_passing else self._choose(equation, held, wanted)
+        return self._known[key]
+
+    def _follow(self, equation: PreparedEquation, held: tuple[Dims, ...]) -> ChosenPartition:
+        return ChosenPartition(
+            in_dims=held,
+            out_dims=held[: len(equation.outputs)],
+            summed=(),
+            letters=("",) * len(self._sizes),
+            num_parts=math.prod(self._sizes),
+        )
+
+    def _choose(self, equation: PreparedEquation, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
+        used: dict[EquationPartition, int] = {}
+        chosen: list[EquationPartition | None] = []
+        for axis, size in enumerate(self._sizes):
+            fitting = [
+                partition
+                for partition in equation.partitions
+                if partition.num_chunks % (size * used.get(partition, 1)) == 0
+            ]
+            costs = [
+                (self._moved_bytes(equation, partition, axis, held, wanted), number)
+                for number, partition in enumerate([*fitting, None])
+            ]
+            best = min(costs)[1]
+            found = fitting[best] if best < len(fitting) else None
+            if found is not None:
+                used[found] = used.get(found, 1) * size
+            chosen.append(found)
+        return self._combine(equation, chosen)
+
+    def _combine(self, equation: PreparedEquation, chosen: list[EquationPartition | None]) -> ChosenPartition:
+        pairs = list(zip(chosen, self._sizes, strict=True))
+        return ChosenPartition(
+            in_dims=tuple(
+                tuple(None if found is None else found.in_dims[place] for found in chosen)
+                for place in range(len(equation.inputs))
+            ),
+            out_dims=tuple(
+                tuple(None if found is None else found.out_dims[place] for found in chosen)
+                for place in range(len(equation.outputs))
+            ),
+            summed=tuple(axis for axis, (found, size) in enumerate(pairs) if found and found.is_summed and size > 1),
+            letters=tuple("" if found is None else found.letter for found in chosen),
+            num_parts=math.prod(size for found, size in pairs if found is not None),
+        )
+
+    def _moved_bytes(
+        self,
+        equation: PreparedEquation,
+        partition: EquationPartition | None,
+        axis: int,
+        held: tuple[Dims, ...],
+        wanted: Dims | None,
+    ) -> float:
+        sizes, count = self._prepared.sizes_bytes, self._sizes[axis]
+        total = 0.0
+        for place, number in enumerate(equation.inputs):
+            if number != NO_VALUE:
+                needed = None if partition is None else partition.in_dims[place]
+                total += sizes[number] * _share(held[place][axis], needed, count)
+        out_bytes = sizes[equation.outputs[0]]
+        computed = None if partition is None else partition.out_dims[0]
+        target = computed if wanted is None else wanted[axis]
+        if partition is not None and partition.is_summed:
+            total += out_bytes * (count - 1) / count * (1 if wanted is not None and target is not None else 2)
+        else:
+            total += out_bytes * _share(computed, target, count)
+        if partition is None:
+            total += self._work_bytes(equation) * (count - 1) / count
+        return total
+
+    def _work_bytes(self, equation: PreparedEquation) -> float:
+        """Returns the bytes that links move in the time of the equation."""
+        if equation.kind is WorkKind.PRODUCT and equation.sizes is not None:
+            return equation.sizes.flops * self._bytes_per_flop
+        if equation.body is not None:
+            return equation.body.flops * self._bytes_per_flop
+        numbers = [number for number in (*equation.inputs, *equation.outputs) if number != NO_VALUE]
+        return _MEMORY_TO_LINKS * max(self._prepared.sizes_bytes[number] for number in numbers)
+
+
+def _share(before: int | None, after: int | None, count: int) -> float:
+    """Returns the part of a whole array that a device receives in a reshard over one axis."""
+    if before == after or before is None:
+        return 0.0
+    return (count - 1) / count if after is None else (count - 1) / count**2
