@@ -75,6 +75,7 @@ class Partitioner:
                 partition
                 for partition in equation.partitions
                 if partition.num_chunks % (size * used.get(partition, 1)) == 0
+                and _is_considered(equation, partition, axis, held, wanted)
             ]
             costs = [
                 (self._moved_bytes(equation, partition, axis, held, wanted), number)
@@ -136,6 +137,21 @@ class Partitioner:
             return equation.body.flops * self._bytes_per_flop
         numbers = [number for number in (*equation.inputs, *equation.outputs) if number != NO_VALUE]
         return _MEMORY_TO_LINKS * max(self._prepared.sizes_bytes[number] for number in numbers)
+
+
+def _is_considered(
+    equation: PreparedEquation, partition: EquationPartition, axis: int, held: tuple[Dims, ...], wanted: Dims | None
+) -> bool:
+    """Returns true for a partition of a product that XLA's partitioner considers, and for any of other equations.
+
+    It takes the dim along which the result is wanted, or a sum if both operands have its shards already; else it
+    gathers both, and every device computes the whole.
+    """
+    if equation.kind is not WorkKind.PRODUCT or wanted is None:
+        return True
+    if partition.is_summed:
+        return all(of_input[axis] == dim for of_input, dim in zip(held, partition.in_dims, strict=True))
+    return wanted[axis] == partition.out_dims[0]
 
 
 def _share(before: int | None, after: int | None, count: int) -> float:

@@ -6,7 +6,7 @@ which all users take slices is a reduce-scatter.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.cluster.speeds import GroupCollective
@@ -49,6 +49,7 @@ class ProgramCost:
     Attributes:
         dims: for each value, its sharding as it is computed.
         sizes_bytes: of each value on one device.
+        fused: the kernels with what they read and write, one for each of `kernels`.
         flops: of the products of one device.
         peak_bytes: arguments, temporaries and outputs, less what outputs share with arguments.
     """
@@ -56,6 +57,7 @@ class ProgramCost:
     prepared: PreparedJaxpr = field(repr=False)
     dims: tuple[Dims, ...] = field(repr=False)
     sizes_bytes: tuple[int, ...] = field(repr=False)
+    fused: tuple[FusedKernel, ...] = field(repr=False)
     kernels: tuple[KernelCost, ...] = field(repr=False)
     collectives: tuple[CollectiveCost, ...] = field(repr=False)
     flops: float
@@ -141,9 +143,8 @@ class ShardingWalk:
         reduced = tuple(axis for axis in summed if final[axis] is None)
         reached = tuple(final[axis] if axis in scattered else dim for axis, dim in enumerate(computed))
         if scattered:
-            self._add(
-                position, number, GroupCollective.REDUCE_SCATTER, scattered, size / num_shards(computed, self._sizes)
-            )
+            before = size / num_shards(computed, self._sizes)
+            self._add(position, number, GroupCollective.REDUCE_SCATTER, scattered, before)
         if reduced:
             self._add(position, number, GroupCollective.ALL_REDUCE, reduced, size / num_shards(reached, self._sizes))
         self._reshard(position, number, reached, final)
@@ -171,13 +172,28 @@ class ShardingWalk:
         return replace(found, collective=replace(found.collective, kind=GroupCollective.REDUCE_SCATTER))
 
 
+def gathered_bytes(collectives: Sequence[CollectiveCost]) -> dict[int, float]:
+    """Returns the bytes that each equation has gathered for itself, by its position."""
+    found: dict[int, float] = {}
+    for one in collectives:
+        if one.collective.kind is GroupCollective.ALL_GATHER:
+            found[one.position] = found.get(one.position, 0.0) + one.collective.size_bytes
+    return found
+
+
 def peak_bytes(
-    prepared: PreparedJaxpr, kernels: Sequence[FusedKernel], sizes_bytes: Sequence[int], *, shared_bytes: int = 0
+    prepared: PreparedJaxpr,
+    kernels: Sequence[FusedKernel],
+    sizes_bytes: Sequence[int],
+    *,
+    gathered: Mapping[int, float],
+    shared_bytes: int = 0,
 ) -> int:
     """Returns the peak of the memory of a device.
 
     Args:
         sizes_bytes: of each value on the device.
+        gathered: of each equation, what it has gathered for itself.
         shared_bytes: of outputs that reuse the memory of arguments.
     """
     arguments = sum(sizes_bytes[number] for number in prepared.inputs)
@@ -194,6 +210,6 @@ def peak_bytes(
     live = peak = 0
     for place, kernel in enumerate(kernels):
         live += sum(sizes_bytes[number] for number in kernel.written)
-        peak = max(peak, live)
+        peak = max(peak, live + round(sum(gathered.get(position, 0.0) for position in kernel.positions)))
         live -= sum(sizes_bytes[number] for number in ends.get(place, ()))
     return arguments + max(0, peak - shared_bytes)

@@ -28,7 +28,7 @@ from jaxquard.pricing.roofline.kernel_times import KernelTimes
 from jaxquard.pricing.roofline.mesh_times import MeshTimes
 from jaxquard.pricing.roofline.partition import Partitioner
 from jaxquard.pricing.roofline.prepare import PreparedJaxpr, prepare_equations
-from jaxquard.pricing.roofline.program_cost import CollectiveCost, ProgramCost, ShardingWalk, peak_bytes
+from jaxquard.pricing.roofline.program_cost import CollectiveCost, ProgramCost, ShardingWalk, gathered_bytes, peak_bytes
 from jaxquard.pricing.roofline.value_dims import Dims, dims_of_spec
 
 # Jaxprs that are kept prepared: the strategies of a segment share a few.
@@ -78,7 +78,10 @@ class RooflinePricer:
 
     def price(self, program: ShardedProgram) -> Price:
         """Returns the price of one program."""
-        cost = self.cost(program)
+        return self.to_price(self.cost(program))
+
+    def to_price(self, cost: ProgramCost) -> Price:
+        """Returns the price of a program whose cost is known."""
         return Price(
             time_s=cost.compute_s + cost.communication_s,
             compute_s=cost.compute_s,
@@ -144,10 +147,13 @@ class RooflinePricer:
             prepared=prepared,
             dims=tuple(walk.dims),
             sizes_bytes=tuple(local),
+            fused=kernels,
             kernels=tuple(costs.price(kernel, walk.chosen, local) for kernel in kernels),
             collectives=tuple(self._time(walk.collectives)),
             flops=sum(costs.flops(kernel, walk.chosen) for kernel in kernels),
-            peak_bytes=peak_bytes(prepared, kernels, local, shared_bytes=shared),
+            peak_bytes=peak_bytes(
+                prepared, kernels, local, gathered=gathered_bytes(walk.collectives), shared_bytes=shared
+            ),
         )
 
     def _time(self, collectives: Sequence[CollectiveCost]) -> Iterator[CollectiveCost]:
