@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Var, is_var
 from jaxquard.ir.operations import REARRANGING
 from jaxquard.planner.prices.step_parts import StepPart
@@ -34,9 +33,13 @@ class StateBytes:
 
 
 class StateOwners:
-    """The state of a step: which of it is weights, and the segment that updates each."""
+    """The state of a step: which of it is weights, and the segment that updates each.
 
-    def __init__(self, analysis: Analysis) -> None:
+    Args:
+        update: the positions of the step's equations that belong to the update.
+    """
+
+    def __init__(self, analysis: Analysis, *, update: Collection[int]) -> None:
         graph, step = analysis.graph, analysis.step
         of_block = analysis.segment_of_block()
         self._segments = [of_block[owner] for owner in analysis.owners]
@@ -46,7 +49,7 @@ class StateOwners:
             if result is None:
                 continue
             used = graph.users.get(var, ())
-            if any(graph.phases[position] is not EquationPhase.UPDATE for position in used):
+            if any(position not in update for position in used):
                 self.weights.add(var)
             out = step.jaxpr.outvars[result]
             made = graph.definitions.get(out) if is_var(out) else None

@@ -11,8 +11,9 @@ linear operations stand between the sum and the update.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.boundary_values import SegmentInterface
 from jaxquard.intraop.step.phases import EquationPhase
@@ -50,16 +51,37 @@ _ADDITIVE = frozenset(
 )
 
 
-def find_parts(jaxpr: Jaxpr, analysis: Analysis, interface: SegmentInterface) -> tuple[StepPart, ...]:
+def find_update(graph: StepGraph) -> frozenset[int]:
+    """Returns the positions of the update: with what depends on no data and nothing but the update uses.
+
+    A momentum that is multiplied by its decay does not depend on the backward, but belongs to the update.
+    """
+    late: set[int] = set()
+    for position in reversed(range(len(graph.equations))):
+        outputs = graph.equations[position].outvars
+        consumers = [user for var in outputs for user in graph.users.get(var, ())]
+        is_update = graph.phases[position] is EquationPhase.UPDATE
+        if is_update or (graph.data_vars.isdisjoint(outputs) and late.issuperset(consumers)):
+            late.add(position)
+    return frozenset(late)
+
+
+def find_parts(
+    jaxpr: Jaxpr, analysis: Analysis, interface: SegmentInterface, *, update: Collection[int]
+) -> tuple[StepPart, ...]:
     """Returns the part of every equation of a segment's program.
 
     Copies that stand at the segment's boundaries, and the equations of 2D products, run with their first user.
+
+    Args:
+        update: the positions of the step's equations that belong to the update (`find_update`).
     """
     graph = analysis.graph
     parts: list[StepPart | None] = []
     for equation in jaxpr.eqns:
         position = next((graph.definitions[var] for var in equation.outvars if var in graph.definitions), None)
-        parts.append(None if position is None else _OF_PHASE[graph.phases[position]])
+        phase = None if position is None else graph.phases[position]
+        parts.append(None if phase is None else StepPart.UPDATE if position in update else _OF_PHASE[phase])
     _follow_users(jaxpr, parts)
     found = [part or StepPart.FORWARD for part in parts]
     _find_input_gradients(jaxpr, found, _leaving_gradients(analysis, interface))

@@ -14,7 +14,7 @@ from jaxquard.ir.jaxpr_tools import Var
 from jaxquard.planner.prices.kept_values import ForwardValues
 from jaxquard.planner.prices.part_times import PartTimes, scale_to_price, split_times
 from jaxquard.planner.prices.state_bytes import StateBytes, StateOwners, state_bytes
-from jaxquard.planner.prices.step_parts import StepPart, find_late_sums, find_parts
+from jaxquard.planner.prices.step_parts import StepPart, find_late_sums, find_parts, find_update
 from jaxquard.planner.prices.working_bytes import working_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.stages.segment_costs import SegmentCost
@@ -95,7 +95,8 @@ class StrategyCosts:
     def __init__(self, programs: StepPrograms, coarse: RooflinePricer) -> None:
         self._programs = programs
         self._coarse = coarse
-        self._owners = StateOwners(programs.analysis)
+        self._update = find_update(programs.analysis.graph)
+        self._owners = StateOwners(programs.analysis, update=self._update)
         self._parts: dict[int, tuple[object, tuple[StepPart, ...], frozenset[int]]] = {}
 
     def cost(
@@ -164,7 +165,7 @@ class StrategyCosts:
         closed: Any = program.jaxpr
         if id(closed) not in self._parts:
             jaxpr = closed.jaxpr
-            parts = find_parts(jaxpr, self._programs.analysis, interface)
+            parts = find_parts(jaxpr, self._programs.analysis, interface, update=self._update)
             self._parts[id(closed)] = closed, parts, find_late_sums(jaxpr, parts)
         _, parts, late_sums = self._parts[id(closed)]
         return parts, late_sums
