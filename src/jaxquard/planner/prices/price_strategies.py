@@ -45,8 +45,8 @@ def price_strategies(
         batch_axis: this axis always shards rows, where a block has any that it divides.
         allowed: returns whether a block may have a choice on every axis.
         wishes: of the user, as text for the error if they leave a block nothing.
-        prune: limits of what `pricer` is asked for.
-        recipes: known assignments, whose strategies stay; by default the baselines.
+        prune: limits of what is priced beyond its rank; by default `PruneSettings()` for `pricer`, and none without it.
+        recipes: known assignments, whose strategies stay; by default the baselines but for `volume`.
         on_progress: called as prices become known.
 
     Raises:
@@ -56,7 +56,7 @@ def price_strategies(
     programs = StepPrograms(analysis)
     costs = StrategyCosts(programs, coarse)
     if recipes is None:
-        recipes = {name: found.assignment for name, found in baselines(analysis).items()}
+        recipes = {name: found.assignment for name, found in baselines(analysis, with_volume=False).items()}
     written = _write(programs, batch_axis, allowed, wishes, recipes)
     first = {segment.kind: segment for segment in reversed(analysis.segments)}
     known = {
@@ -64,12 +64,17 @@ def price_strategies(
         for kind, of_kind in written.items()
         for strategy, program in of_kind.items()
     }
+    if pricer is not None or prune is not None:
+        written = _prune(analysis, written, known, recipes, prune or PruneSettings())
     if pricer is None:
-        ranked = {id(written[kind][strategy]): cost for (kind, strategy), cost in known.items()}
+        ranked = {
+            id(program): known[kind, strategy]
+            for kind, of_kind in written.items()
+            for strategy, program in of_kind.items()
+        }
         asked: Pricer = _RankedPricer(coarse, ranked)
     else:
         asked = pricer
-        written = _prune(analysis, written, known, recipes, prune or PruneSettings())
     return PricedStep(
         price_segments(programs, pricer=asked, written=written, on_progress=on_progress),
         written=written,
@@ -122,7 +127,10 @@ def _write(
         strategies = segment_strategies(
             first, blocks=analysis.blocks, axes=analysis.axes, batch_axis=batch_axis, products=analysis.products
         )
-        strategies = list(dict.fromkeys([*strategies, *_recipe_strategies(segments, recipes)]))
+        extra = _recipe_strategies(segments, recipes)
+        if batch_axis is not None:
+            extra = _on_batch_axis(extra, strategies, list(analysis.axes).index(batch_axis))
+        strategies = list(dict.fromkeys([*strategies, *extra]))
         wanted: dict[Strategy, None] = {}
         for segment in segments:
             fitting = [strategy for strategy in strategies if _is_allowed(segment, strategy, allowed)]
@@ -142,6 +150,16 @@ def _recipe_strategies(segments: Sequence[Segment], recipes: Mapping[str, Assign
         tuple(tuple(assignment[block]) for block in segment.blocks)
         for assignment in recipes.values()
         for segment in segments
+    ]
+
+
+def _on_batch_axis(extra: Sequence[Strategy], strategies: Sequence[Strategy], axis: int) -> list[Strategy]:
+    """Returns the strategies whose blocks have choices on an axis that others have there too."""
+    known = [{strategy[place][axis] for strategy in strategies} for place in range(len(strategies[0]))]
+    return [
+        strategy
+        for strategy in extra
+        if all(names[axis] in fitting for names, fitting in zip(strategy, known, strict=True))
     ]
 
 

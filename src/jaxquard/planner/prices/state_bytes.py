@@ -53,8 +53,9 @@ class StateOwners:
                 self.weights.add(var)
             out = step.jaxpr.outvars[result]
             made = graph.definitions.get(out) if is_var(out) else None
-            if made is not None or used:
-                self.owners[var] = self._segments[used[0] if made is None else made]
+            owner = next(iter(used), None) if made is None else made
+            if owner is not None:
+                self.owners[var] = self._segments[owner]
 
     def of_segment(self, segment: Segment, inputs: Collection[Var]) -> Iterator[tuple[Var, bool]]:
         """Yields the state that a segment holds, each with whether it is a weight."""

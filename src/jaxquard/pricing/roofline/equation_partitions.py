@@ -86,7 +86,7 @@ def _parallel(equation: Equation, links: Dependences, letters: dict[int, str]) -
         in_dims, chunks = _linked(links.links[0], dim)
         if not chunks:
             continue
-        out_dims = [dim]
+        out_dims: list[int | None] = [dim]
         for of_output in links.links[1:]:
             others = {
                 link.in_dim: link.out_dim

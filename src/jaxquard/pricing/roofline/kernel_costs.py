@@ -56,7 +56,7 @@ class KernelCosts:
 
     def _product_s(self, equation: PreparedEquation, chosen: ChosenPartition) -> float:
         assert equation.sizes is not None
-        parts = dict.fromkeys("bmnk", 1)
+        parts: dict[str, int] = dict.fromkeys(("b", "m", "n", "k"), 1)
         for letter, size in zip(chosen.letters, self._sizes, strict=True):
             if letter:
                 parts[letter] *= size
