@@ -18,7 +18,7 @@ from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.ir.source import source_line
 from jaxquard.planner.prices.prune import PruneSettings, prune_strategies
-from jaxquard.planner.prices.step_costs import Allowed, PricedStep
+from jaxquard.planner.prices.step_costs import Allowed, PricedStrategies
 from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
 from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
@@ -35,7 +35,7 @@ def price_strategies(
     prune: PruneSettings | None = None,
     recipes: Mapping[str, Assignment] | None = None,
     on_progress: OnProgress | None = None,
-) -> PricedStep:
+) -> PricedStrategies:
     """Prices the strategies of a step's segments on the mesh of a pricer.
 
     Args:
@@ -75,7 +75,7 @@ def price_strategies(
         asked: Pricer = _RankedPricer(coarse, ranked)
     else:
         asked = pricer
-    return PricedStep(
+    return PricedStrategies(
         price_segments(programs, pricer=asked, written=written, on_progress=on_progress),
         written=written,
         costs=costs,

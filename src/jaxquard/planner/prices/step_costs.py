@@ -56,7 +56,7 @@ class StepCosts:
         return tuple(found)
 
 
-class PricedStep:
+class PricedStrategies:
     """The prices of a step's segments on one mesh, from which costs follow without pricing again.
 
     Attributes:

@@ -181,7 +181,7 @@ def gathered_bytes(collectives: Sequence[CollectiveCost]) -> dict[int, float]:
     return found
 
 
-def peak_bytes(
+def peak_live_bytes(
     prepared: PreparedJaxpr,
     kernels: Sequence[FusedKernel],
     sizes_bytes: Sequence[int],

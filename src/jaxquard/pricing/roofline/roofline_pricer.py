@@ -28,7 +28,13 @@ from jaxquard.pricing.roofline.kernel_times import KernelTimes
 from jaxquard.pricing.roofline.mesh_times import MeshTimes
 from jaxquard.pricing.roofline.partition import Partitioner
 from jaxquard.pricing.roofline.prepare import PreparedJaxpr, prepare_equations
-from jaxquard.pricing.roofline.program_cost import CollectiveCost, ProgramCost, ShardingWalk, gathered_bytes, peak_bytes
+from jaxquard.pricing.roofline.program_cost import (
+    CollectiveCost,
+    ProgramCost,
+    ShardingWalk,
+    gathered_bytes,
+    peak_live_bytes,
+)
 from jaxquard.pricing.roofline.value_dims import Dims, dims_of_spec
 
 # Jaxprs that are kept prepared: the strategies of a segment share a few.
@@ -151,7 +157,7 @@ class RooflinePricer:
             kernels=tuple(costs.price(kernel, walk.chosen, local) for kernel in kernels),
             collectives=tuple(self._time(walk.collectives)),
             flops=sum(costs.flops(kernel, walk.chosen) for kernel in kernels),
-            peak_bytes=peak_bytes(
+            peak_bytes=peak_live_bytes(
                 prepared, kernels, local, gathered=gathered_bytes(walk.collectives), shared_bytes=shared
             ),
         )
