@@ -34,6 +34,14 @@ class KernelTimes:
         self.pass_s = functools.lru_cache(maxsize=65536)(self._pass_s)
 
     @property
+    def is_accelerator(self) -> bool:
+        """False for CPUs."""
+        try:
+            return find_chip(self._cluster.name) is not None
+        except ClusterError:
+            return True
+
+    @property
     def bytes_per_flop(self) -> float:
         """The bytes that the fastest links move while a large product does one FLOP."""
         level = self._cluster.levels[0] if self._cluster.levels else None

@@ -54,14 +54,20 @@ class Partitioner:
         key = position, held, wanted
         if key not in self._known:
             equation = self._prepared.equations[position]
-            is_passing = equation.follows_inputs or not equation.outputs
-            self._known[key] = self._follow(equation, held) if is_passing else self._choose(equation, held, wanted)
+            is_local = equation.body is not None and equation.body.is_local
+            if equation.follows_inputs or is_local or not equation.outputs:
+                self._known[key] = self._follow(equation, held, wanted)
+            else:
+                self._known[key] = self._choose(equation, held, wanted)
         return self._known[key]
 
-    def _follow(self, equation: PreparedEquation, held: tuple[Dims, ...]) -> ChosenPartition:
+    def _follow(self, equation: PreparedEquation, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
+        """Returns the sharding of a copy, or of a body that has its shards as it wants them."""
+        whole = (None,) * len(self._sizes)
+        others = (whole if wanted is None else wanted,) * len(equation.outputs)
         return ChosenPartition(
             in_dims=held,
-            out_dims=held[: len(equation.outputs)],
+            out_dims=held if equation.follows_inputs else others,
             summed=(),
             letters=("",) * len(self._sizes),
             num_parts=math.prod(self._sizes),
@@ -77,16 +83,31 @@ class Partitioner:
                 if partition.num_chunks % (size * used.get(partition, 1)) == 0
                 and _is_considered(equation, partition, axis, held, wanted)
             ]
-            costs = [
-                (self._moved_bytes(equation, partition, axis, held, wanted), number)
-                for number, partition in enumerate([*fitting, None])
-            ]
-            best = min(costs)[1]
-            found = fitting[best] if best < len(fitting) else None
+            found = self._cheapest(equation, fitting, axis, held, wanted)
             if found is not None:
                 used[found] = used.get(found, 1) * size
             chosen.append(found)
         return self._combine(equation, chosen)
+
+    def _cheapest(
+        self,
+        equation: PreparedEquation,
+        fitting: list[EquationPartition],
+        axis: int,
+        held: tuple[Dims, ...],
+        wanted: Dims | None,
+    ) -> EquationPartition | None:
+        """Returns the partition that moves the fewest bytes; None where every device computes the whole.
+
+        XLA partitions a product wherever it can, and takes a sum before anything else.
+        """
+        options: list[EquationPartition | None] = [*fitting]
+        if equation.kind is WorkKind.PRODUCT and fitting:
+            options = [partition for partition in fitting if partition.is_summed] or options
+        else:
+            options.append(None)
+        costs = [self._moved_bytes(equation, option, axis, held, wanted) for option in options]
+        return options[costs.index(min(costs))]
 
     def _combine(self, equation: PreparedEquation, chosen: list[EquationPartition | None]) -> ChosenPartition:
         pairs = list(zip(chosen, self._sizes, strict=True))
@@ -142,16 +163,23 @@ class Partitioner:
 def _is_considered(
     equation: PreparedEquation, partition: EquationPartition, axis: int, held: tuple[Dims, ...], wanted: Dims | None
 ) -> bool:
-    """Returns true for a partition of a product that XLA's partitioner considers, and for any of other equations.
+    """Returns true for a partition that XLA's partitioner considers.
 
-    It takes the dim along which the result is wanted, or a sum if both operands have its shards already; else it
-    gathers both, and every device computes the whole.
+    An equation is sharded as its result is wanted, or as one of its inputs is. A product takes the dim along which its
+    result is wanted, or a sum if both operands have its shards already; else it gathers both, and every device computes
+    the whole.
     """
-    if equation.kind is not WorkKind.PRODUCT or wanted is None:
-        return True
-    if partition.is_summed:
-        return all(of_input[axis] == dim for of_input, dim in zip(held, partition.in_dims, strict=True))
-    return wanted[axis] == partition.out_dims[0]
+    matches = [
+        of_input[axis] == dim
+        for number, of_input, dim in zip(equation.inputs, held, partition.in_dims, strict=True)
+        if number != NO_VALUE and dim is not None
+    ]
+    if equation.kind is WorkKind.PRODUCT and partition.is_summed:
+        return all(matches)
+    is_wanted = wanted is not None and not partition.is_summed and wanted[axis] == partition.out_dims[0]
+    if equation.kind is WorkKind.PRODUCT and wanted is not None:
+        return is_wanted
+    return is_wanted or any(matches)
 
 
 def _share(before: int | None, after: int | None, count: int) -> float:

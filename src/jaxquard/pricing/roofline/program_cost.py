@@ -97,12 +97,13 @@ class ShardingWalk:
     def walk(
         self,
         in_dims: Sequence[Dims],
-        constraints: dict[tuple[int, int], Dims],
+        constraints: Mapping[tuple[int, int], Dims],
         out_dims: Sequence[Dims | None],
     ) -> None:
         """Follows all equations, from the shardings of inputs to those of outputs."""
         for number, dims in zip(self.prepared.inputs, in_dims, strict=True):
             self.dims[number] = dims
+        constraints = self._with_outputs(constraints, out_dims)
         for position in range(len(self.prepared.equations)):
             self._visit(position, constraints)
         end = len(self.prepared.equations)
@@ -110,6 +111,20 @@ class ShardingWalk:
             if number != NO_VALUE:
                 self._need(end, number, self.dims[number] if dims is None else dims)
         self.collectives = [self._scattered(found) for found in self.collectives]
+
+    def _with_outputs(
+        self, constraints: Mapping[tuple[int, int], Dims], out_dims: Sequence[Dims | None]
+    ) -> dict[tuple[int, int], Dims]:
+        """Returns the constraints with those on outputs that are held to nothing else."""
+        wanted = {
+            number: dims for number, dims in zip(self.prepared.outputs, out_dims, strict=True) if dims is not None
+        }
+        found = dict(constraints)
+        for position, equation in enumerate(self.prepared.equations):
+            for place, number in enumerate(equation.outputs):
+                if number in wanted:
+                    found.setdefault((position, place), wanted[number])
+        return found
 
     def local_sizes(self) -> list[int]:
         """Returns the bytes of each value on one device."""

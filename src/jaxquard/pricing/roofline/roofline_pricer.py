@@ -11,8 +11,7 @@ search, and come out too long rather than too short where communication can hide
 
 import datetime
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -25,11 +24,11 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_me
 from jaxquard.pricing.roofline.fuse import FusedKernel, fuse_equations
 from jaxquard.pricing.roofline.kernel_costs import KernelCosts
 from jaxquard.pricing.roofline.kernel_times import KernelTimes
+from jaxquard.pricing.roofline.merge_sums import reassociate_sums, time_collectives
 from jaxquard.pricing.roofline.mesh_times import MeshTimes
 from jaxquard.pricing.roofline.partition import Partitioner
 from jaxquard.pricing.roofline.prepare import PreparedJaxpr, prepare_equations
 from jaxquard.pricing.roofline.program_cost import (
-    CollectiveCost,
     ProgramCost,
     ShardingWalk,
     gathered_bytes,
@@ -139,6 +138,7 @@ class RooflinePricer:
             {(position, output): self._dims(spec) for position, output, spec in program.constraints},
             [None if spec is None else self._dims(spec) for spec in program.out_specs],
         )
+        moved = reassociate_sums(walk.collectives, prepared) if self._kernel_times.is_accelerator else walk.collectives
         kernels = kept.kernels(parts)
         costs = KernelCosts(
             prepared,
@@ -155,17 +155,10 @@ class RooflinePricer:
             sizes_bytes=tuple(local),
             fused=kernels,
             kernels=tuple(costs.price(kernel, walk.chosen, local) for kernel in kernels),
-            collectives=tuple(self._time(walk.collectives)),
+            collectives=tuple(time_collectives(moved, prepared, self._mesh_times)),
             flops=sum(costs.flops(kernel, walk.chosen) for kernel in kernels),
-            peak_bytes=peak_live_bytes(
-                prepared, kernels, local, gathered=gathered_bytes(walk.collectives), shared_bytes=shared
-            ),
+            peak_bytes=peak_live_bytes(prepared, kernels, local, gathered=gathered_bytes(moved), shared_bytes=shared),
         )
-
-    def _time(self, collectives: Sequence[CollectiveCost]) -> Iterator[CollectiveCost]:
-        for found in collectives:
-            moved = found.collective
-            yield replace(found, time_s=self._mesh_times.collective_s(moved.kind, moved.axes, moved.size_bytes))
 
     def _dims(self, spec: Any) -> Dims:
         return dims_of_spec(spec, self._names)
