@@ -7,12 +7,15 @@ import pytest
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.plan.segment_prices import make_chain
+from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.planner.prices.price_strategies import price_strategies
 from jaxquard.planner.prices.prune import PruneSettings, prune_strategies
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.pricing import Price
 from tests.intraop.fake_pricer import PROVENANCE, FakePricer
+from tests.intraop.steps import zoo_types
 from tests.intraop.zoo_analyses import analyse_model
 from tests.planner.prices.small_steps import analyse_mlp, coarse_pricer, priced_mlp, priced_model
 
@@ -215,3 +218,22 @@ def test_failures_are_left_out():
     )
     assert [failure.name for failure in priced.failures] == ["segment 0: rows rows"]
     assert (("rows",), ("rows",)) not in priced.costs().strategies[0]
+
+
+def test_on_one_device_there_is_one_strategy():
+    priced = priced_mlp((("x", 1),))
+    assert priced.num_strategies == 1
+    assert all(priced.costs().places(assignment) == (0,) for assignment in priced.recipes.values())
+    assert priced_mlp((("x", 1), ("y", 8))).num_strategies == priced_mlp((("y", 8),)).num_strategies
+
+
+@pytest.mark.parametrize(("model", "options"), [("moe-tiny", {}), ("llama-tiny", {"remat": True})])
+def test_other_models_have_costs(model, options):
+    analysis = analyse_step(trace_step(*zoo_types(model, num_layers=2, **options)), axes={"data": 2, "model": 4})
+    priced = price_strategies(analysis, coarse=coarse_pricer(analysis), batch_axis="data")
+    costs = priced.costs(storage=Storage.ZERO_1)
+    assert all(segment.strategies for segment in costs.segments)
+    assert all(
+        cost.forward_s > 0 and cost.weight_gradient_s >= 0 for segment in costs.segments for cost in segment.strategies
+    )
+    assert costs.places(priced.recipes["data parallel"]) is not None

@@ -18,7 +18,7 @@ from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.ir.source import source_line
 from jaxquard.planner.prices.prune import PruneSettings, prune_strategies
-from jaxquard.planner.prices.step_costs import Allowed, PricedStrategies
+from jaxquard.planner.prices.step_costs import Allowed, PricedStrategies, without_single_axes
 from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
 from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
@@ -116,7 +116,7 @@ def _write(
     wishes: str,
     recipes: Mapping[str, Assignment],
 ) -> WrittenStrategies:
-    """Writes the strategies that some segment of each kind may have."""
+    """Writes the strategies that some segment of each kind may have; of those that are the same here, one."""
     analysis = programs.analysis
     kinds: dict[int, list[Segment]] = {}
     for segment in analysis.segments:
@@ -133,10 +133,13 @@ def _write(
         strategies = list(dict.fromkeys([*strategies, *extra]))
         wanted: dict[Strategy, None] = {}
         for segment in segments:
-            fitting = [strategy for strategy in strategies if _is_allowed(segment, strategy, allowed)]
+            fitting: dict[Strategy, Strategy] = {}
+            for strategy in strategies:
+                if _is_allowed(segment, strategy, allowed):
+                    fitting.setdefault(without_single_axes(strategy, analysis.axes), strategy)
             if not fitting:
                 raise PlanError(_nothing_allowed(analysis, segment, strategies, allowed, wishes))
-            wanted.update(dict.fromkeys(fitting))
+            wanted.update(dict.fromkeys(fitting.values()))
         written[kind] = {
             strategy: programs.write_segments([first], dict(zip(first.blocks, strategy, strict=True)))
             for strategy in strategies

@@ -31,11 +31,13 @@ class StepCosts:
     Attributes:
         strategies: for each segment, the strategies that its costs stand for, in their order.
         blocks: of each segment.
+        axes: the mesh axes and their sizes.
     """
 
     segments: tuple[SegmentCosts, ...]
     strategies: tuple[tuple[Strategy, ...], ...] = field(repr=False)
     blocks: tuple[tuple[int, ...], ...] = field(repr=False)
+    axes: Mapping[str, int]
 
     def assignment(self, chosen: Sequence[int]) -> dict[int, tuple[str, ...]]:
         """Returns the choice of every block, given the place of each segment's strategy."""
@@ -49,11 +51,17 @@ class StepCosts:
         """Returns the place of each segment's strategy in an assignment; None if one of them has no cost."""
         found = []
         for blocks, strategies in zip(self.blocks, self.strategies, strict=True):
-            wanted = tuple(tuple(assignment[block]) for block in blocks)
-            if wanted not in strategies:
+            wanted = without_single_axes(tuple(tuple(assignment[block]) for block in blocks), self.axes)
+            known = [without_single_axes(strategy, self.axes) for strategy in strategies]
+            if wanted not in known:
                 return None
-            found.append(strategies.index(wanted))
+            found.append(known.index(wanted))
         return tuple(found)
+
+
+def without_single_axes(strategy: Strategy, axes: Mapping[str, int]) -> Strategy:
+    """Returns a strategy without its choices on axes of one device, where all choices are the same."""
+    return tuple(tuple(name for name, size in zip(names, axes.values(), strict=True) if size > 1) for names in strategy)
 
 
 class PricedStrategies:
@@ -143,6 +151,7 @@ class PricedStrategies:
             segments=tuple(segments),
             strategies=tuple(strategies),
             blocks=tuple(segment.blocks for segment in self.analysis.segments),
+            axes=self.analysis.axes,
         )
 
     def _places(self, segment: Segment, priced: PricedSegment) -> tuple[int, ...]:

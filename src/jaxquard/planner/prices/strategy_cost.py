@@ -155,8 +155,9 @@ class StrategyCosts:
             return position is not None and graph.phases[position] is EquationPhase.FORWARD
 
         data = {numbers[var] for var in interface.inputs if var in graph.data_vars}
-        entering = {numbers[found.var] for found in interface.arriving if is_forward(found.var)}
-        return entering & set(cost.prepared.inputs), data
+        # An arriving value that only a barrier of another segment reads is no input.
+        arriving = [found.var for found in interface.arriving if found.var in numbers and is_forward(found.var)]
+        return {numbers[var] for var in arriving} & set(cost.prepared.inputs), data
 
     def _find_parts(
         self, program: ShardedProgram, interface: SegmentInterface
