@@ -110,7 +110,7 @@ def _gated(weights: Any, hidden: Any) -> Any:
 
 def _attention(weights: Any, hidden: Any) -> Any:
     query, key, value = jnp.einsum("btd,dchk->cbhtk", hidden, weights["qkv"])
-    scores = jnp.einsum("bhtk,bhsk->bhts", query, key)
+    scores = jnp.einsum("bhtk,bhsk->bhts", query, key) * query.shape[-1] ** -0.5
     scores = jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), scores, -1e9)
     mixed = jnp.einsum("bhts,bhsk->bthk", jax.nn.softmax(scores), value)
     return hidden + jnp.einsum("bthk,hkd->btd", mixed, weights["out"])
@@ -162,9 +162,9 @@ def make_params(recipe: Recipe) -> Any:
         kind, count = layer if isinstance(layer, tuple) else (layer, 0)
         shapes = _weights(_KIND.get(kind, kind))
         stacked = {name: ((count, *shape) if count else shape) for name, shape in shapes.items()}
-        layers.append({name: 0.4 * jax.random.normal(next(keys), shape) for name, shape in stacked.items()})
-    params = {"table": jax.random.normal(next(keys), (VOCABULARY, WIDTH)), "layers": layers}
-    return params if recipe.is_tied else {**params, "head": jax.random.normal(next(keys), (WIDTH, VOCABULARY))}
+        layers.append({name: 0.2 * jax.random.normal(next(keys), shape) for name, shape in stacked.items()})
+    params = {"table": 0.5 * jax.random.normal(next(keys), (VOCABULARY, WIDTH)), "layers": layers}
+    return params if recipe.is_tied else {**params, "head": 0.5 * jax.random.normal(next(keys), (WIDTH, VOCABULARY))}
 
 
 def make_batch(num_rows: int = 16) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.planner.step.apply_plan import write_applied
+from jaxquard.planner.step.apply_plan import fit_step, write_applied
 from jaxquard.planner.step.one_microbatch import trace_microbatch
 from jaxquard.planner.step.stage_boundaries import analyse_microbatch
 from jaxquard.planner.step.train_step import TrainStep, apply_updates
@@ -69,7 +69,7 @@ def check_plan(recipe: Recipe, wish: Wish) -> None:
         loss_reduction=recipe.loss_reduction,
     )
     args = step.init(params), batch
-    one = trace_microbatch(step, args)
+    one = trace_microbatch(fit_step(step, num_microbatches=wish.num_microbatches, recompute=wish.recompute), args)
     analysis = analyse_microbatch(one, axes=axes_of(wish.axes))
     applied = write_applied(one, StepPrograms(analysis), fit_plan(wish, one, analysis))
     expected = jax.tree.map(np.asarray, plain_step(recipe, wish.num_microbatches, params, batch))

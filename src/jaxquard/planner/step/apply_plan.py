@@ -27,12 +27,14 @@ from jaxquard.intraop.step.fingerprint import differences
 from jaxquard.intraop.step.parts import stacked_specs
 from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close
 from jaxquard.pipeline.loop import Loop
-from jaxquard.planner.record.plan import Plan
+from jaxquard.planner.record.plan import Plan, Recompute
 from jaxquard.planner.step.build_loop import build_step
 from jaxquard.planner.step.equation_stages import EquationStages, find_body, stage_equations
 from jaxquard.planner.step.insert_marks import insert_marks
 from jaxquard.planner.step.mark_blocks import find_mark_blocks
 from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
+from jaxquard.planner.step.recompute_layers import recompute_layers
+from jaxquard.planner.step.train_step import TrainStep
 from jaxquard.pricing.program.insert_constraints import insert_constraints
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 from jaxquard.schedules import OneFOneB, Schedule, make_schedule
@@ -65,17 +67,24 @@ def apply_plan(step: Callable[..., Any], args: Sequence[Any], plan: Plan) -> App
     """Applies a plan to the step that it was made for.
 
     Args:
-        step: a function of pytrees with one loop, `accumulate_grads(fn, AUTO)`, of as many microbatches as the plan.
+        step: a `TrainStep`; or a function of pytrees with one loop, `accumulate_grads(fn, AUTO)`, of as many
+            microbatches as the plan, which recomputes what it is written to.
         args: its arguments, or their types.
         plan: from a search, or read from a file.
 
     Raises:
         PlanError: if the plan was made for another step; the message has the difference.
     """
-    one = trace_microbatch(step, args)
-    analysis = analyse_planned(one, plan)
-    programs = StepPrograms(analysis)
-    return write_applied(one, programs, plan)
+    fitted = fit_step(step, num_microbatches=plan.num_microbatches, recompute=plan.recompute)
+    one = trace_microbatch(fitted, args)
+    return write_applied(one, StepPrograms(analyse_planned(one, plan)), plan)
+
+
+def fit_step(step: Callable[..., Any], *, num_microbatches: int, recompute: Recompute) -> Callable[..., Any]:
+    """Returns a step from a loss for so many microbatches, with its loss recomputed; any other step as it is."""
+    if not isinstance(step, TrainStep):
+        return step
+    return step.with_microbatches(num_microbatches).with_loss(recompute_layers(step.loss, recompute))
 
 
 def analyse_planned(one: OneMicrobatch, plan: Plan) -> Analysis:

@@ -55,7 +55,7 @@ def analyse_microbatch(one: OneMicrobatch, *, axes: Mapping[str, int], **options
 
     Args:
         axes: of an actor's mesh, and their sizes.
-        **options: more of those that `analyse_step` has.
+        **options: more of those that `analyse_step` has; not the lengths of segments.
     """
     analysis = analyse_step(one.traced, axes=axes, **options)
     stops = set(itertools.accumulate(len(segment.blocks) for segment in analysis.segments))
@@ -64,7 +64,7 @@ def analyse_microbatch(one: OneMicrobatch, *, axes: Mapping[str, int], **options
         return analysis
     bounds = [0, *sorted(stops | at_marks)]
     lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
-    return analyse_step(one.traced, axes=axes, **{**options, "lengths": lengths})
+    return analyse_step(one.traced, axes=axes, lengths=lengths, **options)
 
 
 def find_stage_boundaries(
