@@ -1,0 +1,57 @@
+"""Plans applied to steps: the numbers of one jit, whatever the stages, shardings and schedule."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.planner.step.apply_plan import apply_plan
+from jaxquard.planner.step.one_microbatch import trace_microbatch
+from jaxquard.planner.step.train_step import TrainStep
+from tests.pipeline.oracle import assert_close
+from tests.planner.step.plans import make_plan, run_applied
+
+
+def mlp_loss(params, batch):
+    hidden = batch["x"]
+    for layer in params["layers"]:
+        hidden = hidden + jnp.tanh(hidden @ layer["up"]) @ layer["down"]
+    return jnp.mean((hidden @ params["out"] - batch["y"]) ** 2)
+
+
+def mlp_arguments(num_layers=3, width=8):
+    keys = iter(jax.random.split(jax.random.key(0), 2 * num_layers + 3))
+    layers = [
+        {
+            "up": 0.3 * jax.random.normal(next(keys), (width, 2 * width)),
+            "down": 0.3 * jax.random.normal(next(keys), (2 * width, width)),
+        }
+        for _ in range(num_layers)
+    ]
+    params = {"layers": layers, "out": jax.random.normal(next(keys), (width, 4))}
+    batch = {"x": jax.random.normal(next(keys), (8, width)), "y": jax.random.normal(next(keys), (8, 4))}
+    return params, batch
+
+
+@pytest.mark.parametrize(
+    ("axes", "stops", "schedule", "num_actors", "storage"),
+    [
+        ({"data": 1}, (4,), "none", 1, "as used"),
+        ({"data": 2}, (1, 2, 3, 4), "interleaved", 2, "as used"),
+        ({"data": 2}, (2, 4), "1f1b", None, "zero 1"),
+        ({"data": 2, "model": 2}, (1, 4), "zero-bubble-h1", None, "zero 3"),
+    ],
+)
+def test_a_step_under_a_plan_has_the_numbers_of_one_jit(axes, stops, schedule, num_actors, storage):
+    params, batch = mlp_arguments()
+    step = TrainStep(loss=mlp_loss, optimizer=optax.adam(1e-2), num_microbatches=2)
+    state = step.init(params)
+    one = trace_microbatch(step, (state, batch))
+    analysis = analyse_step(one.traced, axes=axes)
+    plan = make_plan(one, analysis, stops=stops, schedule=schedule, num_actors=num_actors, storage=storage)
+    applied = apply_plan(step, (state, batch), plan)
+    expected = jax.tree.map(np.asarray, jax.jit(step)(state, batch))
+    assert applied.donate_argnums == (0,)
+    assert_close(run_applied(applied, (state, batch)), expected)
