@@ -49,16 +49,19 @@ def stage_sums(chain, stops, strategies):
 
 def estimated_s(shape, chain, stops, sums, links):
     profile = profile_schedule(shape)
-    loads = [0.0] * shape.num_actors
+    loads, largest_s = [0.0] * shape.num_actors, 0.0
     total_s = 0.0
     for stage, (time_s, step_s, *_) in enumerate(sums):
         actor = profile.actor_of[stage]
-        loads[actor] += (shape.num_microbatches - 1) * time_s + step_s
+        load_s = (shape.num_microbatches - 1) * time_s + step_s
+        loads[actor] += load_s
+        largest_s = max(largest_s, load_s)
         total_s += profile.fill_weight * time_s
         if stage and profile.actor_of[stage - 1] != actor:
             link = links.get((profile.actor_of[stage - 1], actor), ActorLink())
             total_s += profile.transfer_weight * link.time_s(chain[stops[stage - 1]].input_bytes)
-    return total_s + max(loads)
+    weight = profile.stage_weight
+    return total_s + (1 - weight) * max(loads) + weight * shape.num_stages / shape.num_actors * largest_s
 
 
 def peaks_by_order(shape, sums):

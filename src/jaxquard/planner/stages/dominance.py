@@ -35,7 +35,8 @@ def undominated(costs: Float[np.ndarray, "rows dims"]) -> Int[np.ndarray, " kept
 def _is_dominated(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     found = np.zeros(len(rows), dtype=bool)
     for start in range(0, len(others), _BLOCK):
-        found |= (others[None, start : start + _BLOCK] <= rows[:, None]).all(axis=2).any(axis=1)
+        is_smaller = np.all(others[None, start : start + _BLOCK] <= rows[:, None], axis=2)
+        found |= is_smaller.any(axis=1)
     return found
 
 

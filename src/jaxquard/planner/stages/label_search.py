@@ -1,8 +1,8 @@
 """The exact search over assignments of segments to stages: labels with dominance, stage by stage.
 
 A label is a way to assign the segments before its position to the stages so far. Of two labels at one position, the one
-that is not smaller in anything (the sum of fills, the largest finished load, the loads and the memory of actors that
-get further stages) can be left out. So can one that, completed at the bounds, is slower than an assignment that is
+that is not smaller in anything (the sum of fills, the largest loads, the loads and the memory of actors that get
+further stages) can be left out. So can one that, completed at the bounds, is slower than an assignment that is
 known. With one stage per actor nothing but fill and load is left, and the labels are few. With several, their number is
 limited; if the limit is reached, the best by their bound stay, and the proof is given up.
 """
@@ -35,6 +35,7 @@ class _Labels:
         positions: the first segment that is not assigned.
         fills_s: the sums so far.
         finished_s: the largest load of an actor whose stages are all there.
+        stages_s: the largest load of a stage.
         loads_s: of each actor that gets further stages, else 0; without columns if each actor has one stage.
         kept_bytes: the same of fixed bytes and activations, for each row of the profile.
         working_bytes: the same of working bytes.
@@ -43,6 +44,7 @@ class _Labels:
     positions: Int[np.ndarray, " labels"]
     fills_s: Float[np.ndarray, " labels"]
     finished_s: Float[np.ndarray, " labels"]
+    stages_s: Float[np.ndarray, " labels"]
     loads_s: Float[np.ndarray, "labels actors"]
     kept_bytes: Float[np.ndarray, "labels rows"]
     working_bytes: Float[np.ndarray, "labels actors"]
@@ -64,10 +66,17 @@ class LabelSearch:
         max_labels: kept after a stage.
     """
 
-    def __init__(self, problem: StageProblem, *, known_s: float = np.inf, max_labels: int = 1000) -> None:
+    def __init__(
+        self,
+        problem: StageProblem,
+        completions: Completions | None = None,
+        *,
+        known_s: float = np.inf,
+        max_labels: int = 1000,
+    ) -> None:
         self.problem, self.known_s, self.max_labels = problem, known_s * _ROUNDING, max_labels
         self.is_proven = True
-        self._completions: Completions = bound_completions(problem)
+        self._completions = bound_completions(problem) if completions is None else completions
         actors = problem.actor_of
         self._is_last = [actor not in actors[stage + 1 :] for stage, actor in enumerate(actors)]
         self._counts = np.bincount(actors)
@@ -80,7 +89,7 @@ class LabelSearch:
                 return []
             steps.append(self._keep(self._expand(steps[-1], stage), stage))
         last = steps[-1]
-        times_s = last.fills_s + last.finished_s
+        times_s = last.fills_s + self.problem.combine(last.finished_s, last.stages_s)
         order = np.argsort(times_s, kind="stable")
         return [FoundPath(options=_path(steps, int(label)), time_s=float(times_s[label])) for label in order]
 
@@ -93,6 +102,7 @@ class LabelSearch:
             positions=none,
             fills_s=np.zeros(1),
             finished_s=np.zeros(1),
+            stages_s=np.zeros(1),
             loads_s=np.zeros((1, num_actors)),
             kept_bytes=np.zeros((1, num_rows)),
             working_bytes=np.zeros((1, num_actors if num_rows else 0)),
@@ -125,6 +135,7 @@ class LabelSearch:
             positions=own.stops[chosen],
             fills_s=grown.fills_s + own.fills_s[chosen],
             finished_s=finished_s,
+            stages_s=np.maximum(grown.stages_s, own.loads_s[chosen]),
             loads_s=loads_s,
             kept_bytes=kept,
             working_bytes=working,
@@ -139,11 +150,12 @@ class LabelSearch:
         """Leaves out what is too slow by the bounds of a single stage, before anything is copied."""
         stops = own.stops[chosen]
         fills_s = labels.fills_s[parents] + own.fills_s[chosen] + self._completions.fills_s[stage + 1, stops]
-        largest_s = np.maximum(labels.finished_s[parents], own.loads_s[chosen])
-        largest_s = np.maximum(largest_s, self._completions.bottlenecks_s[stage + 1, stops])
-        is_kept = fills_s + largest_s <= self.known_s
+        ahead_s = np.maximum(own.loads_s[chosen], self._completions.bottlenecks_s[stage + 1, stops])
+        actors_s = np.maximum(labels.finished_s[parents], ahead_s)
+        stages_s = np.maximum(labels.stages_s[parents], ahead_s)
+        is_kept = fills_s + self.problem.combine(actors_s, stages_s) <= self.known_s
         # An infinite bound: no assignment ends from here.
-        is_kept &= np.isfinite(largest_s)
+        is_kept &= np.isfinite(ahead_s)
         return parents[is_kept], chosen[is_kept]
 
     def _add_memory(self, kept: np.ndarray, working: np.ndarray, options: np.ndarray, stage: int) -> np.ndarray:
@@ -186,15 +198,24 @@ class LabelSearch:
         """Returns a bound on the time of each label's best completion."""
         later = sorted(set(self.problem.actor_of[stage + 1 :]))
         rests = self._completions
-        largest_s = np.maximum(labels.finished_s, rests.bottlenecks_s[stage + 1, labels.positions])
+        ahead_s = rests.bottlenecks_s[stage + 1, labels.positions]
+        actors_s, stages_s = np.maximum(labels.finished_s, ahead_s), np.maximum(labels.stages_s, ahead_s)
         if later:
             shared_s = labels.loads_s[:, later].sum(axis=1) + rests.loads_s[stage + 1, labels.positions]
-            largest_s = np.maximum(largest_s, np.maximum(labels.loads_s.max(axis=1), shared_s / len(later)))
-        return labels.fills_s + rests.fills_s[stage + 1, labels.positions] + largest_s
+            actors_s = np.maximum(actors_s, np.maximum(labels.loads_s.max(axis=1), shared_s / len(later)))
+        fills_s = labels.fills_s + rests.fills_s[stage + 1, labels.positions]
+        return fills_s + self.problem.combine(actors_s, stages_s)
 
     def _undominated(self, labels: _Labels) -> np.ndarray:
         costs = np.column_stack(
-            [labels.fills_s, labels.finished_s, labels.loads_s, labels.kept_bytes, labels.working_bytes]
+            [
+                labels.fills_s,
+                labels.finished_s,
+                labels.stages_s,
+                labels.loads_s,
+                labels.kept_bytes,
+                labels.working_bytes,
+            ]
         )
         order = np.argsort(labels.positions, kind="stable")
         firsts = np.flatnonzero(np.diff(labels.positions[order], prepend=-1))

@@ -20,7 +20,7 @@ TIME, STEP, FIXED, ACTIVATION, WORKING = range(5)
 _TIME_COLUMNS = (TIME, STEP)
 _ALL_COLUMNS = (TIME, STEP, FIXED, ACTIVATION, WORKING)
 # Choices kept at an exit layout.
-_MAX_CHOICES = 96
+MAX_CHOICES = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,6 +67,14 @@ class _Run:
     before: "_Run | None"
     is_whole: bool
     longer: dict[Hashable, "_Run"] = field(default_factory=dict)
+    loads_s: dict[int, float] = field(default_factory=dict)
+
+    def shortest_load_s(self, num_microbatches: int) -> float:
+        """The minimum of (microbatches - 1) x time + the time once a step; longer runs have no shorter one."""
+        if num_microbatches not in self.loads_s:
+            loads_s = (num_microbatches - 1) * self.costs[:, TIME] + self.costs[:, STEP]
+            self.loads_s[num_microbatches] = float(loads_s.min())
+        return self.loads_s[num_microbatches]
 
     def strategies(self, choice: int) -> tuple[int, ...]:
         run, found = self, []
@@ -83,27 +91,40 @@ class RangeOptions:
         counts_memory: choices that are slower and need less memory are kept as well; else those that no other
             dominates in time.
         memory_limit_bytes: choices that exceed it by themselves are left out.
+        max_choices: kept at an exit layout.
     """
 
     def __init__(
-        self, chain: Sequence[SegmentCosts], *, counts_memory: bool, memory_limit_bytes: float | None = None
+        self,
+        chain: Sequence[SegmentCosts],
+        *,
+        counts_memory: bool,
+        memory_limit_bytes: float | None = None,
+        max_choices: int = MAX_CHOICES,
     ) -> None:
         self._chain = tuple(chain)
         self._columns = list(_ALL_COLUMNS if counts_memory else _TIME_COLUMNS)
         self._limit_bytes = memory_limit_bytes if counts_memory else None
+        self._max_choices = max_choices
         self._roots: dict[Hashable, _Run] = {}
         self._segments: dict[int, np.ndarray] = {}
         self._reshards: dict[int, tuple[np.ndarray | None, Hashable]] = {}
-        self._tables: dict[int, OptionTable] = {}
+        self._tables: dict[tuple[int, int], tuple[float, OptionTable]] = {}
 
-    def table(self, num_stages: int) -> OptionTable:
-        """Returns the options of all runs that can be one of so many stages."""
-        key = min(num_stages, 3)
-        if key not in self._tables:
-            self._tables[key] = self._make_table(key)
-        return self._tables[key]
+    def table(self, num_stages: int, *, num_microbatches: int = 1, max_load_s: float = np.inf) -> OptionTable:
+        """Returns the options of all runs that can be one of so many stages.
 
-    def _make_table(self, num_stages: int) -> OptionTable:
+        Args:
+            max_load_s: runs are left out for which (microbatches - 1) x their time + their time once a step is more.
+        """
+        key = min(num_stages, 3), num_microbatches
+        made_for_s, table = self._tables.get(key, (-np.inf, None))
+        if table is None or made_for_s < max_load_s:
+            table = self._make_table(key[0], num_microbatches, max_load_s)
+            self._tables[key] = max_load_s, table
+        return table
+
+    def _make_table(self, num_stages: int, num_microbatches: int, max_load_s: float) -> OptionTable:
         chain, length = self._chain, len(self._chain)
         begins = [0, *(place for place in range(1, length) if chain[place].can_begin_stage)]
         if num_stages == 1:
@@ -116,28 +137,37 @@ class RangeOptions:
             run = None
             for place in range(start, length):
                 run = self._extend(run, place)
+                if not len(run.ends) or run.shortest_load_s(num_microbatches) > max_load_s:
+                    break
                 # Of two stages, the second one ends the chain.
                 if is_end[place + 1] and (num_stages != 2 or start == 0 or place + 1 == length):
                     runs.append(run)
                     starts.append(start)
                     stops.append(place + 1)
-        return self._join(runs, np.asarray(starts), np.asarray(stops))
+        return self._join(runs, np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64))
 
     def _join(self, runs: list[_Run], starts: np.ndarray, stops: np.ndarray) -> OptionTable:
-        numbers = [len(run.ends) for run in runs]
+        numbers: dict[int, int] = {}
+        run_of = np.asarray([numbers.setdefault(id(run), len(numbers)) for run in runs], dtype=np.int64)
+        known = list({id(run): run for run in runs}.values())
+        counts = np.asarray([len(run.ends) for run in known], dtype=np.int64)
+        option_runs = np.repeat(run_of, counts[run_of])
+        firsts = np.cumsum(counts[run_of]) - counts[run_of]
+        rows = np.arange(len(option_runs)) - np.repeat(firsts, counts[run_of])
+        rows += (np.cumsum(counts) - counts)[option_runs]
+        costs = np.concatenate([np.zeros((0, 5)), *(run.costs[run.ends] for run in known)])[rows]
+        option_starts, option_stops = np.repeat(starts, counts[run_of]), np.repeat(stops, counts[run_of])
         crossing = np.asarray([0, *(segment.input_bytes for segment in self._chain[1:]), 0], dtype=np.float64)
-        costs = np.concatenate([run.costs[run.ends] for run in runs])
-        option_starts, option_stops = np.repeat(starts, numbers), np.repeat(stops, numbers)
         costs[:, WORKING] += crossing[option_starts] + crossing[option_stops]
         return OptionTable(
             starts=option_starts,
             stops=option_stops,
             costs=costs,
             bounds=np.searchsorted(option_starts, np.arange(len(self._chain) + 1)),
-            is_whole=all(run.is_whole for run in runs),
-            runs=tuple(runs),
-            run_of=np.repeat(np.arange(len(runs)), numbers),
-            choice_of=np.concatenate([run.ends for run in runs]),
+            is_whole=all(run.is_whole for run in known),
+            runs=tuple(known),
+            run_of=option_runs,
+            choice_of=np.concatenate([np.arange(0), *(run.ends for run in known)])[rows],
         )
 
     def _extend(self, run: _Run | None, place: int) -> _Run:
@@ -189,9 +219,9 @@ class RangeOptions:
         for exit_ in np.unique(exits[possible]):
             group = possible[exits[possible] == exit_]
             group = group[self._undominated(costs[group])]
-            if len(group) > _MAX_CHOICES:
+            if len(group) > self._max_choices:
                 is_whole = False
-                group = group[representatives(costs[np.ix_(group, self._columns)], _MAX_CHOICES)]
+                group = group[representatives(costs[group][:, self._columns], self._max_choices)]
             kept.append(group)
         chosen_rows = np.concatenate([np.arange(0), *kept])
         costs = costs[chosen_rows]
@@ -209,8 +239,8 @@ class RangeOptions:
         """Returns the rows that none dominates; of those of equal times, the smallest."""
         if len(self._columns) == len(_ALL_COLUMNS) or len(costs) < 2:
             return undominated(costs)
-        by_size = np.lexsort((costs[:, FIXED] + costs[:, ACTIVATION] + costs[:, WORKING],))
-        return by_size[undominated(costs[np.ix_(by_size, self._columns)])]
+        by_size = np.argsort(costs[:, FIXED] + costs[:, ACTIVATION] + costs[:, WORKING], kind="stable")
+        return by_size[undominated(costs[by_size][:, self._columns])]
 
     def _costs(self, segment: SegmentCosts) -> np.ndarray:
         if segment.kind not in self._segments:

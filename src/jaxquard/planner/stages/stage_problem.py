@@ -1,12 +1,15 @@
 """The assignment of segments to stages as a search on numbers: the options of each stage, and bounds from its end.
 
-    time = the sum over stages of `fills_s` + the maximum over actors of the sum of its stages' `loads_s`
+    time = the sum over stages of `fills_s` + a weighted mean of
+           (the maximum over actors of the sum of its stages' `loads_s`, chunks x the maximum over stages of `loads_s`)
 
-under a limit on each actor's memory. With one stage per actor the limit decides on each option alone.
+under a limit on each actor's memory. With one stage per actor both maxima are the same, and the limit decides on each
+option alone.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -41,6 +44,8 @@ class StageProblem:
         memory_limit_bytes: of a device; infinite for no limit.
         minimises_memory: the fullest actor's memory takes the place of time; with several stages on an actor, a bound
             on it: the sum of the stages' own peaks.
+        shares_memory: each stage has a fixed share of its actor's memory, by the activations that it keeps. What fits
+            then, fits; other assignments fit as well.
     """
 
     def __init__(
@@ -51,24 +56,30 @@ class StageProblem:
         crossings_s: Float[np.ndarray, "stages segments"],
         memory_limit_bytes: float = np.inf,
         minimises_memory: bool = False,
+        shares_memory: bool = False,
     ) -> None:
         self.table, self.profile, self.limit_bytes = table, profile, memory_limit_bytes
         self.minimises_memory = minimises_memory
         self.num_segments = len(table.bounds) - 1
         self.num_stages, self.actor_of = profile.num_stages, profile.actor_of
         self.is_looped = profile.num_chunks > 1
+        weight = profile.stage_weight if self.is_looped and not minimises_memory else 0.0
+        self._weights = 1 - weight, weight * profile.num_chunks
         self.has_limit = bool(np.isfinite(memory_limit_bytes))
         self._crossings_s = np.zeros_like(crossings_s) if minimises_memory else crossings_s
         self._loads_s = (profile.num_microbatches - 1) * table.costs[:, TIME] + table.costs[:, STEP]
         self._fills_s = profile.fill_weight * table.costs[:, TIME] * (not minimises_memory)
         self._ranges = table.starts * (self.num_segments + 1) + table.stops
-        self._candidates: dict[int, np.ndarray] = {}
+        self._candidates: dict[tuple[int, float], np.ndarray] = {}
+        self._limits_bytes = (
+            self._shares() * memory_limit_bytes if shares_memory else [memory_limit_bytes] * self.num_stages
+        )
         self._most_kept = profile.most_kept if self.has_limit or minimises_memory else np.zeros(self.num_stages)
         self.stages = [self._stage(stage) for stage in range(self.num_stages)]
 
     def _stage(self, stage: int) -> StageOptions:
         table, kept = self.table, int(self._most_kept[stage])
-        options = self._fitting(kept)
+        options = self._fitting(kept, float(self._limits_bytes[stage]))
         starts, stops = table.starts[options], table.stops[options]
         rest = self.num_stages - 1 - stage
         is_possible = (starts == 0) if stage == 0 else (starts >= stage)
@@ -84,20 +95,27 @@ class StageProblem:
             bounds=np.searchsorted(starts, np.arange(self.num_segments + 1)),
         )
 
-    def _fitting(self, kept: int) -> np.ndarray:
+    def _shares(self) -> np.ndarray:
+        """Returns the share of each stage in the memory of its actor, if all stages were alike."""
+        fixed, activation = self.table.costs[:, [FIXED, ACTIVATION]].sum(axis=0)
+        sizes = fixed + self.profile.most_kept * activation + 1.0
+        return sizes / np.bincount(self.actor_of, weights=sizes)[list(self.actor_of)]
+
+    def _fitting(self, kept: int, limit_bytes: float) -> np.ndarray:
         """Returns the options that fit alone with so many activations, and are not dominated as far as that is known.
 
         With several stages on an actor the memory of one matters to the others.
         """
-        if kept not in self._candidates:
+        key = kept, limit_bytes
+        if key not in self._candidates:
             options = np.arange(len(self.table.starts))
             if self.has_limit:
-                options = options[self._alone_bytes(kept) <= self.limit_bytes]
+                options = options[self._alone_bytes(kept) <= limit_bytes]
             if not (self.has_limit and self.is_looped):
                 loads_s, fills_s = self._loads(kept)[options], self._fills_s[options]
                 options = options[undominated_pairs(self._ranges[options], loads_s, fills_s)]
-            self._candidates[kept] = options
-        return self._candidates[kept]
+            self._candidates[key] = options
+        return self._candidates[key]
 
     def _loads(self, kept: int) -> np.ndarray:
         return self._alone_bytes(kept) if self.minimises_memory else self._loads_s
@@ -122,8 +140,27 @@ class StageProblem:
         """Returns the estimated time of a step, for the option of each stage."""
         options = list(options)
         crossings_s = self._crossings_s[np.arange(self.num_stages), self.table.starts[options]]
-        loads_s = np.bincount(self.actor_of, weights=self._loads_s[options], minlength=self.profile.num_actors)
-        return float(self._fills_s[options].sum() + crossings_s.sum() + loads_s.max())
+        stages_s = self._loads_s[options]
+        actors_s = np.bincount(self.actor_of, weights=stages_s, minlength=self.profile.num_actors)
+        busiest_s = self.combine(actors_s.max(), stages_s.max())
+        return float(self._fills_s[options].sum() + crossings_s.sum() + busiest_s)
+
+    def with_shares(self) -> "StageProblem":
+        """Returns the same problem with a share of the memory for each stage."""
+        return StageProblem(
+            self.table,
+            self.profile,
+            crossings_s=self._crossings_s,
+            memory_limit_bytes=self.limit_bytes,
+            minimises_memory=self.minimises_memory,
+            shares_memory=True,
+        )
+
+    def combine(self, actor_s: Any, stage_s: Any) -> Any:
+        """Returns the weighted mean of the largest load of an actor and that of a stage."""
+        if not self._weights[1]:
+            return actor_s
+        return self._weights[0] * actor_s + self._weights[1] * stage_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,6 +176,11 @@ class Completions:
     fills_s: Float[np.ndarray, "stages_and_one segments_and_one"]
     bottlenecks_s: Float[np.ndarray, "stages_and_one segments_and_one"]
     loads_s: Float[np.ndarray, "stages_and_one segments_and_one"]
+
+    def bound_s(self, problem: StageProblem) -> float:
+        """Returns a bound on the time of every assignment."""
+        stage_s, mean_s = self.bottlenecks_s[0, 0], self.loads_s[0, 0] / problem.profile.num_actors
+        return float(self.fills_s[0, 0] + problem.combine(max(stage_s, mean_s), stage_s))
 
 
 def bound_completions(problem: StageProblem) -> Completions:
@@ -166,14 +208,13 @@ def _minima(own: StageOptions, values: np.ndarray, length: int) -> np.ndarray:
     return found
 
 
-def find_incumbents(problem: StageProblem, *, load_limits: int = 4) -> list[list[int]]:
+def find_incumbents(problem: StageProblem, completions: Completions, *, load_limits: int = 3) -> list[list[int]]:
     """Returns assignments that are likely to be fast: the smallest fills under a few limits on the load of a stage."""
-    completions = bound_completions(problem)
     bottleneck_s = float(completions.bottlenecks_s[0, 0])
     if not np.isfinite(bottleneck_s):
         return []
     found = []
-    for widening in np.linspace(0.0, 0.3, load_limits):
+    for widening in np.linspace(0.0, 0.2, load_limits):
         path = _smallest_fill(problem, bottleneck_s * (1 + widening) * (1 + 1e-12))
         if path is not None and path not in found:
             found.append(path)
