@@ -75,15 +75,17 @@ def layer(*, time_s: float = 3.0, scale: float = 1.0, **values) -> SegmentCost:
     return SegmentCost(forward_s=third, input_gradient_s=third, weight_gradient_s=third, **values)
 
 
-def equal_layers(num_layers: int, *strategies: SegmentCost, ends: SegmentCost | None = None) -> list[SegmentCosts]:
+def equal_layers(
+    num_layers: int, *strategies: SegmentCost, ends: SegmentCost | None = None, input_bytes: int = 8
+) -> list[SegmentCosts]:
     """A chain of equal layers, with a segment of another kind at each end if its cost is given."""
     num_layouts = 1 + max(max(cost.entry, cost.exit) for cost in strategies)
     reshards_s = np.zeros((num_layouts, num_layouts))
     first = SegmentCosts(kind=0, strategies=strategies)
-    rest = SegmentCosts(kind=0, strategies=strategies, reshards_s=reshards_s, input_bytes=8)
+    rest = SegmentCosts(kind=0, strategies=strategies, reshards_s=reshards_s, input_bytes=input_bytes)
     chain = [first, *[rest] * (num_layers - 1)]
     if ends is None:
         return chain
     begin = SegmentCosts(kind=1, strategies=(ends,))
-    end = SegmentCosts(kind=2, strategies=(ends,), reshards_s=reshards_s, input_bytes=8)
+    end = SegmentCosts(kind=2, strategies=(ends,), reshards_s=reshards_s, input_bytes=input_bytes)
     return [begin, *[rest] * num_layers, end]

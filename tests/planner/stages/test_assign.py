@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxquard.errors import PlanError, ScheduleError
-from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments, memory_terms
+from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments, count_memory_terms
 from jaxquard.planner.stages.schedule_profile import find_order, profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts
 from jaxquard.simulate import ActorLink
@@ -133,7 +133,7 @@ def test_the_smallest_memory_is_the_smallest(chain, shape):
 @given(chain=chains(), shape=shapes())
 def test_memory_by_what_it_holds(chain, shape):
     for one in assign_segments(chain, shape):
-        terms = memory_terms(chain, one, profile_schedule(shape))
+        terms = count_memory_terms(chain, one, profile_schedule(shape))
         assert tuple(term.total_bytes for term in terms) == one.peak_bytes
 
 

@@ -184,7 +184,7 @@ class SegmentAssigner:
             limit_bytes = problem.peak_bytes(path.options).max() - 1
         assert best is not None, "without a limit everything fits"
         assignment = _assignment(*best, is_proven)
-        terms = max(memory_terms(self.chain, assignment, profile), key=lambda terms: terms.total_bytes)
+        terms = max(count_memory_terms(self.chain, assignment, profile), key=lambda terms: terms.total_bytes)
         return MinimumMemory(
             size_bytes=terms.total_bytes, terms=terms, assignment=assignment, is_proven=assignment.is_proven
         )
@@ -257,7 +257,7 @@ def _assignment(problem: StageProblem, path: FoundPath, is_proven: bool) -> Stag
     )
 
 
-def memory_terms(
+def count_memory_terms(
     chain: Sequence[SegmentCosts], assignment: StageAssignment, profile: ScheduleProfile
 ) -> tuple[MemoryTerms, ...]:
     """Returns the memory of each actor by what it holds, counted as the search counts it."""
