@@ -16,8 +16,10 @@ __all__ = [
     "RemoteArray",
     "RemoteMesh",
     "ShardingPlan",
+    "TrainingRun",
     "__version__",
     "accumulate_grads",
+    "apply",
     "cluster",
     "diff",
     "errors",
@@ -25,8 +27,10 @@ __all__ = [
     "load_plan",
     "load_sharding",
     "models",
+    "parallelize",
     "pipeline_scan",
     "pipeline_yield",
+    "plan",
     "pricing",
     "restore",
     "save",
@@ -53,6 +57,10 @@ if TYPE_CHECKING:
     from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
     from jaxquard.pipeline.marks import task as task
     from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
+    from jaxquard.planner.parallelize import TrainingRun as TrainingRun
+    from jaxquard.planner.parallelize import parallelize as parallelize
+    from jaxquard.planner.plan_step import apply as apply
+    from jaxquard.planner.plan_step import plan as plan
     from jaxquard.planner.record.diff_plans import diff as diff
     from jaxquard.planner.record.plan import Plan as Plan
     from jaxquard.planner.record.plan import load_plan as load_plan
@@ -72,6 +80,8 @@ else:
             "pipeline.loop": ["accumulate_grads"],
             "pipeline.marks": ["pipeline_yield", "task"],
             "pipeline.stacks": ["pipeline_scan"],
+            "planner.parallelize": ["TrainingRun", "parallelize"],
+            "planner.plan_step": ["apply", "plan"],
             "planner.record.diff_plans": ["diff"],
             "planner.record.plan": ["Plan", "load_plan"],
             "runtime.checkpoint.checkpoints": ["Checkpoints"],
