@@ -101,8 +101,8 @@ def _plan_loss(request: PlanRequest, on_progress: Any) -> Plan:
     from jaxquard.cli.shard.target_mesh import start_for_target
     from jaxquard.planner.plan_step import plan_loss
 
-    pricer = request.pricer or ("measure" if request.cluster is None else "model")
-    if pricer in ("model", "compile"):
+    pricer = request.pricer or "model"
+    if request.cluster is not None and pricer in ("model", "compile"):
         start_for_target()
     else:
         prepare_devices(cpu=request.cpu, num_devices=request.num_devices, sizes=None)

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 
 from jaxquard.planner.record.plan import PlanAlternative, TimeTerms
-from jaxquard.planner.search.configurations import PlanShape
 from jaxquard.planner.search.search_shapes import FoundShape
+from jaxquard.planner.stages.configuration import PlanConfiguration
 
-_PARTS: dict[str, Callable[[PlanShape], object]] = {
+_PARTS: dict[str, Callable[[PlanConfiguration], object]] = {
     "schedule": lambda shape: shape.schedule,
     "stages": lambda shape: shape.num_stages,
     "microbatches": lambda shape: shape.num_microbatches,
     "recompute": lambda shape: shape.recompute.value,
     "mesh": lambda shape: " x ".join(f"{axis} {size}" for axis, size in shape.axes),
-    "storage": lambda shape: shape.storage.value,
+    "storage": lambda shape: shape.storage,
 }
 _TERMS = {
     "compute": ("compute_s", "recompute_s"),
@@ -36,7 +36,7 @@ def find_alternatives(found: Sequence[FoundShape], chosen: FoundShape) -> tuple[
                     chosen=str(value(chosen.shape)),
                     alternative=str(value(other.shape)),
                     added_s=other.time_s - chosen.time_s,
-                    added_bytes=other.played.fullest.total_bytes - chosen.played.fullest.total_bytes,
+                    added_bytes=other.played.memory.total_bytes - chosen.played.memory.total_bytes,
                     deciding=deciding_term(chosen.played.times, other.played.times),
                 )
             )

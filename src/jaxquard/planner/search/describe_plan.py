@@ -4,29 +4,27 @@ import itertools
 from collections.abc import Iterator
 
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
+from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.ir.source import source_line
 from jaxquard.planner.block_names import BlockNames
 from jaxquard.planner.prices.step_costs import StepCosts
-from jaxquard.planner.record.plan import MemoryTerms, Plan, StagePlan
-from jaxquard.planner.search.configurations import NO_SCHEDULE, PlanShape
-from jaxquard.planner.search.play_stages import PlayedStages
+from jaxquard.planner.record.plan import Plan, StagePlan
+from jaxquard.planner.search.list_shapes import count_devices
+from jaxquard.planner.search.search_shapes import FoundShape
 from jaxquard.planner.search.step_pricing import MeshPrices, StepPricing
-from jaxquard.schedules.registry import make_schedule
 
 
-def describe_plan(
-    pricing: StepPricing, shape: PlanShape, played: PlayedStages, *, memory_limit_bytes: int | None
-) -> Plan:
+def describe_plan(pricing: StepPricing, found: FoundShape, *, memory_limit_bytes: int | None) -> Plan:
     """Returns the plan of a configuration with its stages, alone: without baselines, alternatives and log."""
-    axes = dict(shape.axes)
+    shape, played, axes = found.shape, found.played, dict(found.shape.axes)
     prices = pricing.find(axes, shape.num_microbatches)
-    costs = pricing.costs(axes, shape.num_microbatches, storage=shape.storage, recompute=shape.recompute)
+    costs = pricing.costs(axes, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute)
     assert prices is not None
     assert costs is not None
-    num_devices = shape.num_actors * shape.actor_devices
+    num_devices = shape.num_actors * count_devices(shape)
     peak = pricing.cluster.compute.peak_flops_per_s * num_devices
-    chosen = costs.assignment(played.assignment.strategies)
+    chosen = costs.assignment(found.assignment.strategies)
     analysis = prices.analysis
     return Plan(
         model=pricing.problem.name,
@@ -40,13 +38,13 @@ def describe_plan(
         microbatch_size=shape.microbatch_size,
         global_batch=shape.num_microbatches * shape.microbatch_size,
         recompute=shape.recompute,
-        storage=shape.storage.value,
+        storage=shape.storage,
         segments=tuple(len(segment.blocks) for segment in analysis.segments),
-        stages=tuple(_stages(prices, costs, shape, played)),
+        stages=tuple(_stages(prices, costs, found)),
         products={str(number): analysis.products[number] for number, names in chosen.items() if ROWS_2D in names},
         time_s=played.time_s,
         times=played.times,
-        memory=played.fullest,
+        memory=played.memory,
         memory_limit_bytes=memory_limit_bytes,
         mfu=pricing.flops / (played.time_s * peak) if peak else None,
         flops=pricing.flops,
@@ -54,39 +52,28 @@ def describe_plan(
     )
 
 
-def _stages(prices: MeshPrices, costs: StepCosts, shape: PlanShape, played: PlayedStages) -> Iterator[StagePlan]:
-    segments = prices.analysis.segments
-    chosen = costs.assignment(played.assignment.strategies)
-    bounds = [0, *played.assignment.stops]
-    for stage, ((start, stop), found) in enumerate(zip(itertools.pairwise(bounds), played.stages, strict=True)):
+def _stages(prices: MeshPrices, costs: StepCosts, found: FoundShape) -> Iterator[StagePlan]:
+    segments, played = prices.analysis.segments, found.played
+    chosen = costs.assignment(found.assignment.strategies)
+    bounds = [0, *found.assignment.stops]
+    for stage, ((start, stop), totals) in enumerate(zip(itertools.pairwise(bounds), played.stages, strict=True)):
         first, last = segments[start].blocks[0], segments[stop - 1].blocks[-1]
         blocks = range(first, last + 1)
         seeds = [prices.analysis.blocks[block].seeds[0].equation for block in blocks]
+        cost = totals.cost()
         yield StagePlan(
             name=stage_name([prices.names[block] for block in blocks], stage),
-            actor=_actor_of(shape, stage),
+            actor=played.actor_of[stage],
             blocks=(first, last + 1),
             strategies=tuple(tuple(chosen[block]) for block in blocks),
             lines=tuple(source_line(equation) for equation in seeds),
             parameters=tuple(prices.names[block].paths for block in blocks),
-            forward_s=found.forward_s,
-            backward_s=found.backward_s,
-            communication_s=found.total("communication_s") + found.reshard_s,
-            memory=MemoryTerms(
-                weight_bytes=round(found.total("weight_bytes")),
-                gradient_bytes=round(found.total("gradient_bytes")),
-                optimizer_bytes=round(found.total("optimizer_bytes")),
-                activation_bytes=round(found.total("activation_bytes")),
-                working_bytes=max(segment.working_bytes for segment in found.segments),
-            ),
+            forward_s=cost.forward_s,
+            backward_s=cost.backward_s,
+            communication_s=totals.communication_s,
+            memory=played.stage_memory(stage),
             provenance=prices.priced.provenance,
         )
-
-
-def _actor_of(shape: PlanShape, stage: int) -> int:
-    if shape.schedule == NO_SCHEDULE:
-        return 0
-    return make_schedule(shape.schedule, num_stages=shape.num_stages, num_actors=shape.num_actors).actor_of(stage)
 
 
 def stage_name(blocks: list[BlockNames], stage: int) -> str:

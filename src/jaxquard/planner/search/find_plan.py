@@ -14,8 +14,8 @@ from typing import Any
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import Plan, PlanBaseline, PlanSearchLog, TimeTerms
 from jaxquard.planner.search.alternatives import find_alternatives
-from jaxquard.planner.search.configurations import PlanSpace
 from jaxquard.planner.search.describe_plan import describe_plan
+from jaxquard.planner.search.list_shapes import count_devices, list_shapes
 from jaxquard.planner.search.measure_plans import MeasuredPlan, measure_plans
 from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import PlanProblem
@@ -97,28 +97,24 @@ def find_plan(
         )
         max_stages = pricing.count_stages()
         wishes.check(num_segments=max_stages)
-        space = PlanSpace(
-            problem=problem,
-            target=target,
-            wishes=wishes,
-            max_stages=max_stages,
-            max_microbatch_size=options.max_microbatch_size,
+        shapes = list_shapes(
+            problem, target, wishes, max_stages=max_stages, max_microbatch_size=options.max_microbatch_size
         )
         search = ShapeSearch(
-            space,
+            shapes,
             pricing,
             memory_limit_bytes=limit_bytes,
             time_budget_s=options.time_budget_s,
             on_progress=options.on_progress,
         )
         found = search.run()
-        usual = usual_plans(search, found)
+        usual = usual_plans(search, found, problem=problem, target=target, max_stages=max_stages)
         chosen, measured = found[0], []
         if make_mesh is not None and options.num_measured:
             finalists = [*search.choose_finalists(found, options.num_measured), *_to_run(usual, found)]
             measured = _run(pricing, finalists, limit_bytes, options, make_mesh)
             chosen = min(measured, key=lambda one: one[1].time_s)[0]
-        plan = describe_plan(pricing, chosen.shape, chosen.played, memory_limit_bytes=limit_bytes)
+        plan = describe_plan(pricing, chosen, memory_limit_bytes=limit_bytes)
         ran = {id(one): result for one, result in measured}
         log = PlanSearchLog(
             num_seen=search.num_seen,
@@ -157,7 +153,7 @@ def _run(
     Raises:
         PlanError: if none runs.
     """
-    plans = [describe_plan(pricing, one.shape, one.played, memory_limit_bytes=limit_bytes) for one in finalists]
+    plans = [describe_plan(pricing, one, memory_limit_bytes=limit_bytes) for one in finalists]
     budget_s = float("inf") if options.time_budget_s is None else options.time_budget_s / 2
     measured = measure_plans(
         pricing.problem, plans, make_mesh=make_mesh, budget_s=budget_s, on_progress=options.on_progress
@@ -199,11 +195,11 @@ def _baselines(
 
 def _baseline(found: FoundShape, pricing: StepPricing, measured: MeasuredPlan | None) -> PlanBaseline:
     time_s = found.time_s if measured is None else measured.time_s
-    peak = pricing.cluster.compute.peak_flops_per_s * found.shape.num_actors * found.shape.actor_devices
+    peak = pricing.cluster.compute.peak_flops_per_s * found.shape.num_actors * count_devices(found.shape)
     return PlanBaseline(
         name=found.name,
         time_s=time_s,
-        memory_bytes=found.played.fullest.total_bytes,
+        memory_bytes=found.played.memory.total_bytes,
         mfu=pricing.flops / (time_s * peak) if peak and time_s < float("inf") else None,
         note="" if measured is None else measured.failure or "measured",
     )

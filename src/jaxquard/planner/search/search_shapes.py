@@ -5,24 +5,30 @@ which is near the truth where kernels are large. So the best meshes and numbers 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
+from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_costs import StepCosts
-from jaxquard.planner.search.configurations import PlanShape, PlanSpace
-from jaxquard.planner.search.play_stages import PlayedStages, play_stages
+from jaxquard.planner.search.list_shapes import count_devices
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.assign import MinimumMemory, SegmentAssigner
-from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
+from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.play_assignment import PlayedAssignment, play_assignment
+from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts, StageAssignment
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
 # Configurations whose bound is this much slower than the best so far are not assigned.
 _SLACK = 1.25
 # Meshes with a number of microbatches that are priced as they are, after all were ranked.
 _NUM_EXACT = 8
+# The axes of a mesh and their sizes.
+MeshAxes = tuple[tuple[str, int], ...]
+# A bound on the time of a configuration, and the number of microbatches that its costs are scaled from.
+Candidate = tuple[float, PlanConfiguration, int]
 _TIMES = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s", "communication_s")
 _SIZES = ("activation_bytes", "working_bytes")
 
@@ -36,8 +42,9 @@ class FoundShape:
         name: of a baseline; "" for a plan of the search.
     """
 
-    shape: PlanShape
-    played: PlayedStages
+    shape: PlanConfiguration
+    assignment: StageAssignment
+    played: PlayedAssignment
     is_exact: bool = True
     name: str = ""
 
@@ -57,19 +64,19 @@ class ShapeSearch:
 
     def __init__(
         self,
-        space: PlanSpace,
+        shapes: Sequence[PlanConfiguration],
         pricing: StepPricing,
         *,
         memory_limit_bytes: int,
         time_budget_s: float | None = None,
         on_progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
-        self.space, self.pricing, self.memory_limit_bytes = space, pricing, memory_limit_bytes
+        self.shapes, self.pricing, self.memory_limit_bytes = shapes, pricing, memory_limit_bytes
         self._end_s = None if time_budget_s is None else time.monotonic() + time_budget_s / 2
         self._on_progress = on_progress
         self._assigners: dict[object, SegmentAssigner] = {}
         self._links: dict[tuple[int, int], ActorLinks] = {}
-        self._smallest: tuple[MinimumMemory, PlanShape] | None = None
+        self._smallest: tuple[MinimumMemory, PlanConfiguration] | None = None
         self.num_seen = self.num_pruned = self.num_priced = self.num_played = 0
         self.left_out: list[str] = []
 
@@ -85,7 +92,7 @@ class ShapeSearch:
         ranked = self._assign_all(candidates, is_exact=False)
         if not ranked:
             self._raise_infeasible(candidates)
-        exact = self._price_exactly(ranked, references)
+        exact = self._price_exactly(ranked)
         if not exact:
             self._raise_infeasible(candidates)
         return exact
@@ -103,19 +110,19 @@ class ShapeSearch:
                 chosen.append(one)
         return chosen[:count]
 
-    def links(self, shape: PlanShape) -> ActorLinks:
+    def links(self, shape: PlanConfiguration) -> ActorLinks:
         """Returns the links between the actors of a configuration."""
-        key = shape.num_actors, shape.actor_devices
+        key = shape.num_actors, count_devices(shape)
         if key not in self._links:
             self._links[key] = link_actors(
-                self.pricing.cluster, num_actors=shape.num_actors, chips_apart=shape.actor_devices
+                self.pricing.cluster, num_actors=shape.num_actors, chips_apart=count_devices(shape)
             )
         return self._links[key]
 
-    def find_costs(self, shape: PlanShape, reference: int | None = None) -> StepCosts | None:
+    def find_costs(self, shape: PlanConfiguration, reference: int | None = None) -> StepCosts | None:
         """Returns the costs of a configuration: its own, or scaled from those of another number of microbatches."""
         count = shape.num_microbatches if reference is None else reference
-        costs = self.pricing.costs(dict(shape.axes), count, storage=shape.storage, recompute=shape.recompute)
+        costs = self.pricing.costs(dict(shape.axes), count, storage=Storage(shape.storage), recompute=shape.recompute)
         if costs is None or count == shape.num_microbatches:
             return costs
         factor = count / shape.num_microbatches
@@ -126,21 +133,27 @@ class ShapeSearch:
         return replace(costs, segments=tuple(scaled[id(segment)] for segment in costs.segments))
 
     def assign(
-        self, shape: PlanShape, costs: StepCosts, *, known_s: float = np.inf, name: str = "", is_exact: bool = True
+        self,
+        shape: PlanConfiguration,
+        costs: StepCosts,
+        *,
+        known_s: float = np.inf,
+        name: str = "",
+        is_exact: bool = True,
     ) -> FoundShape | None:
         """Returns a configuration with its fastest stages that fit; None if there are none, or only slower ones."""
         assigner = self._assigner(costs)
         found = assigner.assign(
-            shape.pipeline,
+            shape.shape,
             memory_limit_bytes=self.memory_limit_bytes,
             links=self.links(shape),
             known_s=known_s,
         )
         if not found:
             return None
-        played = play_stages(costs.segments, shape.pipeline, found[0], links=self.links(shape))
+        played = play_assignment(costs.segments, shape.shape, found[0], links=self.links(shape))
         self.num_played += 1
-        return FoundShape(shape=shape, played=played, is_exact=is_exact, name=name)
+        return FoundShape(shape=shape, assignment=found[0], played=played, is_exact=is_exact, name=name)
 
     def _assigner(self, costs: StepCosts) -> SegmentAssigner:
         key = tuple(map(id, costs.segments))
@@ -148,52 +161,39 @@ class ShapeSearch:
             self._assigners[key] = SegmentAssigner(costs.segments)
         return self._assigners[key]
 
-    def _price_meshes(self) -> dict[tuple[int, tuple[tuple[str, int], ...]], int]:
+    def _price_meshes(self) -> dict[MeshAxes, int]:
         """Prices every mesh once; returns the number of microbatches that it was priced with."""
-        found: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
-        meshes = [(actors, axes, self.space.counts(actors, axes)) for actors, axes in self.space.meshes()]
-        meshes = [(actors, axes, counts) for actors, axes, counts in meshes if counts]
-        if not meshes:
-            raise PlanError(self._explain_empty())
-        known: dict[tuple[tuple[str, int], ...], int] = {}
-        for done, (actors, axes, counts) in enumerate(meshes):
-            self._report(done, len(meshes), f"pricing a mesh of {axes}")
-            key = tuple(axes.items())
-            count = known.get(key) if known.get(key) in counts else counts[len(counts) // 2]
-            assert count is not None
-            if found and self._is_late(f"actors x meshes: {len(meshes) - done} of {len(meshes)} were not priced"):
+        counts: dict[MeshAxes, list[int]] = {}
+        for shape in self.shapes:
+            if shape.num_microbatches not in counts.setdefault(shape.axes, []):
+                counts[shape.axes].append(shape.num_microbatches)
+        found: dict[MeshAxes, int] = {}
+        for done, (axes, possible) in enumerate(counts.items()):
+            self._report(done, len(counts), f"pricing a mesh of {dict(axes)}")
+            if found and self._is_late(f"{len(counts) - done} of {len(counts)} meshes were not priced"):
                 break
-            if self.pricing.find(axes, count) is not None:
-                known[key] = count
-                found[actors, key] = count
+            count = sorted(possible)[len(possible) // 2]
+            if self.pricing.find(dict(axes), count) is not None:
+                found[axes] = count
         if not found:
-            reason = next(iter(self.pricing.failures.values()), "the wishes leave nothing")
-            raise PlanError(
-                f"the step cannot be sharded over any mesh of {self.space.target.num_devices} devices: {reason}"
-            )
+            raise PlanError(f"the step cannot be sharded over any mesh: {next(iter(self.pricing.failures.values()))}")
         return found
 
-    def _candidates(
-        self, references: Mapping[tuple[int, tuple[tuple[str, int], ...]], int]
-    ) -> list[tuple[float, PlanShape, int]]:
+    def _candidates(self, references: Mapping[MeshAxes, int]) -> list[Candidate]:
         """Returns all configurations with a bound on their time, the lowest first."""
         found = []
-        for (actors, key), reference in references.items():
-            axes = dict(key)
-            for count in self.space.counts(actors, axes):
-                for shape in self.space.shapes(actors, axes, count):
-                    costs = self.find_costs(shape, reference)
-                    assert costs is not None
-                    found.append((self._bound_s(costs, shape), shape, reference))
-        self.num_seen = len(found)
-        if not found:
-            raise PlanError(self._explain_empty())
+        for shape in self.shapes:
+            if shape.axes in references:
+                costs = self.find_costs(shape, references[shape.axes])
+                assert costs is not None
+                found.append((self._bound_s(costs, shape), shape, references[shape.axes]))
+        self.num_seen = len(self.shapes)
         return sorted(found, key=lambda one: one[0])
 
-    def _bound_s(self, costs: StepCosts, shape: PlanShape) -> float:
-        return self._assigner(costs).bound_s(shape.pipeline)
+    def _bound_s(self, costs: StepCosts, shape: PlanConfiguration) -> float:
+        return self._assigner(costs).bound_s(shape.shape)
 
-    def _assign_all(self, candidates: list[tuple[float, PlanShape, int]], *, is_exact: bool) -> list[FoundShape]:
+    def _assign_all(self, candidates: list[Candidate], *, is_exact: bool) -> list[FoundShape]:
         best_s, found = np.inf, []
         for done, (bound_s, shape, reference) in enumerate(candidates):
             if bound_s > _SLACK * best_s:
@@ -211,11 +211,9 @@ class ShapeSearch:
                 best_s = min(best_s, one.time_s)
         return sorted(found, key=lambda one: one.time_s)
 
-    def _price_exactly(
-        self, ranked: list[FoundShape], references: Mapping[tuple[int, tuple[tuple[str, int], ...]], int]
-    ) -> list[FoundShape]:
+    def _price_exactly(self, ranked: list[FoundShape]) -> list[FoundShape]:
         """Prices the best meshes with their own numbers of microbatches, and assigns their configurations again."""
-        pairs: dict[tuple[tuple[tuple[str, int], ...], int], None] = {}
+        pairs: dict[tuple[MeshAxes, int], None] = {}
         actors: set[int] = set()
         for one in ranked:
             is_new = one.shape.num_actors not in actors
@@ -242,35 +240,26 @@ class ShapeSearch:
         self.left_out.append(what)
         return True
 
-    def _explain_empty(self) -> str:
-        target, rows = self.space.target, self.space.problem.rows
-        return (
-            f"no plan is left for {target.num_devices} devices and a batch of {rows} rows: its rows divide into "
-            f"{', '.join(map(str, self.space.problem.counts[:12]))} microbatches, and a stage can begin at "
-            f"{self.space.max_stages - 1} places. Give a batch whose rows the devices divide, or relax the wishes."
-        )
-
-    def _raise_infeasible(self, candidates: list[tuple[float, PlanShape, int]]) -> None:
+    def _raise_infeasible(self, candidates: list[Candidate]) -> None:
         """Raises the error that says the smallest memory that would do, and what most of it holds."""
-        best: tuple[MinimumMemory, PlanShape] | None = None
+        best: tuple[MinimumMemory, PlanConfiguration] | None = None
         for _, shape, reference in candidates[:: max(1, len(candidates) // 60)]:
             costs = self.find_costs(shape, reference)
             assert costs is not None
-            least = self._assigner(costs).minimum_memory(shape.pipeline)
+            least = self._assigner(costs).minimum_memory(shape.shape)
             if least is not None and (best is None or least.size_bytes < best[0].size_bytes):
                 best = least, shape
-        if best is None:
-            raise PlanError(self._explain_empty())
+        assert best is not None, "stages are counted before"
         memory, shape = best
         axes = " x ".join(f"{axis} {size}" for axis, size in shape.axes)
         raise InfeasiblePlanError(
             f"no plan fits {self.memory_limit_bytes / 1e9:.3g} GB a device. The smallest found needs "
             f"{memory.size_bytes / 1e9:.3g} GB ({shape.num_stages} stages, {axes}, recompute {shape.recompute.value}, "
-            f"{shape.storage.value}), most of it {memory.largest_term}. Use more devices, or a smaller batch or model."
+            f"{shape.storage}), most of it {memory.largest_term}. Use more devices, or a smaller batch or model."
         )
 
 
-def _kind(shape: PlanShape) -> object:
+def _kind(shape: PlanConfiguration) -> object:
     return shape.num_actors, shape.axes, shape.num_microbatches
 
 

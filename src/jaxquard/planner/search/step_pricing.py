@@ -27,6 +27,7 @@ from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
 MeshKey = tuple[tuple[tuple[str, int], ...], int]
 MakePricer = Callable[[AbstractMesh], Pricer]
 BATCH_AXIS = "data"
+_MIN_SEGMENTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,12 +125,14 @@ class StepPricing:
         return self._costs[key]
 
     def _analyse(self, axes: dict[str, int], num_microbatches: int) -> Analysis:
+        """Finds the segments; where these are few, each block is one, so that stages can begin there."""
         one = self.problem.trace(num_microbatches)
-        return analyse_microbatch(
-            one,
-            axes=axes,
-            plan_products=partial(tune_products, axes=axes, cluster=self.cluster, batch_axis=None),
-        )
+        tune = partial(tune_products, axes=axes, cluster=self.cluster, batch_axis=None)
+        analysis = analyse_microbatch(one, axes=axes, plan_products=tune)
+        num_blocks = len(analysis.blocks)
+        if len(analysis.segments) < min(_MIN_SEGMENTS, num_blocks):
+            analysis = analyse_microbatch(one, axes=axes, plan_products=tune, lengths=[1] * num_blocks)
+        return analysis
 
     def _price(self, axes: dict[str, int], num_microbatches: int) -> MeshPrices:
         one = self.problem.trace(num_microbatches)

@@ -4,95 +4,114 @@ Megatron's rules: tensor parallelism over a host, or over what the model's produ
 stages as fit, with 1F1B; all other devices are replicas.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxquard.errors import ClusterError, ScheduleError
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
 from jaxquard.planner.prices.step_costs import StepCosts
+from jaxquard.planner.record.check_plan import NO_SCHEDULE
 from jaxquard.planner.record.plan import Recompute
-from jaxquard.planner.search.configurations import NO_SCHEDULE, PlanShape, divisors
+from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.search_shapes import FoundShape, ShapeSearch
+from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.segment_costs import SegmentCosts
 
 SINGLE_AXIS = "best of a single axis"
+# Microbatches an actor, with which bubbles are small.
+_MEGATRON_MICROBATCHES = 4
+_MAX_TRIES = 3
 
 
-def usual_plans(search: ShapeSearch, found: Sequence[FoundShape]) -> list[FoundShape]:
+def usual_plans(
+    search: ShapeSearch, found: Sequence[FoundShape], *, problem: PlanProblem, target: PlanTarget, max_stages: int
+) -> list[FoundShape]:
     """Returns the usual plans that run and fit, each with its name."""
+    recipes = UsualPlans(search, problem=problem, target=target, max_stages=max_stages)
     plans = [
-        _recipe(search, "data parallel", "data parallel", Storage.AS_USED),
-        _recipe(search, "fsdp", "data parallel", Storage.ZERO_3),
-        _megatron(search),
+        recipes.data_parallel("data parallel", Storage.AS_USED),
+        recipes.data_parallel("fsdp", Storage.ZERO_3),
+        recipes.megatron(),
         next((replace(one, name=SINGLE_AXIS) for one in found if has_single_axis(one.shape)), None),
     ]
     return [plan for plan in plans if plan is not None]
 
 
-def has_single_axis(shape: PlanShape) -> bool:
+def has_single_axis(shape: PlanConfiguration) -> bool:
     """Says whether a configuration has one kind of parallelism at most."""
     return (shape.num_actors > 1) + sum(size > 1 for _, size in shape.axes) <= 1
 
 
-def _recipe(search: ShapeSearch, name: str, recipe: str, storage: Storage) -> FoundShape | None:
-    """Returns a recipe on all devices as one actor, with as few microbatches as fit."""
-    num_devices = search.space.target.num_devices
-    for count in search.space.problem.counts:
-        size = search.space.problem.rows // count
-        if size % num_devices:
-            continue
-        shape = _shape(search, 1, {"data": num_devices}, count, storage=storage)
-        found = _assign(search, shape, recipe, name)
-        if found is not None:
-            return found
-    return None
+class UsualPlans:
+    """Makes the usual plans of a step on a cluster."""
 
+    def __init__(self, search: ShapeSearch, *, problem: PlanProblem, target: PlanTarget, max_stages: int) -> None:
+        self._search, self._problem, self._target, self._max_stages = search, problem, target, max_stages
 
-def _megatron(search: ShapeSearch) -> FoundShape | None:
-    target = search.space.target
-    for model in reversed([one for one in divisors(target.num_devices) if one <= target.devices_per_host]):
-        for actors in divisors(target.num_devices // model):
-            if model > 1 and actors <= search.space.max_stages:
-                found = next(_megatron_plans(search, model, actors), None)
-                if found is not None:
-                    return found
-    return None
-
-
-def _megatron_plans(search: ShapeSearch, model: int, actors: int) -> Iterator[FoundShape]:
-    data = search.space.target.num_devices // (model * actors)
-    axes = {axis: size for axis, size in {"data": data, "model": model}.items() if size > 1}
-    for count in search.space.counts(actors, axes):
-        shape = _shape(search, actors, axes, count, storage=Storage.ZERO_1 if data > 1 else Storage.AS_USED)
-        found = _assign(search, shape, "megatron", f"megatron, tp {model} x pp {actors} x dp {data}")
-        if found is not None:
-            yield found
-
-
-def _shape(search: ShapeSearch, actors: int, axes: dict[str, int], count: int, *, storage: Storage) -> PlanShape:
-    return PlanShape(
-        num_actors=actors,
-        num_stages=actors,
-        axes=tuple(axes.items()),
-        num_microbatches=count,
-        microbatch_size=search.space.problem.rows // count,
-        schedule=NO_SCHEDULE if actors == 1 else "1f1b",
-        recompute=Recompute.NONE,
-        storage=storage,
-    )
-
-
-def _assign(search: ShapeSearch, shape: PlanShape, recipe: str, name: str) -> FoundShape | None:
-    """Returns a recipe with its stages; None if it does not run or fit, or the user's wishes are against it."""
-    prices = search.pricing.find(dict(shape.axes), shape.num_microbatches)
-    costs = search.find_costs(shape)
-    if prices is None or costs is None or recipe not in prices.priced.recipes:
+    def data_parallel(self, name: str, storage: Storage) -> FoundShape | None:
+        """Returns data parallelism over all devices, with as few microbatches as fit; None if nothing does."""
+        num_devices = self._target.num_devices
+        for count in self._counts(num_devices):
+            found = self._assign(1, {"data": num_devices}, count, storage, "data parallel", name)
+            if found is not None:
+                return found
         return None
-    forced = force_assignment(costs, prices.priced.recipes[recipe])
-    try:
-        return None if forced is None else search.assign(shape, forced, name=name)
-    except (ClusterError, ScheduleError):
+
+    def megatron(self) -> FoundShape | None:
+        """Returns Megatron's choice; None if there is no model parallelism that runs and fits."""
+        num_devices = self._target.num_devices
+        for model in reversed([one for one in divisors(num_devices) if 1 < one <= self._target.devices_per_host]):
+            for actors in divisors(num_devices // model):
+                if actors <= self._max_stages:
+                    found = self._megatron(model, actors)
+                    if found is not None:
+                        return found
         return None
+
+    def _megatron(self, model: int, actors: int) -> FoundShape | None:
+        data = self._target.num_devices // (model * actors)
+        axes = {axis: size for axis, size in {"data": data, "model": model}.items() if size > 1}
+        name = f"megatron, tp {model} x pp {actors} x dp {data}"
+        storage = Storage.ZERO_1 if data > 1 else Storage.AS_USED
+        wanted = _MEGATRON_MICROBATCHES * actors if actors > 1 else 1
+        counts = sorted(self._counts(data), key=lambda count: (count < actors, abs(count - wanted)))
+        for count in counts[:_MAX_TRIES]:
+            found = self._assign(actors, axes, count, storage, "megatron", name)
+            if found is not None:
+                return found
+        return None
+
+    def _counts(self, data: int) -> list[int]:
+        return [count for count in self._problem.counts if self._problem.rows // count % data == 0]
+
+    def _assign(
+        self, actors: int, axes: dict[str, int], count: int, storage: Storage, recipe: str, name: str
+    ) -> FoundShape | None:
+        """Returns a recipe with its stages; None if it does not run or fit, or the user's wishes are against it."""
+        shape = PlanConfiguration(
+            num_actors=actors,
+            num_stages=actors,
+            axes=tuple(axes.items()),
+            num_microbatches=count,
+            microbatch_size=self._problem.rows // count,
+            schedule=NO_SCHEDULE if actors == 1 else "1f1b",
+            recompute=Recompute.NONE,
+            storage=storage.value,
+        )
+        prices, costs = self._search.pricing.find(axes, count), self._search.find_costs(shape)
+        if prices is None or costs is None or recipe not in prices.priced.recipes:
+            return None
+        forced = force_assignment(costs, prices.priced.recipes[recipe])
+        try:
+            return None if forced is None else self._search.assign(shape, forced, name=name)
+        except (ClusterError, ScheduleError):
+            return None
+
+
+def divisors(number: int) -> list[int]:
+    """Returns all divisors of a number."""
+    return [one for one in range(1, number + 1) if number % one == 0]
 
 
 def force_assignment(costs: StepCosts, assignment: Assignment) -> StepCosts | None:
