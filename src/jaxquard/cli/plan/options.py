@@ -42,6 +42,15 @@ SequenceOption = Annotated[
     int | None,
     typer.Option("--sequence-length", metavar="N", min=1, help="Tokens of a row.", show_default="as the model has it"),
 ]
+ScaleOption = Annotated[
+    int,
+    typer.Option(
+        "--scale",
+        metavar="N",
+        min=1,
+        help="Divide all sizes of a model, so that one of its shape runs here: without --cluster, on these devices.",
+    ),
+]
 FixOption = Annotated[
     list[str] | None,
     typer.Option(
