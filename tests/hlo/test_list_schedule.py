@@ -362,3 +362,21 @@ class TestTransfers:
 def test_a_module_must_be_scheduled():
     with pytest.raises(HloError, match="module m is not scheduled"):
         list_schedule(parse_module("HloModule m\n\nENTRY %main () -> f32[] {\n}\n"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kernel"),
+    [
+        ("f32[8,64]{1,0}", "f32[8,64]{0,1}", KernelClass.TRANSPOSE),
+        ("f32[8,64]{1,0}", "f32[8,64]{1,0}", KernelClass.ELEMENTWISE),
+        ("f32[1,64]{1,0}", "f32[1,64]{0,1}", KernelClass.ELEMENTWISE),
+    ],
+)
+def test_a_copy_to_another_layout_is_a_transpose(before, after, kernel):
+    """A dim of size 1 lies anywhere."""
+    text = (
+        "HloModule m, is_scheduled=true\n\n"
+        f"ENTRY %main (x: f32[8,64]) -> f32[8,64] {{\n  %x = {before} parameter(0)\n  ROOT %y = {after} copy(%x)\n}}\n"
+    )
+    (copy,) = [operation for operation in list_schedule(parse_module(text)) if operation.name == "y"]
+    assert copy.kernel is kernel

@@ -18,12 +18,14 @@ class ArrayShape:
 
     Attributes:
         dtype: the element type as HLO writes it (`bf16`, `f32`, `pred`).
+        layout: the dims in memory, the one that changes fastest first; () where the text does not say.
         memory_space: 0 for the chip's main memory; of a TPU, 1 is the memory on the chip, 2 and more hold flags and
             scalars; 5 is the host's memory.
     """
 
     dtype: str
     sizes: tuple[int, ...]
+    layout: tuple[int, ...] = field(default=(), compare=False)
     memory_space: int = field(default=0, compare=False)
 
     @property
@@ -33,6 +35,11 @@ class ArrayShape:
             return 0
         bits = _BITS.match(self.dtype)
         return -(-math.prod(self.sizes) * (int(bits[1]) if bits else 8) // 8)
+
+    @property
+    def memory_order(self) -> tuple[int, ...]:
+        """The layout without dims of size 1, which lie nowhere in particular."""
+        return tuple(dim for dim in self.layout if self.sizes[dim] != 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

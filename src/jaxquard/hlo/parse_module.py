@@ -14,7 +14,7 @@ _HEADER = re.compile(r"^HloModule ([^\s,]+)(.*)")
 _OPENING = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = (.*)")
 _OPCODE = re.compile(r"\s*([\w-]+)\(")
-_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{[^}]*?(?:S\((\d+)\))?\})?")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{([\d,]*)[^}]*?(?:S\((\d+)\))?\})?")
 _NAME = re.compile(r"%([\w.-]+)")
 _CALLS = re.compile(
     r"\b(?:calls|to_apply|body|condition|true_computation|false_computation|branch_computations|"
@@ -104,7 +104,8 @@ def _shapes(type_text: str) -> tuple[ArrayShape, ...]:
         ArrayShape(
             dtype=dtype,
             sizes=tuple(int(size.strip(" <=")) for size in sizes.split(",") if size.strip()),
+            layout=tuple(int(dim) for dim in layout.split(",") if dim),
             memory_space=int(space or 0),
         )
-        for dtype, sizes, space in _ARRAY.findall(type_text)
+        for dtype, sizes, layout, space in _ARRAY.findall(type_text)
     )

@@ -88,3 +88,19 @@ def test_a_time_that_is_none():
     kind = KernelKind.SOFTMAX
     with pytest.raises(ClusterError, match=r"a sample of softmax took 0\.0 s; times are above 0"):
         fit_kernels([KernelSample(kind=kind, dtype="f32", size_bytes=1e9, time_s=0.0)])
+
+
+def test_costly_functions_have_a_speed_of_their_own():
+    """Two kinds of samples, with tanh and without, separate arithmetic from traffic."""
+    kind = KernelKind.ELEMENTWISE
+    samples = [
+        KernelSample(
+            kind=kind, dtype="f32", size_bytes=size * 4 * num_arrays, flops=size * flops,
+            time_s=1e-5 + max(size * 4 * num_arrays / 2e10, size * flops / 1e10),
+        )
+        for size in (1 << 16, 1 << 18, 1 << 20)
+        for num_arrays, flops in ((3, 1), (2, 21))
+    ]  # fmt: skip
+    (found,) = fit_kernels(samples)
+    assert found.worst_error < 1e-6
+    assert found.flops_per_s == pytest.approx(1e10, rel=1e-3)

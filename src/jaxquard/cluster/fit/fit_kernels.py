@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Bool
 
 from jaxquard.cluster.fit.fit_robustly import fit_robustly
 from jaxquard.cluster.kernel_time import ProductShape, thinness
@@ -24,6 +25,8 @@ _HALF_OUTPUT = (0.0, 16.0, 64.0, 128.0)
 _FEWEST = 3
 # More constants than this many samples can carry are left at 0.
 _FEWEST_FOR_SHAPES = 8
+# Above this median error, arithmetic gets a speed of its own where the samples can show it.
+_POOR_FIT = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +100,32 @@ def _fit_group(kind: KernelKind, dtype: str, samples: Sequence[KernelSample], la
         for exposed, contracted, output in grid
         for begins in ((True, False) if computes else (False,))
     ]
-    return min(fits, key=lambda fit: (fit.median_error + 0.25 * fit.worst_error, fit.exposed))
+    best = min(fits, key=_fit_error)
+    if len(ratios) > 1 and best.median_error > _POOR_FIT:
+        # Functions such as tanh are slow on a CPU: those samples are arithmetic, the others traffic.
+        mixed = _fit_constants(start, samples, launch_s=launch_s, is_arithmetic=_with_much_arithmetic(samples))
+        best = min(best, mixed, key=_fit_error)
+    return best
+
+
+def _fit_error(fit: KernelSpeed) -> tuple[float, float]:
+    return fit.median_error + 0.25 * fit.worst_error, fit.exposed
+
+
+def _with_much_arithmetic(samples: Sequence[KernelSample]) -> Bool[np.ndarray, " samples"]:
+    """Returns the samples with more arithmetic a byte than the middle of what there is."""
+    ratios = np.array([sample.flops / max(sample.size_bytes, 1.0) for sample in samples])
+    return ratios > np.sqrt(max(ratios.min(), 1e-9) * max(ratios.max(), 1e-9))
 
 
 def _fit_constants(
-    start: KernelSpeed, samples: Sequence[KernelSample], *, launch_s: float | None, is_arithmetic: bool
+    start: KernelSpeed,
+    samples: Sequence[KernelSample],
+    *,
+    launch_s: float | None,
+    is_arithmetic: bool | Bool[np.ndarray, " samples"],
 ) -> KernelSpeed:
-    """Fits launch and both speeds; `is_arithmetic` says which of arithmetic and traffic is taken as longer at first."""
+    """Fits launch and both speeds; `is_arithmetic`: samples whose arithmetic counts as longer at first."""
     times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)
     sizes = np.array([sample.size_bytes for sample in samples], dtype=np.float64)
     work = np.array([_work(start, sample) for sample in samples], dtype=np.float64)
@@ -113,7 +135,7 @@ def _fit_constants(
     launch = np.ones_like(times_s) if is_launch_fitted else np.zeros_like(times_s)
     # No more than half of the shortest time: a launch that is given is that of another kind of kernel.
     known_s = min(launch_s or 0.0, 0.5 * times_s.min())
-    is_longer = np.full(len(samples), is_arithmetic)
+    is_longer = np.broadcast_to(is_arithmetic, times_s.shape)
     constants = np.zeros(3)
     for _ in range(_TURNS):
         first = np.where(is_longer, 1.0, start.exposed)

@@ -35,7 +35,8 @@ def kernel_class(operation: Operation, computation: Computation, module: Module,
     if reductions:
         is_last = all(_is_over_last(one, holder) for one, holder in reductions)
         return KernelClass.REDUCTION if is_last else KernelClass.COLUMN_REDUCTION
-    return KernelClass.TRANSPOSE if "transpose" in opcodes else KernelClass.ELEMENTWISE
+    is_transpose = "transpose" in opcodes or any(_changes_layout(one, holder) for one, holder in inside)
+    return KernelClass.TRANSPOSE if is_transpose else KernelClass.ELEMENTWISE
 
 
 def widest_dtype(operation: Operation, computation: Computation) -> str:
@@ -51,6 +52,14 @@ def _inside(operation: Operation, computation: Computation, module: Module) -> I
         for name in operation.calls:
             for inner in module.computations[name].operations:
                 yield from _inside(inner, module.computations[name], module)
+
+
+def _changes_layout(operation: Operation, computation: Computation) -> bool:
+    """Returns true for a copy that orders the dims anew in memory, which is a transpose."""
+    if operation.opcode != "copy" or operation.operands[0] not in computation.positions:
+        return False
+    before, after = computation.operation(operation.operands[0]).results[0], operation.results[0]
+    return bool(before.layout and after.layout) and before.memory_order != after.memory_order
 
 
 def _is_over_last(reduction: Operation, computation: Computation) -> bool:

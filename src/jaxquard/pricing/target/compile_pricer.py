@@ -36,7 +36,7 @@ from jaxquard.pricing.target.target_processes import TargetProcesses, default_nu
 from jaxquard.pricing.target.walk_schedule import WalkedProgram, walk_schedule
 
 # Counts how programs are walked and priced: a price of an earlier way is not one of the current way.
-_PRICING = 2
+_PRICING = 3
 # Machine code that nothing runs; the scheduled program is the same.
 _QUICK_OPTIONS: dict[str, dict[str, str]] = {"cpu": {"xla_backend_optimization_level": "0"}}
 # Settings of JAX that change what a jaxpr lowers to.
