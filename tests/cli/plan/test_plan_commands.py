@@ -96,7 +96,6 @@ class TestModelsByName:
             ),
             ("llama3:8b --cluster h100-8 --fix mesh=8x2", 2, "error: --fix mesh=8x2 should be sizes by axis, such as"),
             ("llama3:8b --cluster h100-8 --pricer magic", 2, "error: no pricer is called 'magic'. Use one of: model, "),
-            ("llama3:8b --cluster h100-8 --pricer compile", 2, "error: a model by name is priced by the model, but"),
             ("llama3:8b --cluster h100-8 --devices 4", 2, "error: --devices is for a plan on the devices here, but"),
             ("llama3:8b --pricer compile --cluster nope-8", 2, "error: "),
             ("gpt-tiny --pricer compile", 2, "error: --pricer compile prices for the chips of --cluster, but none is"),
@@ -114,6 +113,11 @@ class TestModelsByName:
         assert (result.exit_code, result.stdout) == (code, "")
         assert without_progress(result.stderr).startswith(line)
         assert len(without_progress(result.stderr).splitlines()) == 1
+
+    def test_a_smaller_one_of_the_same_shape(self):
+        answer = read_json(run("plan", "llama3:405b", "--scale", 64, "--cluster", "h100-8", "--json"))
+        assert answer["plan"]["model"] == "llama3:405b / 64"
+        assert answer["memory_bytes"] < 10**10
 
     def test_the_default_batch_grows_with_the_cluster(self, monkeypatch):
         batches = []
@@ -174,6 +178,19 @@ class TestLosses:
         assert call["pricer"] == "compile"
 
     @pytest.mark.parametrize(
+        "options", [("--scale", 128), ("--scale", 128, "--pricer", "compile", "--cluster", "h100-8")]
+    )
+    def test_a_model_by_name_that_runs_here(self, planned, options):
+        result = run("plan", "llama3:405b", *options)
+        assert result.exit_code == 0, result.stderr
+        (call,) = planned
+        assert call["name"] == "llama3:405b / 128"
+        assert call["pricer"] == ("measure" if len(options) == 2 else "compile")
+        params, batch = call["args"]
+        assert jax.eval_shape(call["loss"], params, batch).shape == ()
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) < 10**8
+
+    @pytest.mark.parametrize(
         ("name", "options", "line"),
         [
             (
@@ -196,7 +213,8 @@ class TestLosses:
                 "error: losses:makes_a_pair is called as makes_a_pair(batch_size=4), but got an unexpected keyword "
                 "argument 'batch_size'. Leave --global-batch out, or let it take batch_size.",
             ),
-            ("losses:make_loss", ("--sequence-length", 4), "error: --sequence-length is for a model by name, and"),
+            ("losses:make_loss", ("--sequence-length", 4), "error: --sequence-length is for a model priced by its"),
+            ("losses:make_loss", ("--scale", 4), "error: --scale is for a model by name, and losses:make_loss has its"),
         ],
     )
     def test_nonsense(self, planned, here, name, options, line):

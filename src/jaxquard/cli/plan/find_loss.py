@@ -35,10 +35,16 @@ class NamedLoss:
     args: tuple[Any, Any]
 
 
-def find_loss(name: str, *, batch_size: int | None) -> NamedLoss:
-    """Makes the loss of a model of the zoo, or finds that of `module:function`; errors of the user's code pass."""
-    if ":" not in name:
-        return _from_zoo(name, batch_size or _BATCH_SIZE)
+def find_loss(name: str, *, batch_size: int | None, scale: int = 1) -> NamedLoss:
+    """Makes the loss of a model of the zoo, or finds that of `module:function`; errors of the user's code pass.
+
+    Args:
+        scale: divides the sizes of a model of the zoo.
+    """
+    if zoo.full_name(name) in zoo.model_names():
+        return _from_zoo(name, batch_size or _BATCH_SIZE, scale)
+    if scale > 1:
+        raise UsageError(f"--scale is for a model by name, and {name} has its own sizes. Leave it out.")
     module_name, _, function_name = name.rpartition(":")
     module = import_user_module(module_name)
     function = getattr(module, function_name, None)
@@ -124,12 +130,13 @@ class Adam(NamedTuple):
         return updates, {"step": step, "mean": mean, "square": square}
 
 
-def _from_zoo(name: str, batch_size: int) -> NamedLoss:
-    model = zoo.find_model(name)
+def _from_zoo(name: str, batch_size: int, scale: int) -> NamedLoss:
+    model = zoo.find_model(name) if scale == 1 else zoo.scale_model(zoo.find_model(name), scale)
     made = zoo.training_step(model.module, model.config, batch_size=batch_size, only_shapes=True)
     params = jax.eval_shape(lambda: model.module.init(jax.random.key(0), model.config))
 
     def loss(params: Any, batch: Any) -> Any:
         return model.module.loss(params, batch, model.config)
 
+    name = name if scale == 1 else f"{name} / {scale}"
     return NamedLoss(name=name, loss=loss, optimizer=Adam(), args=(params, made.batch))

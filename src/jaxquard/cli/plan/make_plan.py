@@ -24,6 +24,7 @@ class PlanRequest:
     cluster: str | None
     global_batch: int | None
     sequence_length: int | None
+    scale: int
     fix: Mapping[str, Any]
     forbid: Mapping[str, Any]
     memory_limit_bytes: int | None
@@ -36,20 +37,23 @@ class PlanRequest:
 
 def make_plan(request: PlanRequest) -> Plan:
     """Searches; the bar says what is left. Errors of the user's code pass as they are."""
-    is_loss = _is_loss(request.model)
+    is_traced = _is_traced(request)
     with ends_with("Nothing is kept."), ProgressBars() as bars:
-        move = bars.add("planning", name="tracing" if is_loss else "")
-        return _plan_loss(request, move) if is_loss else _plan_by_name(request, move)
+        move = bars.add("planning", name="tracing" if is_traced else "")
+        return _plan_loss(request, move) if is_traced else _plan_by_name(request, move)
 
 
-def _is_loss(model: str) -> bool:
-    """Says whether a model has to be traced: one of the zoo, or a function; `llama3:405b` is no function."""
+def _is_traced(request: PlanRequest) -> bool:
+    """Says whether a model is traced: a loss, one of the zoo, or one by name for these devices or another pricer.
+
+    `llama3:405b` is no loss: its size is no name in Python.
+    """
     from jaxquard.planner.named.models import named_models
 
-    if model.strip().lower() in named_models():
-        return False
-    _, colon, function = model.partition(":")
-    return function.isidentifier() if colon else model in zoo.model_names()
+    if request.model.strip().lower() in named_models():
+        return request.pricer not in (None, "model") or (request.cluster is None and request.scale > 1)
+    _, colon, function = request.model.partition(":")
+    return function.isidentifier() if colon else request.model in zoo.model_names()
 
 
 def _plan_by_name(request: PlanRequest, on_progress: Any) -> Plan:
@@ -61,8 +65,6 @@ def _plan_by_name(request: PlanRequest, on_progress: Any) -> Plan:
         raise UsageError(
             f"{request.model} needs --cluster, the hardware that it runs on. Add, say, --cluster h100-8x16."
         )
-    if request.pricer not in (None, "model"):
-        raise UsageError(f"a model by name is priced by the model, but --pricer is {request.pricer}. Leave it out.")
     cluster = find_cluster(request.cluster)
     global_batch = request.global_batch or max(_BATCH, 2 ** math.ceil(math.log2(cluster.num_chips / _CHIPS_A_ROW)))
     return plan_named(
@@ -70,6 +72,7 @@ def _plan_by_name(request: PlanRequest, on_progress: Any) -> Plan:
         cluster,
         global_batch=global_batch,
         seq=request.sequence_length,
+        scale=request.scale,
         fix={**request.fix, **_at_most(request, global_batch)},
         forbid=request.forbid,
         memory_limit_bytes=request.memory_limit_bytes,
@@ -94,25 +97,26 @@ def _at_most(request: PlanRequest, global_batch: int) -> dict[str, list[int]]:
 def _plan_loss(request: PlanRequest, on_progress: Any) -> Plan:
     if request.sequence_length is not None:
         raise UsageError(
-            f"--sequence-length is for a model by name, and {request.model} has its own batch. Leave it out."
+            f"--sequence-length is for a model priced by its name, and {request.model} is traced. Leave it out."
         )
+    cluster = None if request.cluster is None else find_cluster(request.cluster)
     from jaxquard.cli.devices import prepare_devices
     from jaxquard.cli.plan.find_loss import find_loss
     from jaxquard.cli.shard.target_mesh import start_for_target
     from jaxquard.planner.plan_step import plan_loss
 
     pricer = request.pricer or "model"
-    if request.cluster is not None and pricer in ("model", "compile"):
+    if cluster is not None and pricer in ("model", "compile"):
         start_for_target()
     else:
         prepare_devices(cpu=request.cpu, num_devices=request.num_devices, sizes=None)
-    found = find_loss(request.model, batch_size=request.global_batch)
+    found = find_loss(request.model, batch_size=request.global_batch, scale=request.scale)
     return plan_loss(
         found.loss,
         found.optimizer,
         found.args,
         name=found.name,
-        cluster=None if request.cluster is None else find_cluster(request.cluster),
+        cluster=cluster,
         num_devices=request.num_devices,
         pricer=pricer,
         fix=request.fix,

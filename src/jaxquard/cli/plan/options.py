@@ -42,6 +42,15 @@ SequenceOption = Annotated[
     int | None,
     typer.Option("--sequence-length", metavar="N", min=1, help="Tokens of a row.", show_default="as the model has it"),
 ]
+ScaleOption = Annotated[
+    int,
+    typer.Option(
+        "--scale",
+        metavar="N",
+        min=1,
+        help="Divide all sizes of a model, so that one of its shape runs here: without --cluster, on these devices.",
+    ),
+]
 FixOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -78,9 +87,10 @@ PlanPricerOption = Annotated[
         "--pricer",
         metavar="NAME",
         autocompletion=complete(*PRICERS),
-        help="model computes prices for --cluster; compile asks its compiler; measure runs on the devices here; "
+        help="model computes prices in closed form; compile asks the compiler of --cluster for the best of them; "
+        "measure runs these on the devices here; "
         "mock-gpu has one GPU here stand in for those of --cluster.",
-        show_default="model with --cluster, else measure",
+        show_default="model",
     ),
 ]
 

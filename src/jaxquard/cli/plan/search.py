@@ -17,6 +17,7 @@ from jaxquard.cli.plan.options import (
     PlanClusterOption,
     PlanModelArgument,
     PlanPricerOption,
+    ScaleOption,
     SequenceOption,
     TimeBudgetOption,
     parse_fixed,
@@ -29,6 +30,7 @@ def search_plan(
     cluster: PlanClusterOption = None,
     global_batch: GlobalBatchOption = None,
     sequence_length: SequenceOption = None,
+    scale: ScaleOption = 1,
     fix: FixOption = None,
     forbid: ForbidOption = None,
     memory_limit: MemoryLimitOption = None,
@@ -58,7 +60,7 @@ def search_plan(
     fixed, forbidden, limit_bytes = parse_fixed(fix), parse_forbidden(forbid), parse_size(memory_limit)
     if pricer is not None:
         pricer = choose_name(pricer, PRICERS, kind="pricer")
-    if cluster is None and _is_size(model):
+    if cluster is None and pricer is None and scale == 1 and _is_size(model):
         raise UsageError(f"{model} needs --cluster, the hardware that it runs on. Add, say, --cluster h100-8x16.")
     _check_devices(cluster, pricer, devices=devices, cpu=cpu)
     check_writable(out)
@@ -71,6 +73,7 @@ def search_plan(
             cluster=cluster,
             global_batch=global_batch,
             sequence_length=sequence_length,
+            scale=scale,
             fix=fixed,
             forbid=forbidden,
             memory_limit_bytes=limit_bytes,
@@ -97,7 +100,7 @@ def _is_size(model: str) -> bool:
 
 
 def _check_devices(cluster: str | None, pricer: str | None, *, devices: int | None, cpu: bool) -> None:
-    if cluster is None and pricer not in (None, "measure"):
+    if cluster is None and pricer not in (None, "measure", "model"):
         raise UsageError(f"--pricer {pricer} prices for the chips of --cluster, but none is given. Add --cluster.")
     if cluster is not None and pricer != "measure" and (devices is not None or cpu):
         given = "--cpu" if cpu else "--devices"

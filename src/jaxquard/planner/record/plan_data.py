@@ -123,7 +123,7 @@ class PlanBaseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAlternative:
-    """What was considered in place of a part of the plan, and what it would cost.
+    """An alternative to a part of the plan, and what it would cost.
 
     Attributes:
         part: what it replaces: "schedule", "microbatches", "recompute", "stages", "mesh", "storage", or a block, by its
