@@ -1,12 +1,13 @@
 """Refusals: a step that no strategy runs, with what stands against it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.planner.named.choices import CHOICES, ChoiceWish, mesh_text
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.search import PricedStrategy, StrategySearch
-from jaxquard.planner.named.space import StrategySpace, divisors
+from jaxquard.planner.named.space import StrategySpace, divisors, list_space
 
 _ADVICE = {
     "weights": "more chips, or a larger tensor or pipeline degree",
@@ -17,18 +18,13 @@ _ADVICE = {
 _MAX_LISTED = 12
 
 
-def refuse_space(step: ModelStep, wishes: Sequence[ChoiceWish], list_other: Callable[..., StrategySpace]) -> PlanError:
-    """Returns the error of a step that has no strategy at all.
-
-    Args:
-        list_other: the space of the step under other wishes.
-    """
-    free = list_other(step)
-    if not len(free):
+def refuse_space(step: ModelStep, wishes: Sequence[ChoiceWish]) -> PlanError:
+    """Returns the error of a step that has no strategy at all."""
+    if not len(list_space(step)):
         return _refuse_batch(step)
     for wish in wishes:
         others = [other for other in wishes if other is not wish]
-        space = list_other(step, others)
+        space = list_space(step, others)
         if not len(space):
             continue
         values = _list_values(wish.word, space)
@@ -77,14 +73,8 @@ def _refuse_batch(step: ModelStep) -> PlanError:
 
 def _needed_replicas(step: ModelStep) -> int:
     """Returns the smallest number of replicas that a mesh of all chips has."""
-    model, count = step.transformer, step.num_devices
-    tensors = [size for size in divisors(count) if model.num_heads % size == 0 and model.ffn % size == 0]
-    return min(
-        count // tensor // pipeline
-        for tensor in tensors
-        for pipeline in divisors(count // tensor)
-        if pipeline <= model.num_layers
-    )
+    # A batch of as many sequences as chips divides among any number of replicas.
+    return min(mesh.mesh.data for mesh in list_space(replace(step, global_batch=step.num_devices)).meshes)
 
 
 def _list_values(word: str, space: StrategySpace) -> str:

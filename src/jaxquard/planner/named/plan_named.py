@@ -81,10 +81,15 @@ def plan_named(
     wishes = read_wishes(fix, forbid)
     space = list_space(step, wishes)
     if not len(space):
-        raise refuse_space(step, wishes, list_space)
+        raise refuse_space(step, wishes)
     deadline_s = None if time_budget_s is None else started_s + time_budget_s
     search = StrategySearch(step=step, space=space, deadline_s=deadline_s, on_progress=on_progress)
     finalists = search.fastest(_NUM_FINALISTS)
+    if not finalists and search.has_ended_early:
+        raise PlanError(
+            f"the budget of {time_budget_s:g} s was over with {search.num_priced} of {search.num_fitting} strategies "
+            "priced, none of which fits: the others are without a price. Give a larger time_budget_s, or fix a part."
+        )
     if not finalists:
         raise refuse_memory(step, wishes, search)
     played = play_fastest(step, finalists)
