@@ -181,6 +181,6 @@ def test_wishes_that_cannot_be_met_are_refused_with_what_stands_against_them(wis
 
 
 def test_a_wish_that_does_not_fit_is_refused_with_its_memory():
+    fix = {"tensor": 1, "stages": 1, "storage": "as used"}
     with pytest.raises(InfeasiblePlanError, match=r"no strategy under fix tensor=1, fix stages=1, .* fits 75\.2 GB"):
-        fix = {"tensor": 1, "stages": 1, "storage": "as used"}
         plan_named("llama3:70b", "h100-8x8", global_batch=64, fix=fix)

@@ -1,7 +1,9 @@
-"""Our plan beside each published configuration: same model, batch, sequence, precision, chips and framework's constants.
+"""Our plan beside each published configuration: the same model, batch, precision, chips and framework's constants.
 
-Both are priced the same way: in closed form, then played. A published run fits its chips, so the limit of memory is what
-the model says it needs, where that is more than the usual limit.
+Both are priced the same way: in closed form, then played. A published run fits its chips, so the limit of memory is
+what the model says it needs, where that is more than the usual limit. Many published runs are older than what our space
+has (selective recomputation, sharded optimizers, sequence parallelism): `alike` is the fastest strategy with the
+published one's features, which differs in degrees, stages and microbatch alone.
 """
 
 from collections.abc import Mapping
@@ -27,6 +29,8 @@ class PlannedRow:
         measured_s: as published.
         published: the configuration, as priced and played.
         ours: the fastest of our space.
+        alike: the fastest with the same recomputation, storage, sequence and context parallelism, and no zero-bubble
+            schedule.
         in_space: our space has the configuration.
         rank: its place among all of the space that fit, by the closed form; 1 is the fastest.
         num_strategies: of the space.
@@ -39,6 +43,7 @@ class PlannedRow:
     measured_s: float
     published: PlayedStrategy
     ours: PlayedStrategy
+    alike: PlayedStrategy
     in_space: bool
     rank: int
     num_strategies: int
@@ -47,6 +52,11 @@ class PlannedRow:
     def ratio(self) -> float:
         """The published configuration's predicted time over ours."""
         return self.published.time_s / self.ours.time_s
+
+    @property
+    def alike_ratio(self) -> float:
+        """The published configuration's predicted time over that of the fastest with the same features."""
+        return self.published.time_s / self.alike.time_s
 
     @property
     def deciding(self) -> str:
@@ -75,6 +85,7 @@ def plan_row(row: Mapping[str, str]) -> PlannedRow:
     finalists = {item.parallelism: item for item in search.fastest(_NUM_FINALISTS)}
     if in_space:
         finalists[published] = priced
+    alike = search.fastest(_NUM_FINALISTS, lambda strategy: _features(strategy) == _features(published))
     return PlannedRow(
         name=case.name,
         system=row.get("system", ""),
@@ -83,10 +94,16 @@ def plan_row(row: Mapping[str, str]) -> PlannedRow:
         measured_s=case.measured_s,
         published=play_strategy(step, priced),
         ours=play_fastest(step, finalists.values())[0],
+        alike=play_fastest(step, {item.parallelism: item for item in (*alike, priced)}.values())[0],
         in_space=in_space,
         rank=search.rank(priced.price.time_s),
         num_strategies=len(space),
     )
+
+
+def _features(par: Parallelism) -> tuple:
+    sequence = par.sequence or par.tensor == 1
+    return par.recompute, par.recompute_share, par.zero, sequence, par.context, par.schedule == "zero-bubble"
 
 
 def _model_step(case: StepCase) -> ModelStep:
