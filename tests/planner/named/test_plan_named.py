@@ -127,6 +127,12 @@ def test_a_sequence_and_a_precision_can_be_chosen():
     assert narrow.settings["dtype"] == "fp8"
 
 
+def test_a_scaled_model_has_a_plan_for_8_devices():
+    plan = plan_named("llama3:405b", "cpu-8", global_batch=16, scale=64, fix={"schedule": "1f1b", "stages": 4})
+    assert plan.model == "llama3:405b / 64"
+    assert (plan.num_devices, plan.num_stages, plan.stages[-1].blocks[1]) == (8, 4, 4)
+
+
 def test_a_budget_of_time_leaves_strategies_out():
     cluster = load_cluster("h100-8x16")
     plan = plan_named("llama3:70b", cluster, global_batch=128)

@@ -22,6 +22,7 @@ from jaxquard.planner.named.infeasible import refuse_memory, refuse_space
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.models import find_named_model
 from jaxquard.planner.named.play_strategy import PlayedStrategy, play_fastest
+from jaxquard.planner.named.scale import scale_transformer
 from jaxquard.planner.named.search import StrategySearch
 from jaxquard.planner.named.space import list_space
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog, Recompute
@@ -41,6 +42,7 @@ def plan_named(
     *,
     global_batch: int,
     seq: int | None = None,
+    scale: int = 1,
     fix: Mapping[str, Any] | None = None,
     forbid: Mapping[str, Any] | None = None,
     memory_limit_bytes: int | None = None,
@@ -57,6 +59,7 @@ def plan_named(
         cluster: a preset with its shape, such as "h100-8x2048", a file, or a description.
         global_batch: sequences of a step.
         seq: tokens of a sequence; by default as the model was trained.
+        scale: divides all sizes of the model, so that it runs on a few devices (`scale_transformer`).
         fix: choices that the plan must have, such as `{"schedule": "1f1b", "stages": 8, "tensor": 8}`.
         forbid: choices that it must not have, such as `{"recompute": "full"}`.
         memory_limit_bytes: on a chip; by default what the chip has, less 6 % for all that is not the model's.
@@ -77,7 +80,8 @@ def plan_named(
         (8, 2, True)
     """
     started_s = time.monotonic()
-    step = _model_step(model, cluster, global_batch, seq, memory_limit_bytes, system, dtype, chip)
+    transformer = _find_transformer(model, seq, scale)
+    step = _model_step(transformer, cluster, global_batch, memory_limit_bytes, system, dtype, chip)
     wishes = read_wishes(fix, forbid)
     space = list_space(step, wishes)
     if not len(space):
@@ -95,11 +99,11 @@ def plan_named(
     played = play_fastest(step, finalists)
     best = played[0]
     alternatives = list_alternatives(step, search, best)
-    name = model if isinstance(model, str) else "transformer"
+    name = model.strip().lower() if isinstance(model, str) else "transformer"
     return _make_plan(
         step,
         best,
-        name=name.strip().lower(),
+        name=name if scale == 1 else f"{name} / {scale}",
         baselines=list_baselines(step, best, name),
         alternatives=alternatives,
         log=PlanSearchLog(
@@ -113,22 +117,27 @@ def plan_named(
     )
 
 
+def _find_transformer(model: str | Transformer, seq: int | None, scale: int) -> Transformer:
+    transformer = find_named_model(model).transformer if isinstance(model, str) else model
+    transformer = scale_transformer(transformer, scale)
+    if seq is None:
+        return transformer
+    check_positive(seq, "seq")
+    return replace(transformer, seq=seq)
+
+
 def _model_step(
-    model: str | Transformer,
+    transformer: Transformer,
     cluster: str | Cluster,
     global_batch: int,
-    seq: int | None,
     memory_limit_bytes: int | None,
     system: str | SystemProfile,
     dtype: str,
     chip: ChipProfile | None,
 ) -> ModelStep:
-    for name, value in (("global_batch", global_batch), ("seq", seq), ("memory_limit_bytes", memory_limit_bytes)):
-        if value is not None:
-            check_positive(value, name)
-    transformer = find_named_model(model).transformer if isinstance(model, str) else model
-    if seq is not None:
-        transformer = replace(transformer, seq=seq)
+    check_positive(global_batch, "global_batch")
+    if memory_limit_bytes is not None:
+        check_positive(memory_limit_bytes, "memory_limit_bytes")
     cluster = load_cluster(cluster)
     limit = cluster.memory.size_bytes * (1 - RESERVED_SHARE) if memory_limit_bytes is None else memory_limit_bytes
     return ModelStep(
