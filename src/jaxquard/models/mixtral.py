@@ -126,7 +126,7 @@ def _init_layer(key: PRNGKeyArray, config: MixtralConfig, layer: int) -> Params:
     }
     dense_dim = config.shared_mlp_dim if config.has_experts(layer) else config.first_mlp_dim
     if dense_dim:
-        params["mlp"] = init_gated_mlp(jax.random.split(mlp_key, 3), dim, dense_dim, down_scale=residual_scale)
+        params["mlp"] = init_gated_mlp(tuple(jax.random.split(mlp_key, 3)), dim, dense_dim, down_scale=residual_scale)
     if config.has_experts(layer):
         params["experts"] = {
             "router": init_linear(router_key, (dim,), (config.num_experts,), bias=False),

@@ -102,7 +102,7 @@ def flops_per_token(config: MixtralConfig) -> int:
 
     Example:
         >>> f"{jq.models.mixtral.flops_per_token(jq.models.mixtral.SIZES['mixtral-8x7b']):,}"
-        '107,923,636,224'
+        '113,267,179,520'
     """
     dim, length = config.model_dim, config.sequence_length
     places = config.num_experts * config.capacity(length)

@@ -4,6 +4,8 @@ Tokens take places at an expert in their order, first all first choices, then th
 place is dropped by that expert. Each row of the batch is a group of its own.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -27,7 +29,7 @@ def top_k_gating(
     """
     gates = jax.nn.softmax(logits, axis=-1)
     masks = _choices(gates, top_k)
-    chosen = sum(masks)
+    chosen = functools.reduce(jnp.add, masks)
     weights = gates * chosen
     if normalises_gates:
         weights = weights / jnp.sum(weights, axis=-1, keepdims=True)

@@ -22,7 +22,7 @@ SCHEDULE_NAMES = {
 }
 
 
-def mesh_axes(parallelism: Parallelism) -> dict[str, int]:
+def actor_axes(parallelism: Parallelism) -> dict[str, int]:
     """Returns the axes of an actor's mesh, the outer one first; those of one device are left out, if not all are."""
     sizes = {"data": parallelism.data, "context": parallelism.context, "tensor": parallelism.tensor}
     return {name: size for name, size in sizes.items() if size > 1} or {"data": 1}
@@ -53,7 +53,7 @@ CHOICES: dict[str, Callable[[Parallelism], Any]] = {
     "context": lambda par: par.context,
     "data": lambda par: par.data,
     "expert": lambda par: par.expert,
-    "mesh": mesh_axes,
+    "mesh": actor_axes,
 }
 _SYNONYMS = {"pipeline": "actors", "zero": "storage", "num_stages": "stages", "num_microbatches": "microbatches"}
 _WORDS = {"schedule": tuple(SCHEDULE_NAMES.values()), "recompute": ("none", "selective", "full"), "storage": STORAGES}

@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from jaxquard.planner.named.choices import mesh_axes
+from jaxquard.planner.named.choices import actor_axes
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.record.plan import MemoryTerms, StagePlan
 from jaxquard.pricing.model.parallelism import Parallelism
@@ -21,7 +21,7 @@ def describe_stages(step: ModelStep, parallelism: Parallelism, provenance: str) 
     par = parallelism
     prices = stage_prices(step.transformer, par, step.cluster, step.system, step.chip).stages
     growth = 1 + step.system.jitter * math.log2(max(1, par.num_devices / 8))
-    choice = tuple(AXIS_CHOICES[axis] for axis in mesh_axes(par))
+    choice = tuple(AXIS_CHOICES[axis] for axis in actor_axes(par))
     stages, start = [], 0
     for stage, (price, count) in enumerate(zip(prices, _layers_of_stages(step, par), strict=True)):
         actor, stop = stage % par.pipeline, start + count

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
+from jaxquard.gemm.autotune.slices import divisors
 from jaxquard.planner.named.choices import CHOICES, ChoiceWish, mesh_text
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.search import PricedStrategy, StrategySearch
-from jaxquard.planner.named.space import StrategySpace, divisors, list_space
+from jaxquard.planner.named.space import StrategySpace, list_space
 
 _ADVICE = {
     "weights": "more chips, or a larger tensor or pipeline degree",

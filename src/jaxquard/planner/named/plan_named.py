@@ -16,7 +16,7 @@ from jaxquard.cluster.cluster_file import load_cluster
 from jaxquard.errors import PlanError
 from jaxquard.planner.named.alternatives import list_alternatives
 from jaxquard.planner.named.baselines.list_baselines import list_baselines
-from jaxquard.planner.named.choices import SCHEDULE_NAMES, STORAGES, mesh_axes, read_wishes
+from jaxquard.planner.named.choices import SCHEDULE_NAMES, STORAGES, actor_axes, read_wishes
 from jaxquard.planner.named.describe import describe_settings, describe_stages, memory_terms
 from jaxquard.planner.named.infeasible import refuse_memory, refuse_space
 from jaxquard.planner.named.model_step import ModelStep
@@ -176,7 +176,7 @@ def _make_plan(
         cluster=step.cluster.name,
         num_devices=step.num_devices,
         num_actors=par.pipeline,
-        axes=mesh_axes(par),
+        axes=actor_axes(par),
         schedule=SCHEDULE_NAMES[par.schedule],
         num_microbatches=par.num_microbatches,
         microbatch_size=par.microbatch * par.data,

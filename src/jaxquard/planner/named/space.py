@@ -11,11 +11,11 @@ fewer), and microbatches divide the batch. What no strategy could gain by is not
 A wish for one of these brings it back.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jaxquard.gemm.autotune.slices import divisors
 from jaxquard.planner.named.choices import ChoiceWish
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.pricing.model.kernels.kernel_time import is_unfused
@@ -93,7 +93,7 @@ class StrategySpace:
             yield from mesh
 
     def __contains__(self, parallelism: object) -> bool:
-        """Whether a strategy is among them."""
+        """Returns true if a strategy is among them."""
         axes = ("tensor", "sequence", "context", "pipeline", "data", "expert", "expert_tensor")
         return isinstance(parallelism, Parallelism) and any(
             parallelism in set(mesh)
@@ -135,13 +135,6 @@ class _Extras:
     has_gpipe: bool
     has_selective: bool
     has_sharded: bool
-
-
-@functools.lru_cache(maxsize=4_000)
-def divisors(number: int) -> tuple[int, ...]:
-    """Returns the divisors of a number, the smallest first."""
-    low = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
-    return tuple(low + [number // size for size in reversed(low) if size * size != number])
 
 
 def _list_meshes(step: ModelStep) -> Iterator[Parallelism]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from jaxquard.cluster.levels import levels_of
+from jaxquard.gemm.autotune.slices import divisors
 from jaxquard.planner.named.choices import mesh_text
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.search import PricedStrategy
-from jaxquard.planner.named.space import divisors
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.stage_prices import split_layers
 
