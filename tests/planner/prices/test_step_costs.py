@@ -209,6 +209,13 @@ def test_pruning_keeps_the_fastest_the_smallest_and_recipes():
     assert prune_strategies(coarse, recipes=[], settings=PruneSettings()) == tuple(names[name] for name in "abcde")
 
 
+def test_pruning_keeps_the_fastest_of_each_layout_that_neighbours_see():
+    strategies = {name: tuple((letter,) for letter in name) for name in ("aaa", "aba", "aca", "bab", "bbb")}
+    coarse = {strategy: (1 + 0.1 * place, 100) for place, strategy in enumerate(strategies.values())}
+    kept = prune_strategies(coarse, recipes=[], settings=PruneSettings(max_strategies=3))
+    assert kept == tuple(strategies[name] for name in ("aaa", "aba", "bab"))
+
+
 def test_failures_are_left_out():
     analysis = analyse_mlp()
     priced = price_strategies(
