@@ -27,7 +27,7 @@ from jaxquard.pricing.roofline.equation_partitions import (
 
 _VIEWS = frozenset(
     "transpose reshape broadcast_in_dim squeeze expand_dims iota copy copy_p stop_gradient slice split rev name pvary "
-    "reshard sharding_constraint optimization_barrier".split()
+    "reshard sharding_constraint optimization_barrier accumulated".split()
 )
 _FUSED = ELEMENTWISE | frozenset(
     ["concatenate", "pad", "random_bits", "threefry2x32", "clamp", "select_and_gather_add"]
