@@ -52,6 +52,6 @@ def priced_mlp(axes: tuple[tuple[str, int], ...] = (("x", 8),), dtype: Any = jnp
 
 
 @functools.cache
-def priced_model(name: str, axes: tuple[tuple[str, int], ...] = (("x", 8),), num_layers: int = 4) -> PricedStrategies:
+def priced_model(name: str, axes: tuple[tuple[str, int], ...] = (("x", 8),), num_layers: int = 6) -> PricedStrategies:
     analysis = analyse_model(name, axes=axes, num_layers=num_layers)
     return price_strategies(analysis, coarse=coarse_pricer(analysis), batch_axis=axes[0][0] if len(axes) > 1 else None)

@@ -82,9 +82,11 @@ def test_full_recomputation_keeps_the_inputs_of_layers():
 
 @pytest.mark.parametrize("storage", list(Storage))
 @pytest.mark.parametrize("name", ["data parallel", "megatron", "zero 3"])
-@pytest.mark.parametrize(("model", "axes"), [("llama-tiny", (("x", 8),)), ("llama-tiny", (("data", 2), ("model", 4)))])
-def test_segments_hold_all_state_and_nothing_twice(model, axes, name, storage):
-    priced = priced_model(model, axes)
+@pytest.mark.parametrize(
+    "axes", [pytest.param((("x", 8),), marks=pytest.mark.slow), (("data", 2), ("model", 4))], ids=["line", "grid"]
+)
+def test_segments_hold_all_state_and_nothing_twice(axes, name, storage):
+    priced = priced_model("llama-tiny", axes, num_layers=2)
     costs = priced.costs(storage=storage)
     places = costs.places(priced.recipes[name])
     assert places is not None

@@ -34,8 +34,8 @@ def whole_s(cost) -> float:
 
 
 def test_equal_layers_are_one_object():
-    costs = priced_model("gpt-tiny", num_layers=6).costs()
-    kinds = [segment.kind for segment in priced_model("gpt-tiny", num_layers=6).analysis.segments]
+    costs = priced_model("gpt-tiny").costs()
+    kinds = [segment.kind for segment in priced_model("gpt-tiny").analysis.segments]
     alike = [number for number in range(2, len(kinds) - 2) if kinds[number] == kinds[number - 1] == kinds[number + 1]]
     assert len(alike) > 1
     assert len({id(costs.segments[number]) for number in alike}) == 1
@@ -155,7 +155,7 @@ def test_values_that_enter_are_those_of_one_device():
 
 
 def test_wishes_prune_before_anything_is_priced():
-    analysis = analyse_model("gpt-tiny", num_layers=4)
+    analysis = analyse_model("gpt-tiny", num_layers=6)
     pricer = FakePricer()
     wanted = analysis.segments[2].blocks[0]
     priced = price_strategies(
@@ -182,7 +182,7 @@ def test_wishes_that_leave_nothing_are_refused_with_the_line():
 
 
 def test_a_costly_pricer_is_asked_for_few():
-    analysis = analyse_model("gpt-tiny", num_layers=4)
+    analysis = analyse_model("gpt-tiny", num_layers=6)
     pricer = FakePricer()
     priced = price_strategies(
         analysis, coarse=coarse_pricer(analysis), pricer=pricer, prune=PruneSettings(max_strategies=3)
@@ -209,6 +209,13 @@ def test_pruning_keeps_the_fastest_the_smallest_and_recipes():
     assert prune_strategies(coarse, recipes=[], settings=PruneSettings()) == tuple(names[name] for name in "abcde")
 
 
+def test_pruning_keeps_the_fastest_of_each_layout_that_neighbours_see():
+    strategies = {name: tuple((letter,) for letter in name) for name in ("aaa", "aba", "aca", "bab", "bbb")}
+    coarse = {strategy: (1 + 0.1 * place, 100) for place, strategy in enumerate(strategies.values())}
+    kept = prune_strategies(coarse, recipes=[], settings=PruneSettings(max_strategies=3))
+    assert kept == tuple(strategies[name] for name in ("aaa", "aba", "bab"))
+
+
 def test_failures_are_left_out():
     analysis = analyse_mlp()
     priced = price_strategies(
@@ -227,7 +234,10 @@ def test_on_one_device_there_is_one_strategy():
     assert priced_mlp((("x", 1), ("y", 8))).num_strategies == priced_mlp((("y", 8),)).num_strategies
 
 
-@pytest.mark.parametrize(("model", "options"), [("moe-tiny", {}), ("llama-tiny", {"remat": True})])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [pytest.param("moe-tiny", {}, marks=pytest.mark.slow), ("llama-tiny", {"remat": True})],
+)
 def test_other_models_have_costs(model, options):
     analysis = analyse_step(trace_step(*zoo_types(model, num_layers=2, **options)), axes={"data": 2, "model": 4})
     priced = price_strategies(analysis, coarse=coarse_pricer(analysis), batch_axis="data")

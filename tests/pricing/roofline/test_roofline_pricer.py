@@ -143,6 +143,18 @@ def test_sums_that_are_added_are_made_once_on_accelerators_and_together_on_cpus(
     assert [found.time_s for found in on_cpus.collectives] == pytest.approx([together / 2] * 2)
 
 
+def test_sums_run_as_one_through_views():
+    program = make(
+        lambda a, b: (jnp.sum(a, axis=0).reshape(32, 32), jnp.sum(b, axis=0)),
+        *[array(1024, 1024)] * 2,
+        ins=[P("x"), P("x")],
+        outs=[P(), P()],
+        constraints=((0, 0, P()),),
+    )
+    price = RooflinePricer(H100, LINE).price(program)
+    assert price.communication_s == pytest.approx(collective_s("all_reduce", 2 * 4096))
+
+
 def test_a_sum_that_another_one_needs_is_not_combined_with_it():
     chain = make(
         lambda a, b: jnp.sum(jnp.tanh(jnp.sum(a, axis=0)) * b),

@@ -1,7 +1,8 @@
 """Chooses the strategies that are worth the price of a compiler or of a measurement.
 
-Those are, by the coarse prices of a segment: the Pareto frontier of time and bytes, then the fastest ones within a
-factor of the fastest, up to a number for each kind of segment; and whatever a known recipe uses.
+Those are, by the coarse prices of a segment: the Pareto frontier of time and bytes; then for each choice of its first
+and last block, whose layouts its neighbours see, the fastest; then other fast ones; up to a number for each kind of
+segment, and within a factor of the fastest. Whatever a known recipe uses stays.
 """
 
 from collections.abc import Collection, Mapping
@@ -42,7 +43,9 @@ def prune_strategies(
             smallest = size
     near = [strategy for strategy in order if coarse[strategy][0] <= settings.slow_factor * fastest_s]
     # The smallest of all stays, however slow: it may be the only one that fits.
-    first = [*frontier[-1:], *(found for found in near if found in set(frontier)), *near]
+    ends = {(strategy[0], strategy[-1]): strategy for strategy in reversed(near)}
+    fastest = sorted(ends.values(), key=coarse.__getitem__)
+    first = [*frontier[-1:], *(found for found in near if found in set(frontier)), *fastest, *near]
     kept = set(list(dict.fromkeys(first))[: settings.max_strategies])
     kept.update(strategy for strategy in recipes if strategy in coarse)
     return tuple(strategy for strategy in coarse if strategy in kept)

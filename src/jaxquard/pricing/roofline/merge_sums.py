@@ -73,7 +73,7 @@ def _combine(collectives: Sequence[CollectiveCost], prepared: PreparedJaxpr) -> 
     open_groups: dict[tuple[int, ...], _Combined] = {}
     for found in collectives:
         size = found.collective.size_bytes
-        first_use = min(prepared.users[found.value], default=len(prepared.equations))
+        first_use = prepared.first_uses[found.value]
         axes = found.collective.axes
         group = open_groups.get(axes) if _is_plain(found) else None
         fits = group is not None and group.first_use > found.position

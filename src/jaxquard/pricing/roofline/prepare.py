@@ -27,7 +27,7 @@ from jaxquard.pricing.roofline.equation_partitions import (
 
 _VIEWS = frozenset(
     "transpose reshape broadcast_in_dim squeeze expand_dims iota copy copy_p stop_gradient slice split rev name pvary "
-    "reshard sharding_constraint optimization_barrier".split()
+    "reshard sharding_constraint optimization_barrier accumulated".split()
 )
 _FUSED = ELEMENTWISE | frozenset(
     ["concatenate", "pad", "random_bits", "threefry2x32", "clamp", "select_and_gather_add"]
@@ -86,6 +86,8 @@ class PreparedJaxpr:
         numbers: of the variables.
         inputs, outputs: the numbers of the jaxpr's own.
         users: for each value, the positions of the equations that use it.
+        first_uses: for each value, the position of the first equation that computes with it or with a view of it; the
+            number of equations if none does.
     """
 
     equations: tuple[PreparedEquation, ...]
@@ -95,10 +97,7 @@ class PreparedJaxpr:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     users: tuple[tuple[int, ...], ...] = field(repr=False)
-
-    def find(self, var: Var) -> int | None:
-        """Returns the number of a variable, if the jaxpr has it."""
-        return self.numbers.get(var)
+    first_uses: tuple[int, ...] = field(repr=False)
 
 
 def prepare_equations(jaxpr: Jaxpr) -> PreparedJaxpr:
@@ -120,7 +119,20 @@ def prepare_equations(jaxpr: Jaxpr) -> PreparedJaxpr:
         inputs=tuple(numbers[var] for var in jaxpr.invars),
         outputs=tuple(numbers[atom] if is_var(atom) else NO_VALUE for atom in jaxpr.outvars),
         users=tuple(map(tuple, users)),
+        first_uses=tuple(_first_uses(equations, len(numbers))),
     )
+
+
+def _first_uses(equations: Sequence[PreparedEquation], num_values: int) -> list[int]:
+    found = [len(equations)] * num_values
+    for position in reversed(range(len(equations))):
+        equation = equations[position]
+        is_view = equation.kind is WorkKind.VIEW
+        first = min((found[number] for number in equation.outputs), default=position) if is_view else position
+        for number in equation.inputs:
+            if number != NO_VALUE:
+                found[number] = min(found[number], first)
+    return found
 
 
 def _size(aval: Any) -> int:

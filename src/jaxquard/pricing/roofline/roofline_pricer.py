@@ -53,8 +53,8 @@ class RooflinePricer:
         ...     out_specs=(jax.P(),),
         ... )
         >>> price = jq.pricing.RooflinePricer("h100-8", mesh).price(program)
-        >>> f"{price.compute_s * 1e6:.0f} us, of which moves: {price.communication_s * 1e6:.0f} us"
-        '38 us, of which moves: 213 us'
+        >>> f"{price.compute_s * 1e6:.0f} us of computation, {price.communication_s * 1e6:.0f} us of communication"
+        '38 us of computation, 215 us of communication'
     """
 
     def __init__(self, cluster: Cluster | str, mesh: Mesh | AbstractMesh) -> None:
