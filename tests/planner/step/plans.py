@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.strategies import block_choices
@@ -72,13 +73,17 @@ def make_plan(
     )
 
 
-def run_applied(applied: AppliedStep, args: Sequence[Any], *, num_steps: int = 1) -> Any:
-    """The results of some steps in process; the state is the first argument and the first result."""
-    with RemoteMesh(
-        (applied.num_actors,), tuple(applied.axes.values()), tuple(applied.axes), share_devices=True
-    ) as mesh:
-        step = mesh.distributed(applied.fn, in_shardings=applied.in_shardings)
-        state, rest = args[0], args[1:]
-        for _ in range(num_steps):
-            state, *results = step(state, *rest)
-        return jax.tree.map(jax.device_get, (state, *results))
+def run_applied(applied: AppliedStep, args: Sequence[Any], *, num_steps: int = 1, mesh: Any = None) -> Any:
+    """The results of some steps, by default in process; the state is the first argument and the first result."""
+    if mesh is None:
+        sizes, names = tuple(applied.axes.values()), tuple(applied.axes)
+        with RemoteMesh((applied.num_actors,), sizes, names, share_devices=True) as own:
+            return run_applied(applied, args, num_steps=num_steps, mesh=own)
+    step = mesh.distributed(
+        applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums if num_steps > 1 else ()
+    )
+    state, rest = args[0], args[1:]
+    results: list[Any] = []
+    for _ in range(num_steps):
+        state, *results = step(state, *rest)
+    return jax.tree.map(lambda leaf: np.asarray(leaf.fetch()), (state, *results))

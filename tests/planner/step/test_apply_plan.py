@@ -1,5 +1,7 @@
 """Plans applied to steps: the numbers of one jit, whatever the stages, shardings and schedule."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,8 @@ import optax
 import pytest
 
 from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.ir.step import Step
+from jaxquard.pipeline.step_text import write_step
 from jaxquard.planner.step.apply_plan import apply_plan
 from jaxquard.planner.step.one_microbatch import trace_microbatch
 from jaxquard.planner.step.train_step import TrainStep
@@ -55,3 +59,27 @@ def test_a_step_under_a_plan_has_the_numbers_of_one_jit(axes, stops, schedule, n
     expected = jax.tree.map(np.asarray, jax.jit(step)(state, batch))
     assert applied.donate_argnums == (0,)
     assert_close(run_applied(applied, (state, batch)), expected)
+
+
+def test_the_text_of_a_step_under_a_plan(golden):
+    def loss(params, batch):
+        hidden = jnp.tanh(batch["x"] @ params["up"])
+        return jnp.mean((jnp.tanh(hidden @ params["mix"]) @ params["down"] - batch["y"]) ** 2)
+
+    shapes = {"up": (4, 8), "mix": (8, 8), "down": (8, 2)}
+    params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    batch = {"x": jax.ShapeDtypeStruct((8, 4), jnp.float32), "y": jax.ShapeDtypeStruct((8, 2), jnp.float32)}
+    step = TrainStep(loss=loss, optimizer=optax.sgd(0.1), num_microbatches=2)
+    args = jax.eval_shape(step.init, params), batch
+    one = trace_microbatch(step, args)
+    analysis = analyse_step(one.traced, axes={"data": 2}, lengths=[1, 2])
+    plan = make_plan(one, analysis, stops=[1, 2])
+    applied = apply_plan(step, args, plan)
+    leaves = jax.tree.leaves(args)
+    traced = Step(
+        jaxpr=applied.jaxpr,
+        constants=(),
+        arg_parts=((),) * len(leaves),
+        result_parts=((),) * len(applied.jaxpr.outvars),
+    )
+    golden(re.sub(r"@\S+", "", write_step(traced)))
