@@ -101,6 +101,7 @@ class SegmentAssigner:
         self._input_bytes = np.asarray([0, *(segment.input_bytes for segment in self.chain[1:])], dtype=np.float64)
         minima = {segment.kind: _minima(segment) for segment in self.chain}
         self._times_s, self._steps_s = np.asarray([minima[segment.kind] for segment in self.chain]).T
+        self._ends_bytes: dict[int, np.ndarray] = {}
         self._fast = RangeOptions(self.chain, counts_memory=False)
         self._small: dict[tuple[int | None, bool], RangeOptions] = {}
 
@@ -123,6 +124,8 @@ class SegmentAssigner:
         if shape.num_stages > self.num_boundaries + 1:
             return ()
         profile = profile_schedule(shape)
+        if self._estimate_bound_s(profile) > known_s or not self._may_fit(profile, memory_limit_bytes):
+            return ()
         slack = 1 + _FINALIST_SLACK * (max_finalists > 1)
         crossings_s = self._crossings_s(profile, links)
         quick_s = quick_time_s(self.chain, profile, crossings_s)
@@ -154,10 +157,38 @@ class SegmentAssigner:
         time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum())
         return max(time_s, (shape.num_microbatches * time_s + step_s) / shape.num_actors)
 
-    @property
-    def smallest_fixed_bytes(self) -> int:
-        """A bound on the fixed bytes of all segments together."""
-        return sum(min(cost.fixed_bytes for cost in segment.strategies) for segment in self.chain)
+    def smallest_share_bytes(self, num_actors: int) -> float:
+        """Returns a bound on the memory of the fullest of so many actors, each with one microbatch's activations."""
+        kinds = {segment.kind: _smallest_bytes(segment, 1) for segment in self.chain}
+        return sum(kinds[segment.kind] for segment in self.chain) / num_actors
+
+    def _estimate_bound_s(self, profile: ScheduleProfile) -> float:
+        """Returns a bound on the estimated time, as if segments could be divided among the actors."""
+        time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum())
+        load_s = (profile.num_microbatches - 1) * time_s + step_s
+        return profile.fill_weight * time_s + load_s / profile.num_actors
+
+    def _may_fit(self, profile: ScheduleProfile, memory_limit_bytes: float | None) -> bool:
+        """Says False if no assignment fits: not even if each segment were as small as any of its strategies.
+
+        A stage that fits more segments never harms those after it, so that they are given out one after the other.
+        Actors with several stages have at most the activations of one microbatch of each in this bound.
+        """
+        if memory_limit_bytes is None:
+            return True
+        is_looped, place, length = profile.num_chunks > 1, 0, len(self.chain)
+        for kept in [1] * profile.num_stages if is_looped else profile.most_kept.tolist():
+            if kept not in self._ends_bytes:
+                kinds = {segment.kind: segment for segment in self.chain}
+                sizes = {kind: _smallest_bytes(segment, kept) for kind, segment in kinds.items()}
+                self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self.chain)])
+            ends = self._ends_bytes[kept]
+            if is_looped:
+                return bool(ends[-1] <= memory_limit_bytes * profile.num_actors)
+            place = int(np.searchsorted(ends, ends[place] + memory_limit_bytes, side="right")) - 1
+            if place >= length:
+                return True
+        return False
 
     def minimum_memory(self, shape: PipelineShape) -> MinimumMemory | None:
         """Returns the assignment of the smallest memory; None if the chain has too few boundaries for the stages."""
@@ -211,6 +242,10 @@ class SegmentAssigner:
                 times_s = link.latency_s + self._input_bytes / link.bandwidth_bytes_per_s
                 crossings_s[stage] = profile.transfer_weight * times_s
         return crossings_s
+
+
+def _smallest_bytes(segment: SegmentCosts, kept: int) -> float:
+    return float(min(cost.fixed_bytes + kept * cost.activation_bytes for cost in segment.strategies))
 
 
 def _minima(segment: SegmentCosts) -> tuple[float, float]:

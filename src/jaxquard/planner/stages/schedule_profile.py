@@ -26,7 +26,7 @@ from jaxtyping import Int
 from jaxquard.errors import ScheduleError
 from jaxquard.planner.stages.segment_costs import PipelineShape
 from jaxquard.schedules.registry import make_schedule
-from jaxquard.schedules.schedule import Rows, Schedule
+from jaxquard.schedules.schedule import Schedule
 from jaxquard.simulate.actor_link import ActorLink
 from jaxquard.simulate.play_steps import ActorSteps, play_steps
 from jaxquard.simulate.stage_cost import StageCost
@@ -36,7 +36,7 @@ from jaxquard.simulate.task_values import messages_of, value_ends, values_of
 # The name of the schedule of one actor: forward and backward of each microbatch in turn.
 NO_SCHEDULE = "none"
 # Longer steps repeat the same round: of so many rounds of the actors, one is played.
-_MAX_ROUNDS = 4
+_MAX_ROUNDS = 3
 _UNIT = StageCost(forward_s=1.0, input_gradient_s=1.0, weight_gradient_s=1.0)
 _TASK_SHARES = np.asarray([1.0, 2.0, 1.0, 1.0]) / 3
 _SHORT_TRANSFER_S = 2.0**-10
@@ -77,8 +77,8 @@ class ScheduleProfile:
         return self.kept.max(axis=0)
 
 
-def find_order(shape: PipelineShape) -> Schedule | Rows:
-    """Returns the schedule of a shape, or the rows of the one actor that needs none.
+def find_order(shape: PipelineShape) -> Schedule:
+    """Returns the schedule of a shape; of one actor, that which runs a backward after each forward.
 
     Raises:
         ScheduleError: if the schedule does not exist, or not for so many stages and actors.
@@ -89,7 +89,6 @@ def find_order(shape: PipelineShape) -> Schedule | Rows:
         raise ScheduleError(
             f"{shape.num_stages} stages need a schedule, but the shape has {NO_SCHEDULE!r}. Use one stage, or 1f1b."
         )
-    # Eager 1F1B of one stage has the same order: a forward, and its backward.
     return make_schedule("1f1b", num_stages=1)
 
 
@@ -102,7 +101,7 @@ def profile_schedule(shape: PipelineShape) -> ScheduleProfile:
     """
     schedule = find_order(shape)
     order = order_tasks(schedule, shape.num_microbatches)
-    fill_weight, stage_weight, transfer_weight = _time_weights(schedule, order)
+    fill_weight, stage_weight, transfer_weight = _time_weights(schedule, shape.num_microbatches)
     kept, kept_actors = _kept_activations(order)
     return ScheduleProfile(
         num_actors=order.num_actors,
@@ -117,29 +116,34 @@ def profile_schedule(shape: PipelineShape) -> ScheduleProfile:
     )
 
 
-def _time_weights(schedule: Schedule | Rows, order: TaskOrder) -> tuple[float, float, float]:
+def _time_weights(schedule: Schedule, num_microbatches: int) -> tuple[float, float, float]:
     """Returns the weights of fills, of the largest stage and of transfers, from steps of a few rounds."""
-    num_actors, num_microbatches = order.num_actors, order.num_microbatches
-    num_chunks = order.num_stages // num_actors
+    num_actors = schedule.num_actors
     num_left_out = max(0, num_microbatches // num_actors - (_MAX_ROUNDS - 1)) if num_actors > 1 else 0
     num_played = num_microbatches - num_left_out * num_actors
-    played = order_tasks(schedule, num_played) if num_left_out else order
-    equal = np.ones(order.num_stages)
-    time_s = _play_stages(played, equal)
-    fill_weight = (time_s - (num_played - 1) * num_chunks) / order.num_stages
+    fill_weight, stage_weight, transfer_weight = _weights_of_rounds(schedule, num_played)
+    if num_left_out:
+        # From one round to the next, a step gets longer by the same time.
+        _, _, longer_weight = _weights_of_rounds(schedule, num_played + num_actors)
+        transfer_weight += num_left_out * (longer_weight - transfer_weight)
+    return fill_weight, stage_weight, transfer_weight
+
+
+@functools.lru_cache(maxsize=4096)
+def _weights_of_rounds(schedule: Schedule, num_microbatches: int) -> tuple[float, float, float]:
+    order = order_tasks(schedule, num_microbatches)
+    num_stages, num_chunks = order.num_stages, order.num_stages // order.num_actors
+    equal = np.ones(num_stages)
+    time_s = _play_stages(order, equal)
+    fill_weight = (time_s - (num_microbatches - 1) * num_chunks) / num_stages
     stage_weight = 0.0
-    if num_chunks > 1 and num_played > 1:
-        uneven_s = _play_stages(played, np.repeat([0.5, 1.5], order.num_stages // 2))
-        stage_weight = min(1.0, max(0.0, uneven_s - time_s) / (0.5 * num_chunks * (num_played - 1)))
+    if num_chunks > 1 and num_microbatches > 1:
+        uneven_s = _play_stages(order, np.repeat([0.5, 1.5], num_stages // 2))
+        stage_weight = min(1.0, max(0.0, uneven_s - time_s) / (0.5 * num_chunks * (num_microbatches - 1)))
     num_crossings = sum(before != after for before, after in zip(order.actor_of, order.actor_of[1:], strict=False))
     if not num_crossings:
         return fill_weight, stage_weight, 0.0
-    added = (_play_stages(played, equal, _SHORT_TRANSFER_S) - time_s) / _SHORT_TRANSFER_S
-    if num_left_out:
-        longer = order_tasks(schedule, num_played + num_actors)
-        longer_s = time_s + num_actors * num_chunks
-        added_longer = (_play_stages(longer, equal, _SHORT_TRANSFER_S) - longer_s) / _SHORT_TRANSFER_S
-        added += num_left_out * (added_longer - added)
+    added = (_play_stages(order, equal, _SHORT_TRANSFER_S) - time_s) / _SHORT_TRANSFER_S
     return fill_weight, stage_weight, added / num_crossings
 
 
