@@ -1,6 +1,8 @@
 """Plans applied to steps: the numbers of one jit, whatever the stages, shardings and schedule."""
 
 import re
+from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +10,17 @@ import numpy as np
 import optax
 import pytest
 
+from jaxquard.cluster import load_cluster
 from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.intraop.segments.tune_products import tune_products
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.step_text import write_step
 from jaxquard.planner.step.apply_plan import apply_plan
 from jaxquard.planner.step.one_microbatch import trace_microbatch
 from jaxquard.planner.step.train_step import TrainStep
+from jaxquard.runtime.remote_mesh import RemoteMesh
 from tests.pipeline.oracle import assert_close
-from tests.planner.step.plans import make_plan, run_applied
+from tests.planner.step.plans import first_choices, make_plan, run_applied
 
 
 def mlp_loss(params, batch):
@@ -83,3 +88,49 @@ def test_the_text_of_a_step_under_a_plan(golden):
         result_parts=((),) * len(applied.jaxpr.outvars),
     )
     golden(re.sub(r"@\S+", "", write_step(traced)))
+
+
+def test_products_on_two_axes_run_in_a_pipeline():
+    params, batch = mlp_arguments(width=16)
+    step = TrainStep(loss=mlp_loss, optimizer=optax.sgd(0.1), num_microbatches=2)
+    args = step.init(params), batch
+    one = trace_microbatch(step, args)
+    axes = {"data": 2, "model": 2}
+    tune = partial(tune_products, axes=axes, cluster=load_cluster("v5e"))
+    analysis = analyse_step(one.traced, axes=axes, plan_products=tune)
+    assert analysis.products
+    assignment = first_choices(analysis) | dict.fromkeys(analysis.products, ("2d rows", "2d columns"))
+    plan = make_plan(one, analysis, stops=[1, len(analysis.segments)], assignment=assignment)
+    plan = replace(plan, products={str(number): plans for number, plans in analysis.products.items()})
+    applied = apply_plan(step, args, plan)
+    expected = jax.tree.map(np.asarray, jax.jit(step)(*args))
+    assert_close(run_applied(applied, args), expected)
+
+
+def test_state_that_is_made_on_the_actors_trains_under_a_plan():
+    def scanned_loss(params, batch):
+        layer = lambda hidden, weights: (hidden + jnp.tanh(hidden @ weights["up"]) @ weights["down"], None)  # noqa: E731
+        hidden, _ = jax.lax.scan(layer, batch["x"], params["layers"])
+        return jnp.mean((hidden @ params["out"] - batch["y"]) ** 2)
+
+    params, batch = mlp_arguments(num_layers=4)
+    params = {**params, "layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])}
+    step = TrainStep(loss=scanned_loss, optimizer=optax.adam(1e-2), num_microbatches=2)
+    args = step.init(params), batch
+    one = trace_microbatch(step, args)
+    analysis = analyse_step(one.traced, axes={"data": 2})
+    plan = make_plan(one, analysis, stops=[2, len(analysis.segments)], storage="zero 1")
+    applied = apply_plan(step, args, plan)
+    expected = args[0]
+    for _ in range(3):
+        expected, metrics = jax.jit(step)(expected, batch)
+    with RemoteMesh((2,), (2,), ("data",)) as mesh:
+        run = mesh.distributed(applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums)
+        state = mesh.init(lambda: step.init(params))
+        for _ in range(3):
+            state, found = run(state, batch)
+        # Each actor has its own layers of the stack, and of the moments, alone.
+        moments = state["opt_state"][0].mu["layers"]["up"]
+        assert [part.actors for part in moments.placement] == [(0,), (0,), (1,), (1,)]
+        fetched = jax.tree.map(lambda leaf: np.asarray(leaf.fetch()), (state, found))
+    assert_close(fetched, jax.tree.map(np.asarray, (expected, metrics)), relative=3e-5)

@@ -10,6 +10,7 @@ are joined after it; the pass `split_stacks` carries the split through the step,
 alone.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,7 @@ from jaxquard.ir.jaxpr_tools import (
     prune,
     rename,
     splice,
+    splice_traced,
     substitute,
     variables,
 )
@@ -178,7 +180,7 @@ class _LoopBuilder:
             if inputs[place] not in self.used:
                 continue
             index = (*(0,) * depth, *traced.inputs[place].index[depth:])
-            made, (part,) = splice(lambda leaf, index=index: [_take(leaf, index)], [whole])
+            made, (part,) = splice_traced(_traced_take(whole.aval.shape, whole.aval.dtype, index), [whole])
             self.inside += made
             self.renamed[inputs[place]] = part
 
@@ -201,8 +203,8 @@ class _LoopBuilder:
 
     def _stack(self, indices: Sequence[tuple[int, ...]], atoms: Sequence[Any]) -> Any:
         """Returns one layer as a stack of one, from its parts."""
-        parts = [LeafPart(leaf=0, index=index) for index in indices]
-        made, (layer,) = splice(lambda *values: [_as_stack(_join(parts, values))], atoms)
+        types = tuple((atom.aval.shape, atom.aval.dtype) for atom in atoms)
+        made, (layer,) = splice_traced(_traced_stack(tuple(indices), types), atoms)
         self.made += made
         return layer
 
@@ -255,14 +257,28 @@ def _zeros(var: Var) -> list[Equation]:
     return [*made[:-1], made[-1].replace(outvars=[var])]
 
 
-def _take(leaf: jax.Array, index: Sequence[int]) -> jax.Array:
-    for place in index:
-        leaf = lax.index_in_dim(leaf, place, keepdims=False)
-    return leaf
+@functools.lru_cache(maxsize=1024)
+def _traced_take(shape: tuple[int, ...], dtype: Any, index: tuple[int, ...]) -> Any:
+    """Returns what takes a part out of a leaf, traced; layers of one shape share it."""
+
+    def take(leaf: jax.Array) -> list[jax.Array]:
+        for place in index:
+            leaf = lax.index_in_dim(leaf, place, keepdims=False)
+        return [leaf]
+
+    return jax.make_jaxpr(take)(jax.ShapeDtypeStruct(shape, dtype))
 
 
-def _as_stack(layer: jax.Array) -> jax.Array:
-    return lax.reshape(layer, (1, *layer.shape))
+@functools.lru_cache(maxsize=1024)
+def _traced_stack(indices: tuple[tuple[int, ...], ...], types: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
+    """Returns what joins the parts of a layer to a stack of one, traced."""
+    parts = [LeafPart(leaf=0, index=index) for index in indices]
+
+    def stack(*values: jax.Array) -> list[jax.Array]:
+        layer = _join(parts, values)
+        return [lax.reshape(layer, (1, *layer.shape))]
+
+    return jax.make_jaxpr(stack)(*(jax.ShapeDtypeStruct(*one) for one in types))
 
 
 def _join(parts: Sequence[LeafPart], values: Sequence[jax.Array]) -> jax.Array:

@@ -57,47 +57,38 @@ class EquationStages:
         stages: for each equation; None for one without.
         backward: the positions of the equations of the backward.
         merging: the positions of sums of gradients that each stage does for itself.
+        activations: for each boundary between stages, the values of the forward that cross it.
+        gradients: the same for those of the backward, which cross back.
     """
 
     body: LoopBody = field(repr=False)
     stages: tuple[int | None, ...]
     backward: frozenset[int] = field(repr=False)
     merging: frozenset[int] = field(repr=False)
+    activations: tuple[tuple[Var, ...], ...] = field(repr=False)
+    gradients: tuple[tuple[Var, ...], ...] = field(repr=False)
 
-    def crossing_forward(self, boundary: int) -> list[Var]:
-        """Returns the activations that cross from the stages up to `boundary` to later ones."""
-        return [
-            var
-            for var, (made, used) in self._reach(is_backward=False).items()
-            if made <= boundary < max(used, default=made)
-        ]
 
-    def crossing_backward(self, boundary: int) -> list[Var]:
-        """Returns the gradients that cross back, from stages after `boundary`."""
-        return [
-            var
-            for var, (made, used) in self._reach(is_backward=True).items()
-            if min(used, default=made) <= boundary < made
-        ]
-
-    def _reach(self, *, is_backward: bool) -> dict[Var, tuple[int, list[int]]]:
-        """Returns for each value of a direction its stage, and those of its uses in that direction."""
-        of_var = users(self.body.jaxpr.eqns)
-        found: dict[Var, tuple[int, list[int]]] = {}
-        for position, equation in enumerate(self.body.jaxpr.eqns):
-            stage = self.stages[position]
-            if stage is None or (position in self.backward) is not is_backward:
-                continue
-            for var in equation.outvars:
-                uses = [
-                    used
-                    for user in of_var.get(var, ())
-                    if (user in self.backward) is is_backward
-                    and user not in self.merging
-                    and (used := self.stages[user]) is not None
-                ]
-                found[var] = stage, uses
-        return found
+def _find_crossings(
+    body: LoopBody,
+    stages: Sequence[int | None],
+    positions: Collection[int],
+    merging: Collection[int],
+    *,
+    num_stages: int,
+) -> tuple[tuple[Var, ...], ...]:
+    """Returns for each boundary the values of some equations that others of them use on its other side."""
+    of_var = users(body.jaxpr.eqns)
+    found: list[list[Var]] = [[] for _ in range(num_stages - 1)]
+    for position in sorted(positions):
+        stage = stages[position]
+        for var in body.jaxpr.eqns[position].outvars if stage is not None else ():
+            users_here = (user for user in of_var.get(var, ()) if user in positions and user not in merging)
+            used = [used for user in users_here if (used := stages[user]) is not None]
+            assert stage is not None
+            for boundary in range(min([stage, *used]), max([stage, *used])):
+                found[boundary].append(var)
+    return tuple(map(tuple, found))
 
 
 def stage_equations(
@@ -125,11 +116,15 @@ def stage_equations(
     found = _Stages(body, owners, marks, num_stages=num_stages)
     found.fill(stages, [position for position in placed if position not in backward])
     found.fill_backward(stages, [position for position in placed if position in backward])
+    merging = find_merging(body.jaxpr, loop)
+    forward = set(range(len(equations))) - backward
     return EquationStages(
         body=body,
         stages=tuple(stages),
         backward=frozenset(backward),
-        merging=frozenset(find_merging(body.jaxpr, loop)),
+        merging=frozenset(merging),
+        activations=_find_crossings(body, stages, forward, merging, num_stages=num_stages),
+        gradients=_find_crossings(body, stages, backward, merging, num_stages=num_stages),
     )
 
 

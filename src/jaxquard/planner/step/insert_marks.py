@@ -47,11 +47,11 @@ class _MarkWriter:
         self.before: dict[Var, dict[int, Var]] = {}
         like = stages.body.jaxpr.eqns[0]
         for boundary, mark in enumerate(marks):
-            values = stages.crossing_forward(boundary)
+            values = stages.activations[boundary]
             inputs = [self.after.get(var, {}).get(boundary - 1, var) for var in values]
             self._add(values, self.after, boundary, _new_mark(mark, MarkRole.PRIMAL, inputs, like))
         for boundary, mark in reversed(list(enumerate(marks))):
-            values = stages.crossing_backward(boundary)
+            values = stages.gradients[boundary]
             inputs = [self.before.get(var, {}).get(boundary + 1, var) for var in values]
             if values:
                 self._add(values, self.before, boundary, _new_mark(mark, MarkRole.COTANGENT, inputs, like))

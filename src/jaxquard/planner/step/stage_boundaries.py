@@ -139,8 +139,7 @@ def _find_moved(stages: EquationStages, owners: Mapping[Var, int]) -> list[tuple
 def _boundary(
     stages: EquationStages, segment: int, moved: Sequence[tuple[int, int, Equation]], *, is_allowed: bool
 ) -> StageBoundary:
-    forward = tuple(stages.crossing_forward(segment - 1))
-    backward = tuple(stages.crossing_backward(segment - 1))
+    forward, backward = stages.activations[segment - 1], stages.gradients[segment - 1]
     across = next((equation for first, last, equation in moved if first < segment <= last), None)
     reason = ""
     if across is not None:
