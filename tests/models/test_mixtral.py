@@ -119,6 +119,7 @@ def test_dropout():
     check_dropout(loss, *make(TINY), plain=TINY, dropout=DROPOUT)
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_parameter():
     config = dataclasses.replace(DEEPSEEK, num_layers=2)
     params, microbatch = make(config)

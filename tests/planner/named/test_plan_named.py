@@ -119,6 +119,7 @@ def test_one_chip_has_a_plan():
     assert plan.stages[0].name == "embed, layers 0 to 11, head"
 
 
+@pytest.mark.slow
 def test_a_sequence_and_a_precision_can_be_chosen():
     short, long = (plan_named("llama3:8b", "h100-8", global_batch=16, seq=seq) for seq in (2048, 8192))
     assert short.time_s < long.time_s / 3

@@ -33,8 +33,15 @@ def model_step(transformer, cluster, *, batch, system="JaxPP", limit_bytes=None,
     )
 
 
-@pytest.mark.parametrize("transformer", [SMALL, SMALL_MOE], ids=["dense", "experts"])
-@pytest.mark.parametrize("limit_bytes", [None, 0.9e9])
+@pytest.mark.parametrize(
+    ("transformer", "limit_bytes"),
+    [
+        pytest.param(SMALL, None, id="dense"),
+        pytest.param(SMALL, 0.9e9, id="dense, little memory"),
+        pytest.param(SMALL_MOE, None, id="experts", marks=pytest.mark.slow),
+        pytest.param(SMALL_MOE, 0.9e9, id="experts, little memory", marks=pytest.mark.slow),
+    ],
+)
 def test_the_search_finds_what_pricing_everything_finds(transformer, limit_bytes):
     step = model_step(transformer, "h100-2x4", batch=4, system="Megatron-LM 2022", limit_bytes=limit_bytes)
     space = list_space(step)
@@ -57,9 +64,9 @@ def test_the_search_finds_what_pricing_everything_finds(transformer, limit_bytes
     ("name", "cluster", "batch", "system"),
     [
         ("llama3:405b", "h100-8x2048", 2048, "JaxPP"),
-        ("gpt3:175b", "a100-8x140", 560, "Megatron-LM 2022"),
+        pytest.param("gpt3:175b", "a100-8x140", 560, "Megatron-LM 2022", marks=pytest.mark.slow),
         ("deepseek:v3", "h100-8x64", 2048, "Megatron-Bridge"),
-        ("mixtral:8x7b", "v5p-4x4x4", 64, "MaxText"),
+        pytest.param("mixtral:8x7b", "v5p-4x4x4", 64, "MaxText", marks=pytest.mark.slow),
         ("bert:large", "h100-8", 256, "NeMo"),
     ],
 )

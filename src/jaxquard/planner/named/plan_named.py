@@ -6,7 +6,7 @@ counts model FLOPs with all pairs of tokens in attention, as Megatron does, over
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -15,8 +15,8 @@ from jaxquard.cluster.cluster import Cluster
 from jaxquard.cluster.cluster_file import load_cluster
 from jaxquard.errors import PlanError
 from jaxquard.planner.named.alternatives import list_alternatives
-from jaxquard.planner.named.baselines.list_baselines import list_baselines
-from jaxquard.planner.named.choices import SCHEDULE_NAMES, STORAGES, actor_axes, read_wishes
+from jaxquard.planner.named.baselines.list_baselines import PlayedBaseline, describe_baselines, play_baselines
+from jaxquard.planner.named.choices import SCHEDULE_NAMES, STORAGES, ChoiceWish, actor_axes, read_wishes
 from jaxquard.planner.named.describe import describe_settings, describe_stages, memory_terms
 from jaxquard.planner.named.infeasible import refuse_memory, refuse_space
 from jaxquard.planner.named.model_step import ModelStep
@@ -96,16 +96,15 @@ def plan_named(
         )
     if not finalists:
         raise refuse_memory(step, wishes, search)
-    played = play_fastest(step, finalists)
-    best = played[0]
-    alternatives = list_alternatives(step, search, best)
     name = model.strip().lower() if isinstance(model, str) else "transformer"
+    played, baselines = play_fastest(step, finalists), play_baselines(step, name)
+    best = _fastest(step, wishes, played, baselines)
     return _make_plan(
         step,
         best,
         name=name if scale == 1 else f"{name} / {scale}",
-        baselines=list_baselines(step, best, name),
-        alternatives=alternatives,
+        baselines=describe_baselines(step, baselines, best),
+        alternatives=list_alternatives(step, search, best),
         log=PlanSearchLog(
             num_seen=len(space),
             num_pruned=len(space) - search.num_priced,
@@ -115,6 +114,22 @@ def plan_named(
             left_out=(*space.left_out, *map(str, wishes), *_unpriced(search, time_budget_s)),
         ),
     )
+
+
+def _fastest(
+    step: ModelStep,
+    wishes: Sequence[ChoiceWish],
+    played: Sequence[PlayedStrategy],
+    baselines: Sequence[PlayedBaseline],
+) -> PlayedStrategy:
+    """Returns the fastest finalist, or the baseline that is faster as played, fits and meets the wishes."""
+    others = [baseline.played for baseline in baselines if baseline.played]
+    allowed = [
+        other
+        for other in others
+        if other.price.peak_bytes <= step.limit_bytes and all(wish.allows(other.parallelism) for wish in wishes)
+    ]
+    return min([*played, *allowed], key=lambda item: item.time_s)
 
 
 def _find_transformer(model: str | Transformer, seq: int | None, scale: int) -> Transformer:

@@ -130,7 +130,7 @@ def list_space(step: ModelStep, wishes: Sequence[ChoiceWish] = ()) -> StrategySp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extras:
-    """Which strategies are listed that no step gains by."""
+    """Flags of strategies that no step gains by: whether they are listed."""
 
     has_gpipe: bool
     has_selective: bool

@@ -1,6 +1,8 @@
 """All baselines of a step, the usual ones and the published ones, each with what ours does better."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jaxquard.planner.named.baselines.published import published_strategies
 from jaxquard.planner.named.baselines.usual import UsualStrategy, usual_strategies
@@ -8,27 +10,50 @@ from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.play_strategy import PlayedStrategy, deciding_term, play_strategy
 from jaxquard.planner.record.plan import PlanBaseline
 
+# Of two times that a strategy written in two ways has, the difference.
+_EQUAL = 1e-6
 
-def list_baselines(step: ModelStep, best: PlayedStrategy, model: str) -> tuple[PlanBaseline, ...]:
-    """Returns the baselines of a step.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedBaseline:
+    """A usual or published strategy with its time.
+
+    Attributes:
+        played: None if it cannot run.
+        source: of a published one.
+    """
+
+    usual: UsualStrategy
+    played: PlayedStrategy | None
+    source: str = ""
+
+
+def play_baselines(step: ModelStep, model: str) -> tuple[PlayedBaseline, ...]:
+    """Plays the baselines of a step.
 
     Args:
-        best: our strategy, with which they are compared.
         model: the name under which published configurations are found.
     """
-    found = [_baseline(step, best, usual) for usual in usual_strategies(step)]
-    found += [
-        _baseline(step, best, published, source=source) for published, source in published_strategies(step, model)
-    ]
-    return tuple(found)
+    found = [(usual, "") for usual in usual_strategies(step)] + list(published_strategies(step, model))
+    return tuple(
+        PlayedBaseline(usual=usual, played=play_strategy(step, usual.priced) if usual.priced else None, source=source)
+        for usual, source in found
+    )
 
 
-def _baseline(step: ModelStep, best: PlayedStrategy, usual: UsualStrategy, *, source: str = "") -> PlanBaseline:
-    if usual.priced is None:
+def describe_baselines(
+    step: ModelStep, baselines: Sequence[PlayedBaseline], best: PlayedStrategy
+) -> tuple[PlanBaseline, ...]:
+    """Returns baselines as a plan has them, with what ours does better."""
+    return tuple(_describe(step, baseline, best) for baseline in baselines)
+
+
+def _describe(step: ModelStep, baseline: PlayedBaseline, best: PlayedStrategy) -> PlanBaseline:
+    usual, played, source = baseline.usual, baseline.played, baseline.source
+    if played is None:
         return PlanBaseline(
             name=usual.name, time_s=math.inf, memory_bytes=0, fits=False, source=source, note=usual.reason
         )
-    played = play_strategy(step, usual.priced)
     fits = played.price.peak_bytes <= step.limit_bytes
     return PlanBaseline(
         name=usual.name,
@@ -46,13 +71,13 @@ def _note(step: ModelStep, best: PlayedStrategy, other: PlayedStrategy, *, fits:
         parts = other.price.memory.parts
         excess = other.price.peak_bytes - step.limit_bytes
         return f"does not fit by {excess / 1e9:.1f} GB, most of it in {max(parts, key=lambda name: parts[name])}"
-    if other.parallelism == best.parallelism:
-        return "the same as ours"
     share = other.time_s / best.time_s - 1
+    if abs(share) < _EQUAL:
+        return "as fast as ours"
+    if share < 0:
+        return f"{-share:.1%} faster than ours; the wishes exclude it"
     term = deciding_term(best.terms, other.terms)
     lost_s = _term_s(other, term) - _term_s(best, term)
-    if share <= 0 or lost_s <= 0:
-        return ""
     return f"takes {share:.1%} longer than ours, {lost_s:.3g} s of it in {term}"
 
 
