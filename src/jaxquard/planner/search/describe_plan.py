@@ -11,15 +11,22 @@ from jaxquard.planner.block_names import BlockNames
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan
 from jaxquard.planner.search.list_shapes import count_devices
-from jaxquard.planner.search.search_shapes import FoundShape
 from jaxquard.planner.search.step_pricing import MeshPrices, StepPricing
+from jaxquard.planner.stages.configuration_search import PlanFinalist
 
 
-def describe_plan(pricing: StepPricing, found: FoundShape, *, memory_limit_bytes: int | None) -> Plan:
-    """Returns the plan of a configuration with its stages, alone: without baselines, alternatives and log."""
-    shape, played, axes = found.shape, found.played, dict(found.shape.axes)
+def describe_plan(
+    pricing: StepPricing, found: PlanFinalist, *, costs: StepCosts | None = None, memory_limit_bytes: int | None
+) -> Plan:
+    """Returns the plan of a configuration with its stages, alone: without baselines, alternatives and log.
+
+    Args:
+        costs: by which it was found; by default all that were priced.
+    """
+    shape, played, axes = found.configuration, found.played, found.configuration.mesh
     prices = pricing.find(axes, shape.num_microbatches)
-    costs = pricing.costs(axes, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute)
+    if costs is None:
+        costs = pricing.costs(axes, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute)
     assert prices is not None
     assert costs is not None
     num_devices = shape.num_actors * count_devices(shape)
@@ -52,7 +59,7 @@ def describe_plan(pricing: StepPricing, found: FoundShape, *, memory_limit_bytes
     )
 
 
-def _stages(prices: MeshPrices, costs: StepCosts, found: FoundShape) -> Iterator[StagePlan]:
+def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterator[StagePlan]:
     segments, played = prices.analysis.segments, found.played
     chosen = costs.assignment(found.assignment.strategies)
     bounds = [0, *found.assignment.stops]

@@ -56,6 +56,11 @@ def count_devices(configuration: PlanConfiguration) -> int:
     return math.prod(size for _, size in configuration.axes)
 
 
+def has_single_axis(configuration: PlanConfiguration) -> bool:
+    """Returns true for a configuration with one kind of parallelism at most."""
+    return (configuration.num_actors > 1) + sum(size > 1 for _, size in configuration.axes) <= 1
+
+
 def _has_count(one: PlanConfiguration, problem: PlanProblem, wishes: Wishes) -> bool:
     if one.num_microbatches not in problem.counts:
         return False

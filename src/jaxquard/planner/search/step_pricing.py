@@ -54,7 +54,7 @@ class StepPricing:
 
     Args:
         make_pricer: of a mesh, asked for the strategies that the closed form leaves; None for the closed form alone.
-        cut_anywhere: stages may begin at any segment, also where the step has marks of its own.
+        ignores_marks: stages may begin at any segment, also where the step has marks of its own.
 
     Attributes:
         failures: meshes and microbatches for which the step cannot be priced, with the reason.
@@ -67,12 +67,12 @@ class StepPricing:
         *,
         wishes: Wishes,
         make_pricer: MakePricer | None = None,
-        cut_anywhere: bool = False,
+        ignores_marks: bool = False,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.problem, self.cluster = problem, cluster
         self._wishes, self._make_pricer = wishes, make_pricer
-        self._cut_anywhere, self._on_progress = cut_anywhere, on_progress
+        self._ignores_marks, self._on_progress = ignores_marks, on_progress
         self._prices: dict[MeshKey, MeshPrices | None] = {}
         self._costs: dict[tuple[MeshKey, Storage, Recompute], StepCosts] = {}
         self._flops: float | None = None
@@ -91,7 +91,9 @@ class StepPricing:
         """Returns the most stages that the step can have."""
         count = self.problem.counts[0]
         one = self.problem.trace(count)
-        boundaries = find_stage_boundaries(one, self._analyse({BATCH_AXIS: 1}, count), ignores_marks=self._cut_anywhere)
+        boundaries = find_stage_boundaries(
+            one, self._analyse({BATCH_AXIS: 1}, count), ignores_marks=self._ignores_marks
+        )
         return 1 + sum(boundary.can_begin for boundary in boundaries)
 
     @property
@@ -156,7 +158,7 @@ class StepPricing:
             recipes=recipes,
             on_progress=self._on_progress,
         )
-        boundaries = find_stage_boundaries(one, analysis, ignores_marks=self._cut_anywhere)
+        boundaries = find_stage_boundaries(one, analysis, ignores_marks=self._ignores_marks)
         return MeshPrices(
             priced=priced,
             names=names,
