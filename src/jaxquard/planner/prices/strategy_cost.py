@@ -11,7 +11,7 @@ from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Var
-from jaxquard.planner.prices.kept_values import ForwardValues
+from jaxquard.planner.prices.kept_values import ForwardValues, KeptValues
 from jaxquard.planner.prices.part_times import PartTimes, scale_to_price, split_times
 from jaxquard.planner.prices.state_bytes import StateBytes, StateOwners, state_bytes
 from jaxquard.planner.prices.step_parts import StepPart, find_late_sums, find_parts, find_update
@@ -97,7 +97,9 @@ class StrategyCosts:
         self._coarse = coarse
         self._update = find_update(programs.analysis.graph)
         self._owners = StateOwners(programs.analysis, update=self._update)
+        # By the ids of jaxprs, which are kept beside so that no other one gets them.
         self._parts: dict[int, tuple[object, tuple[StepPart, ...], frozenset[int]]] = {}
+        self._kept: dict[int, tuple[object, dict[Recompute, KeptValues]]] = {}
 
     def cost(
         self, segment: Segment, strategy: Strategy, program: ShardedProgram, *, storage: Storage = Storage.AS_USED
@@ -129,14 +131,13 @@ class StrategyCosts:
     def _recompute(
         self, cost: ProgramCost, parts: Sequence[StepPart], interface: SegmentInterface
     ) -> dict[Recompute, RecomputeCost]:
-        entering, data = self._inputs(cost, interface)
-        values = ForwardValues(cost.prepared, parts, data=data, entering=entering)
-        all_kept = values.keep(Recompute.NONE).kept
+        values = self._keep(cost, parts, interface)
+        all_kept = values[Recompute.NONE].kept
         all_bytes = sum(cost.sizes_bytes[number] for number in all_kept)
         temporary = working_bytes(cost, parts, kept=all_kept)
         found = {}
         for recompute in Recompute:
-            chosen = values.keep(recompute)
+            chosen = values[recompute]
             kept_bytes = sum(cost.sizes_bytes[number] for number in chosen.kept)
             found[recompute] = RecomputeCost(
                 recompute_s=_time_again_s(cost, chosen.recomputed),
@@ -144,6 +145,18 @@ class StrategyCosts:
                 working_bytes=temporary + max(0, all_bytes - kept_bytes),
             )
         return found
+
+    def _keep(
+        self, cost: ProgramCost, parts: Sequence[StepPart], interface: SegmentInterface
+    ) -> dict[Recompute, KeptValues]:
+        """Returns what each kind of recomputation keeps; strategies with the same jaxpr share it."""
+        key = id(cost.prepared)
+        if key not in self._kept:
+            entering, data = self._inputs(cost, interface)
+            values = ForwardValues(cost.prepared, parts, data=data, entering=entering)
+            found = {recompute: values.keep(recompute) for recompute in Recompute}
+            self._kept[key] = cost.prepared, found
+        return self._kept[key][1]
 
     def _inputs(self, cost: ProgramCost, interface: SegmentInterface) -> tuple[set[int], set[int]]:
         """Returns the inputs of a program that come from segments before, and all that depend on data."""

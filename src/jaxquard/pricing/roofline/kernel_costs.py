@@ -100,7 +100,7 @@ class KernelCosts:
         arithmetic = sum(
             self._prepared.equations[position].arithmetic / chosen[position].num_parts for position in kernel.positions
         )
-        return self._kernels.pass_s(size_bytes, arithmetic, str(first.dtype)) if size_bytes else 0.0
+        return self._kernels.pass_s(size_bytes, arithmetic, first.dtype_name) if size_bytes else 0.0
 
     def _kernel_bytes(self, equation: PreparedEquation, local: Sequence[int]) -> int:
         """Returns the bytes that a look-up, an update or a sort reads and writes."""

@@ -61,6 +61,7 @@ class PreparedEquation:
         partitions: the ways to partition it.
         sizes: of a product.
         arithmetic: operations on elements beside products.
+        dtype: of a product's first operand, or of the widest array.
         follows_inputs: whether each output is the input at its place.
     """
 
@@ -73,6 +74,7 @@ class PreparedEquation:
     body: BodyWork | None = field(default=None, repr=False)
     arithmetic: float = 0.0
     dtype: Any = None
+    dtype_name: str = ""
     follows_inputs: bool = False
 
 
@@ -144,6 +146,7 @@ def _prepare(equation: Equation, numbers: dict[Var, int], memo: Memo) -> Prepare
     name = equation.primitive.name
     avals = [var.aval for var in (*equation.outvars, *equation.invars) if hasattr(var.aval, "dtype")]
     widest = max(avals, key=_size, default=None)
+    dtype = None if widest is None else (equation.invars[0].aval if kind is WorkKind.PRODUCT else widest).dtype
     return PreparedEquation(
         kind=kind,
         name=name,
@@ -153,7 +156,8 @@ def _prepare(equation: Equation, numbers: dict[Var, int], memo: Memo) -> Prepare
         sizes=product_sizes(equation),
         body=find_body_work(equation) if kind is WorkKind.BODY else None,
         arithmetic=_arithmetic(equation, kind),
-        dtype=None if widest is None else (equation.invars[0].aval if kind is WorkKind.PRODUCT else widest).dtype,
+        dtype=dtype,
+        dtype_name=str(dtype),
         follows_inputs=name in PASSING and len(equation.invars) == len(equation.outvars),
     )
 

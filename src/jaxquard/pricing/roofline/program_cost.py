@@ -153,6 +153,9 @@ class ShardingWalk:
     def _hold(self, position: int, number: int, computed: Dims, summed: tuple[int, ...], wanted: Dims | None) -> None:
         """Adds up a result, and reshards it as it is held."""
         final = computed if wanted is None else wanted
+        self.dims[number] = final
+        if not summed and final == computed:
+            return
         size = self.prepared.sizes_bytes[number]
         scattered = tuple(axis for axis in summed if final[axis] is not None)
         reduced = tuple(axis for axis in summed if final[axis] is None)
@@ -163,7 +166,6 @@ class ShardingWalk:
         if reduced:
             self._add(position, number, GroupCollective.ALL_REDUCE, reduced, size / num_shards(reached, self._sizes))
         self._reshard(position, number, reached, final)
-        self.dims[number] = final
 
     def _add(self, position: int, number: int, kind: GroupCollective, axes: tuple[int, ...], size_bytes: float) -> None:
         collective = AxisCollective(kind=kind, axes=axes, size_bytes=size_bytes)
