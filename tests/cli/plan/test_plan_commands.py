@@ -165,7 +165,7 @@ class TestLosses:
         assert call["memory_limit_bytes"] == 2 * 10**9
         assert (call["max_microbatch_size"], call["time_budget_s"], call["num_devices"]) == (4, 9.0, 4)
         assert call["forbid"] == {"layers.*.mlp": ["rows"]}
-        assert (call["pricer"], call["cluster"]) == ("measure", None)
+        assert (call["pricer"], call["cluster"]) == ("model", None)
         assert call["args"][1].shape == (16, 4)
 
     def test_a_model_of_the_zoo(self, planned):
@@ -185,7 +185,7 @@ class TestLosses:
         assert result.exit_code == 0, result.stderr
         (call,) = planned
         assert call["name"] == "llama3:405b / 128"
-        assert call["pricer"] == ("measure" if len(options) == 2 else "compile")
+        assert call["pricer"] == ("model" if len(options) == 2 else "compile")
         params, batch = call["args"]
         assert jax.eval_shape(call["loss"], params, batch).shape == ()
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) < 10**8

@@ -14,6 +14,7 @@ from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
 from jaxquard.planner.block_names import BlockNames, names_of_blocks
 from jaxquard.planner.prices.price_strategies import price_strategies
+from jaxquard.planner.prices.prune import PruneSettings
 from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts
 from jaxquard.planner.prices.step_flops import step_flops
 from jaxquard.planner.record.plan import Recompute
@@ -28,6 +29,8 @@ MeshKey = tuple[tuple[tuple[str, int], ...], int]
 MakePricer = Callable[[AbstractMesh], Pricer]
 BATCH_AXIS = "data"
 _MIN_SEGMENTS = 4
+# Storages are priced, and stages assigned, with the strategies that this leaves.
+_PRUNE = PruneSettings(slow_factor=2.0, max_strategies=12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,6 +158,7 @@ class StepPricing:
             batch_axis=BATCH_AXIS if len(axes) > 1 else None,
             allowed=is_allowed,
             wishes=", ".join(map(str, self._wishes.strategies)),
+            prune=_PRUNE,
             recipes=recipes,
             on_progress=self._on_progress,
         )
