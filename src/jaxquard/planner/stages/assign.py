@@ -53,7 +53,7 @@ class MinimumMemory:
 
     @property
     def largest_term(self) -> str:
-        """What most of it holds: "weights", "gradients", "optimizer", "activations" or "working"."""
+        """The term that holds most of it: "weights", "gradients", "optimizer", "activations" or "working"."""
         sizes = {
             "weights": self.terms.weight_bytes,
             "gradients": self.terms.gradient_bytes,
