@@ -31,6 +31,7 @@ _WITHIN = 1.3
 MAX_LABELS = 1000
 # In longer chains, actors with several stages get fewer choices and labels.
 _FEW_SEGMENTS, _LOOPED_CHOICES, _LOOPED_LABELS = 12, 8, 100
+_COARSE_LABELS, _TOLERANCE = 30, 0.003
 # More than any device has, yet finite: memory is counted.
 _NO_LIMIT_BYTES = 2.0**62
 
@@ -52,7 +53,7 @@ class MinimumMemory:
 
     @property
     def largest_term(self) -> str:
-        """The term that most of it holds: "weights", "gradients", "optimizer", "activations" or "working"."""
+        """The term that holds most of it: "weights", "gradients", "optimizer", "activations" or "working"."""
         sizes = {
             "weights": self.terms.weight_bytes,
             "gradients": self.terms.gradient_bytes,
@@ -99,8 +100,10 @@ class SegmentAssigner:
                 )
         self.num_boundaries = sum(segment.can_begin_stage for segment in self.chain[1:])
         self._input_bytes = np.asarray([0, *(segment.input_bytes for segment in self.chain[1:])], dtype=np.float64)
-        minima = {segment.kind: _minima(segment) for segment in self.chain}
-        self._times_s, self._steps_s = np.asarray([minima[segment.kind] for segment in self.chain]).T
+        self._kinds = {segment.kind: segment for segment in self.chain}
+        minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
+        rows = np.asarray([minima[segment.kind] for segment in self.chain], dtype=np.float64)
+        self._times_s, self._steps_s, self._fixed, self._activations = rows.T
         self._ends_bytes: dict[int, np.ndarray] = {}
         self._fast = RangeOptions(self.chain, counts_memory=False)
         self._small: dict[tuple[int | None, bool], RangeOptions] = {}
@@ -113,33 +116,34 @@ class SegmentAssigner:
         links: ActorLinks = NO_LINKS,
         max_finalists: int = 1,
         known_s: float = np.inf,
-        max_labels: int = MAX_LABELS,
+        is_coarse: bool = False,
     ) -> tuple[StageAssignment, ...]:
         """Returns the fastest assignments, as `assign_segments` does.
 
         Args:
             known_s: the time of a step that is known; assignments that are estimated slower are left out.
-            max_labels: partial assignments that are kept after a stage, where actors have several.
+            is_coarse: keep fewer choices and labels, and take an assignment that is proven to be within 0.3 %.
         """
         if shape.num_stages > self.num_boundaries + 1:
             return ()
         profile = profile_schedule(shape)
-        if self._estimate_bound_s(profile) > known_s or not self._may_fit(profile, memory_limit_bytes):
+        bound_s = self._estimate_bound_s(profile.fill_weight, profile.num_actors, profile.num_microbatches)
+        if bound_s > known_s or not self._may_fit(profile, memory_limit_bytes, known_s):
             return ()
         slack = 1 + _FINALIST_SLACK * (max_finalists > 1)
         crossings_s = self._crossings_s(profile, links)
         quick_s = quick_time_s(self.chain, profile, crossings_s)
         table = self._table(self._fast, profile, min(known_s, quick_s * slack))
         problem = StageProblem(table, profile, crossings_s=crossings_s)
-        found, is_proven = _search(problem, slack, known_s, max_labels)
+        found, is_proven = _search(problem, slack, known_s, is_coarse)
         limit_bytes = np.inf if memory_limit_bytes is None else float(memory_limit_bytes)
         if found and problem.peak_bytes(found[0].options).max() > limit_bytes:
             fastest_s = found[0].time_s
             for within_s in (_WITHIN * fastest_s, np.inf):
-                options = self._small_options(memory_limit_bytes, profile)
+                options = self._small_options(memory_limit_bytes, profile, is_coarse)
                 table = self._table(options, profile, min(known_s, within_s))
                 problem = StageProblem(table, profile, crossings_s=crossings_s, memory_limit_bytes=limit_bytes)
-                found, is_proven = _search(problem, slack, min(known_s, within_s), max_labels)
+                found, is_proven = _search(problem, slack, min(known_s, within_s), is_coarse)
                 if found or known_s <= within_s:
                     break
         found = [path for path in found if problem.peak_bytes(path.options).max() <= limit_bytes]
@@ -153,42 +157,63 @@ class SegmentAssigner:
         )
 
     def bound_s(self, shape: PipelineShape) -> float:
-        """Returns a bound on the time of a step of any assignment, without playing the schedule."""
-        time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum())
-        return max(time_s, (shape.num_microbatches * time_s + step_s) / shape.num_actors)
+        """Returns a bound on the estimated time of any assignment, without playing the schedule.
 
-    def smallest_share_bytes(self, num_actors: int) -> float:
-        """Returns a bound on the memory of the fullest of so many actors, each with one microbatch's activations."""
-        kinds = {segment.kind: _smallest_bytes(segment, 1) for segment in self.chain}
-        return sum(kinds[segment.kind] for segment in self.chain) / num_actors
+        No schedule's fill is shorter than its actors' first tasks and a forward through all other actors.
+        """
+        num_actors, num_chunks = shape.num_actors, shape.num_stages // shape.num_actors
+        fill_weight = (num_chunks + (num_actors - 1) / 3) / shape.num_stages
+        return self._estimate_bound_s(fill_weight, num_actors, shape.num_microbatches)
 
-    def _estimate_bound_s(self, profile: ScheduleProfile) -> float:
+    def smallest_share_bytes(self, num_actors: int, *, num_kept: int = 1) -> float:
+        """Returns the smallest memory of an actor's equal share, with the activations of so many microbatches."""
+        return float(self._fixed.sum() + num_kept * self._activations.sum()) / num_actors
+
+    def _estimate_bound_s(self, fill_weight: float, num_actors: int, num_microbatches: int) -> float:
         """Returns a bound on the estimated time, as if segments could be divided among the actors."""
         time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum())
-        load_s = (profile.num_microbatches - 1) * time_s + step_s
-        return profile.fill_weight * time_s + load_s / profile.num_actors
+        return fill_weight * time_s + ((num_microbatches - 1) * time_s + step_s) / num_actors
 
-    def _may_fit(self, profile: ScheduleProfile, memory_limit_bytes: float | None) -> bool:
-        """Says False if no assignment fits: not even if each segment were as small as any of its strategies.
-
-        A stage that fits more segments never harms those after it, so that they are given out one after the other.
-        Actors with several stages have at most the activations of one microbatch of each in this bound.
-        """
+    def _may_fit(self, profile: ScheduleProfile, memory_limit_bytes: float | None, known_s: float) -> bool:
+        """Says False if no assignment fits: not even if each segment were as small as any of its strategies."""
         if memory_limit_bytes is None:
             return True
-        is_looped, place, length = profile.num_chunks > 1, 0, len(self.chain)
-        for kept in [1] * profile.num_stages if is_looped else profile.most_kept.tolist():
+        if self._average_bytes(profile, known_s) > memory_limit_bytes:
+            return False
+        if profile.num_chunks > 1:
+            return True
+        # A stage that takes more segments never harms those after it, so that they are given out in order.
+        place = 0
+        for kept in profile.most_kept.tolist():
             if kept not in self._ends_bytes:
-                kinds = {segment.kind: segment for segment in self.chain}
-                sizes = {kind: _smallest_bytes(segment, kept) for kind, segment in kinds.items()}
+                sizes = {kind: _smallest_bytes(segment, kept) for kind, segment in self._kinds.items()}
                 self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self.chain)])
             ends = self._ends_bytes[kept]
-            if is_looped:
-                return bool(ends[-1] <= memory_limit_bytes * profile.num_actors)
             place = int(np.searchsorted(ends, ends[place] + memory_limit_bytes, side="right")) - 1
-            if place >= length:
-                return True
-        return False
+        return place >= len(self.chain)
+
+    def _average_bytes(self, profile: ScheduleProfile, known_s: float) -> float:
+        """Returns a bound on the memory of the average actor, if the step takes no longer than is known.
+
+        A stage takes activations only as far as its load allows; those that keep the fewest take the most.
+        """
+        loads_s = (profile.num_microbatches - 1) * self._times_s + self._steps_s
+        limit_s = known_s - profile.fill_weight * float(self._times_s.sum())
+        if profile.num_chunks > 1 and profile.stage_weight:
+            mean_s, weight = float(loads_s.sum()) / profile.num_actors, profile.stage_weight
+            limit_s = min(limit_s, (limit_s - (1 - weight) * mean_s) / (weight * profile.num_chunks))
+        held = self._activations > 0
+        ratio = float((self._activations[held] / np.maximum(loads_s[held], 1e-300)).max(initial=0.0))
+        most = max(0.0, limit_s) * ratio * (1 + 1e-9)
+        rows = [np.flatnonzero(profile.kept_actors == actor) for actor in range(profile.num_actors)]
+        largest = [row[profile.kept[row].sum(axis=1).argmax()] for row in rows]
+        kept = np.sort(profile.kept[largest].sum(axis=0))
+        left, total = float(self._activations.sum()), float(self._fixed.sum())
+        for count in kept.tolist():
+            taken = min(left, most)
+            total, left = total + count * taken, left - taken
+        # What no stage can take is as good as kept by the last: then the step is not that fast.
+        return (total + float(kept[-1]) * left) / profile.num_actors * (1 - 1e-9)
 
     def minimum_memory(self, shape: PipelineShape) -> MinimumMemory | None:
         """Returns the assignment of the smallest memory; None if the chain has too few boundaries for the stages."""
@@ -220,9 +245,11 @@ class SegmentAssigner:
             size_bytes=terms.total_bytes, terms=terms, assignment=assignment, is_proven=assignment.is_proven
         )
 
-    def _small_options(self, memory_limit_bytes: int | None, profile: ScheduleProfile) -> RangeOptions:
+    def _small_options(
+        self, memory_limit_bytes: int | None, profile: ScheduleProfile, is_coarse: bool = False
+    ) -> RangeOptions:
         # Actors with several stages multiply the choices of each.
-        is_large = profile.num_chunks > 1 and len(self.chain) > _FEW_SEGMENTS
+        is_large = len(self.chain) > _FEW_SEGMENTS and (profile.num_chunks > 1 or is_coarse)
         key = memory_limit_bytes, is_large
         if key not in self._small:
             self._small[key] = RangeOptions(
@@ -248,25 +275,35 @@ def _smallest_bytes(segment: SegmentCosts, kept: int) -> float:
     return float(min(cost.fixed_bytes + kept * cost.activation_bytes for cost in segment.strategies))
 
 
-def _minima(segment: SegmentCosts) -> tuple[float, float]:
+def _minima(segment: SegmentCosts) -> tuple[float, float, int, int]:
+    """Returns the minimum over strategies of each cost alone."""
     costs = segment.strategies
-    return min(cost.microbatch_s for cost in costs), min(cost.step_s for cost in costs)
+    return (
+        min(cost.microbatch_s for cost in costs),
+        min(cost.step_s for cost in costs),
+        min(cost.fixed_bytes for cost in costs),
+        min(cost.activation_bytes for cost in costs),
+    )
 
 
-def _search(problem: StageProblem, slack: float, known_s: float, max_labels: int) -> tuple[list[FoundPath], bool]:
+def _search(problem: StageProblem, slack: float, known_s: float, is_coarse: bool) -> tuple[list[FoundPath], bool]:
     """Returns assignments, the fastest first, and whether the first is proven to be the fastest."""
     completions = bound_completions(problem)
+    bound_s, tolerance = completions.bound_s(problem), _TOLERANCE if is_coarse else 1e-12
+    if bound_s > known_s * (1 + 1e-12):
+        return [], True
     known = [
         FoundPath(options=tuple(path), time_s=problem.time_s(path))
         for path in _incumbents(problem, completions)
         if problem.peak_bytes(path).max() <= problem.limit_bytes
     ]
     known = sorted((path for path in known if path.time_s <= known_s), key=lambda path: path.time_s)
-    if known and slack == 1 and known[0].time_s <= completions.bound_s(problem) * (1 + 1e-12):
-        return known, problem.table.is_whole
+    if known and slack == 1 and known[0].time_s <= bound_s * (1 + tolerance):
+        return known, problem.table.is_whole and known[0].time_s <= bound_s * (1 + 1e-12)
     best_s = min([known_s, *(path.time_s * slack for path in known)])
+    max_labels = MAX_LABELS
     if problem.is_looped and problem.num_segments > _FEW_SEGMENTS:
-        max_labels = min(max_labels, _LOOPED_LABELS)
+        max_labels = _COARSE_LABELS if is_coarse else _LOOPED_LABELS
     search = LabelSearch(problem, completions, known_s=best_s, max_labels=max_labels)
     found = {path.options: path for path in (*search.find(), *known)}
     return sorted(found.values(), key=lambda path: path.time_s), search.is_proven and problem.table.is_whole

@@ -49,7 +49,7 @@ class PlanConfiguration:
 
     @property
     def priced_as(self) -> tuple[Any, ...]:
-        """What the costs of segments depend on: configurations that agree in it have the same."""
+        """The parts on which the costs of segments depend: configurations that agree in them have the same."""
         return self.axes, self.microbatch_size, self.num_microbatches, self.recompute, self.storage
 
     def part(self, name: str) -> Any:

@@ -22,6 +22,8 @@ _MARGIN = 0.05
 _ASSIGNMENTS_PLAYED = 3
 # Where values in transfer need more memory than was counted, the limit is lowered by that, so many times.
 _MAX_TIGHTENED = 3
+# Configurations that are looked at before all others.
+_NUM_SEEDS = 8
 # Configurations whose smallest memory is found if none fits.
 _SMALLEST_TRIED = 8
 
@@ -51,7 +53,7 @@ class ConfigurationSearch:
     """Prices, assigns and plays configurations; prices and assignments that recur are found once.
 
     Attributes:
-        num_pruned: configurations that a bound left out.
+        num_pruned: configurations of the last search that a bound on time or memory left out.
         num_priced: configurations with an estimate of their own.
         num_simulated: assignments that were played.
         left_out: what the time budget left out.
@@ -99,18 +101,21 @@ class ConfigurationSearch:
         """Returns the assignments of the configurations that no bound leaves out."""
         queue = [(self._bound(one), False, place) for place, one in enumerate(space)]
         heapq.heapify(queue)
-        best_s, found = float("inf"), {}
+        found = self._seeds(space)
+        best_s = min((each.time_s for each in found.values()), default=float("inf"))
+        num_left_out = 0
         while queue:
             bound_s, is_priced, place = heapq.heappop(queue)
             configuration, done = space[place], len(space) - len(queue)
             if bound_s > best_s * (1 + _MARGIN):
-                self.num_pruned += len(queue) + 1
                 break
             if found and self._is_late():
-                self.left_out = (self._say_left_out(len(queue) + 1, len(space), bound_s, best_s),)
+                num_left_out = len(queue) + 1
+                self.left_out = (self._say_left_out(num_left_out, len(space), bound_s, best_s),)
                 break
             assigner = self.assigner(configuration)
             if assigner is None:
+                num_left_out += 1
                 continue
             if not is_priced:
                 heapq.heappush(queue, (max(bound_s, assigner.bound_s(configuration.shape)), True, place))
@@ -120,7 +125,28 @@ class ConfigurationSearch:
             if assignment is not None:
                 found[configuration] = assignment
                 best_s = min(best_s, assignment.time_s)
+        self.num_pruned = len(space) - len(found) - num_left_out
         return {one: each for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)}
+
+    def _seeds(self, space: Sequence[PlanConfiguration]) -> dict[PlanConfiguration, StageAssignment]:
+        """Returns a few configurations that surely fit, so that others are compared with something early."""
+        if self.memory_limit_bytes is None or self._is_late():
+            return {}
+        promising = []
+        for place, configuration in enumerate(space):
+            assigner = self.assigner(configuration)
+            # As if every stage kept the activations of all actors.
+            if assigner is not None:
+                share = assigner.smallest_share_bytes(configuration.num_actors, num_kept=configuration.num_actors)
+                if share <= self.memory_limit_bytes:
+                    promising.append((assigner.bound_s(configuration.shape), place))
+        found: dict[PlanConfiguration, StageAssignment] = {}
+        for _, place in heapq.nsmallest(_NUM_SEEDS, promising):
+            best_s = min((each.time_s for each in found.values()), default=float("inf"))
+            assignment = self.estimate(space[place], known_s=best_s)
+            if assignment is not None:
+                found[space[place]] = assignment
+        return found
 
     def _is_late(self) -> bool:
         return self.time_budget_s is not None and time.perf_counter() - self._started_s > self.time_budget_s
@@ -148,16 +174,15 @@ class ConfigurationSearch:
             return self._estimates[configuration]
         assigner = self.assigner(configuration)
         if assigner is None or assigner.bound_s(configuration.shape) > known_s:
-            self.num_pruned += 1
             return None
         found = assigner.assign(
             configuration.shape,
             memory_limit_bytes=self.memory_limit_bytes if has_limit else None,
             links=self._links(configuration),
             known_s=known_s,
+            is_coarse=True,
         )
         if not found:
-            self.num_pruned += 1
             return None
         self.num_priced += 1
         if has_limit:

@@ -66,14 +66,17 @@ class _Run:
     ends: Int[np.ndarray, " ends"]
     before: "_Run | None"
     is_whole: bool
-    longer: dict[Hashable, "_Run"] = field(default_factory=dict)
+    longer: dict[int, "_Run"] = field(default_factory=dict)
     loads_s: dict[int, float] = field(default_factory=dict)
 
     def shortest_load_s(self, num_microbatches: int) -> float:
-        """The minimum of (microbatches - 1) x time + the time once a step; longer runs have no shorter one."""
+        """The minimum of (microbatches - 1) x time + the time once a step; infinite without a choice.
+
+        Longer runs have no shorter one.
+        """
         if num_microbatches not in self.loads_s:
             loads_s = (num_microbatches - 1) * self.costs[:, TIME] + self.costs[:, STEP]
-            self.loads_s[num_microbatches] = float(loads_s.min())
+            self.loads_s[num_microbatches] = float(loads_s.min(initial=np.inf))
         return self.loads_s[num_microbatches]
 
     def strategies(self, choice: int) -> tuple[int, ...]:
@@ -108,7 +111,7 @@ class RangeOptions:
         self._max_choices = max_choices
         self._roots: dict[Hashable, _Run] = {}
         self._segments: dict[int, np.ndarray] = {}
-        self._reshards: dict[int, tuple[np.ndarray | None, Hashable]] = {}
+        self._keys = self._number_segments()
         self._tables: dict[tuple[int, int], tuple[float, OptionTable]] = {}
 
     def table(self, num_stages: int, *, num_microbatches: int = 1, max_load_s: float = np.inf) -> OptionTable:
@@ -125,7 +128,7 @@ class RangeOptions:
         return table
 
     def _make_table(self, num_stages: int, num_microbatches: int, max_load_s: float) -> OptionTable:
-        chain, length = self._chain, len(self._chain)
+        chain, length, keys = self._chain, len(self._chain), self._keys
         begins = [0, *(place for place in range(1, length) if chain[place].can_begin_stage)]
         if num_stages == 1:
             begins = begins[:1]
@@ -136,8 +139,10 @@ class RangeOptions:
         for start in begins:
             run = None
             for place in range(start, length):
-                run = self._extend(run, place)
-                if not len(run.ends) or run.shortest_load_s(num_microbatches) > max_load_s:
+                known = None if run is None else run.longer.get(keys[place])
+                run = self._extend(run, place) if known is None else known
+                shortest_s = run.loads_s.get(num_microbatches)
+                if (run.shortest_load_s(num_microbatches) if shortest_s is None else shortest_s) > max_load_s:
                     break
                 # Of two stages, the second one ends the chain.
                 if is_end[place + 1] and (num_stages != 2 or start == 0 or place + 1 == length):
@@ -170,24 +175,28 @@ class RangeOptions:
             choice_of=np.concatenate([np.arange(0), *(run.ends for run in known)])[rows],
         )
 
+    def _number_segments(self) -> list[int]:
+        """Returns a number for each place: equal where kind and reshards are."""
+        arrays: dict[int, Hashable] = {}
+        numbers: dict[Hashable, int] = {}
+        keys = []
+        for segment in self._chain:
+            table = segment.reshards_s
+            if id(table) not in arrays:
+                arrays[id(table)] = None if table is None else (table.shape, table.tobytes())
+            keys.append(numbers.setdefault((segment.kind, arrays[id(table)]), len(numbers)))
+        return keys
+
     def _extend(self, run: _Run | None, place: int) -> _Run:
         """Returns the run with one more segment; equal runs are one."""
         segment = self._chain[place]
         if run is None:
-            known, key = self._roots, segment.kind
-        else:
-            known, key = run.longer, (segment.kind, self._reshard_key(segment))
-        if key not in known:
-            known[key] = self._begin(segment) if run is None else self._append(run, segment)
-        return known[key]
-
-    def _reshard_key(self, segment: SegmentCosts) -> Hashable:
-        """Returns what equal tables of reshards have in common."""
-        table = segment.reshards_s
-        if id(table) not in self._reshards:
-            # The array is kept, so that no other one gets its id.
-            self._reshards[id(table)] = (table, None if table is None else (table.shape, table.tobytes()))
-        return self._reshards[id(table)][1]
+            if segment.kind not in self._roots:
+                self._roots[segment.kind] = self._begin(segment)
+            return self._roots[segment.kind]
+        longer = self._append(run, segment)
+        run.longer[self._keys[place]] = longer
+        return longer
 
     def _begin(self, segment: SegmentCosts) -> _Run:
         costs = self._costs(segment)
