@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from jaxquard.cluster import load_cluster
+from jaxquard.errors import PlanError
 from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.segments.tune_products import tune_products
 from jaxquard.ir.step import Step
@@ -49,7 +50,7 @@ def mlp_arguments(num_layers=3, width=8):
     [
         ({"data": 1}, (4,), "none", 1, "as used"),
         ({"data": 2}, (1, 2, 3, 4), "interleaved", 2, "as used"),
-        ({"data": 2}, (2, 4), "1f1b", None, "zero 1"),
+        ({"data": 2}, (2, 4), "1f1b", None, "zero 2"),
         ({"data": 2, "model": 2}, (1, 4), "zero-bubble-h1", None, "zero 3"),
     ],
 )
@@ -134,3 +135,15 @@ def test_state_that_is_made_on_the_actors_trains_under_a_plan():
         assert [part.actors for part in moments.placement] == [(0,), (0,), (1,), (1,)]
         fetched = jax.tree.map(lambda leaf: np.asarray(leaf.fetch()), (state, found))
     assert_close(fetched, jax.tree.map(np.asarray, (expected, metrics)), relative=3e-5)
+
+
+def test_a_storage_or_schedule_that_is_not_known_is_refused():
+    params, batch = mlp_arguments()
+    step = TrainStep(loss=mlp_loss, optimizer=optax.sgd(0.1), num_microbatches=2)
+    args = step.init(params), batch
+    one = trace_microbatch(step, args)
+    plan = make_plan(one, analyse_step(one.traced, axes={"data": 2}), stops=[2, 4])
+    with pytest.raises(PlanError, match=r"stores state 'zero 4', which is not one of as used, zero 1, zero 2, zero 3"):
+        apply_plan(step, args, replace(plan, storage="zero 4"))
+    with pytest.raises(PlanError, match="the plan has 2 stages and no schedule"):
+        apply_plan(step, args, replace(plan, schedule="none"))

@@ -119,7 +119,7 @@ def write_applied(one: OneMicrobatch, programs: StepPrograms, plan: Plan) -> App
     """Writes the step under a plan, given the programs of its analysis."""
     schedule = find_plan_schedule(plan)
     mesh = AbstractMesh(tuple(plan.axes.values()), tuple(plan.axes), axis_types=(AxisType.Auto,) * len(plan.axes))
-    program = programs.write_step(plan.assignment, storage=Storage(plan.storage))
+    program = programs.write_step(plan.assignment, storage=_find_storage(plan))
     stages = _stage_body(one, programs.analysis, plan, _constrained(program, mesh))
     names = [stage.name for stage in plan.stages]
     body = insert_marks(stages, names=names, source=one.loop.source)
@@ -149,6 +149,14 @@ def find_plan_schedule(plan: Plan) -> Schedule:
             raise PlanError(f"the plan has {plan.num_stages} stages and no schedule. Give it one, such as 1f1b.")
         return OneFOneB(1)
     return make_schedule(plan.schedule, num_stages=plan.num_stages, num_actors=plan.num_actors)
+
+
+def _find_storage(plan: Plan) -> Storage:
+    """Returns the layout of state; gradients are sharded as the state that they meet is, so ZeRO 2 is ZeRO 1."""
+    names = {storage.value: storage for storage in Storage} | {"zero 2": Storage.ZERO_1}
+    if plan.storage not in names:
+        raise PlanError(f"the plan stores state {plan.storage!r}, which is not one of {', '.join(sorted(names))}.")
+    return names[plan.storage]
 
 
 def _constrained(program: ShardedProgram, mesh: AbstractMesh) -> Jaxpr:

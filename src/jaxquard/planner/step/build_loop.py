@@ -21,6 +21,7 @@ from jax import lax
 from jax.extend import core
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from jaxquard.intraop.shardings.whole_step import join_parts
 from jaxquard.intraop.step.parts import LeafPart, by_leaf
 from jaxquard.ir.jaxpr_tools import (
     Equation,
@@ -275,28 +276,10 @@ def _traced_stack(indices: tuple[tuple[int, ...], ...], types: tuple[tuple[tuple
     parts = [LeafPart(leaf=0, index=index) for index in indices]
 
     def stack(*values: jax.Array) -> list[jax.Array]:
-        layer = _join(parts, values)
+        layer = join_parts(parts, values)
         return [lax.reshape(layer, (1, *layer.shape))]
 
     return jax.make_jaxpr(stack)(*(jax.ShapeDtypeStruct(*one) for one in types))
-
-
-def _join(parts: Sequence[LeafPart], values: Sequence[jax.Array]) -> jax.Array:
-    """Stacks parts, which are in order."""
-    if not parts[0].index:
-        return values[0]
-    inner: dict[int, list[int]] = {}
-    for place, part in enumerate(parts):
-        inner.setdefault(part.index[0], []).append(place)
-    return jnp.stack(
-        [
-            _join(
-                [LeafPart(leaf=0, index=parts[place].index[1:]) for place in places],
-                [values[place] for place in places],
-            )
-            for places in inner.values()
-        ]
-    )
 
 
 def _new_equation(
