@@ -12,7 +12,7 @@ from jaxquard.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = ["cluster", "demo", "gemm", "list", "reproduce", "run", "schedule", "shard", "simulate"]
+COMMANDS = ["cluster", "demo", "gemm", "list", "plan", "reproduce", "run", "schedule", "shard", "simulate"]
 # After a mark of code, or at the beginning of an indented line; `|` stands between alternatives.
 LINE = re.compile(rf"(?:`|^    )(?:\.venv/bin/)?jaxquard ((?:{'|'.join(COMMANDS)})\b[^`\n#]*)", re.MULTILINE)
 
@@ -34,6 +34,8 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     command: Any = typer.main.get_command(app)
     while words and hasattr(command, "get_command"):
         below = command.get_command(None, words[0])
+        if below is None and hasattr(command, "default"):  # `jaxquard plan MODEL`
+            below, words = command.get_command(None, command.default), ["", *words]
         assert below is not None, words
         command, words = below, words[1:]
     return command, words
@@ -48,6 +50,7 @@ def test_the_docs_have_command_lines():
         "cluster",
         "demo",
         "gemm",
+        "plan",
         "reproduce",
         "run",
         "schedule",

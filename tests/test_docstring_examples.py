@@ -19,7 +19,7 @@ PACKAGES = [
 ]
 MODEL_FUNCTIONS = [
     *("init", "loss", "synthetic_batch", "num_parameters", "flops_per_token", "stack_layers", "loss_scanned"),
-    *("find_model", "model_names", "training_step"),
+    *("find_model", "full_name", "model_names", "scale_model", "training_step"),
 ]
 # The API page says so.
 ASSUMED = {"jax": jax, "jnp": jnp, "np": np, "jq": jq}

@@ -29,13 +29,15 @@ def test_a_class_name_means_one_thing():
 
 
 # One thing in several modules: the functions that every model and every paper has, a command and what it calls, a pass
-# and the tool that it applies, a norm on one device and on a mesh.
+# and the tool that it applies, a norm on one device and on a mesh, the reader of a
+# plan's file, be it of products or of a step.
 SHARED_FUNCTIONS = {
     *("flops_per_token", "init", "loss", "num_parameters", "shardings", "synthetic_batch"),
     *("check_claims", "headlines", "read_results", "results_text"),
     *("calibrate", "main", "show"),
     *("inline_calls", "open_checkpoints"),
     *("layer_norm", "rms_norm"),
+    "load_plan",
 }
 
 

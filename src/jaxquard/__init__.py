@@ -11,19 +11,26 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Checkpoints",
+    "Plan",
     "Preempted",
     "RemoteArray",
     "RemoteMesh",
     "ShardingPlan",
+    "TrainingRun",
     "__version__",
     "accumulate_grads",
+    "apply",
     "cluster",
+    "diff",
     "errors",
     "gemm",
+    "load_plan",
     "load_sharding",
     "models",
+    "parallelize",
     "pipeline_scan",
     "pipeline_yield",
+    "plan",
     "pricing",
     "restore",
     "save",
@@ -50,6 +57,13 @@ if TYPE_CHECKING:
     from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
     from jaxquard.pipeline.marks import task as task
     from jaxquard.pipeline.stacks import pipeline_scan as pipeline_scan
+    from jaxquard.planner.parallelize import TrainingRun as TrainingRun
+    from jaxquard.planner.parallelize import parallelize as parallelize
+    from jaxquard.planner.plan_step import apply as apply
+    from jaxquard.planner.plan_step import plan as plan
+    from jaxquard.planner.record.diff_plans import diff as diff
+    from jaxquard.planner.record.plan import Plan as Plan
+    from jaxquard.planner.record.plan import load_plan as load_plan
     from jaxquard.runtime.checkpoint.checkpoints import Checkpoints as Checkpoints
     from jaxquard.runtime.checkpoint.restore import restore as restore
     from jaxquard.runtime.checkpoint.save import save as save
@@ -66,6 +80,10 @@ else:
             "pipeline.loop": ["accumulate_grads"],
             "pipeline.marks": ["pipeline_yield", "task"],
             "pipeline.stacks": ["pipeline_scan"],
+            "planner.parallelize": ["TrainingRun", "parallelize"],
+            "planner.plan_step": ["apply", "plan"],
+            "planner.record.diff_plans": ["diff"],
+            "planner.record.plan": ["Plan", "load_plan"],
             "runtime.checkpoint.checkpoints": ["Checkpoints"],
             "runtime.checkpoint.restore": ["restore"],
             "runtime.checkpoint.save": ["save"],

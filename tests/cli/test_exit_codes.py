@@ -22,6 +22,7 @@ FAILURES = {
     "DeletedArrayError",
     "InfeasibleError",
     "InfeasibleGemmError",
+    "InfeasiblePlanError",
     "InfeasibleShardingError",
     "InfeasibleStepError",
     "MeshError",

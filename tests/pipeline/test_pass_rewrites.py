@@ -112,6 +112,25 @@ def test_data_parallel_passes(golden, name):
     golden(f"before\n\n{before}\nafter\n\n{texts[name]}", name)
 
 
+def test_constrained_gradients_are_summed_on_each_device():
+    """Nothing but constraints shards the step, and one of them holds the gradient whole."""
+
+    def fn(w, batch):
+        batch = jax.lax.with_sharding_constraint(batch, NamedSharding(DATA_MESH, PartitionSpec(None, "data")))
+        whole = NamedSharding(DATA_MESH, PartitionSpec())
+        grad = lambda x: jax.lax.with_sharding_constraint(  # noqa: E731
+            jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w), whole
+        )
+        return w - jq.accumulate_grads(grad, jq.schedules.GPipe(1))(batch)
+
+    step, _ = trace(fn, jnp.zeros((4, 6)), jnp.zeros((2, 8, 4)))
+    request = Request(num_actors=1, donated_args=(0,), result_of_arg=(0, None), arg_specs=((), ()), mesh=DATA_MESH)
+    texts = {record.name: record.text for record in plan_step(step, request=request, keep_text=True).records}
+    count = DATA_MESH.shape["data"]
+    assert f"float32[{count},4,6] = accumulate_grads" in texts["keep_sums_local"]
+    assert f"float32[{count},4,6] = sharding_constraint[sharding=P('data'" in texts["keep_sums_local"]
+
+
 def test_a_pass_that_breaks_the_step_is_named(monkeypatch):
     """The check after a pass finds a variable that nothing defines, and says which pass it was."""
     own = PASSES["own_results"]

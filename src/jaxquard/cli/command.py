@@ -1,7 +1,7 @@
 """Commands and groups as jaxquard has them, on top of typer's.
 
 - Their help is plain text (`help_text`), and their values are read by `declared`: alike with every version of typer.
-- Options that had another name before are still taken (`OLD_SPELLINGS`).
+- Options that had another name before, or have a short one, are still taken (`OLD_SPELLINGS`).
 - Errors of the library name flags: `--stages 4` where a Python user would read `num_stages=4`.
 - A group without a command prints its help and ends with code 0, as `pip` and `gh` do.
 """
@@ -26,6 +26,8 @@ OLD_SPELLINGS = {
     "--save": "--out",
     "--trace": "--out",
     "--algorithm": "--algorithms",
+    "--batch": "--global-batch",
+    "--seq": "--sequence-length",
 }
 
 # Python argument names in messages of the library, where the flag is not `--` and the name.

@@ -20,6 +20,7 @@ _SUBCOMMANDS = {
     "run": "jaxquard.cli.run.command:run",
     "schedule": "jaxquard.cli.schedule:schedule",
     "simulate": "jaxquard.cli.simulate.command:simulate",
+    "plan": "jaxquard.cli.plan:plan_app",
     "shard": "jaxquard.cli.shard:shard_app",
     "price": "jaxquard.cli.price.command:price",
     "gemm": "jaxquard.cli.gemm:gemm_app",

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from jaxquard.models import bert as bert
     from jaxquard.models import gpt as gpt
     from jaxquard.models import llama as llama
+    from jaxquard.models import mixtral as mixtral
     from jaxquard.models import moe as moe
     from jaxquard.models import zoo as zoo
 else:
-    __all__ = export_lazily(__name__, {}, modules=["bert", "gpt", "llama", "moe", "zoo"])
+    __all__ = export_lazily(__name__, {}, modules=["bert", "gpt", "llama", "mixtral", "moe", "zoo"])

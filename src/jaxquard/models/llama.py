@@ -1,27 +1,21 @@
-"""A LLAMA-2 in plain JAX: RMS norms, rotary positions, SwiGLU, no biases, a separate head.
+"""A LLAMA in plain JAX, as LLAMA-2 and 3 are: RMS norms, rotary positions, SwiGLU, no biases, a separate head.
 
-Queries, keys and values have a product each, and so have the gate and the up projection. With
-fewer key heads than query heads (70B), each key and value head is repeated for its group of
-queries. By `products` on a mesh both are fused: `qkv` by key heads, `ff1` by hidden features.
-Rotary positions turn the two halves of a head against each other, as in Transformers' weights;
-Meta's pair neighbours, which is the same model with the columns in another order.
-
-Every layer makes its own rotary table, so that all layers are alike and no stage waits for
-another's. Parameters, dtypes and marks are as in `gpt`.
+Queries, keys and values have a product each, and so have the gate and the up projection. By
+`products` on a mesh both are fused: `qkv` by key heads, `ff1` by hidden features. LLAMA-3 differs
+in its sizes and in its rotary base alone. Parameters, dtypes and marks are as in `gpt`.
 """
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxquard.models.configs.llama_config import SIZES as SIZES
 from jaxquard.models.configs.llama_config import LlamaConfig as LlamaConfig
 from jaxquard.models.configs.llama_config import flops_per_token as flops_per_token
 from jaxquard.models.configs.llama_config import num_parameters as num_parameters
-from jaxquard.models.layers.attention import Heads, attend, join_heads
+from jaxquard.models.layers.gated_mlp import gated_mlp, init_gated_mlp
 from jaxquard.models.layers.language import counting_batch, logits_of, token_losses
 from jaxquard.models.layers.parts import (
     Hidden,
@@ -29,12 +23,11 @@ from jaxquard.models.layers.parts import (
     Params,
     dropout,
     fold,
-    init_linear,
-    linear,
     normal,
     rms_norm,
 )
-from jaxquard.models.layers.products import LayerSpecs, Products, project, replicate_others
+from jaxquard.models.layers.products import LayerSpecs, Products, replicate_others
+from jaxquard.models.layers.rotary_attention import init_rotary_attention, rotary_attention
 from jaxquard.models.layers.stages import Mark, Remat, no_mark, run_layers
 
 
@@ -130,34 +123,31 @@ def _init_norm(config: LlamaConfig) -> Params:
 
 
 def _init_layer(key: PRNGKeyArray, config: LlamaConfig) -> Params:
-    query_key, key_key, value_key, out_key, gate_key, up_key, down_key = jax.random.split(key, 7)
-    dim, mlp_dim = config.model_dim, config.mlp_dim
-    heads, kv_heads = (config.num_heads, config.head_dim), (config.num_kv_heads, config.head_dim)
+    *attention_keys, gate_key, up_key, down_key = jax.random.split(key, 7)
     residual_scale = 0.02 * (2 * config.num_layers) ** -0.5
     return {
         "attention_norm": _init_norm(config),
-        "attention": {
-            "query": init_linear(query_key, (dim,), heads, bias=False),
-            "key": init_linear(key_key, (dim,), kv_heads, bias=False),
-            "value": init_linear(value_key, (dim,), kv_heads, bias=False),
-            "out": init_linear(out_key, heads, (dim,), scale=residual_scale, bias=False),
-        },
+        "attention": init_rotary_attention(
+            attention_keys,
+            config.model_dim,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            out_scale=residual_scale,
+        ),
         "mlp_norm": _init_norm(config),
-        "mlp": {
-            "gate": init_linear(gate_key, (dim,), (mlp_dim,), bias=False),
-            "up": init_linear(up_key, (dim,), (mlp_dim,), bias=False),
-            "down": init_linear(down_key, (mlp_dim,), (dim,), scale=residual_scale, bias=False),
-        },
+        "mlp": init_gated_mlp(
+            (gate_key, up_key, down_key), config.model_dim, config.mlp_dim, down_scale=residual_scale
+        ),
     }
 
 
 def _layer_of(config: LlamaConfig, products: Products | None) -> Callable[..., Hidden]:
     def apply_layer(params, hidden, key):
         normed = _norm(params["attention_norm"], hidden, products, "qkv")
-        attended = _attention(params["attention"], normed, config, products)
+        attended = rotary_attention(params["attention"], normed, rotary_base=config.rotary_base, products=products)
         hidden = hidden + dropout(attended, config.dropout_rate, fold(key, 0))
         normed = _norm(params["mlp_norm"], hidden, products, "ff1")
-        mixed = _gated_mlp(params["mlp"], normed, products)
+        mixed = gated_mlp(params["mlp"], normed, products=products)
         return hidden + dropout(mixed, config.dropout_rate, fold(key, 1))
 
     return apply_layer
@@ -167,58 +157,3 @@ def _norm(params: Params, hidden: Hidden, products: Products | None, layer: str)
     if products is None:
         return rms_norm(params, hidden)
     return products.rms_norm(hidden, params["scale"], layer=layer)
-
-
-def _attention(params: Params, hidden: Hidden, config: LlamaConfig, products: Products | None) -> Hidden:
-    if products is None:
-        query, key, value = (linear(params[name], hidden, "bsd,dhk->bshk") for name in ("query", "key", "value"))
-    else:
-        query, key, value = _planned_heads(params, hidden, config, products)
-    cosines, sines = _rotary_table(hidden.shape[1], config)
-    query, key = _rotate(query, cosines, sines), _rotate(key, cosines, sines)
-    group_size = config.num_heads // config.num_kv_heads
-    if group_size > 1:
-        key, value = jnp.repeat(key, group_size, axis=2), jnp.repeat(value, group_size, axis=2)
-    attended = attend(query, key, value, causal=True)
-    if products is not None:
-        return join_heads(params["out"], attended, products)
-    return linear(params["out"], attended, "bqhk,hkd->bqd")
-
-
-def _planned_heads(
-    params: Params, hidden: Hidden, config: LlamaConfig, products: Products
-) -> tuple[Heads, Heads, Heads]:
-    """Queries, keys and values of one product, by key heads, each with its group of queries."""
-    groups = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
-    query = params["query"]["kernel"].reshape(-1, *groups)
-    key, value = (params[name]["kernel"][:, :, None] for name in ("key", "value"))
-    qkv = project(products, "qkv", hidden, jnp.concatenate([query, key, value], axis=2))
-    query = qkv[:, :, :, :-2].reshape(*qkv.shape[:2], config.num_heads, config.head_dim)
-    return query, qkv[:, :, :, -2], qkv[:, :, :, -1]
-
-
-def _rotary_table(
-    length: int, config: LlamaConfig
-) -> tuple[Float[Array, "sequence 1 half_head"], Float[Array, "sequence 1 half_head"]]:
-    """Cosine and sine of the angle of each position and each pair of a head's numbers."""
-    shape = (length, 1, config.head_dim // 2)
-    positions = lax.broadcasted_iota(jnp.float32, shape, 0)
-    pairs = lax.broadcasted_iota(jnp.float32, shape, 2)
-    angles = positions * config.rotary_base ** (-2 * pairs / config.head_dim)
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def _rotate(heads: Heads, cosines: Array, sines: Array) -> Heads:
-    first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
-    return rotated.astype(heads.dtype)
-
-
-def _gated_mlp(params: Params, hidden: Hidden, products: Products | None) -> Hidden:
-    if products is not None:
-        gate_and_up = jnp.stack([params["gate"]["kernel"], params["up"]["kernel"]], axis=-1)
-        both = project(products, "ff1", hidden, gate_and_up)
-        return project(products, "ff2", jax.nn.silu(both[..., 0]) * both[..., 1], params["down"]["kernel"])
-    gate = jax.nn.silu(linear(params["gate"], hidden, "bsd,dm->bsm"))
-    up = linear(params["up"], hidden, "bsd,dm->bsm")
-    return linear(params["down"], gate * up, "bsm,md->bsd")

@@ -21,7 +21,7 @@ OPTIMIZERS = ("sgd", "adam")
 
 
 class ModelModule(Protocol):
-    """The functions that a model's module offers: `gpt`, `bert`, `llama` or `moe`."""
+    """The functions that a model's module offers: `gpt`, `bert`, `llama`, `mixtral` or `moe`."""
 
     SIZES: dict[str, Any]
 

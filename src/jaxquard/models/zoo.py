@@ -1,14 +1,15 @@
 """Every model and size by its name, for the command line and the benchmarks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxquard.models import bert, gpt, llama, moe
+from jaxquard.models import bert, gpt, llama, mixtral, moe
+from jaxquard.models.scale_config import scale_config
 from jaxquard.models.training import ModelModule
 from jaxquard.models.training import TrainingStep as TrainingStep
 from jaxquard.models.training import training_step as training_step
 
-MODELS: dict[str, ModelModule] = {"gpt": gpt, "bert": bert, "llama": llama, "moe": moe}
+MODELS: dict[str, ModelModule] = {"gpt": gpt, "bert": bert, "llama": llama, "mixtral": mixtral, "moe": moe}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class Model:
 
     Attributes:
         name: such as "llama-2-7b".
-        module: `gpt`, `bert`, `llama` or `moe`.
+        module: `gpt`, `bert`, `llama`, `mixtral` or `moe`.
         config: its shape; `dataclasses.replace` makes another, say with fewer layers or another dtype.
     """
 
@@ -53,13 +54,33 @@ def find_model(name: str) -> Model:
 
 
 def full_name(name: str) -> str:
-    """Returns the name that `gpt:6.7b` is short for; any other text comes back.
+    """Returns the name that `gpt:6.7b` or `llama3:405b` is short for; any other text comes back.
+
+    Without a version it is the first of that size: `llama:70b` is LLAMA-2's.
 
     Example:
         >>> jq.models.zoo.full_name("llama:7b"), jq.models.zoo.full_name("train:make_step")
         ('llama-2-7b', 'train:make_step')
+        >>> jq.models.zoo.full_name("llama3:405b"), jq.models.zoo.full_name("mixtral:8x7b")
+        ('llama-3-405b', 'mixtral-8x7b')
     """
     family, _, size = name.lower().partition(":")
-    sizes = MODELS[family].SIZES if size and family in MODELS else ()
-    found = [known for known in sizes if known.endswith(f"-{size}")]
-    return found[0] if len(found) == 1 else name
+    if not size:
+        return name
+    exact = [known for known in model_names() if known.replace("-", "") == f"{family}{size}".replace("-", "")]
+    sizes = MODELS[family].SIZES if family in MODELS else ()
+    return next(iter([*exact, *(known for known in sizes if known.endswith(f"-{size}"))]), name)
+
+
+def scale_model(model: Model, scale: int) -> Model:
+    """Returns a smaller model of the same shape, which runs on a few CPU devices.
+
+    Raises:
+        ValueError: if the scale is no whole number of 1 or more.
+
+    Example:
+        >>> small = jq.models.zoo.scale_model(jq.models.zoo.find_model("llama3:405b"), 64)
+        >>> small.name, small.config.num_layers, small.config.model_dim, small.config.num_kv_heads
+        ('llama-3-405b / 64', 4, 256, 2)
+    """
+    return replace(model, name=f"{model.name} / {scale}", config=scale_config(model.config, scale))

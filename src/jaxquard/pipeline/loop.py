@@ -119,7 +119,8 @@ def accumulate_grads(
     Args:
         fn: `microbatch -> (gradients, other outputs...)`. A plain tuple holds several outputs; anything
             else, a list, dict or NamedTuple of gradients too, is one.
-        schedule: which actor runs which task when; plain `jax.jit` ignores it.
+        schedule: which actor runs which task when; plain `jax.jit` ignores it. `jaxquard.schedules.AUTO` leaves it
+            to a plan.
         reduce: for each output of `fn` (a tuple like `("sum", "stack")`, or a pytree prefix of the
             outputs): "sum", "mean", "max", "stack" or "last". By default the first output is summed
             and the others are stacked.

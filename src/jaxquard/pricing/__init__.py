@@ -2,7 +2,8 @@
 
 In: programs with shardings on a mesh (`ShardedProgram`). Out: a `Price` or a `Failure` for each, from a `Pricer`.
 `program` prepares, `compile` compiles, `measure` runs, `communication` reads what was compiled, `target` asks the
-compiler of a cluster that is not here, `mock_gpu` has one GPU for many. Nothing here knows of segments or plans.
+compiler of a cluster that is not here, `mock_gpu` has one GPU for many, `roofline` reads jaxprs alone. Nothing here
+knows of segments or plans.
 """
 
 from typing import TYPE_CHECKING
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from jaxquard.pricing.price import Provenance as Provenance
     from jaxquard.pricing.program.sharded_program import ShardedProgram as ShardedProgram
     from jaxquard.pricing.program.sharded_program import reshard_program as reshard_program
+    from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer as RooflinePricer
     from jaxquard.pricing.target.compile_pricer import CompilePricer as CompilePricer
     from jaxquard.pricing.target.walk_schedule import WalkedCollective as WalkedCollective
     from jaxquard.pricing.target.walk_schedule import WalkedProgram as WalkedProgram
@@ -93,6 +95,7 @@ else:
                 "Provenance",
             ],
             "program.sharded_program": ["ShardedProgram", "reshard_program"],
+            "roofline.roofline_pricer": ["RooflinePricer"],
             "target.compile_pricer": ["CompilePricer"],
             "target.walk_schedule": ["WalkedCollective", "WalkedProgram"],
         },

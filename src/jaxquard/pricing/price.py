@@ -13,8 +13,8 @@ class Provenance:
     """The source of a price.
 
     Attributes:
-        pricer: "measured", "compiled" where the target's compiler was asked and nothing ran, or "mock-gpu" where one
-            device ran the computation and stood in for all.
+        pricer: "measured", "compiled" where the target's compiler was asked and nothing ran, "mock-gpu" where one
+            device ran the computation and stood in for all, or "model" where all follows from the jaxpr.
         device_kind: as JAX names it; on CPU followed by the processor and its cores, which JAX does not give.
         date: of the measurement or the compilation, ISO 8601 in UTC.
         num_runs: how many timed runs there were.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jaxquard._lazy_exports import export_lazily
 
 if TYPE_CHECKING:
+    from jaxquard.schedules.auto import AUTO as AUTO
     from jaxquard.schedules.check import check_rows as check_rows
     from jaxquard.schedules.custom import Custom as Custom
     from jaxquard.schedules.patterns.gpipe import GPipe as GPipe
@@ -37,6 +38,7 @@ else:
     __all__ = export_lazily(
         __name__,
         {
+            "auto": ["AUTO"],
             "check": ["check_rows"],
             "custom": ["Custom"],
             "patterns.gpipe": ["GPipe"],

@@ -23,6 +23,14 @@ def nothing_is_measured(tmp_path, monkeypatch):
     sys.modules.pop("steps", None)
 
 
+def test_a_file(tmp_path):
+    """Its folder need not be the one in which the command runs."""
+    by_file, by_module = run(f"{tmp_path}/steps.py:make_step", "--json"), run("steps:make_step", "--json")
+    assert by_file.exit_code == 0, by_file.stderr
+    assert read_json(by_file)["num_equations"] == read_json(by_module)["num_equations"]
+    assert run("no.py:make_step").stderr.startswith("error: there is no file 'no.py' here")
+
+
 def test_a_model():
     result = run("gpt-tiny")
     assert result.exit_code == 0, result.stderr

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 import jaxquard as jq
 from jaxquard.models import gpt
+from jaxquard.planner.record.plan import Recompute
 from tests.frameworks import test_equinox, test_plain, transformer
 from tests.pipeline import generate, generate_scans
 from tests.pipeline.mlp_step import MlpStep, adamw
 from tests.pipeline.oracle import assert_close, run_oracle
 from tests.pipeline.planning import with_schedule
 from tests.pipeline.test_generated_programs import CAST_TOLERANCE
+from tests.planner.step.generate import Recipe, Wish
+from tests.planner.step.test_random_plans import check_plan
 from tests.runtime import test_initial_state
 from tests.runtime.ray.borrow_tests import borrow_tests
 from tests.runtime.test_distributed import expected_sgd, fetched, make_batch, make_weights, sgd_step
@@ -203,3 +206,9 @@ def test_gpt_loss_falls(narrow_mesh):
         history.append(loss)
     losses = [float(loss) for loss in history]
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_a_plan_on_ray_has_the_numbers_of_one_jit(mesh):
+    recipe = Recipe(layers=("mlp", ("normed", 2)), is_tied=True, optimizer="adam")
+    wish = Wish(axes=(2, 2), schedule="1f1b", storage="zero 3", recompute=Recompute.SELECTIVE, seed=3)
+    check_plan(recipe, wish, mesh=mesh)

@@ -51,16 +51,18 @@ def _from_function(name: str, batch_size: int | None) -> NamedStep:
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise UsageError(f"{name!r} should be module:function, such as train:make_step.")
-    function = getattr(_import(module_name), function_name, None)
+    function = getattr(import_user_module(module_name), function_name, None)
     if not callable(function):
         raise UsageError(
             f"the module {module_name} has no function {function_name!r}. Write one that returns (train_step, args)."
         )
-    return _check_made(name, function(**_options(name, function, batch_size)))
+    return _check_made(name, function(**call_options(name, function, batch_size, option="--batch-size")))
 
 
-def _import(module_name: str) -> Any:
-    """Imports a module of the folder in which the command runs, or an installed one."""
+def import_user_module(module_name: str) -> Any:
+    """Imports a module of the folder in which the command runs, or an installed one; or a file, as `src/train.py`."""
+    if module_name.endswith(".py"):
+        return _import_file(module_name)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -76,8 +78,30 @@ def _import(module_name: str) -> Any:
     )
 
 
-def _options(name: str, function: Callable[..., Any], batch_size: int | None) -> dict[str, int]:
-    """The arguments that the function is called with."""
+def _import_file(path: str) -> Any:
+    """Imports a file as Python would run it: modules beside it can be imported."""
+    if not os.path.isfile(path):
+        raise UsageError(f"there is no file {path!r} here ({os.getcwd()}). Give one, such as src/train.py:make_step.")
+    folder, file_name = os.path.split(os.path.abspath(path))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(file_name.removesuffix(".py"), path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def call_options(name: str, function: Callable[..., Any], batch_size: int | None, *, option: str) -> dict[str, int]:
+    """Returns the arguments that a function of the user's is called with.
+
+    Args:
+        option: the flag that gives the batch size.
+
+    Raises:
+        UsageError: if it does not take them.
+    """
     options = {} if batch_size is None else {"batch_size": batch_size}
     try:
         signature = inspect.signature(function)
@@ -86,8 +110,8 @@ def _options(name: str, function: Callable[..., Any], batch_size: int | None) ->
     try:
         signature.bind(**options)
     except TypeError as error:
-        called = ", ".join(f"{option}={value}" for option, value in options.items())
-        hint = " Leave --batch-size out, or let it take batch_size." if options else " Give its arguments defaults."
+        called = ", ".join(f"{name}={value}" for name, value in options.items())
+        hint = f" Leave {option} out, or let it take batch_size." if options else " Give its arguments defaults."
         raise UsageError(f"{name} is called as {function.__name__}({called}), but {error}.{hint}") from None
     return options
 
@@ -97,13 +121,14 @@ def _check_made(name: str, made: Any) -> NamedStep:
     if not is_pair or not callable(made[0]) or not isinstance(made[1], tuple | list):
         raise UsageError(
             f"{name} should return (train_step, args): a function, and a tuple of arrays or shapes to call it on. It "
-            f"returned {_in_words(made)}."
+            f"returned {returned_in_words(made)}."
         )
     train_step, args = made
     return NamedStep(name=name, train_step=train_step, args=tuple(args))
 
 
-def _in_words(made: Any) -> str:
+def returned_in_words(made: Any) -> str:
+    """Returns what a function of the user's returned, in a few words."""
     if not isinstance(made, tuple):
         return type(made).__name__
     return f"a tuple of {len(made)}: {', '.join(type(item).__name__ for item in made) or 'nothing'}"

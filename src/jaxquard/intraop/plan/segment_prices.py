@@ -23,6 +23,8 @@ from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram,
 
 # The values that one program reshards: the type as text, the sharding before, and the one after.
 ReshardKey = tuple[tuple[str, PartitionSpec, PartitionSpec], ...]
+# For each kind of segment, its strategies with their programs.
+WrittenStrategies = dict[int, dict[Strategy, ShardedProgram]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,28 +81,26 @@ class StepPrices:
 
 
 def price_segments(
-    programs: StepPrograms, *, pricer: Pricer, batch_axis: str | None = None, on_progress: OnProgress | None = None
+    programs: StepPrograms,
+    *,
+    pricer: Pricer,
+    batch_axis: str | None = None,
+    written: WrittenStrategies | None = None,
+    on_progress: OnProgress | None = None,
 ) -> StepPrices:
-    """Prices all strategies of all kinds of segments, and all reshards between them."""
+    """Prices all strategies of all kinds of segments, and all reshards between them.
+
+    Args:
+        written: the strategies to price, as `write_strategies` returns them; None for all.
+    """
     analysis = programs.analysis
-    strategies: dict[int, list[Strategy]] = {}
+    written = write_strategies(programs, batch_axis=batch_axis) if written is None else written
     first: dict[int, Segment] = {}
-    to_price: list[ShardedProgram] = []
-    groups: list[object] = []
     for segment in analysis.segments:
-        if segment.kind not in first:
-            first[segment.kind] = segment
-            strategies[segment.kind] = segment_strategies(
-                segment,
-                blocks=analysis.blocks,
-                axes=analysis.axes,
-                batch_axis=batch_axis,
-                products=analysis.products,
-            )
-            for strategy in strategies[segment.kind]:
-                assignment = dict(zip(segment.blocks, strategy, strict=True))
-                to_price.append(programs.write_segments([segment], assignment))
-                groups.append(segment.kind)
+        first.setdefault(segment.kind, segment)
+    strategies = {kind: list(written[kind]) for kind in first}
+    to_price = [program for kind in first for program in written[kind].values()]
+    groups: list[object] = [kind for kind in first for _ in written[kind]]
     boundaries = _lay_out_boundaries(programs.layouts, strategies)
     reshards = _reshards(boundaries)
     num_programs = len(to_price) + sum(
@@ -117,6 +117,23 @@ def price_segments(
         reshards=dict(zip(reshards, prices[start:], strict=True)),
         num_programs=num_programs,
     )
+
+
+def write_strategies(programs: StepPrograms, *, batch_axis: str | None = None) -> WrittenStrategies:
+    """Writes the programs of all strategies of all kinds of segments."""
+    analysis = programs.analysis
+    written: WrittenStrategies = {}
+    for segment in analysis.segments:
+        if segment.kind in written:
+            continue
+        strategies = segment_strategies(
+            segment, blocks=analysis.blocks, axes=analysis.axes, batch_axis=batch_axis, products=analysis.products
+        )
+        written[segment.kind] = {
+            strategy: programs.write_segments([segment], dict(zip(segment.blocks, strategy, strict=True)))
+            for strategy in strategies
+        }
+    return written
 
 
 def make_chain(prices: StepPrices) -> list[PricedSegment]:

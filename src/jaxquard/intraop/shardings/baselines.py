@@ -43,8 +43,12 @@ class CandidatePlan:
         return tuple((block, tuple(names)) for block, names in sorted(self.assignment.items())), self.storage
 
 
-def baselines(analysis: Analysis) -> dict[str, CandidatePlan]:
-    """Returns all baselines, by name."""
+def baselines(analysis: Analysis, *, with_volume: bool = True) -> dict[str, CandidatePlan]:
+    """Returns all baselines, by name.
+
+    Args:
+        with_volume: solves an integer program for the fewest bytes communicated, which takes a while.
+    """
     rows = {block.number: _data_parallel(block, analysis.axes) for block in analysis.blocks}
     tensor = _megatron(analysis)
     found = [
@@ -56,8 +60,9 @@ def baselines(analysis: Analysis) -> dict[str, CandidatePlan]:
             name="megatron, sequence parallel",
             assignment=_on_last_axis(analysis, tensor, is_scattered=True),
         ),
-        CandidatePlan(name="volume", assignment=solve_volume(analysis)),
     ]
+    if with_volume:
+        found.append(CandidatePlan(name="volume", assignment=solve_volume(analysis)))
     return {baseline.name: baseline for baseline in found}
 
 

@@ -120,6 +120,7 @@ class StepLayouts:
         self.analysis = analysis
         self._interfaces: dict[Segment, SegmentInterface] = {}
         self._layouts: dict[tuple[Segment, Strategy, Storage], Layouts] = {}
+        self._on_axes: dict[tuple[Segment, str, tuple[str, ...], Storage], _AxisLayout] = {}
 
     def interface(self, segment: Segment) -> SegmentInterface:
         """Returns the inputs and outputs of a segment."""
@@ -132,27 +133,37 @@ class StepLayouts:
         """Returns the layouts of a segment's values, and of those that it takes from other segments."""
         key = segment, tuple(tuple(assignment[block]) for block in segment.blocks), storage
         if key not in self._layouts:
-            interface = self.interface(segment)
-            self._layouts[key] = _lay_out(self.analysis, assignment, segment, interface=interface, storage=storage)
+            found = {
+                axis: self._lay_out_axis(
+                    segment, axis, tuple(assignment[block][place] for block in segment.blocks), storage
+                )
+                for place, axis in enumerate(self.analysis.axes)
+            }
+            self._layouts[key] = Layouts(
+                axes=self.analysis.axes,
+                dims={axis: layout.dims for axis, layout in found.items()},
+                entries={axis: layout.entries for axis, layout in found.items()},
+                stored={axis: layout.stored for axis, layout in found.items()},
+                late={axis: layout.late for axis, layout in found.items()},
+            )
         return self._layouts[key]
 
-
-def _lay_out(
-    analysis: Analysis, assignment: Assignment, segment: Segment, *, interface: SegmentInterface, storage: Storage
-) -> Layouts:
-    chosen = [analysis.blocks[number] for number in segment.blocks]
-    dims, entries, stored, late = {}, {}, {}, {}
-    num_devices = math.prod(analysis.axes.values())
-    for place, (axis, size) in enumerate(analysis.axes.items()):
-        on_axis = {block.number: block.choice(assignment[block.number][place]) for block in chosen}
-        layout = _AxisLayout(analysis.graph, num_shards=size, positions=interface.positions)
-        layout.lay_out_blocks(chosen, on_axis)
-        layout.lay_out_gradients(analysis, on_axis)
-        layout.lay_out_state(storage, num_devices=num_devices)
-        layout.lay_out_rest(interface)
-        layout.lay_out_followers(storage, num_devices=num_devices)
-        dims[axis], entries[axis], stored[axis], late[axis] = layout.dims, layout.entries, layout.stored, layout.late
-    return Layouts(axes=analysis.axes, dims=dims, entries=entries, stored=stored, late=late)
+    def _lay_out_axis(self, segment: Segment, axis: str, names: tuple[str, ...], storage: Storage) -> "_AxisLayout":
+        """Returns the layouts along one axis; strategies that differ on other axes share them."""
+        key = segment, axis, names, storage
+        if key not in self._on_axes:
+            analysis, interface = self.analysis, self.interface(segment)
+            blocks = [analysis.blocks[number] for number in segment.blocks]
+            choices = {block.number: block.choice(name) for block, name in zip(blocks, names, strict=True)}
+            num_devices = math.prod(analysis.axes.values())
+            layout = _AxisLayout(analysis.graph, num_shards=analysis.axes[axis], positions=interface.positions)
+            layout.lay_out_blocks(blocks, choices)
+            layout.lay_out_gradients(analysis, choices)
+            layout.lay_out_state(storage, num_devices=num_devices)
+            layout.lay_out_rest(interface)
+            layout.lay_out_followers(storage, num_devices=num_devices)
+            self._on_axes[key] = layout
+        return self._on_axes[key]
 
 
 class _AxisLayout:

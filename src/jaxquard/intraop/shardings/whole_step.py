@@ -97,7 +97,7 @@ def _join_leaf(step: TracedStep, places: Sequence[int], atoms: Sequence[Any], eq
     parts = [step.outputs[place] for place in places]
     if not parts[0].index:
         return atoms[places[0]]
-    made, (leaf,) = splice(lambda *values: [_join(parts, values)], [atoms[place] for place in places])
+    made, (leaf,) = splice(lambda *values: [join_parts(parts, values)], [atoms[place] for place in places])
     equations += made
     return leaf
 
@@ -129,7 +129,7 @@ def _take(leaf: jax.Array, index: Sequence[int]) -> jax.Array:
     return leaf
 
 
-def _join(parts: Sequence[LeafPart], values: Sequence[jax.Array]) -> jax.Array:
+def join_parts(parts: Sequence[LeafPart], values: Sequence[jax.Array]) -> jax.Array:
     """Stacks the parts of a leaf, which are in order."""
     if not parts[0].index:
         return values[0]
@@ -137,7 +137,9 @@ def _join(parts: Sequence[LeafPart], values: Sequence[jax.Array]) -> jax.Array:
     for place, part in enumerate(parts):
         inner.setdefault(part.index[0], []).append(place)
     joined = [
-        _join([LeafPart(leaf=0, index=parts[place].index[1:]) for place in places], [values[place] for place in places])
+        join_parts(
+            [LeafPart(leaf=0, index=parts[place].index[1:]) for place in places], [values[place] for place in places]
+        )
         for places in inner.values()
     ]
     return jnp.stack(joined)

@@ -169,7 +169,7 @@ def _keys(equation: Equation) -> LayerForm | None:
 
 
 _RULES: dict[str, Callable[[Equation], LayerForm | None]] = {
-    **dict.fromkeys((*ELEMENTWISE, "name", "one_minus_square", "log2"), _elementwise),
+    **dict.fromkeys((*ELEMENTWISE, "accumulated", "name", "one_minus_square", "log2"), _elementwise),
     **dict.fromkeys(("argmax", "argmin"), _reduction(None)),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _along("axis")),
     **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "random_fold_in", "random_split"), _keys),
@@ -256,7 +256,14 @@ def _pad_layers(equation: Equation) -> Rearranged | None:
     return Rearranged(sources=((None,) * below + layers + (None,) * above))
 
 
+def _join_layers(equation: Equation) -> Rearranged:
+    """Joins the parts of a stack (`pipeline_scan`)."""
+    sizes = equation.params["sizes"]
+    return Rearranged(sources=tuple((part, layer) for part, size in enumerate(sizes) for layer in range(size)))
+
+
 _REARRANGEMENTS = {
+    "join_stack": _join_layers,
     "slice": _slice_layers,
     "squeeze": _squeeze_layer,
     "broadcast_in_dim": _expand_layer,

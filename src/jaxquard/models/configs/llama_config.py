@@ -1,7 +1,7 @@
-"""Sizes of LLAMA-2 models: what was published, how many parameters, how many operations.
+"""Sizes of LLAMA-2 and LLAMA-3 models: what was published, how many parameters, how many operations.
 
-Source: Touvron et al. 2023 (LLAMA 2, table 1 and section 2.2), with the widths of the released
-weights. `llama-tiny` is ours, for tests.
+Sources: Touvron et al. 2023 (LLAMA 2, table 1 and section 2.2) and Grattafiori et al. 2024 (LLAMA 3, table 3), with the
+widths of the released weights. `llama-tiny` is ours, for tests.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from jaxquard.models.configs.config_checks import check_config, check_multiple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig:
-    """The shape of a LLAMA-2.
+    """The shape of a LLAMA.
 
     Attributes:
         num_kv_heads: heads of keys and values; where fewer than `num_heads`, each serves a group of queries.
         mlp_dim: width of the gate and of the up projection.
         rotary_base: the slowest rotary position turns about once in 2π times this many tokens.
         dtype: what matrix products compute in; parameters are always float32.
-        dropout_rate: for both residual branches of a layer; LLAMA-2 itself has none.
+        dropout_rate: for both residual branches of a layer; LLAMA itself has none.
     """
 
     vocab_size: int
@@ -81,7 +81,7 @@ def _layer_kernels(config: LlamaConfig) -> int:
     return 2 * dim * dim + 2 * dim * config.num_kv_heads * config.head_dim + 3 * dim * config.mlp_dim
 
 
-def _published(num_layers: int, num_heads: int, num_kv_heads: int, model_dim: int, mlp_dim: int) -> LlamaConfig:
+def _llama2(num_layers: int, num_heads: int, num_kv_heads: int, model_dim: int, mlp_dim: int) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=32000,
         num_layers=num_layers,
@@ -90,6 +90,19 @@ def _published(num_layers: int, num_heads: int, num_kv_heads: int, model_dim: in
         model_dim=model_dim,
         mlp_dim=mlp_dim,
         sequence_length=4096,
+    )
+
+
+def _llama3(num_layers: int, num_heads: int, model_dim: int, mlp_dim: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=128256,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=8,
+        model_dim=model_dim,
+        mlp_dim=mlp_dim,
+        sequence_length=8192,
+        rotary_base=500_000.0,
     )
 
 
@@ -104,7 +117,10 @@ SIZES = {
         sequence_length=32,
         dtype=jnp.float32,
     ),
-    "llama-2-7b": _published(32, 32, 32, 4096, 11008),
-    "llama-2-13b": _published(40, 40, 40, 5120, 13824),
-    "llama-2-70b": _published(80, 64, 8, 8192, 28672),
+    "llama-2-7b": _llama2(32, 32, 32, 4096, 11008),
+    "llama-2-13b": _llama2(40, 40, 40, 5120, 13824),
+    "llama-2-70b": _llama2(80, 64, 8, 8192, 28672),
+    "llama-3-8b": _llama3(32, 32, 4096, 14336),
+    "llama-3-70b": _llama3(80, 64, 8192, 28672),
+    "llama-3-405b": _llama3(126, 128, 16384, 53248),
 }

@@ -18,7 +18,7 @@ Values that every task can make for itself (slices of the batch, keys, masks) ge
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jaxquard.errors import ScheduleError
@@ -84,9 +84,9 @@ class _Assigner:
         self.definition = definitions(body.eqns)
         self.users = users(body.eqns)
         self.place: list[Place | None] = [None] * len(body.eqns)
-        self.recomputed = self._find_recomputed()
-        self.backward = self._find_backward()
-        self.forward_mark, self.backward_mark = self._number_marks()
+        self.recomputed = find_recomputed(body)
+        self.backward = find_backward(body.eqns)
+        self.forward_mark, self.backward_mark = number_marks(self.equations)
         self.last = len(self.forward_mark)
         _check_stage_count(self)
 
@@ -114,53 +114,6 @@ class _Assigner:
     def _last_name(self) -> str:
         marks = [equation.params["mark"] for equation in self.equations if _is_forward_mark(equation)]
         return (marks[-1].name or "") if marks and marks[-1].ends_task else ""
-
-    def _find_recomputed(self) -> set[int]:
-        inputs = set(self.body.invars)
-        free: dict[Var, bool] = dict.fromkeys(inputs, False)
-        found = set()
-        for position, equation in enumerate(self.equations):
-            operands = variables(equation.invars)
-            if equation.primitive is mark_p or any(var not in free for var in operands):
-                continue
-            from_nothing = all(free[var] for var in operands)
-            if is_recomputable(equation, from_nothing=from_nothing):
-                found.add(position)
-                free.update(dict.fromkeys(equation.outvars, from_nothing))
-        return found
-
-    def _find_backward(self) -> set[int]:
-        found: set[int] = set()
-        for position, equation in enumerate(self.equations):
-            role = equation.params.get("role") if equation.primitive is mark_p else None
-            if role is MarkRole.PRIMAL:
-                continue
-            depends = any(self.definition.get(var) in found for var in variables(equation.invars))
-            if depends or role is MarkRole.COTANGENT or is_transposed(equation):
-                found.add(position)
-        return found
-
-    def _number_marks(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Stage number of each forward mark, and of the forward mark whose twin a backward one is.
-
-        A mark in a jitted function that is called twice stands here twice, under one `Mark`; its
-        twins come in the opposite order.
-        """
-        forward = [p for p, equation in enumerate(self.equations) if _is_forward_mark(equation)]
-        if forward and self.equations[forward[-1]].params["mark"].ends_task:
-            forward.pop()
-        stages: dict[object, list[int]] = {}
-        for stage, position in enumerate(forward):
-            stages.setdefault(self.equations[position].params["mark"], []).append(stage)
-        seen: dict[object, int] = {}
-        backward = {}
-        for position, equation in enumerate(self.equations):
-            if equation.primitive is mark_p and equation.params["role"] is MarkRole.COTANGENT:
-                mark = equation.params["mark"]
-                if mark in stages:
-                    count = seen[mark] = seen.get(mark, -1) + 1
-                    backward[position] = stages[mark][-1 - count % len(stages[mark])]
-        return {position: stage for stage, position in enumerate(forward)}, backward
 
     def _operands(self, position: int) -> list[Var]:
         return variables(self.equations[position].invars)
@@ -265,7 +218,7 @@ class _Assigner:
 
     def _send_early(self) -> None:
         """Makes input gradients of values that another stage's backward needs: W's may run in any order."""
-        merging = self._find_merging()
+        merging = find_merging(self.body, self.loop)
         for position in reversed(range(len(self.equations))):
             place = self.place[position]
             if place is None or place.phase is not Phase.WEIGHT_GRADIENT:
@@ -273,24 +226,6 @@ class _Assigner:
             users = (user for var in self.equations[position].outvars for user in self.users.get(var, ()))
             if {self.place[user] for user in users if user not in merging} - {place, None}:
                 self.place[position] = replace(place, phase=Phase.INPUT_GRADIENT)
-
-    def _find_merging(self) -> set[int]:
-        """Finds the sums of gradients that `commute_sums` takes out of the loop, and that so tie no tasks together."""
-        summed = {
-            atom
-            for atom, reduction in zip(self.body.outvars, self.loop.reductions, strict=True)
-            if is_var(atom) and reduction.op in (ReduceOp.SUM, ReduceOp.MEAN)
-        }
-        num_uses = Counter(var for equation in self.equations for var in variables(equation.invars))
-        num_uses.update(variables(self.body.outvars))
-        found: set[int] = set()
-        for position in reversed(range(len(self.equations))):
-            equation = self.equations[position]
-            if is_sum(equation) or is_linear_in_first(equation):
-                (var,) = equation.outvars
-                if num_uses[var] == 1 and (var in summed or found.issuperset(self.users.get(var, ()))):
-                    found.add(position)
-        return found
 
     def _keep_order(self) -> None:
         """Moves to the forward what a backward task would send to one that may run before it."""
@@ -329,6 +264,78 @@ class _Assigner:
     def _stage_by_residuals(self, position: int) -> int:
         stages = [s for var in self._operands(position) if (s := self._forward_stage(var)) is not None]
         return max(stages, default=self.last)
+
+
+def number_marks(equations: Sequence[Equation]) -> tuple[dict[int, int], dict[int, int]]:
+    """Returns the stage of each forward mark, by its position, and of the forward mark whose twin a backward one is.
+
+    A mark in a jitted function that is called twice stands here twice, under one `Mark`; its
+    twins come in the opposite order.
+    """
+    forward = [p for p, equation in enumerate(equations) if _is_forward_mark(equation)]
+    if forward and equations[forward[-1]].params["mark"].ends_task:
+        forward.pop()
+    stages: dict[object, list[int]] = {}
+    for stage, position in enumerate(forward):
+        stages.setdefault(equations[position].params["mark"], []).append(stage)
+    seen: dict[object, int] = {}
+    backward = {}
+    for position, equation in enumerate(equations):
+        if equation.primitive is mark_p and equation.params["role"] is MarkRole.COTANGENT:
+            mark = equation.params["mark"]
+            if mark in stages:
+                count = seen[mark] = seen.get(mark, -1) + 1
+                backward[position] = stages[mark][-1 - count % len(stages[mark])]
+    return {position: stage for stage, position in enumerate(forward)}, backward
+
+
+def find_recomputed(body: Jaxpr) -> set[int]:
+    """Returns the positions of the operations that every task does for itself, on inputs of the body."""
+    free: dict[Var, bool] = dict.fromkeys(body.invars, False)
+    found = set()
+    for position, equation in enumerate(body.eqns):
+        operands = variables(equation.invars)
+        if equation.primitive is mark_p or any(var not in free for var in operands):
+            continue
+        from_nothing = all(free[var] for var in operands)
+        if is_recomputable(equation, from_nothing=from_nothing):
+            found.add(position)
+            free.update(dict.fromkeys(equation.outvars, from_nothing))
+    return found
+
+
+def find_backward(equations: Sequence[Equation]) -> set[int]:
+    """Returns the positions of the equations of the backward: those that JAX transposed, and what depends on them."""
+    definition = definitions(equations)
+    found: set[int] = set()
+    for position, equation in enumerate(equations):
+        role = equation.params.get("role") if equation.primitive is mark_p else None
+        if role is MarkRole.PRIMAL:
+            continue
+        depends = any(definition.get(var) in found for var in variables(equation.invars))
+        if depends or role is MarkRole.COTANGENT or is_transposed(equation):
+            found.add(position)
+    return found
+
+
+def find_merging(body: Jaxpr, loop: Loop) -> set[int]:
+    """Finds the sums of gradients that `commute_sums` takes out of the loop, and that so tie no tasks together."""
+    summed = {
+        atom
+        for atom, reduction in zip(body.outvars, loop.reductions, strict=True)
+        if is_var(atom) and reduction.op in (ReduceOp.SUM, ReduceOp.MEAN)
+    }
+    of_var = users(body.eqns)
+    num_uses = Counter(var for equation in body.eqns for var in variables(equation.invars))
+    num_uses.update(variables(body.outvars))
+    found: set[int] = set()
+    for position in reversed(range(len(body.eqns))):
+        equation = body.eqns[position]
+        if is_sum(equation) or is_linear_in_first(equation):
+            (var,) = equation.outvars
+            if num_uses[var] == 1 and (var in summed or found.issuperset(of_var.get(var, ()))):
+                found.add(position)
+    return found
 
 
 def _earliness(place: Place) -> tuple[bool, int]:

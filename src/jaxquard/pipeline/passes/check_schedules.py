@@ -3,7 +3,7 @@
 from jaxquard.errors import ScheduleError
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import loop_p
-from jaxquard.schedules import check_rows
+from jaxquard.schedules import AUTO, check_rows
 
 
 def check_schedules(step: Step, *, num_actors: int) -> Step:
@@ -17,6 +17,12 @@ def check_schedules(step: Step, *, num_actors: int) -> Step:
             continue
         loop = equation.params["loop"]
         schedule = loop.schedule
+        if schedule == AUTO:
+            raise ScheduleError(
+                f"the schedule of accumulate_grads at {loop.source} is AUTO, and no plan was applied to the step. Plan "
+                "it with jaxquard.plan(step, args, ...) and run what the plan makes of it, start from the loss with "
+                "jaxquard.parallelize, or write a schedule such as jaxquard.schedules.OneFOneB(2)."
+            )
         if schedule.num_actors != num_actors:
             raise ScheduleError(
                 f"schedule {schedule!r} of accumulate_grads at {loop.source} is for {schedule.num_actors} actors, "

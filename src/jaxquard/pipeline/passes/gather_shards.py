@@ -24,7 +24,7 @@ from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 
 def gather_shards(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh | None) -> Step:
     """Inserts the gathers in front of every loop."""
-    if mesh is None or not any(map(any, input_specs)):
+    if mesh is None or not shards_anything(step, input_specs):
         return step
     rules = SpecRules(dict(mesh.shape))
     specs: dict[Var, Spec] = dict(zip(step.jaxpr.invars, input_specs, strict=True))
@@ -38,6 +38,12 @@ def gather_shards(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh
             rules.follow([equation], specs)
         equations.append(equation)
     return replace(step, jaxpr=make_jaxpr(step.jaxpr.invars, equations, step.jaxpr.outvars))
+
+
+def shards_anything(step: Step, input_specs: Sequence[Spec]) -> bool:
+    """Returns True if an input of the step is sharded, or a value outside of its loops is constrained."""
+    constraints = (equation.primitive.name == "sharding_constraint" for equation in step.jaxpr.eqns)
+    return any(map(any, input_specs)) or any(constraints)
 
 
 def batch_axes(equation: Equation, specs: dict[Var, Spec]) -> set[str]:

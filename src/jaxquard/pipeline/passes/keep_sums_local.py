@@ -36,7 +36,7 @@ from jaxquard.ir.operations import ELEMENTWISE
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import Loop, ReduceOp, loop_p
 from jaxquard.pipeline.passes.commute_sums import prune_places
-from jaxquard.pipeline.passes.gather_shards import batch_axes
+from jaxquard.pipeline.passes.gather_shards import batch_axes, shards_anything
 from jaxquard.pipeline.passes.local_sums import LocalSums
 from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.specs.loop_specs import body_specs, follow_loop_results
@@ -44,7 +44,7 @@ from jaxquard.pipeline.specs.loop_specs import body_specs, follow_loop_results
 
 def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh | None) -> Step:
     """Rewrites the sums of every loop whose batch is sharded over the mesh."""
-    if mesh is None or not any(map(any, input_specs)):
+    if mesh is None or not shards_anything(step, input_specs):
         return step
     rules = SpecRules(dict(mesh.shape))
     specs: dict[Var, Spec] = dict(zip(step.jaxpr.invars, input_specs, strict=True))

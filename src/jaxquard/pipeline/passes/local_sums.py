@@ -5,7 +5,8 @@
     y = reshape[new_sizes=(4,2,3)] x ; h = reduce_sum[axes=(1,)] y      (h: float32[4,3], g = sum of h)
 
 The rewrite starts at contractions, reductions and scatter-adds over the batch dim, and is carried
-to the result through linear operations, sums, and scans that stack gradients of layers.
+to the result through linear operations, sums, sharding constraints, of which the other axes stay, and scans that stack
+gradients of layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ from jaxquard.ir.jaxpr_tools import (
 from jaxquard.ir.open_checkpoints import open_checkpoints
 from jaxquard.ir.operations import LINEAR, has_inexact_types
 from jaxquard.pipeline.loop import Place
-from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
+from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules, spec_of
 
 _LINEAR = LINEAR | {"mul", "div", "reduce_sum", "reduce_precision", "pad", "broadcast_in_dim"}
 
@@ -101,6 +102,8 @@ class LocalSums:
             return all(atom.aval.shape == var.aval.shape and self.can_keep_local(atom) for atom in equation.invars)
         if name == "scan":
             return self._inside_scan(equation, var) is not None
+        if name == "sharding_constraint":
+            return isinstance(equation.params["sharding"], NamedSharding) and self.can_keep_local(equation.invars[0])
         if name not in _LINEAR or not has_inexact_types(equation):
             return False
         if name == "pad" and not _is_zero_literal(equation.invars[1]):
@@ -167,6 +170,9 @@ class LocalSums:
             return self._emit(self._split_scatter(equation), equation.invars, place)
         if name in ("add", "add_any"):
             return self._emit(bind, [self.write(atom) for atom in equation.invars], place)
+        if name == "sharding_constraint":
+            spec = spec_of(equation.params["sharding"].spec)
+            return self._emit(lambda shares: self._keep(shares, spec), [self.write(equation.invars[0])], place)
         chosen = self._linear_in(equation)
         in_axes = tuple(0 if number == chosen else None for number in range(len(equation.invars)))
         operands = [self.write(a) if number == chosen else a for number, a in enumerate(equation.invars)]

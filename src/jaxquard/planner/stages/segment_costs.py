@@ -1,7 +1,8 @@
 """The costs of a segment's strategies for one microbatch on an actor's mesh, as numbers alone.
 
-All of it is of one device of the actor. A stage is a run of segments: its times and bytes are sums over them, and
-between neighbours inside of a stage values are resharded.
+All of it is of one device of the actor. A stage is a run of segments: its times and bytes are sums over them (its
+working bytes the largest of theirs, as segments run one after the other), and between neighbours inside of a stage
+values are resharded.
 """
 
 from dataclasses import dataclass, field
@@ -104,9 +105,11 @@ class StageAssignment:
         strategies: for each segment, the place of its strategy in `SegmentCosts.strategies`.
         time_s: of the step, as played or by the bound of the dynamic program.
         peak_bytes: of each actor.
+        is_proven: whether no other assignment is estimated faster; False where the search dropped partial ones.
     """
 
     stops: tuple[int, ...]
     strategies: tuple[int, ...]
     time_s: float
     peak_bytes: tuple[int, ...]
+    is_proven: bool = True

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.pricing.model.group_times import GroupTimes
+from jaxquard.pricing.model.kernels.chip import ChipProfile
 from jaxquard.pricing.model.kernels.kernel_time import pass_time_s
 from jaxquard.pricing.model.memory import OPTIMIZER_BYTES, PARAMETER_BYTES, layer_activation_bytes
 from jaxquard.pricing.model.parallelism import Parallelism
@@ -27,11 +28,13 @@ def stage_costs(
     cluster: Cluster,
     system: SystemProfile,
     *,
+    chip: ChipProfile | None = None,
     task_s: float = 0.0,
 ) -> tuple[StageCost, ...]:
     """Returns the costs of all stages, of one chip.
 
     Args:
+        chip: instead of the cluster's own.
         task_s: that the runtime adds to each task, such as its dispatch.
 
     Raises:
@@ -48,8 +51,8 @@ def stage_costs(
         >>> 5 < playback.step_time_s < 12
         True
     """
-    prices = stage_prices(transformer, parallelism, cluster, system)
-    times = GroupTimes(cluster, parallelism)
+    prices = stage_prices(transformer, parallelism, cluster, system, chip)
+    times = GroupTimes(cluster, parallelism, chip)
     growth = 1 + system.jitter * math.log2(max(1, parallelism.num_devices / 8))
     working = 0.0
     if parallelism.recompute == "full":

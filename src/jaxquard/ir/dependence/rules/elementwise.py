@@ -45,7 +45,7 @@ _MORE_INPUTS = """
 _SPECIAL_FUNCTIONS = """
     bessel_i0e bessel_i1e igamma igamma_grad_a igammac polygamma regularized_incomplete_beta zeta
 """
-_IDENTITIES = "layout_constraint name pvary reshard sharding_constraint stage"
+_IDENTITIES = "accumulated layout_constraint name pvary reshard sharding_constraint stage"
 _ONE_TO_ONE = "device_put optimization_barrier"
 
 ELEMENTWISE = frozenset(f"{_ONE_INPUT} {_MORE_INPUTS}".split())

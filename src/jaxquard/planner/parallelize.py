@@ -1,0 +1,157 @@
+"""`parallelize`: from a loss and a cluster to a training step that runs under the plan that was found for it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxquard.errors import PlanError
+from jaxquard.planner.record.plan import Plan
+from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.problem import PlanProblem, loss_problem
+from jaxquard.planner.search.targets import find_plan_target, mesh_maker
+from jaxquard.planner.step.apply_plan import apply_plan
+from jaxquard.planner.step.train_step import GradientOptimizer, TrainStep
+from jaxquard.runtime.distributed import DistributedStep
+from jaxquard.runtime.remote_mesh import RemoteMesh
+
+
+class TrainingRun:
+    """A training step under a plan, and the actors that run it; made by `parallelize`.
+
+    It is a context manager; `close` ends the actors.
+
+    Attributes:
+        plan: under which it runs.
+    """
+
+    def __init__(
+        self, plan: Plan, problem: PlanProblem, first: TrainStep, *, make_mesh: Callable[[Plan], RemoteMesh]
+    ) -> None:
+        self.plan = plan
+        self._problem, self._first, self._make_mesh = problem, first, make_mesh
+        self._mesh: RemoteMesh | None = None
+        self._step: DistributedStep | None = None
+
+    @property
+    def mesh(self) -> RemoteMesh:
+        """The actors; started when they are first needed.
+
+        Raises:
+            PlanError: if the devices at hand are not those of the plan's cluster.
+        """
+        if self._mesh is None:
+            self._mesh = self._make_mesh(self.plan)
+        return self._mesh
+
+    def init(self, init_params: Callable[..., Any], *args: Any) -> Any:
+        """Builds the first state on the actors, each its own part.
+
+        Args:
+            init_params: returns the parameters, such as a function that draws them from a key.
+            *args: its arguments.
+        """
+        return self.mesh.init(lambda *given: self._first.init(init_params(*given)), *args)
+
+    def place(self, params: Any) -> Any:
+        """Returns the first state with parameters that are there already."""
+        return jax.jit(self._first.init)(params)
+
+    def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        """Runs a training step; it donates the state, so go on with the one that comes back.
+
+        Returns:
+            The new state, and metrics: `loss`, and `aux` if the loss has any.
+        """
+        return self.distributed(state, batch)
+
+    @property
+    def distributed(self) -> DistributedStep:
+        """The step as `RemoteMesh.distributed` makes it: to lower it, or to read its timeline."""
+        if self._step is None:
+            applied = apply_plan(self._problem.step, self._problem.args, self.plan)
+            self._step = self.mesh.distributed(
+                applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums
+            )
+        return self._step
+
+    def close(self) -> None:
+        """Ends the actors."""
+        if self._mesh is not None:
+            self._mesh.close()
+
+    def __enter__(self) -> "TrainingRun":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def parallelize(
+    loss: Callable[..., Any],
+    optimizer: GradientOptimizer,
+    args: Sequence[Any],
+    *,
+    cluster: Any = None,
+    devices: Sequence[jax.Device] | int | None = None,
+    runtime: str = "in_process",
+    plan: Plan | None = None,
+    has_aux: bool = False,
+    loss_reduction: str = "mean",
+    name: str | None = None,
+    mesh_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> TrainingRun:
+    """Plans a training step for a cluster, and returns it ready to run.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar: the mean (or sum) over the rows of the batch; no marks are needed.
+        optimizer: as Optax has them.
+        args: the parameters and a batch of a whole step: arrays, or `jax.ShapeDtypeStruct`s.
+        cluster: the name of a preset, a file or a `Cluster`; by default what the devices are.
+        devices: to run on, or their number; by default `jax.devices()`.
+        runtime: "in_process", or "ray" for actors that are processes.
+        plan: instead of a search, such as one from `load_plan`.
+        has_aux: the loss returns (loss, aux).
+        loss_reduction: "mean" or "sum": what the loss is over the rows of its batch.
+        name: of the model in the plan; by default the loss's.
+        mesh_options: more arguments of `RemoteMesh`, such as `address` on Ray.
+        **options: of the search, as `jaxquard.plan` takes them.
+
+    Raises:
+        PlanError: if the loss, the batch, a wish or a given plan does not fit.
+        InfeasiblePlanError: if no plan fits the memory; the smallest that would, and what most of it holds.
+
+    Example:
+        >>> import optax
+        >>> def loss(params, batch):
+        ...     hidden = jnp.tanh(batch["x"] @ params["up"])
+        ...     return jnp.mean((hidden @ params["down"] - batch["y"]) ** 2)
+        >>> params = {"up": jnp.ones((8, 16)), "down": jnp.ones((16, 4))}
+        >>> batch = {"x": jnp.ones((16, 8)), "y": jnp.ones((16, 4))}
+        >>> with jq.parallelize(loss, optax.sgd(0.1), (params, batch), devices=2, num_measured=0) as run:
+        ...     state = run.init(lambda: params)
+        ...     state, metrics = run.step(state, batch)
+        >>> run.plan.num_devices, float(metrics["loss"]) > 0
+        (2, True)
+    """
+    problem, first = loss_problem(loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, name=name)
+    target = find_plan_target(cluster=cluster, devices=devices, runtime=runtime)
+    make_mesh = mesh_maker(target, dict(mesh_options or {}))
+    if plan is None:
+        plan = find_plan(problem, target, PlanOptions(**options), make_mesh=make_mesh if target.has_devices else None)
+    else:
+        _check_given(plan, options)
+    return TrainingRun(plan, problem, first, make_mesh=make_mesh)
+
+
+def _check_given(plan: Plan, options: Mapping[str, Any]) -> None:
+    if options:
+        raise PlanError(
+            f"{next(iter(options))} is for a search, and plan= gives the answer already. Leave one of them out."
+        )
+    if plan.fingerprint is None:
+        raise PlanError(
+            f"the plan of {plan.model} was made in closed form, for no step in particular. Plan the loss itself; "
+            "`fix=` takes its settings."
+        )

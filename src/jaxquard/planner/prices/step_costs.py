@@ -1,0 +1,218 @@
+"""The costs of a step's segments, for each storage of state and each kind of recomputation, from one set of prices.
+
+A price is of a segment's whole program. It is split into forward, gradients, update and sums in the proportions that
+the roofline of the same program has. Other storage, and recomputation, change some of the parts by the roofline alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxquard.intraop.plan.segment_prices import StepPrices, WrittenStrategies, make_chain
+from jaxquard.intraop.search.priced_segment import PricedSegment
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.find_segments import Segment
+from jaxquard.intraop.segments.strategies import Strategy
+from jaxquard.intraop.shardings.layouts import Assignment, Storage
+from jaxquard.ir.jaxpr_tools import size_bytes
+from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
+from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
+from jaxquard.pricing import Failure, Price
+from jaxquard.pricing.roofline.value_dims import dims_of_spec, num_shards
+
+# Returns whether a block, by its number, may have a choice on every axis.
+Allowed = Callable[[int, tuple[str, ...]], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepCosts:
+    """The costs of a step's segments, for one storage of state and one kind of recomputation.
+
+    Attributes:
+        strategies: for each segment, the strategies that its costs stand for, in their order.
+        blocks: of each segment.
+        axes: the mesh axes and their sizes.
+    """
+
+    segments: tuple[SegmentCosts, ...]
+    strategies: tuple[tuple[Strategy, ...], ...] = field(repr=False)
+    blocks: tuple[tuple[int, ...], ...] = field(repr=False)
+    axes: Mapping[str, int]
+
+    def assignment(self, chosen: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Returns the choice of every block, given the place of each segment's strategy."""
+        return {
+            block: names
+            for blocks, strategies, place in zip(self.blocks, self.strategies, chosen, strict=True)
+            for block, names in zip(blocks, strategies[place], strict=True)
+        }
+
+    def places(self, assignment: Assignment) -> tuple[int, ...] | None:
+        """Returns the place of each segment's strategy in an assignment; None if one of them has no cost."""
+        found = []
+        for blocks, strategies in zip(self.blocks, self.strategies, strict=True):
+            wanted = without_single_axes(tuple(tuple(assignment[block]) for block in blocks), self.axes)
+            known = [without_single_axes(strategy, self.axes) for strategy in strategies]
+            if wanted not in known:
+                return None
+            found.append(known.index(wanted))
+        return tuple(found)
+
+
+def without_single_axes(strategy: Strategy, axes: Mapping[str, int]) -> Strategy:
+    """Returns a strategy without its choices on axes of one device, where all choices are the same."""
+    return tuple(tuple(name for name, size in zip(names, axes.values(), strict=True) if size > 1) for names in strategy)
+
+
+class PricedStrategies:
+    """The prices of a step's segments on one mesh, from which costs follow without pricing again.
+
+    Attributes:
+        prices: of the strategies that were priced, and of reshards between segments.
+        recipes: known assignments by name, whose strategies are among those priced where they are allowed.
+        num_strategies: over all kinds of segments, that were ranked.
+        num_pruned: of those, the ones that were not priced any further.
+    """
+
+    def __init__(
+        self,
+        prices: StepPrices,
+        *,
+        written: WrittenStrategies,
+        costs: StrategyCosts,
+        coarse: Mapping[tuple[int, Strategy], StrategyCost],
+        is_coarse: bool,
+        allowed: Allowed,
+        recipes: Mapping[str, Assignment],
+    ) -> None:
+        self.prices = prices
+        self.recipes = recipes
+        self.num_strategies = len(coarse)
+        self.num_pruned = len(coarse) - sum(map(len, written.values()))
+        self._costs = costs
+        self._coarse = coarse
+        self._is_coarse = is_coarse
+        self._allowed = allowed
+        self._stored: dict[tuple[int, Strategy, Storage], StrategyCost] = {}
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.prices.analysis
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The failures of programs without a price."""
+        return self.prices.failures
+
+    @property
+    def provenance(self) -> str:
+        """The source of the prices, such as "measured on 8 x cpu"."""
+        found = [price for kind in self.prices.kinds.values() for price in kind.prices if isinstance(price, Price)]
+        origins = [price.provenance for price in found]
+        texts = [f"{origin.pricer} on {origin.num_devices} x {origin.device_kind}" for origin in origins]
+        return ", ".join(dict.fromkeys(texts))
+
+    def costs(
+        self,
+        *,
+        storage: Storage = Storage.AS_USED,
+        recompute: Recompute = Recompute.NONE,
+        can_begin_stage: Mapping[int, bool] | None = None,
+    ) -> StepCosts:
+        """Returns the costs of all segments.
+
+        Args:
+            storage: the layout of state between steps.
+            recompute: the activations that a backward computes again.
+            can_begin_stage: for each segment, by its number, whether a stage may begin there; by default at all.
+        """
+        kinds: dict[object, int] = {}
+        known: dict[int, tuple[tuple[SegmentCost, ...], tuple[Strategy, ...]]] = {}
+        made: dict[object, SegmentCosts] = {}
+        segments, strategies = [], []
+        for segment, priced in zip(self.analysis.segments, make_chain(self.prices), strict=True):
+            places = self._places(segment, priced)
+            kind = kinds.setdefault((id(priced), places), len(kinds))
+            if kind not in known:
+                known[kind] = self._segment_costs(segment, priced, places, storage, recompute)
+            may_begin = can_begin_stage is None or can_begin_stage.get(segment.number, True)
+            input_bytes = self._input_bytes(segment, places)
+            costs, chosen = known[kind]
+            one = SegmentCosts(
+                kind=kind,
+                strategies=costs,
+                reshards_s=priced.reshards_s,
+                input_bytes=input_bytes,
+                can_begin_stage=may_begin,
+            )
+            segments.append(made.setdefault((kind, may_begin, input_bytes), one))
+            strategies.append(chosen)
+        return StepCosts(
+            segments=tuple(segments),
+            strategies=tuple(strategies),
+            blocks=tuple(segment.blocks for segment in self.analysis.segments),
+            axes=self.analysis.axes,
+        )
+
+    def _places(self, segment: Segment, priced: PricedSegment) -> tuple[int, ...]:
+        """Returns the places of the strategies that have a price and are allowed at this segment."""
+        return tuple(
+            place
+            for place, strategy in enumerate(self.prices.kinds[segment.kind].strategies)
+            if priced.times_s[place] < float("inf")
+            and all(self._allowed(block, names) for block, names in zip(segment.blocks, strategy, strict=True))
+        )
+
+    def _segment_costs(
+        self,
+        segment: Segment,
+        priced: PricedSegment,
+        places: Sequence[int],
+        storage: Storage,
+        recompute: Recompute,
+    ) -> tuple[tuple[SegmentCost, ...], tuple[Strategy, ...]]:
+        kind = self.prices.kinds[segment.kind]
+        costs = []
+        for place in places:
+            strategy, price = kind.strategies[place], kind.prices[place]
+            assert isinstance(price, Price)
+            costs.append(
+                self._coarse[segment.kind, strategy].segment_cost(
+                    recompute,
+                    price=None if self._is_coarse else price,
+                    stored=self._store(kind.segment, strategy, storage),
+                    entry=priced.entries[place],
+                    exit_layout=priced.exits[place],
+                )
+            )
+        return tuple(costs), tuple(kind.strategies[place] for place in places)
+
+    def _store(self, segment: Segment, strategy: Strategy, storage: Storage) -> StrategyCost:
+        """Returns the cost of a strategy under a storage of state."""
+        if storage is Storage.AS_USED:
+            return self._coarse[segment.kind, strategy]
+        key = segment.kind, strategy, storage
+        if key not in self._stored:
+            self._stored[key] = self._costs.write_and_cost(segment, strategy, storage=storage)
+        return self._stored[key]
+
+    def _input_bytes(self, segment: Segment, places: Sequence[int]) -> int:
+        """Returns the bytes that enter from the segment before, in the layout of the fastest strategy."""
+        if not segment.number or not places:
+            return 0
+        layouts = self.prices.boundaries[segment.number - 1]
+        prices = self.prices.kinds[segment.kind].prices
+        fastest = min(places, key=lambda place: _time_s(prices[place]))
+        axes = self.analysis.axes
+        total = 0
+        for aval, spec, is_forward in zip(
+            layouts.boundary.avals, layouts.right[fastest], layouts.boundary.forward, strict=True
+        ):
+            if is_forward:
+                shards = 1 if spec is None else num_shards(dims_of_spec(spec, tuple(axes)), tuple(axes.values()))
+                total += -(-size_bytes(aval) // shards)
+        return total
+
+
+def _time_s(price: Price | Failure) -> float:
+    return price.time_s if isinstance(price, Price) else float("inf")

@@ -1,0 +1,99 @@
+"""A plan as data, from a configuration, the stages that were assigned, and the prices behind them."""
+
+import itertools
+from collections.abc import Iterator
+
+from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
+from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.step.fingerprint import fingerprint_step
+from jaxquard.ir.source import source_line
+from jaxquard.planner.block_names import BlockNames
+from jaxquard.planner.prices.step_costs import StepCosts
+from jaxquard.planner.record.plan import Plan, StagePlan
+from jaxquard.planner.search.list_shapes import count_devices
+from jaxquard.planner.search.step_pricing import MeshPrices, StepPricing
+from jaxquard.planner.stages.configuration_search import PlanFinalist
+
+
+def describe_plan(
+    pricing: StepPricing, found: PlanFinalist, *, costs: StepCosts | None = None, memory_limit_bytes: int | None
+) -> Plan:
+    """Returns the plan of a configuration with its stages, alone: without baselines, alternatives and log.
+
+    Args:
+        costs: by which it was found; by default all that were priced.
+    """
+    shape, played, axes = found.configuration, found.played, found.configuration.mesh
+    prices = pricing.find(axes, shape.num_microbatches)
+    if costs is None:
+        costs = pricing.costs(axes, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute)
+    assert prices is not None
+    assert costs is not None
+    num_devices = shape.num_actors * count_devices(shape)
+    peak = pricing.cluster.compute.peak_flops_per_s * num_devices
+    chosen = costs.assignment(found.assignment.strategies)
+    analysis = prices.analysis
+    return Plan(
+        model=pricing.problem.name,
+        fingerprint=fingerprint_step(pricing.problem.trace(shape.num_microbatches, shape.recompute).traced),
+        cluster=pricing.cluster.name,
+        num_devices=num_devices,
+        num_actors=shape.num_actors,
+        axes=axes,
+        schedule=shape.schedule,
+        num_microbatches=shape.num_microbatches,
+        microbatch_size=shape.microbatch_size,
+        global_batch=shape.num_microbatches * shape.microbatch_size,
+        recompute=shape.recompute,
+        storage=shape.storage,
+        segments=tuple(len(segment.blocks) for segment in analysis.segments),
+        stages=tuple(_stages(prices, costs, found)),
+        products={str(number): analysis.products[number] for number, names in chosen.items() if ROWS_2D in names},
+        time_s=played.time_s,
+        times=played.times,
+        memory=played.memory,
+        memory_limit_bytes=memory_limit_bytes,
+        mfu=pricing.flops / (played.time_s * peak) if peak else None,
+        flops=pricing.flops,
+        provenance=prices.priced.provenance,
+    )
+
+
+def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterator[StagePlan]:
+    segments, played = prices.analysis.segments, found.played
+    chosen = costs.assignment(found.assignment.strategies)
+    bounds = [0, *found.assignment.stops]
+    for stage, ((start, stop), totals) in enumerate(zip(itertools.pairwise(bounds), played.stages, strict=True)):
+        first, last = segments[start].blocks[0], segments[stop - 1].blocks[-1]
+        blocks = range(first, last + 1)
+        seeds = [prices.analysis.blocks[block].seeds[0].equation for block in blocks]
+        cost = totals.cost()
+        yield StagePlan(
+            name=stage_name([prices.names[block] for block in blocks], stage),
+            actor=played.actor_of[stage],
+            blocks=(first, last + 1),
+            strategies=tuple(tuple(chosen[block]) for block in blocks),
+            lines=tuple(source_line(equation) for equation in seeds),
+            parameters=tuple(prices.names[block].paths for block in blocks),
+            forward_s=cost.forward_s,
+            backward_s=cost.backward_s,
+            communication_s=totals.communication_s,
+            memory=played.stage_memory(stage),
+            provenance=prices.priced.provenance,
+        )
+
+
+def stage_name(blocks: list[BlockNames], stage: int) -> str:
+    """Returns a name of a stage: the first and the last of its parameters, up to where they differ."""
+    paths = [path.removeprefix("params.") for names in blocks for path in names.paths]
+    tops = list(dict.fromkeys(_top(path) for path in paths))
+    if not tops:
+        return f"stage {stage}"
+    return tops[0] if len(tops) == 1 else f"{tops[0]} to {tops[-1]}"
+
+
+def _top(path: str) -> str:
+    """Returns the beginning of a path, up to the first number: `layers.3` of `layers.3.mlp.up`."""
+    keys = path.split(".")
+    number = next((place for place, key in enumerate(keys) if key.isdecimal()), None)
+    return ".".join(keys[:1] if number is None else keys[: number + 1])

@@ -1,0 +1,177 @@
+"""Finds the plan of a step for a cluster.
+
+1. Every mesh of an actor is priced with one number of microbatches; with others its costs are scaled.
+2. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
+3. The best meshes and numbers of microbatches are priced as they are, and their configurations played again.
+4. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxquard.errors import PlanError
+from jaxquard.planner.record.plan import Plan, PlanBaseline
+from jaxquard.planner.search.describe_plan import describe_plan
+from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
+from jaxquard.planner.search.pricers import make_pricers
+from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.search.run_candidates import Candidate, compare_candidates, run_candidates
+from jaxquard.planner.search.step_pricing import BATCH_AXIS, StepPricing
+from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
+from jaxquard.planner.search.usual_plans import UsualPlans
+from jaxquard.planner.stages.search import PlanSearchResult
+from jaxquard.planner.wishes import parse_wishes
+from jaxquard.runtime.remote_mesh import RemoteMesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The options of a search.
+
+    Attributes:
+        fix: settings, mesh axes, and strategies by parameter path or source line, that the plan shall have.
+        forbid: those that it shall not have.
+        pricer: "model", in closed form; "compile" or "mock-gpu" ask the target's compiler for what the closed form
+            leaves; "measure" the devices at hand.
+        memory_limit_bytes: of a device; by default what the cluster's chips have.
+        max_microbatch_size: rows of a microbatch at most.
+        ignores_marks: stages may begin elsewhere than at the marks of the code.
+        time_budget_s: of the search; what it leaves out is in the plan's log. By default there is none.
+        num_measured: plans that run on the devices at hand, if they are; 0 for none.
+        cache: of prices; as in `search_sharding`.
+        on_progress: called with (done, total, what is done).
+    """
+
+    fix: Mapping[str, Any] | None = None
+    forbid: Mapping[str, Any] | None = None
+    pricer: str = "model"
+    memory_limit_bytes: int | None = None
+    max_microbatch_size: int | None = None
+    ignores_marks: bool = False
+    time_budget_s: float | None = None
+    num_measured: int = 6
+    cache: Any = "default"
+    on_progress: OnPlanProgress | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        limits = {
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "max_microbatch_size": self.max_microbatch_size,
+            "time_budget_s": self.time_budget_s,
+        }
+        for name, value in limits.items():
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise PlanError(f"{name}={value!r} must be a number above 0, or None for no limit.")
+        if not isinstance(self.num_measured, int) or self.num_measured < 0:
+            raise PlanError(f"num_measured={self.num_measured!r} must be a number of plans, 0 or more.")
+
+
+def find_plan(
+    problem: PlanProblem,
+    target: PlanTarget,
+    options: PlanOptions,
+    *,
+    make_mesh: Callable[[Plan], RemoteMesh] | None = None,
+) -> Plan:
+    """Finds the fastest plan that fits.
+
+    Args:
+        make_mesh: starts the actors of a plan, to run the best ones; None to run nothing.
+
+    Raises:
+        PlanError: if a wish cannot be met.
+        InfeasiblePlanError: if nothing fits the memory.
+    """
+    start_s = time.monotonic()
+    wishes = parse_wishes(options.fix, options.forbid)
+    wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(BATCH_AXIS, "model"))
+    limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
+    with make_pricers(options.pricer, target, cache=options.cache) as make_pricer:
+        pricing = StepPricing(
+            problem, target.cluster, wishes=wishes, make_pricer=make_pricer, ignores_marks=options.ignores_marks
+        )
+        max_stages = pricing.count_stages()
+        wishes.check(num_segments=max_stages)
+        shapes = list_shapes(
+            problem, target, wishes, max_stages=max_stages, max_microbatch_size=options.max_microbatch_size
+        )
+        search = TwoPassSearch(
+            pricing=pricing,
+            memory_limit_bytes=limit_bytes,
+            time_budget_s=options.time_budget_s,
+            on_progress=options.on_progress or (lambda done, total, name: None),
+        )
+        result = search.run(shapes)
+        candidates = _candidates(result, pricing, limit_bytes)
+        usual = [
+            Candidate(
+                name=one.name,
+                finalist=one.finalist,
+                plan=describe_plan(pricing, one.finalist, costs=one.costs, memory_limit_bytes=limit_bytes),
+            )
+            for one in UsualPlans(search=search, problem=problem, target=target, max_stages=max_stages)
+        ]
+    if make_mesh is not None and options.num_measured:
+        budget_s = math.inf if options.time_budget_s is None else options.time_budget_s
+        candidates, usual = run_candidates(
+            problem,
+            candidates[: options.num_measured],
+            usual,
+            make_mesh=make_mesh,
+            budget_s=budget_s,
+            on_progress=options.on_progress,
+        )
+    chosen = min([*candidates, *usual] if candidates[0].is_measured else candidates, key=lambda one: one.plan.time_s)
+    single = min(
+        (one for one in (*candidates, *usual) if has_single_axis(one.finalist.configuration)),
+        key=lambda one: one.plan.time_s,
+        default=None,
+    )
+    baselines = [*usual, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
+    log = replace(
+        result.log,
+        num_measured=sum(one.is_measured for one in (*candidates, *usual)),
+        num_programs=pricing.num_programs,
+        time_s=time.monotonic() - start_s,
+    )
+    is_best = chosen.finalist is result.best
+    return replace(
+        chosen.plan,
+        baselines=tuple(map(_baseline, baselines)),
+        alternatives=result.alternatives if is_best else compare_candidates(chosen, candidates),
+        log=log,
+        notes=(*_notes(pricing), *(one.failure for one in (*candidates, *usual) if one.failure)),
+    )
+
+
+def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int) -> list[Candidate]:
+    """Returns the plans to choose from: the best, the best with each number of actors, then the others."""
+    assert result.best is not None
+    others = [one for one in result.families.values() if one is not None]
+    ordered = [result.best, *sorted(others, key=lambda one: one.time_s), *result.finalists]
+    distinct = {one.configuration: one for one in reversed(ordered)}
+    kept = sorted(distinct.values(), key=ordered.index)
+    return [
+        Candidate(name="", finalist=one, plan=describe_plan(pricing, one, memory_limit_bytes=limit_bytes))
+        for one in kept
+    ]
+
+
+def _baseline(found: Candidate) -> PlanBaseline:
+    plan = found.plan
+    return PlanBaseline(
+        name=found.name,
+        time_s=plan.time_s,
+        memory_bytes=plan.memory_bytes,
+        mfu=plan.mfu,
+        note=found.failure or ("measured" if found.is_measured else ""),
+    )
+
+
+def _notes(pricing: StepPricing) -> list[str]:
+    notes = [f"not considered: a mesh of {dict(axes)}: {reason}" for (axes, _), reason in pricing.failures.items()]
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,80 @@
+"""The configurations that a search considers, those of one mesh and number of microbatches together."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.space import PlanSpace, list_configurations
+from jaxquard.planner.wishes import Wishes
+from jaxquard.schedules.registry import SCHEDULES
+
+# The others are no faster than one of these by these prices, or need more memory; a user may fix any.
+_SCHEDULES = ("1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-v")
+_STORAGES = ("as used", "zero 1", "zero 3")
+# Microbatches, relative to the actors: bubbles shrink with more of them, and so do kernels.
+_PER_ACTOR = (1, 2, 4, 8, 16, 32)
+
+
+def list_shapes(
+    problem: PlanProblem,
+    target: PlanTarget,
+    wishes: Wishes,
+    *,
+    max_stages: int,
+    max_microbatch_size: int | None,
+) -> tuple[PlanConfiguration, ...]:
+    """Returns all configurations to consider; meshes are without axes of size 1, unless all are.
+
+    Args:
+        max_stages: that the step can have.
+        max_microbatch_size: rows of a microbatch at most.
+
+    Raises:
+        PlanError: if there is none; it says why.
+    """
+    fixed, most_rows = wishes.fixed.get("schedule"), max_microbatch_size or math.inf
+    space = PlanSpace(
+        num_devices=target.num_devices,
+        global_batch=problem.rows,
+        num_segments=max_stages,
+        devices_per_host=target.devices_per_host,
+        schedules=(str(fixed),) if fixed in SCHEDULES else _SCHEDULES,
+        recomputes=problem.recomputes,
+        storages=_STORAGES,
+        fixed=wishes.fixed,
+        forbidden=wishes.forbidden,
+        accepts=lambda one: one.microbatch_size <= most_rows and _has_count(one, problem, wishes),
+    )
+    return tuple(replace(one, axes=_without_ones(one.mesh)) for one in list_configurations(space))
+
+
+def count_devices(configuration: PlanConfiguration) -> int:
+    """Returns the devices of an actor."""
+    return math.prod(size for _, size in configuration.axes)
+
+
+def has_single_axis(configuration: PlanConfiguration) -> bool:
+    """Returns true for a configuration with one kind of parallelism at most."""
+    return (configuration.num_actors > 1) + sum(size > 1 for _, size in configuration.axes) <= 1
+
+
+def _has_count(one: PlanConfiguration, problem: PlanProblem, wishes: Wishes) -> bool:
+    if one.num_microbatches not in problem.counts:
+        return False
+    is_free = len(problem.counts) > 1 and not {"microbatches", "microbatch_size"} & wishes.fixed.keys()
+    return not is_free or one.num_microbatches in _usual_counts(problem, one)
+
+
+def _usual_counts(problem: PlanProblem, one: PlanConfiguration) -> list[int]:
+    """Returns the numbers of microbatches to consider for so many actors; where none is usual, all."""
+    data = one.mesh.get("data", 1)
+    possible = [count for count in problem.counts if problem.rows // count % data == 0]
+    usual = [count for count in possible if count % one.num_actors == 0 and count // one.num_actors in _PER_ACTOR]
+    return usual or possible
+
+
+def _without_ones(axes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((axis, size) for axis, size in axes.items() if size > 1) or (("data", 1),)

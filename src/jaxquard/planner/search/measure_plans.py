@@ -1,0 +1,112 @@
+"""Runs plans on the devices at hand: the median step of a short training loop of each.
+
+Each plan runs by itself, in one block: programs that run in turns find the caches full of the others' weights. The
+state is zeros, and so is the batch: neither changes what a step computes, only its numbers.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxquard.errors import JaxquardError
+from jaxquard.planner.record.plan import Plan
+from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.step.apply_plan import apply_plan
+from jaxquard.runtime.remote_mesh import RemoteMesh
+
+_WARM_UP = 2
+_MIN_STEPS = 5
+_MAX_STEPS = 40
+_STEPS_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPlan:
+    """A plan that ran.
+
+    Attributes:
+        time_s: the median step; infinite if it failed.
+        spread: from the fastest quarter to the slowest, as a part of the median.
+        failure: the first line of the error; "" if it ran.
+    """
+
+    plan: Plan = field(repr=False)
+    time_s: float
+    spread: float = 0.0
+    failure: str = ""
+
+
+def measure_plans(
+    problem: PlanProblem,
+    plans: Sequence[Plan],
+    *,
+    make_mesh: Callable[[Plan], RemoteMesh],
+    budget_s: float,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> list[MeasuredPlan]:
+    """Runs plans one after the other, as far as the budget goes; the first always runs."""
+    start_s = time.monotonic()
+    found: list[MeasuredPlan] = []
+    for number, plan in enumerate(plans):
+        if found and time.monotonic() - start_s > budget_s:
+            break
+        if on_progress is not None:
+            on_progress(number, len(plans), f"running {describe_shape(plan)}")
+        found.append(_measure(problem, plan, make_mesh))
+    return found
+
+
+def describe_shape(plan: Plan) -> str:
+    """Returns the shape of a plan in a few words, such as "2 stages x data 4, 1f1b, 4 microbatches"."""
+    axes = " x ".join(f"{axis} {size}" for axis, size in plan.axes.items())
+    stages = "1 stage" if plan.num_stages == 1 else f"{plan.num_stages} stages on {plan.num_actors} actors"
+    count = "1 microbatch" if plan.num_microbatches == 1 else f"{plan.num_microbatches} microbatches"
+    return f"{stages}, {axes}, {plan.schedule}, {count}"
+
+
+def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], RemoteMesh]) -> MeasuredPlan:
+    try:
+        with make_mesh(plan) as mesh:
+            times_s = _loop_times(problem, plan, mesh)
+    except (JaxquardError, jax.errors.JaxRuntimeError) as error:
+        return MeasuredPlan(plan=plan, time_s=float("inf"), failure=str(error).splitlines()[0])
+    first, median_s, third = statistics.quantiles(times_s, n=4)
+    return MeasuredPlan(plan=plan, time_s=median_s, spread=(third - first) / median_s)
+
+
+def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh) -> list[float]:
+    applied = apply_plan(problem.step, problem.args, plan)
+    step = mesh.distributed(applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums)
+    args = [_zeros(arg) for arg in problem.args]
+    state = applied.donate_argnums
+    times_s: list[float] = []
+    while len(times_s) < _WARM_UP + _MIN_STEPS or (sum(times_s[_WARM_UP:]) < _STEPS_S and len(times_s) < _MAX_STEPS):
+        start_s = time.perf_counter()
+        results = step(*args)
+        _wait(results)
+        times_s.append(time.perf_counter() - start_s)
+        _carry(args, results, state, problem)
+    return times_s[_WARM_UP:]
+
+
+def _zeros(arg: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), arg)
+
+
+def _wait(results: Any) -> None:
+    for leaf in jax.tree.leaves(results):
+        leaf.block_until_ready()
+
+
+def _carry(args: list[Any], results: Any, state: Sequence[int], problem: PlanProblem) -> None:
+    """Puts the new state in the place of the donated one: the results of the same structure, in order."""
+    outputs = list(results) if isinstance(results, tuple) else [results]
+    for number in state:
+        wanted = jax.tree.structure(problem.args[number])
+        place = next(at for at, output in enumerate(outputs) if jax.tree.structure(output) == wanted)
+        args[number] = outputs.pop(place)

@@ -1,0 +1,48 @@
+"""The pricers of a search: one for each mesh of an actor, closed together."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from jaxquard.errors import PlanError
+from jaxquard.planner.search.step_pricing import MakePricer
+from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.pricing import CompilePricer, MeasuredPricer, MockGpuPricer, PriceCache, Pricer
+
+PRICERS = ("model", "compile", "mock-gpu", "measure")
+
+
+@contextlib.contextmanager
+def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> Iterator[MakePricer | None]:
+    """Yields a function that makes the pricer of a mesh; None for the closed form alone.
+
+    Raises:
+        PlanError: if there is no such pricer, or none of the devices that it needs.
+    """
+    if name not in PRICERS:
+        raise PlanError(f"pricer={name!r} is not known. Use one of: {', '.join(PRICERS)}.")
+    if name == "model":
+        yield None
+        return
+    if name == "measure" and not target.has_devices:
+        raise PlanError(f"nothing can be measured: {target.cluster.name} is not here. Use the pricer model or compile.")
+    found = PriceCache() if cache == "default" else cache
+    with contextlib.ExitStack() as stack:
+
+        def make(mesh: AbstractMesh) -> Pricer:
+            if name == "compile":
+                return stack.enter_context(CompilePricer(target.cluster, mesh, cache=found))
+            if name == "mock-gpu":
+                return stack.enter_context(MockGpuPricer(target.cluster, mesh, cache=found))
+            return stack.enter_context(MeasuredPricer(_with_devices(mesh), cache=found))
+
+        yield make
+
+
+def _with_devices(mesh: AbstractMesh) -> Mesh:
+    devices = np.array(jax.devices()[: mesh.size]).reshape(tuple(mesh.shape.values()))
+    return Mesh(devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

@@ -1,0 +1,103 @@
+"""Runs the candidates of a search on the devices at hand, and compares what they took."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxquard.errors import PlanError
+from jaxquard.planner.record.plan import Plan, PlanAlternative, TimeTerms
+from jaxquard.planner.search.measure_plans import MeasuredPlan, measure_plans
+from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.stages.alternatives import largest_rise
+from jaxquard.planner.stages.configuration import PARTS
+from jaxquard.planner.stages.configuration_search import PlanFinalist
+from jaxquard.runtime.remote_mesh import RemoteMesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan to choose from.
+
+    Attributes:
+        name: of a usual plan; "" for one of the search.
+        plan: with the time by prices, or, after it has run, the one that it took.
+        failure: why it did not run; "" if it ran, or was not tried.
+    """
+
+    name: str
+    finalist: PlanFinalist = field(repr=False)
+    plan: Plan = field(repr=False)
+    is_measured: bool = False
+    failure: str = ""
+
+
+def run_candidates(
+    problem: PlanProblem,
+    candidates: Sequence[Candidate],
+    usual: Sequence[Candidate],
+    *,
+    make_mesh: Callable[[Plan], RemoteMesh],
+    budget_s: float,
+    on_progress: Callable[[int, int, str], None] | None,
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Runs candidates and usual plans, as far as the budget goes; returns those that ran, or failed.
+
+    Raises:
+        PlanError: if none of the candidates runs.
+    """
+    # The best by prices first, then what people would run, then the others.
+    ordered = [*candidates[:1], *usual, *candidates[1:]]
+    measured = measure_plans(
+        problem,
+        [one.plan for one in ordered],
+        make_mesh=make_mesh,
+        budget_s=budget_s,
+        on_progress=on_progress,
+    )
+    ran = [_as_measured(one, result) for one, result in zip(ordered, measured, strict=False)]
+    if all(one.failure for one in ran):
+        raise PlanError(f"none of {len(ran)} plans runs on the devices here; the first: {ran[0].failure}")
+    return [one for one in ran if not one.name], [one for one in ran if one.name]
+
+
+def compare_candidates(chosen: Candidate, candidates: Sequence[Candidate]) -> tuple[PlanAlternative, ...]:
+    """Returns, for each part of a plan, the fastest candidate that differs in it."""
+    found = []
+    ours = chosen.finalist.configuration
+    for part in PARTS:
+        others = [
+            one for one in candidates if one.finalist.configuration.part(part) != ours.part(part) and not one.failure
+        ]
+        if not others:
+            continue
+        other = min(others, key=lambda one: one.plan.time_s)
+        found.append(
+            PlanAlternative(
+                part=part,
+                chosen=str(ours.part(part)),
+                alternative=str(other.finalist.configuration.part(part)),
+                added_s=other.plan.time_s - chosen.plan.time_s,
+                added_bytes=other.plan.memory_bytes - chosen.plan.memory_bytes,
+                deciding=largest_rise(chosen.plan.times, other.plan.times),
+            )
+        )
+    return tuple(found)
+
+
+def _as_measured(one: Candidate, measured: MeasuredPlan) -> Candidate:
+    """Returns a candidate with the time that it took; its parts keep their proportions."""
+    plan = one.plan
+    if measured.failure:
+        failed = f"{one.name or 'a plan'} did not run: {measured.failure}"
+        return replace(one, plan=replace(plan, time_s=math.inf), is_measured=True, failure=failed)
+    factor = measured.time_s / plan.time_s
+    times = TimeTerms(**{name: factor * getattr(plan.times, name) for name in plan.times.__dataclass_fields__})
+    where = f"the step: measured on {plan.num_devices} devices, spread {measured.spread:.0%}; its parts in the "
+    updated = replace(
+        plan,
+        time_s=measured.time_s,
+        times=times,
+        mfu=None if plan.mfu is None else plan.mfu / factor,
+        provenance=f"{where}proportions of: {plan.provenance}",
+    )
+    return replace(one, plan=updated, is_measured=True)

@@ -1,0 +1,174 @@
+"""Prices a step for every mesh of an actor and every number of microbatches, each once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from jax.sharding import AbstractMesh, AxisType
+
+from jaxquard.cluster import Cluster
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.tune_products import tune_products
+from jaxquard.intraop.shardings.baselines import baselines
+from jaxquard.intraop.shardings.layouts import Assignment, Storage
+from jaxquard.planner.block_names import BlockNames, names_of_blocks
+from jaxquard.planner.prices.price_strategies import price_strategies
+from jaxquard.planner.prices.prune import PruneSettings
+from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts
+from jaxquard.planner.prices.step_flops import step_flops
+from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.step.stage_boundaries import analyse_microbatch, find_stage_boundaries
+from jaxquard.planner.wishes import Wishes
+from jaxquard.pricing import OnProgress, Pricer
+from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
+
+# A mesh, as sizes by axis, and a number of microbatches.
+MeshKey = tuple[tuple[tuple[str, int], ...], int]
+MakePricer = Callable[[AbstractMesh], Pricer]
+BATCH_AXIS = "data"
+_MIN_SEGMENTS = 4
+# Storages are priced, and stages assigned, with the strategies that this leaves.
+_PRUNE = PruneSettings(slow_factor=2.0, max_strategies=12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeshPrices:
+    """The prices of a step on one mesh, with so many microbatches.
+
+    Attributes:
+        priced: the strategies of every segment.
+        names: of the blocks, as the user knows them.
+        can_begin_stage: for each segment, by its number.
+    """
+
+    priced: PricedStrategies = field(repr=False)
+    names: Mapping[int, BlockNames] = field(repr=False)
+    can_begin_stage: Mapping[int, bool]
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.priced.analysis
+
+
+class StepPricing:
+    """The prices of a step for a cluster.
+
+    Args:
+        make_pricer: of a mesh, asked for the strategies that the closed form leaves; None for the closed form alone.
+        ignores_marks: stages may begin at any segment, also where the step has marks of its own.
+
+    Attributes:
+        failures: meshes and microbatches for which the step cannot be priced, with the reason.
+    """
+
+    def __init__(
+        self,
+        problem: PlanProblem,
+        cluster: Cluster,
+        *,
+        wishes: Wishes,
+        make_pricer: MakePricer | None = None,
+        ignores_marks: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.problem, self.cluster = problem, cluster
+        self._wishes, self._make_pricer = wishes, make_pricer
+        self._ignores_marks, self._on_progress = ignores_marks, on_progress
+        self._prices: dict[MeshKey, MeshPrices | None] = {}
+        self._costs: dict[tuple[MeshKey, Storage, Recompute], StepCosts] = {}
+        self._flops: float | None = None
+        self.failures: dict[MeshKey, str] = {}
+
+    @property
+    def flops(self) -> float:
+        """The FLOPs of a step, without recomputation."""
+        if self._flops is None:
+            count = self.problem.counts[0]
+            analysis = self._analyse({BATCH_AXIS: 1}, count)
+            self._flops = count * step_flops(analysis.graph)
+        return self._flops
+
+    def count_stages(self) -> int:
+        """Returns the most stages that the step can have."""
+        count = self.problem.counts[0]
+        one = self.problem.trace(count)
+        boundaries = find_stage_boundaries(
+            one, self._analyse({BATCH_AXIS: 1}, count), ignores_marks=self._ignores_marks
+        )
+        return 1 + sum(boundary.can_begin for boundary in boundaries)
+
+    @property
+    def num_programs(self) -> int:
+        """The programs that were priced."""
+        return sum(found.priced.prices.num_programs for found in self._prices.values() if found is not None)
+
+    def find(self, axes: Mapping[str, int], num_microbatches: int) -> MeshPrices | None:
+        """Returns the prices on a mesh; None if the step cannot be sharded over it."""
+        key = tuple(axes.items()), num_microbatches
+        if key not in self._prices:
+            try:
+                self._prices[key] = self._price(dict(axes), num_microbatches)
+            except ShardingError as error:
+                self._prices[key] = None
+                self.failures[key] = str(error)
+        return self._prices[key]
+
+    def costs(
+        self, axes: Mapping[str, int], num_microbatches: int, *, storage: Storage, recompute: Recompute
+    ) -> StepCosts | None:
+        """Returns the costs of all segments; None if the step cannot be sharded over the mesh."""
+        key = (tuple(axes.items()), num_microbatches), storage, recompute
+        if key not in self._costs:
+            found = self.find(axes, num_microbatches)
+            if found is None:
+                return None
+            self._costs[key] = found.priced.costs(
+                storage=storage, recompute=recompute, can_begin_stage=found.can_begin_stage
+            )
+        return self._costs[key]
+
+    def _analyse(self, axes: dict[str, int], num_microbatches: int) -> Analysis:
+        """Finds the segments; where these are few, each block is one, so that stages can begin there."""
+        one = self.problem.trace(num_microbatches)
+        tune = partial(tune_products, axes=axes, cluster=self.cluster, batch_axis=None)
+        analysis = analyse_microbatch(one, axes=axes, plan_products=tune)
+        num_blocks = len(analysis.blocks)
+        if len(analysis.segments) < min(_MIN_SEGMENTS, num_blocks):
+            analysis = analyse_microbatch(one, axes=axes, plan_products=tune, lengths=[1] * num_blocks)
+        return analysis
+
+    def _price(self, axes: dict[str, int], num_microbatches: int) -> MeshPrices:
+        one = self.problem.trace(num_microbatches)
+        analysis = self._analyse(axes, num_microbatches)
+        names = names_of_blocks(analysis)
+        is_allowed = self._wishes.strategy_filter(names)
+        mesh = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+        recipes = None
+        if mesh.size == 1:
+            # All strategies are the same on one device.
+            rows = baselines(analysis)["data parallel"].assignment
+            recipes = {"data parallel": rows}
+            is_allowed = partial(_is_same, rows)
+        priced = price_strategies(
+            analysis,
+            coarse=RooflinePricer(self.cluster, mesh),
+            pricer=None if self._make_pricer is None else self._make_pricer(mesh),
+            batch_axis=BATCH_AXIS if len(axes) > 1 else None,
+            allowed=is_allowed,
+            wishes=", ".join(map(str, self._wishes.strategies)),
+            prune=_PRUNE,
+            recipes=recipes,
+            on_progress=self._on_progress,
+        )
+        boundaries = find_stage_boundaries(one, analysis, ignores_marks=self._ignores_marks)
+        return MeshPrices(
+            priced=priced,
+            names=names,
+            can_begin_stage={found.segment: found.can_begin for found in boundaries},
+        )
+
+
+def _is_same(assignment: Assignment, block: int, choice: tuple[str, ...]) -> bool:
+    return tuple(assignment[block]) == choice

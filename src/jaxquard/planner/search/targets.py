@@ -1,0 +1,156 @@
+"""The hardware that a plan is for: a description, and the devices if they are at hand."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from jaxquard.cluster import Cluster, levels_of, load_cluster
+from jaxquard.errors import ClusterError, PlanError
+from jaxquard.planner.record.plan import Plan
+from jaxquard.runtime.remote_mesh import RemoteMesh
+
+# What a device's memory holds beside the step: the runtime, the collectives' buffers, fragments.
+_RESERVED_SHARE = 0.06
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTarget:
+    """The hardware of a plan.
+
+    Attributes:
+        num_devices: of the plan; at most the cluster's chips.
+        has_devices: whether plans can run here.
+        runtime: on which they do.
+        mesh_options: arguments of `RemoteMesh` that say which devices.
+    """
+
+    cluster: Cluster
+    num_devices: int
+    has_devices: bool
+    runtime: str = "in_process"
+    mesh_options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def devices_per_host(self) -> int:
+        """The devices that the fastest links join: those of a host, or of a whole torus."""
+        return levels_of(self.cluster)[0].size
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of a device that a step may use."""
+        return int(self.cluster.memory.size_bytes * (1 - _RESERVED_SHARE))
+
+    def check_plan(self, plan: Plan) -> None:
+        """Checks that a plan can run on the devices at hand.
+
+        Raises:
+            PlanError: if it is for another cluster.
+        """
+        if not self.has_devices:
+            raise PlanError(
+                f"the plan is for {plan.num_devices} devices of {plan.cluster}, which are not here: "
+                f"{_devices_text()}. Run it where they are, or plan with devices=jax.devices()."
+            )
+        if plan.num_devices > self.num_devices:
+            raise PlanError(
+                f"the plan is for {plan.num_devices} devices of {plan.cluster}, but there are {self.num_devices} here. "
+                "Plan for these."
+            )
+
+
+def find_plan_target(
+    *, cluster: Cluster | str | None, devices: Sequence[jax.Device] | int | None, runtime: str
+) -> PlanTarget:
+    """Finds what to plan for.
+
+    Args:
+        cluster: a description, its name or its file; None for what the devices are.
+        devices: to run on, or their number; None for all of this process, or of the cluster.
+
+    Raises:
+        PlanError: if there is no such number of devices.
+        ClusterError: if the cluster is unknown.
+    """
+    described = None if cluster is None else load_cluster(cluster)
+    if described is not None and devices is None and runtime == "in_process":
+        return PlanTarget(
+            cluster=described,
+            num_devices=described.num_chips,
+            has_devices=_are_here(described),
+            mesh_options={},
+        )
+    found = list(jax.devices()) if devices is None else devices
+    num_devices = found if isinstance(found, int) else len(found)
+    if num_devices < 1:
+        raise PlanError(f"a plan is for at least one device, found {num_devices}. Pass devices=jax.devices().")
+    platform = jax.default_backend() if isinstance(found, int) else found[0].platform
+    if described is None:
+        described = _describe(platform, num_devices, found)
+    if num_devices > described.num_chips:
+        raise PlanError(
+            f"{num_devices} devices were asked for, but {described.name} has {described.num_chips} chips. Name "
+            "a larger cluster, or fewer devices."
+        )
+    options = {} if runtime == "ray" or isinstance(found, int) or platform == "cpu" else {"devices": found}
+    return PlanTarget(
+        cluster=described, num_devices=num_devices, has_devices=True, runtime=runtime, mesh_options=options
+    )
+
+
+def _are_here(cluster: Cluster) -> bool:
+    """Says whether the devices of this process are those of a cluster."""
+    kind = jax.devices()[0].platform
+    is_cpu = "cpu" in cluster.name
+    if kind == "cpu":
+        return is_cpu
+    return not is_cpu and cluster.num_chips <= len(jax.devices()) and _preset(jax.devices()[0]) in cluster.name
+
+
+def _describe(platform: str, num_devices: int, found: Any) -> Cluster:
+    if platform == "cpu":
+        return load_cluster(f"cpu-{num_devices}")
+    preset = _preset(jax.devices()[0] if isinstance(found, int) else found[0])
+    try:
+        return load_cluster(f"{preset}-{num_devices}" if num_devices > 1 else preset)
+    except ClusterError as error:
+        raise PlanError(
+            f"no description is known of {num_devices} x {_devices_text()}. Name one with cluster=, or make one with "
+            "`jaxquard cluster calibrate`."
+        ) from error
+
+
+def _preset(device: jax.Device) -> str:
+    kind = device.device_kind.lower()
+    names = ("h200", "h100", "b200", "a100", "v100", "v6e", "v5p", "v5e", "v4")
+    aliases = {"v5 lite": "v5e", "v6 lite": "v6e", "v5": "v5p"}
+    return next(
+        (name for name in names if name in kind), next((alias for text, alias in aliases.items() if text in kind), kind)
+    )
+
+
+def _devices_text() -> str:
+    found = jax.devices()
+    return f"{len(found)} x {found[0].device_kind}"
+
+
+def mesh_maker(target: PlanTarget, mesh_options: Mapping[str, Any]) -> Callable[[Plan], RemoteMesh]:
+    """Returns a function that starts the actors of a plan.
+
+    Args:
+        mesh_options: more arguments of `RemoteMesh`.
+    """
+
+    def make(plan: Plan) -> RemoteMesh:
+        target.check_plan(plan)
+        return RemoteMesh(
+            (plan.num_actors,),
+            tuple(plan.axes.values()),
+            tuple(plan.axes),
+            runtime=target.runtime,
+            **target.mesh_options,
+            **mesh_options,
+        )
+
+    return make

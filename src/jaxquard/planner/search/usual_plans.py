@@ -1,0 +1,140 @@
+"""The usual plans, by the same prices: data parallelism, FSDP and Megatron's rules.
+
+Megatron's rules: tensor parallelism over a host, or over what the model's products divide into; then as few pipeline
+stages as fit, with 1F1B; all other devices are replicas, with ZeRO-1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jaxquard.errors import ClusterError, ScheduleError
+from jaxquard.gemm.autotune.slices import divisors
+from jaxquard.intraop.shardings.layouts import Assignment, Storage
+from jaxquard.planner.prices.step_costs import StepCosts
+from jaxquard.planner.record.check_plan import NO_SCHEDULE
+from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.planner.search.two_passes import TwoPassSearch
+from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.configuration_search import PlanFinalist
+from jaxquard.planner.stages.search import search_configurations
+from jaxquard.planner.stages.segment_costs import SegmentCosts
+
+# Microbatches an actor, with which bubbles are small.
+_MEGATRON_MICROBATCHES = 4
+_MAX_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualPlan:
+    """A usual plan.
+
+    Attributes:
+        costs: with one strategy for every segment.
+    """
+
+    name: str
+    finalist: PlanFinalist
+    costs: StepCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualPlans:
+    """Makes the usual plans of a step on a cluster."""
+
+    search: TwoPassSearch
+    problem: PlanProblem
+    target: PlanTarget
+    max_stages: int
+
+    def __iter__(self) -> Iterator[UsualPlan]:
+        """Yields those that run and fit."""
+        found = [
+            self.data_parallel("data parallel", Storage.AS_USED),
+            self.data_parallel("fsdp", Storage.ZERO_3),
+            self.megatron(),
+        ]
+        yield from (plan for plan in found if plan is not None)
+
+    def data_parallel(self, name: str, storage: Storage) -> UsualPlan | None:
+        """Returns data parallelism over all devices, with as few microbatches as fit; None if nothing does."""
+        num_devices = self.target.num_devices
+        axes = {"data": num_devices}
+        found = (self._find(1, axes, count, storage, "data parallel", name) for count in self._counts(num_devices))
+        return next((plan for plan in found if plan is not None), None)
+
+    def megatron(self) -> UsualPlan | None:
+        """Returns Megatron's choice; None if there is no model parallelism that runs and fits."""
+        found = (self._megatron(model, actors) for model, actors in self._degrees())
+        return next((plan for plan in found if plan is not None), None)
+
+    def _degrees(self) -> Iterator[tuple[int, int]]:
+        num_devices = self.target.num_devices
+        for model in sorted(divisors(num_devices), reverse=True):
+            if 1 < model <= self.target.devices_per_host:
+                yield from ((model, actors) for actors in divisors(num_devices // model) if actors <= self.max_stages)
+
+    def _megatron(self, model: int, actors: int) -> UsualPlan | None:
+        data = self.target.num_devices // (model * actors)
+        axes = {axis: size for axis, size in {"data": data, "model": model}.items() if size > 1}
+        name = f"megatron, tp {model} x pp {actors} x dp {data}"
+        storage = Storage.ZERO_1 if data > 1 else Storage.AS_USED
+        wanted = _MEGATRON_MICROBATCHES * actors if actors > 1 else 1
+        counts = sorted(self._counts(data), key=lambda count: (count < actors, abs(count - wanted)))
+        found = (self._find(actors, axes, count, storage, "megatron", name) for count in counts[:_MAX_TRIES])
+        return next((plan for plan in found if plan is not None), None)
+
+    def _counts(self, data: int) -> list[int]:
+        return [count for count in self.problem.counts if self.problem.rows // count % data == 0]
+
+    def _find(
+        self, actors: int, axes: dict[str, int], count: int, storage: Storage, recipe: str, name: str
+    ) -> UsualPlan | None:
+        """Returns a recipe with its stages; None if it does not run or fit, or the user's wishes are against it."""
+        shape = PlanConfiguration(
+            num_actors=actors,
+            num_stages=actors,
+            axes=tuple(axes.items()),
+            num_microbatches=count,
+            microbatch_size=self.problem.rows // count,
+            schedule=NO_SCHEDULE if actors == 1 else "1f1b",
+            recompute=Recompute.NONE,
+            storage=storage.value,
+        )
+        pricing = self.search.pricing
+        prices = pricing.find(axes, count)
+        costs = pricing.costs(axes, count, storage=storage, recompute=shape.recompute)
+        if prices is None or costs is None or recipe not in prices.priced.recipes:
+            return None
+        forced = force_assignment(costs, prices.priced.recipes[recipe])
+        finalist = None if forced is None else self._play(shape, forced)
+        return None if forced is None or finalist is None else UsualPlan(name=name, finalist=finalist, costs=forced)
+
+    def _play(self, shape: PlanConfiguration, costs: StepCosts) -> PlanFinalist | None:
+        try:
+            return search_configurations(
+                [shape],
+                lambda shape: costs.segments,
+                memory_limit_bytes=self.search.memory_limit_bytes,
+                links=self.search.links,
+                num_finalists=1,
+            ).best
+        except (ClusterError, ScheduleError):
+            return None
+
+
+def force_assignment(costs: StepCosts, assignment: Assignment) -> StepCosts | None:
+    """Returns costs that leave every segment one strategy; None if one of them has no price."""
+    places = costs.places(assignment)
+    if places is None:
+        return None
+    made: dict[tuple[int, int], SegmentCosts] = {}
+    segments = []
+    for segment, place in zip(costs.segments, places, strict=True):
+        key = id(segment), place
+        if key not in made:
+            made[key] = replace(segment, strategies=(segment.strategies[place],))
+        segments.append(made[key])
+    strategies = tuple((found[place],) for found, place in zip(costs.strategies, places, strict=True))
+    return replace(costs, segments=tuple(segments), strategies=strategies)

@@ -1,0 +1,97 @@
+"""Alternatives to each part of the fastest configuration: the next best value, what it adds, and why."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxquard.planner.record.plan import PlanAlternative, TimeTerms
+from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.configuration_search import ConfigurationSearch, PlanFinalist
+
+_Value = Callable[[PlanConfiguration], Any]
+
+
+def _mesh(configuration: PlanConfiguration) -> str:
+    return " x ".join(f"{name} {size}" for name, size in configuration.axes)
+
+
+# For each part: its value, and what stays as it is.
+_PARTS: dict[str, tuple[_Value, tuple[str, ...]]] = {
+    "schedule": (lambda one: one.schedule, ("num_actors", "axes", "num_microbatches", "recompute", "storage")),
+    "stages": (lambda one: one.num_stages, ("num_microbatches", "recompute", "storage")),
+    "microbatches": (
+        lambda one: one.num_microbatches,
+        ("num_actors", "num_stages", "axes", "schedule", "recompute", "storage"),
+    ),
+    "recompute": (
+        lambda one: one.recompute.value,
+        ("num_actors", "num_stages", "axes", "schedule", "num_microbatches", "storage"),
+    ),
+    "storage": (
+        lambda one: one.storage,
+        ("num_actors", "num_stages", "axes", "schedule", "num_microbatches", "recompute"),
+    ),
+    "mesh": (_mesh, ("num_actors", "num_stages", "schedule", "num_microbatches", "recompute")),
+}
+_TERMS = {
+    "compute": ("compute_s", "recompute_s"),
+    "collective": ("collective_s",),
+    "transfer": ("transfer_s",),
+    "bubble": ("bubble_s",),
+    "gradient": ("gradient_s",),
+    "optimizer": ("optimizer_s",),
+}
+
+
+def find_alternatives(
+    search: ConfigurationSearch, space: Sequence[PlanConfiguration], best: PlanFinalist
+) -> tuple[PlanAlternative, ...]:
+    """Returns for each part the fastest configuration that differs in it and is otherwise as the best one is.
+
+    A faster one that does not fit the memory comes along.
+    """
+    found = []
+    for part, (value, kept) in _PARTS.items():
+        others = [one for one in space if value(one) != value(best.configuration) and _agree(one, best, kept)]
+        fitting = _fastest(search, others, has_limit=True)
+        if fitting is not None:
+            found.append(_compare(part, value, best, fitting))
+        if search.memory_limit_bytes is None:
+            continue
+        larger = _fastest(search, others, has_limit=False)
+        if larger is not None and larger.memory_bytes > search.memory_limit_bytes and larger.time_s < best.time_s:
+            found.append(_compare(part, value, best, larger))
+    return tuple(found)
+
+
+def _agree(one: PlanConfiguration, best: PlanFinalist, names: Sequence[str]) -> bool:
+    return all(getattr(one, name) == getattr(best.configuration, name) for name in names)
+
+
+def _fastest(
+    search: ConfigurationSearch, space: Sequence[PlanConfiguration], *, has_limit: bool
+) -> PlanFinalist | None:
+    """Returns the configuration of the fastest estimate, played."""
+    best_s, best = float("inf"), None
+    for configuration in space:
+        assignment = search.estimate(configuration, known_s=best_s, has_limit=has_limit)
+        if assignment is not None and assignment.time_s < best_s:
+            best_s, best = assignment.time_s, (configuration, assignment)
+    return None if best is None else search.play(*best, has_limit=has_limit)
+
+
+def _compare(part: str, value: _Value, best: PlanFinalist, other: PlanFinalist) -> PlanAlternative:
+    added_s = other.time_s - best.time_s
+    return PlanAlternative(
+        part=part,
+        chosen=str(value(best.configuration)),
+        alternative=str(value(other.configuration)),
+        added_s=added_s,
+        added_bytes=other.memory_bytes - best.memory_bytes,
+        deciding="memory" if added_s < 0 else largest_rise(best.played.times, other.played.times),
+    )
+
+
+def largest_rise(ours: TimeTerms, other: TimeTerms) -> str:
+    """Returns the term in which another step takes the most time more than ours."""
+    rises = {term: sum(getattr(other, name) - getattr(ours, name) for name in names) for term, names in _TERMS.items()}
+    return max(rises, key=lambda term: rises[term])

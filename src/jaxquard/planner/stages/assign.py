@@ -1,0 +1,358 @@
+"""Assigns the segments of a chain to the stages of a pipeline, and a strategy to each, in the minimum estimated time.
+
+Exact, in two steps. The first ignores the memory: its best assignment is the best of all if it fits. If not, the second
+keeps slower choices that need less memory as well. The estimate, and why it is a good one, is in `schedule_profile`;
+the search is in `label_search`. The memory of an actor is
+
+    the fixed bytes of its stages + the largest sum of activations that the schedule's order keeps at the same time
+        + the largest working bytes of a stage, the values that enter and leave it among them
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxquard.errors import PlanError
+from jaxquard.planner.record.plan import MemoryTerms
+from jaxquard.planner.stages.label_search import FoundPath, LabelSearch
+from jaxquard.planner.stages.quick_assignment import quick_time_s
+from jaxquard.planner.stages.range_options import MAX_CHOICES, OptionTable, RangeOptions
+from jaxquard.planner.stages.schedule_profile import ScheduleProfile, profile_schedule
+from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts, StageAssignment
+from jaxquard.planner.stages.stage_problem import Completions, StageProblem, bound_completions, find_incumbents
+from jaxquard.simulate.actor_link import INSTANT, NO_LINKS, ActorLinks
+
+# The estimate is not the played time: where several assignments are asked for, those this much slower come along.
+_FINALIST_SLACK = 0.03
+_MAX_DESCENTS = 50
+# Where the fastest does not fit, something slower by at most this factor is looked for first.
+_WITHIN = 1.3
+MAX_LABELS = 1000
+# In longer chains, actors with several stages get fewer choices and labels.
+_FEW_SEGMENTS, _LOOPED_CHOICES, _LOOPED_LABELS = 12, 8, 100
+_COARSE_LABELS, _TOLERANCE = 30, 0.003
+# More than any device has, yet finite: memory is counted.
+_NO_LIMIT_BYTES = 2.0**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinimumMemory:
+    """The assignment of the smallest memory.
+
+    Attributes:
+        size_bytes: of the fullest device.
+        terms: the same, by what they hold.
+        is_proven: whether no other assignment needs less.
+    """
+
+    size_bytes: int
+    terms: MemoryTerms
+    assignment: StageAssignment
+    is_proven: bool = True
+
+    @property
+    def largest_term(self) -> str:
+        """The term that holds most of it: "weights", "gradients", "optimizer", "activations" or "working"."""
+        sizes = {
+            "weights": self.terms.weight_bytes,
+            "gradients": self.terms.gradient_bytes,
+            "optimizer": self.terms.optimizer_bytes,
+            "activations": self.terms.activation_bytes,
+            "working": self.terms.working_bytes,
+        }
+        return max(sizes, key=lambda name: sizes[name])
+
+
+def assign_segments(
+    chain: Sequence[SegmentCosts],
+    shape: PipelineShape,
+    *,
+    memory_limit_bytes: int | None = None,
+    links: ActorLinks = NO_LINKS,
+    max_finalists: int = 1,
+) -> tuple[StageAssignment, ...]:
+    """Returns the assignments of the minimum estimated time, the fastest first; none if nothing fits the memory.
+
+    Args:
+        memory_limit_bytes: of a device; None for no limit.
+        links: between actors; a pair that is not in it transfers in no time.
+        max_finalists: how many to return at most; others than the first are little slower by the estimate.
+
+    Raises:
+        PlanError: if a segment has no strategy.
+        ScheduleError: if the schedule does not exist, or not for so many stages and actors.
+    """
+    assigner = SegmentAssigner(chain)
+    return assigner.assign(shape, memory_limit_bytes=memory_limit_bytes, links=links, max_finalists=max_finalists)
+
+
+class SegmentAssigner:
+    """Assigns one chain under many shapes and limits; what they share is found once."""
+
+    def __init__(self, chain: Sequence[SegmentCosts]) -> None:
+        self.chain = tuple(chain)
+        for place, segment in enumerate(self.chain):
+            if not segment.strategies:
+                raise PlanError(
+                    f"segment {place} of {len(self.chain)} has no strategy with a price. Leave its mesh out, or use "
+                    "another pricer."
+                )
+        self.num_boundaries = sum(segment.can_begin_stage for segment in self.chain[1:])
+        self._input_bytes = np.asarray([0, *(segment.input_bytes for segment in self.chain[1:])], dtype=np.float64)
+        self._kinds = {segment.kind: segment for segment in self.chain}
+        minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
+        rows = np.asarray([minima[segment.kind] for segment in self.chain], dtype=np.float64)
+        self._times_s, self._steps_s, self._fixed, self._activations = rows.T
+        self._ends_bytes: dict[int, np.ndarray] = {}
+        self._fast = RangeOptions(self.chain, counts_memory=False)
+        self._small: dict[tuple[int | None, bool], RangeOptions] = {}
+
+    def assign(
+        self,
+        shape: PipelineShape,
+        *,
+        memory_limit_bytes: int | None = None,
+        links: ActorLinks = NO_LINKS,
+        max_finalists: int = 1,
+        known_s: float = np.inf,
+        is_coarse: bool = False,
+    ) -> tuple[StageAssignment, ...]:
+        """Returns the fastest assignments, as `assign_segments` does.
+
+        Args:
+            known_s: the time of a step that is known; assignments that are estimated slower are left out.
+            is_coarse: keep fewer choices and labels, and take an assignment that is proven to be within 0.3 %.
+        """
+        if shape.num_stages > self.num_boundaries + 1:
+            return ()
+        profile = profile_schedule(shape)
+        bound_s = self._estimate_bound_s(profile.fill_weight, profile.num_actors, profile.num_microbatches)
+        if bound_s > known_s or not self._may_fit(profile, memory_limit_bytes, known_s):
+            return ()
+        slack = 1 + _FINALIST_SLACK * (max_finalists > 1)
+        crossings_s = self._crossings_s(profile, links)
+        quick_s = quick_time_s(self.chain, profile, crossings_s)
+        table = self._table(self._fast, profile, min(known_s, quick_s * slack))
+        problem = StageProblem(table, profile, crossings_s=crossings_s)
+        found, is_proven = _search(problem, slack, known_s, is_coarse)
+        limit_bytes = np.inf if memory_limit_bytes is None else float(memory_limit_bytes)
+        if found and problem.peak_bytes(found[0].options).max() > limit_bytes:
+            fastest_s = found[0].time_s
+            for within_s in (_WITHIN * fastest_s, np.inf):
+                options = self._small_options(memory_limit_bytes, profile, is_coarse)
+                table = self._table(options, profile, min(known_s, within_s))
+                problem = StageProblem(table, profile, crossings_s=crossings_s, memory_limit_bytes=limit_bytes)
+                found, is_proven = _search(problem, slack, min(known_s, within_s), is_coarse)
+                if found or known_s <= within_s:
+                    break
+        found = [path for path in found if problem.peak_bytes(path.options).max() <= limit_bytes]
+        return tuple(_assignment(problem, path, is_proven) for path in found[:max_finalists])
+
+    def _table(self, options: RangeOptions, profile: ScheduleProfile, known_s: float) -> OptionTable:
+        """Returns the options without the runs that, with the fills of all stages, take longer than is known."""
+        fill_s = profile.fill_weight * self._times_s.sum()
+        return options.table(
+            profile.num_stages, num_microbatches=profile.num_microbatches, max_load_s=(known_s - fill_s) * (1 + 1e-9)
+        )
+
+    def bound_s(self, shape: PipelineShape) -> float:
+        """Returns a bound on the estimated time of any assignment, without playing the schedule.
+
+        No schedule's fill is shorter than its actors' first tasks and a forward through all other actors.
+        """
+        num_actors, num_chunks = shape.num_actors, shape.num_stages // shape.num_actors
+        fill_weight = (num_chunks + (num_actors - 1) / 3) / shape.num_stages
+        return self._estimate_bound_s(fill_weight, num_actors, shape.num_microbatches)
+
+    def smallest_share_bytes(self, num_actors: int, *, num_kept: int = 1) -> float:
+        """Returns the smallest memory of an actor's equal share, with the activations of so many microbatches."""
+        return float(self._fixed.sum() + num_kept * self._activations.sum()) / num_actors
+
+    def _estimate_bound_s(self, fill_weight: float, num_actors: int, num_microbatches: int) -> float:
+        """Returns a bound on the estimated time, as if segments could be divided among the actors."""
+        time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum())
+        return fill_weight * time_s + ((num_microbatches - 1) * time_s + step_s) / num_actors
+
+    def _may_fit(self, profile: ScheduleProfile, memory_limit_bytes: float | None, known_s: float) -> bool:
+        """Says False if no assignment fits: not even if each segment were as small as any of its strategies."""
+        if memory_limit_bytes is None:
+            return True
+        if self._average_bytes(profile, known_s) > memory_limit_bytes:
+            return False
+        if profile.num_chunks > 1:
+            return True
+        # A stage that takes more segments never harms those after it, so that they are given out in order.
+        place = 0
+        for kept in profile.most_kept.tolist():
+            if kept not in self._ends_bytes:
+                sizes = {kind: _smallest_bytes(segment, kept) for kind, segment in self._kinds.items()}
+                self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self.chain)])
+            ends = self._ends_bytes[kept]
+            place = int(np.searchsorted(ends, ends[place] + memory_limit_bytes, side="right")) - 1
+        return place >= len(self.chain)
+
+    def _average_bytes(self, profile: ScheduleProfile, known_s: float) -> float:
+        """Returns a bound on the memory of the average actor, if the step takes no longer than is known.
+
+        A stage takes activations only as far as its load allows; those that keep the fewest take the most.
+        """
+        loads_s = (profile.num_microbatches - 1) * self._times_s + self._steps_s
+        limit_s = known_s - profile.fill_weight * float(self._times_s.sum())
+        if profile.num_chunks > 1 and profile.stage_weight:
+            mean_s, weight = float(loads_s.sum()) / profile.num_actors, profile.stage_weight
+            limit_s = min(limit_s, (limit_s - (1 - weight) * mean_s) / (weight * profile.num_chunks))
+        held = self._activations > 0
+        ratio = float((self._activations[held] / np.maximum(loads_s[held], 1e-300)).max(initial=0.0))
+        most = max(0.0, limit_s) * ratio * (1 + 1e-9)
+        rows = [np.flatnonzero(profile.kept_actors == actor) for actor in range(profile.num_actors)]
+        largest = [row[profile.kept[row].sum(axis=1).argmax()] for row in rows]
+        kept = np.sort(profile.kept[largest].sum(axis=0))
+        left, total = float(self._activations.sum()), float(self._fixed.sum())
+        for count in kept.tolist():
+            taken = min(left, most)
+            total, left = total + count * taken, left - taken
+        # What no stage can take is as good as kept by the last: then the step is not that fast.
+        return (total + float(kept[-1]) * left) / profile.num_actors * (1 - 1e-9)
+
+    def minimum_memory(self, shape: PipelineShape) -> MinimumMemory | None:
+        """Returns the assignment of the smallest memory; None if the chain has too few boundaries for the stages."""
+        if shape.num_stages > self.num_boundaries + 1:
+            return None
+        profile = profile_schedule(shape)
+        table = self._small_options(None, profile).table(shape.num_stages)
+        crossings_s = np.zeros((shape.num_stages, len(self.chain)))
+        limit_bytes, best, is_proven = _NO_LIMIT_BYTES, None, False
+        for _ in range(_MAX_DESCENTS):
+            problem = StageProblem(
+                table, profile, crossings_s=crossings_s, memory_limit_bytes=limit_bytes, minimises_memory=True
+            )
+            search = LabelSearch(problem)
+            found = search.find()
+            if not found:
+                is_proven = search.is_proven and table.is_whole
+                break
+            path = min(found, key=lambda path: problem.peak_bytes(path.options).max())
+            best = problem, path
+            if not problem.is_looped:
+                is_proven = table.is_whole
+                break
+            limit_bytes = problem.peak_bytes(path.options).max() - 1
+        assert best is not None, "without a limit everything fits"
+        assignment = _assignment(*best, is_proven)
+        terms = max(count_memory_terms(self.chain, assignment, profile), key=lambda terms: terms.total_bytes)
+        return MinimumMemory(
+            size_bytes=terms.total_bytes, terms=terms, assignment=assignment, is_proven=assignment.is_proven
+        )
+
+    def _small_options(
+        self, memory_limit_bytes: int | None, profile: ScheduleProfile, is_coarse: bool = False
+    ) -> RangeOptions:
+        # Actors with several stages multiply the choices of each.
+        is_large = len(self.chain) > _FEW_SEGMENTS and (profile.num_chunks > 1 or is_coarse)
+        key = memory_limit_bytes, is_large
+        if key not in self._small:
+            self._small[key] = RangeOptions(
+                self.chain,
+                counts_memory=True,
+                memory_limit_bytes=memory_limit_bytes,
+                max_choices=_LOOPED_CHOICES if is_large else MAX_CHOICES,
+            )
+        return self._small[key]
+
+    def _crossings_s(self, profile: ScheduleProfile, links: ActorLinks) -> np.ndarray:
+        """Returns the weighted time of the transfer into each stage, for each segment with which it begins."""
+        crossings_s = np.zeros((profile.num_stages, len(self.chain)))
+        for stage, (source, target) in enumerate(zip(profile.actor_of, profile.actor_of[1:], strict=False), 1):
+            if source != target:
+                link = links.get((source, target), INSTANT)
+                times_s = link.latency_s + self._input_bytes / link.bandwidth_bytes_per_s
+                crossings_s[stage] = profile.transfer_weight * times_s
+        return crossings_s
+
+
+def _smallest_bytes(segment: SegmentCosts, kept: int) -> float:
+    return float(min(cost.fixed_bytes + kept * cost.activation_bytes for cost in segment.strategies))
+
+
+def _minima(segment: SegmentCosts) -> tuple[float, float, int, int]:
+    """Returns the minimum over strategies of each cost alone."""
+    costs = segment.strategies
+    return (
+        min(cost.microbatch_s for cost in costs),
+        min(cost.step_s for cost in costs),
+        min(cost.fixed_bytes for cost in costs),
+        min(cost.activation_bytes for cost in costs),
+    )
+
+
+def _search(problem: StageProblem, slack: float, known_s: float, is_coarse: bool) -> tuple[list[FoundPath], bool]:
+    """Returns assignments, the fastest first, and whether the first is proven to be the fastest."""
+    completions = bound_completions(problem)
+    bound_s, tolerance = completions.bound_s(problem), _TOLERANCE if is_coarse else 1e-12
+    if bound_s > known_s * (1 + 1e-12):
+        return [], True
+    known = [
+        FoundPath(options=tuple(path), time_s=problem.time_s(path))
+        for path in _incumbents(problem, completions)
+        if problem.peak_bytes(path).max() <= problem.limit_bytes
+    ]
+    known = sorted((path for path in known if path.time_s <= known_s), key=lambda path: path.time_s)
+    if known and slack == 1 and known[0].time_s <= bound_s * (1 + tolerance):
+        return known, problem.table.is_whole and known[0].time_s <= bound_s * (1 + 1e-12)
+    best_s = min([known_s, *(path.time_s * slack for path in known)])
+    max_labels = MAX_LABELS
+    if problem.is_looped and problem.num_segments > _FEW_SEGMENTS:
+        max_labels = _COARSE_LABELS if is_coarse else _LOOPED_LABELS
+    search = LabelSearch(problem, completions, known_s=best_s, max_labels=max_labels)
+    found = {path.options: path for path in (*search.find(), *known)}
+    return sorted(found.values(), key=lambda path: path.time_s), search.is_proven and problem.table.is_whole
+
+
+def _incumbents(problem: StageProblem, completions: Completions) -> list[list[int]]:
+    """Returns assignments that are likely to be fast; some may not fit."""
+    found = find_incumbents(problem, completions)
+    if problem.is_looped and problem.has_limit:
+        shared = problem.with_shares()
+        found += find_incumbents(shared, bound_completions(shared))
+    return found
+
+
+def _assignment(problem: StageProblem, path: FoundPath, is_proven: bool) -> StageAssignment:
+    table, options = problem.table, list(path.options)
+    return StageAssignment(
+        stops=tuple(table.stops[options].tolist()),
+        strategies=tuple(strategy for option in options for strategy in table.strategies(option)),
+        time_s=path.time_s,
+        peak_bytes=tuple(round(size) for size in problem.peak_bytes(options).tolist()),
+        is_proven=is_proven,
+    )
+
+
+def count_memory_terms(
+    chain: Sequence[SegmentCosts], assignment: StageAssignment, profile: ScheduleProfile
+) -> tuple[MemoryTerms, ...]:
+    """Returns the memory of each actor by what it holds, counted as the search counts it."""
+    starts = (0, *assignment.stops[:-1])
+    costs = [segment.strategies[chosen] for segment, chosen in zip(chain, assignment.strategies, strict=True)]
+    stages = [costs[start:stop] for start, stop in zip(starts, assignment.stops, strict=True)]
+    entering = [chain[start].input_bytes if start else 0 for start in (*starts, 0)]
+    activations = np.asarray([sum(cost.activation_bytes for cost in stage) for stage in stages])
+    kept = profile.kept @ activations
+    terms = []
+    for actor in range(profile.num_actors):
+        own = [stage for stage in range(profile.num_stages) if profile.actor_of[stage] == actor]
+        parts = [cost for stage in own for cost in stages[stage]]
+        working = [
+            max(cost.working_bytes for cost in stages[stage]) + entering[stage] + entering[stage + 1] for stage in own
+        ]
+        terms.append(
+            MemoryTerms(
+                weight_bytes=sum(cost.weight_bytes for cost in parts),
+                gradient_bytes=sum(cost.gradient_bytes for cost in parts),
+                optimizer_bytes=sum(cost.optimizer_bytes for cost in parts),
+                activation_bytes=int(kept[profile.kept_actors == actor].max()),
+                working_bytes=max(working),
+            )
+        )
+    return tuple(terms)

@@ -1,0 +1,91 @@
+"""Finds the fastest configurations of a plan, what else was considered beside them, and what stands against all."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
+from jaxquard.planner.stages.alternatives import find_alternatives
+from jaxquard.planner.stages.assign import MinimumMemory
+from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.configuration_search import ConfigurationSearch, Costs, PlanFinalist
+from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSearchResult:
+    """The answer of a search.
+
+    Attributes:
+        finalists: the fastest first; empty if nothing fits.
+        alternatives: to each part of the fastest one.
+        families: for each family that was asked for, its fastest; None if none of it fits.
+        smallest: if nothing fits, the configuration of the smallest memory that was found, and that memory.
+        log: counts of the work, and what a time budget left out.
+    """
+
+    finalists: tuple[PlanFinalist, ...]
+    alternatives: tuple[PlanAlternative, ...] = ()
+    families: Mapping[str, PlanFinalist | None] = field(default_factory=dict)
+    smallest: tuple[PlanConfiguration, MinimumMemory] | None = None
+    log: PlanSearchLog = field(default_factory=PlanSearchLog)
+
+    @property
+    def best(self) -> PlanFinalist | None:
+        """The fastest."""
+        return self.finalists[0] if self.finalists else None
+
+
+def search_configurations(
+    configurations: Iterable[PlanConfiguration],
+    costs: Costs,
+    *,
+    bound: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
+    memory_limit_bytes: int | None = None,
+    links: Callable[[PlanConfiguration], ActorLinks] = lambda configuration: NO_LINKS,
+    time_budget_s: float | None = None,
+    num_finalists: int = 5,
+    families: Mapping[str, Callable[[PlanConfiguration], bool]] | None = None,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> PlanSearchResult:
+    """Finds the fastest configurations and their assignments.
+
+    Args:
+        costs: of the segments under a configuration; asked once for those that agree in `priced_as`. None at all
+            leaves the configuration out.
+        bound: on the time of a step, from below, without prices.
+        memory_limit_bytes: of a device; None for no limit.
+        links: between the actors of a configuration.
+        time_budget_s: after which configurations are left out; at least one is priced.
+        num_finalists: that are played.
+        families: conditions; the fastest configuration that meets each is found as well.
+        on_progress: called with the configurations done, their number, and the one at hand.
+    """
+    started_s = time.perf_counter()
+    space = tuple(configurations)
+    search = ConfigurationSearch(
+        costs, bound=bound, memory_limit_bytes=memory_limit_bytes, links=links, started_s=started_s
+    )
+    search.time_budget_s = time_budget_s
+    finalists = search.find(space, num_finalists, on_progress)
+    counts = search.num_pruned, search.num_priced, search.left_out
+    search.time_budget_s = None
+    found = {
+        name: next(iter(search.find([one for one in space if accepts(one)], 1)), None)
+        for name, accepts in (families or {}).items()
+    }
+    alternatives = find_alternatives(search, space, finalists[0]) if finalists else ()
+    return PlanSearchResult(
+        finalists=finalists,
+        alternatives=alternatives,
+        families=found,
+        smallest=None if finalists else search.find_smallest(space),
+        log=PlanSearchLog(
+            num_seen=len(space),
+            num_pruned=counts[0],
+            num_priced=counts[1],
+            num_simulated=search.num_simulated,
+            time_s=time.perf_counter() - started_s,
+            left_out=counts[2],
+        ),
+    )

@@ -1,0 +1,235 @@
+"""Applies a plan to a step: the loop gets stages, a schedule and shardings, and the arguments their specs.
+
+    accumulate_grads[AUTO] { b = dot a w ; c = dot b v ; ... }
+    =>
+    accumulate_grads[OneFOneB(2)] { b = dot a w ; d = sharding_constraint b ; e = pipeline_yield d ; c = dot e v ; ... }
+
+The body is the one that was analysed: calls, checkpoints and scans over layers opened. Outside of the loop the step
+stays as it was written. The result is a plain function; under `jax.jit` it computes what the step does.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from jaxquard.errors import PlanError, ShardingError
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step, check_choices
+from jaxquard.intraop.segments.tune_products import check_products
+from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.shardings.programs import StepPrograms
+from jaxquard.intraop.step.fingerprint import differences
+from jaxquard.intraop.step.parts import stacked_specs
+from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close
+from jaxquard.pipeline.loop import Loop
+from jaxquard.planner.record.plan import Plan, Recompute
+from jaxquard.planner.step.build_loop import build_step
+from jaxquard.planner.step.equation_stages import EquationStages, find_body, stage_equations
+from jaxquard.planner.step.insert_marks import insert_marks
+from jaxquard.planner.step.mark_blocks import find_mark_blocks
+from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
+from jaxquard.planner.step.recompute_layers import recompute_layers
+from jaxquard.planner.step.train_step import TrainStep
+from jaxquard.pricing.program.insert_constraints import insert_constraints
+from jaxquard.pricing.program.sharded_program import ShardedProgram
+from jaxquard.schedules import OneFOneB, Schedule, make_schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedStep:
+    """A step under a plan, for `RemoteMesh.distributed(fn, in_shardings=..., donate_argnums=...)`.
+
+    Attributes:
+        fn: a function of the step's arguments.
+        in_shardings: for each argument, a pytree of specs.
+        donate_argnums: the arguments that are state.
+        num_actors: of the mesh that it needs.
+        axes: of each actor's mesh, and their sizes.
+        schedule: of its loop.
+        jaxpr: the step itself; its inputs are the flat arguments, then constants.
+    """
+
+    fn: Callable[..., Any] = field(repr=False)
+    in_shardings: tuple[Any, ...] = field(repr=False)
+    donate_argnums: tuple[int, ...]
+    num_actors: int
+    axes: dict[str, int]
+    schedule: Schedule
+    jaxpr: Jaxpr = field(repr=False)
+
+
+def apply_plan(step: Callable[..., Any], args: Sequence[Any], plan: Plan) -> AppliedStep:
+    """Applies a plan to the step that it was made for.
+
+    Args:
+        step: a `TrainStep`; or a function of pytrees with one loop, `accumulate_grads(fn, AUTO)`, of as many
+            microbatches as the plan, which recomputes what it is written to.
+        args: its arguments, or their types.
+        plan: from a search, or read from a file.
+
+    Raises:
+        PlanError: if the plan was made for another step; the message has the difference.
+    """
+    fitted = fit_step(step, num_microbatches=plan.num_microbatches, recompute=plan.recompute)
+    one = trace_microbatch(fitted, args)
+    return write_applied(one, StepPrograms(analyse_planned(one, plan)), plan)
+
+
+def fit_step(step: Callable[..., Any], *, num_microbatches: int, recompute: Recompute) -> Callable[..., Any]:
+    """Returns a step from a loss for so many microbatches, with its loss recomputed; any other step as it is."""
+    if not isinstance(step, TrainStep):
+        return step
+    return step.with_microbatches(num_microbatches).with_loss(recompute_layers(step.loss, recompute))
+
+
+def analyse_planned(one: OneMicrobatch, plan: Plan) -> Analysis:
+    """Finds the blocks and segments of a step as a plan has them.
+
+    Raises:
+        PlanError: if the plan was made for another step.
+    """
+    if one.loop.num_microbatches != plan.num_microbatches:
+        raise PlanError(
+            f"the plan has {plan.num_microbatches} microbatches, but accumulate_grads at {one.loop.source} gets "
+            f"{one.loop.num_microbatches}. Split the batch into {plan.num_microbatches}, or plan the step again."
+        )
+    different = "" if plan.fingerprint is None else differences(plan.fingerprint, one.traced)
+    if different:
+        raise PlanError(f"the plan was made for another step: {different} Plan this one.")
+    products = {int(number): plans for number, plans in plan.products.items()}
+    try:
+        analysis = analyse_step(
+            one.traced,
+            axes=plan.axes,
+            lengths=plan.segments,
+            plan_products=partial(check_products, products=products, axes=plan.axes, assignment=plan.assignment),
+        )
+        check_choices(analysis, plan.assignment)
+    except ShardingError as error:
+        raise PlanError(str(error)) from error
+    return analysis
+
+
+def write_applied(one: OneMicrobatch, programs: StepPrograms, plan: Plan) -> AppliedStep:
+    """Writes the step under a plan, given the programs of its analysis."""
+    schedule = find_plan_schedule(plan)
+    mesh = AbstractMesh(tuple(plan.axes.values()), tuple(plan.axes), axis_types=(AxisType.Auto,) * len(plan.axes))
+    program = programs.write_step(plan.assignment, storage=_find_storage(plan))
+    stages = _stage_body(one, programs.analysis, plan, _constrained(program, mesh))
+    names = [stage.name for stage in plan.stages]
+    body = insert_marks(stages, names=names, source=one.loop.source)
+    specs = stacked_specs(one.traced.inputs, program.in_specs[: one.traced.num_args])
+    jaxpr, constants = build_step(
+        one,
+        replace(stages.body, jaxpr=body),
+        schedule=schedule,
+        leaf_specs=specs[len(one.args) :] if mesh.size > 1 else None,
+        mesh=mesh,
+    )
+    return AppliedStep(
+        fn=_as_function(one, jaxpr, constants),
+        in_shardings=_in_shardings(one, specs),
+        donate_argnums=_state_args(one),
+        num_actors=plan.num_actors,
+        axes=dict(plan.axes),
+        schedule=schedule,
+        jaxpr=jaxpr,
+    )
+
+
+def find_plan_schedule(plan: Plan) -> Schedule:
+    """Returns the schedule of a plan."""
+    if plan.schedule == "none":
+        if plan.num_stages != 1:
+            raise PlanError(f"the plan has {plan.num_stages} stages and no schedule. Give it one, such as 1f1b.")
+        return OneFOneB(1)
+    return make_schedule(plan.schedule, num_stages=plan.num_stages, num_actors=plan.num_actors)
+
+
+def _find_storage(plan: Plan) -> Storage:
+    """Returns the layout of state; gradients are sharded as the state that they meet is, so ZeRO 2 is ZeRO 1."""
+    names = {storage.value: storage for storage in Storage} | {"zero 2": Storage.ZERO_1}
+    if plan.storage not in names:
+        raise PlanError(f"the plan stores state {plan.storage!r}, which is not one of {', '.join(sorted(names))}.")
+    return names[plan.storage]
+
+
+def _constrained(program: ShardedProgram, mesh: AbstractMesh) -> Jaxpr:
+    closed: Any = program.jaxpr
+    if math.prod(mesh.shape.values()) > 1:
+        closed = insert_constraints(program.jaxpr, program.constraints, mesh=mesh)
+    return closed.jaxpr
+
+
+def _stage_body(one: OneMicrobatch, analysis: Analysis, plan: Plan, jaxpr: Jaxpr) -> EquationStages:
+    """Returns the body of the loop with the stages of its equations."""
+    stage_of_block = [stage for stage, found in enumerate(plan.stages) for _ in range(*found.blocks)]
+    owner_stages: dict[Var, int] = {}
+    for equation, owner in zip(analysis.graph.equations, analysis.owners, strict=True):
+        owner_stages.update(dict.fromkeys(equation.outvars, stage_of_block[owner]))
+    ends = {block: stage for stage, block in enumerate(plan.stage_stops[:-1])}
+    marks = {mark: ends[block] for mark, block in find_mark_blocks(analysis).items() if block in ends}
+    body = find_body(
+        jaxpr, results=[found.value for found in one.results], microbatch=microbatch_inputs(one, jaxpr.invars)
+    )
+    return stage_equations(
+        body,
+        loop=part_loop(one),
+        owner_stages=owner_stages,
+        marks=marks,
+        num_stages=plan.num_stages,
+    )
+
+
+def microbatch_inputs(one: OneMicrobatch, inputs: Sequence[Var]) -> list[Var]:
+    """Returns the inputs of the step on one microbatch that are the microbatch."""
+    parts = zip(inputs, one.traced.inputs, strict=False)
+    return [var for var, part in parts if part.leaf >= len(one.args)]
+
+
+def part_loop(one: OneMicrobatch) -> Loop:
+    """Returns the loop with a reduction for each part of its results."""
+    return replace(one.loop, reductions=tuple(one.loop.reductions[found.part.leaf] for found in one.results))
+
+
+def _as_function(one: OneMicrobatch, jaxpr: Jaxpr, constants: Sequence[Any]) -> Callable[..., Any]:
+    run = core.jaxpr_as_fun(close(jaxpr))
+
+    def applied_step(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        if tree != one.in_tree:
+            raise TypeError(f"the step was planned for arguments {one.in_tree}, but found {tree}.")
+        return jax.tree.unflatten(one.out_tree, run(*leaves, *constants))
+
+    return applied_step
+
+
+def _in_shardings(one: OneMicrobatch, specs: Sequence[PartitionSpec]) -> tuple[Any, ...]:
+    """Returns the specs of the step's arguments; what becomes microbatches by operations comes whole."""
+    found = [PartitionSpec()] * one.in_tree.num_leaves
+    numbers = {var: number for number, var in enumerate(one.whole.invars)}
+    for atom, spec in zip(one.loop_leaves, specs[len(one.args) :], strict=True):
+        number = numbers.get(atom)
+        if number is not None and number < len(found):
+            found[number] = PartitionSpec(None, *spec)
+    for arg, spec in zip(one.args, specs, strict=False):
+        found[arg] = spec
+    return jax.tree.unflatten(one.in_tree, found)
+
+
+def _state_args(one: OneMicrobatch) -> tuple[int, ...]:
+    """Returns the arguments all of whose leaves are state."""
+    pairs = zip(one.traced.inputs, one.traced.result_of_input, strict=False)
+    state = {one.args[part.leaf] for part, result in pairs if result is not None and part.leaf < len(one.args)}
+    found, start = [], 0
+    for number, tree in enumerate(one.in_tree.children()):
+        leaves = range(start, start + tree.num_leaves)
+        start += tree.num_leaves
+        if leaves and state.issuperset(leaves):
+            found.append(number)
+    return tuple(found)

@@ -1,0 +1,213 @@
+"""A training step from a loss and an optimizer: microbatches, sums of gradients, an update.
+
+    state, metrics = train_step(state, batch)
+
+The loss is a mean over the rows of its batch, or a sum. Nothing in its types shows which, so the caller says it; it
+decides how the losses and gradients of microbatches become those of the batch. `check_reduction` looks at numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxquard.errors import PlanError
+from jaxquard.pipeline.loop import accumulate_grads
+from jaxquard.schedules import AUTO, Schedule
+
+# How losses of parts of a batch become that of the batch.
+LOSS_REDUCTIONS = ("mean", "sum")
+# Sums of float32 in another order differ by less.
+_TOLERANCE = 1e-3
+
+
+class GradientOptimizer(Protocol):
+    """An optimizer as Optax has them: `optax.adam(1e-3)` is one."""
+
+    def init(self, params: Any) -> Any: ...
+
+    def update(self, updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class TrainStep:
+    """A training step: `state, metrics = step(state, batch)`.
+
+    The state is a dict of `params`, `opt_state` and `step`, the number of steps that were taken. The metrics have the
+    `loss` and, with `has_aux`, `aux`: floating numbers reduced as the loss is, integers summed, all else stacked.
+
+    Attributes:
+        loss: a function of the parameters and a batch; with `has_aux` it returns the loss and more.
+        num_microbatches: into which the rows of every batch are split, in order.
+        loss_reduction: "mean" or "sum": what the loss is over the rows of its batch.
+        schedule: of the loop; `AUTO` until a plan is applied.
+    """
+
+    loss: Callable[..., Any]
+    optimizer: GradientOptimizer
+    num_microbatches: int = 1
+    has_aux: bool = False
+    loss_reduction: str = "mean"
+    schedule: Schedule = AUTO
+
+    def __post_init__(self) -> None:
+        if self.loss_reduction not in LOSS_REDUCTIONS:
+            raise PlanError(
+                f"loss_reduction={self.loss_reduction!r} is not known. Say what the loss is over the rows of its "
+                'batch: "mean" or "sum".'
+            )
+
+    def with_microbatches(self, num_microbatches: int) -> "TrainStep":
+        """Returns the same step for another number of microbatches."""
+        return replace(self, num_microbatches=num_microbatches)
+
+    def with_loss(self, loss: Callable[..., Any]) -> "TrainStep":
+        """Returns the same step for another loss, such as one that computes activations again."""
+        return replace(self, loss=loss)
+
+    def init(self, params: Any) -> dict[str, Any]:
+        """Returns the first state."""
+        return {"params": params, "opt_state": self.optimizer.init(params), "step": jnp.zeros((), jnp.int32)}
+
+    def __call__(self, state: dict[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        params = state["params"]
+        microbatches = split_rows(batch, self.num_microbatches)
+        grad = jax.value_and_grad(self._checked_loss, has_aux=self.has_aux)
+
+        def gradients(microbatch: Any) -> tuple[Any, ...]:
+            value, grads = grad(params, microbatch)
+            loss, aux = value if self.has_aux else (value, None)
+            return grads, loss, aux
+
+        reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(params, microbatches))
+        grads, loss, aux = accumulate_grads(gradients, self.schedule, reduce)(microbatches)
+        updates, opt_state = self.optimizer.update(grads, state["opt_state"], params)
+        new_state = {"params": apply_updates(params, updates), "opt_state": opt_state, "step": state["step"] + 1}
+        return new_state, {"loss": loss, "aux": aux} if self.has_aux else {"loss": loss}
+
+    def _checked_loss(self, params: Any, microbatch: Any) -> Any:
+        found = self.loss(params, microbatch)
+        check_scalar(found[0] if self.has_aux else found, self.loss)
+        return found
+
+    def _aux_reductions(self, params: Any, microbatches: Any) -> Any:
+        if not self.has_aux:
+            return None
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), microbatches)
+        _, aux = jax.eval_shape(self.loss, params, one)
+        return jax.tree.map(lambda leaf: _aux_reduction(leaf.dtype, self.loss_reduction), aux)
+
+
+def _aux_reduction(dtype: Any, loss_reduction: str) -> str:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return loss_reduction
+    return "sum" if jnp.issubdtype(dtype, jnp.integer) else "stack"
+
+
+def check_scalar(found: Any, loss: Callable[..., Any]) -> None:
+    """Checks that a loss is one floating number.
+
+    Raises:
+        PlanError: if it is not.
+    """
+    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+    if shape == () and dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+        return
+    name = getattr(loss, "__name__", "the loss")
+    if shape is None:
+        what, do = f"a {type(found).__name__}", "Return the loss alone, or say has_aux=True if more comes with it."
+    elif shape:
+        what = f"an array of shape {tuple(shape)}"
+        do = 'Return one number: the mean over the rows, or their sum with loss_reduction="sum".'
+    else:
+        what, do = f"a {dtype}", "Return a floating number."
+    raise PlanError(f"{name} returns {what}, but a loss is a scalar mean or sum over the rows of its batch. {do}")
+
+
+def apply_updates(params: Any, updates: Any) -> Any:
+    """Adds updates to parameters, whose dtypes stay; a parameter without one stays as it is."""
+
+    def add(param: Any, update: Any) -> Any:
+        return param if update is None else jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
+
+    return jax.tree.map(add, params, updates, is_leaf=lambda leaf: leaf is None)
+
+
+def count_rows(batch: Any) -> int:
+    """Returns the rows of a batch: the first dim of all its leaves.
+
+    Raises:
+        PlanError: if they disagree, or there are none.
+    """
+    rows: dict[int | None, str] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        shape = jnp.shape(leaf)
+        rows.setdefault(shape[0] if shape else None, jax.tree_util.keystr(path) or "the batch")
+    if not rows or 0 in rows:
+        raise PlanError("the batch has no rows: nothing to split into microbatches. Pass one with rows as first dims.")
+    if None in rows:
+        raise PlanError(
+            f"the batch has a scalar, {rows[None]}; all its leaves need the rows of the batch as their first dim. "
+            "Close over it in the loss, or repeat it for every row."
+        )
+    if len(rows) > 1:
+        found = ", ".join(f"{path} has {count}" for count, path in rows.items())
+        raise PlanError(f"the leaves of the batch disagree on its rows, their first dim: {found}. Give all the same.")
+    (count,) = rows
+    assert count is not None
+    return count
+
+
+def split_rows(batch: Any, num_microbatches: int) -> Any:
+    """Returns the batch with its rows in microbatches, in order: the first dim of each leaf becomes two.
+
+    Raises:
+        PlanError: if they cannot be split so; the message has the counts that can be.
+    """
+    rows = count_rows(batch)
+    if num_microbatches < 1 or rows % num_microbatches:
+        counts = [count for count in range(1, rows + 1) if rows % count == 0]
+        raise PlanError(
+            f"a batch of {rows} rows cannot be split into {num_microbatches} equal microbatches. Use "
+            f"{_listed(counts)} microbatches, or another batch."
+        )
+    size = rows // num_microbatches
+    return jax.tree.map(lambda leaf: jnp.reshape(leaf, (num_microbatches, size, *jnp.shape(leaf)[1:])), batch)
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
+
+
+def check_reduction(step: TrainStep, params: Any, batch: Any) -> None:
+    """Holds a loss on a batch against the losses on its two halves; arguments that are types alone are not looked at.
+
+    Raises:
+        PlanError: if the loss is not the mean, or sum, of those, as the step says.
+    """
+    leaves = jax.tree.leaves((params, batch))
+    rows = count_rows(batch)
+    if rows % 2 or not all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in leaves):
+        return
+    halves = split_rows(batch, 2)
+    run = jax.jit(lambda params, batch: step.loss(params, batch)[0] if step.has_aux else step.loss(params, batch))
+    whole = float(run(params, batch))
+    first, second = (float(run(params, jax.tree.map(lambda leaf: leaf[half], halves))) for half in (0, 1))  # noqa: B023
+    size = max(abs(whole), abs(first), abs(second))
+    is_near = {"mean": abs(whole - (first + second) / 2), "sum": abs(whole - first - second)}
+    if is_near[step.loss_reduction] <= _TOLERANCE * size or not np.isfinite(size):
+        return
+    name = getattr(step.loss, "__name__", "the loss")
+    other = next((word for word, error in is_near.items() if error <= _TOLERANCE * size), None)
+    do = (
+        f'It is a {other}: say loss_reduction="{other}".'
+        if other
+        else "Make it a mean or a sum of the losses of rows, each computed from its row alone."
+    )
+    raise PlanError(
+        f"{name} is no {step.loss_reduction} over the rows of its batch: it is {whole:.6g} on {rows} rows, {first:.6g} "
+        f"and {second:.6g} on their halves. {do}"
+    )

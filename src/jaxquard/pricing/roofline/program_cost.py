@@ -1,0 +1,232 @@
+"""The cost of a sharded program: the seconds of its kernels and collectives, and the layout of every value.
+
+The shardings of inputs, of the values that are held to one and of outputs are given; equations between follow
+(`partition`). A value that is needed in another sharding is resharded once for all uses that want the same. A sum of
+which all users take slices is a reduce-scatter.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxquard.cluster.speeds import GroupCollective
+from jaxquard.pricing.roofline.fuse import FusedKernel
+from jaxquard.pricing.roofline.partition import ChosenPartition, Partitioner
+from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedJaxpr
+from jaxquard.pricing.roofline.value_dims import AxisCollective, Dims, num_shards, reshard_collectives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCost:
+    """The seconds of a kernel, with the positions of its equations."""
+
+    positions: tuple[int, ...]
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCost:
+    """The seconds of a collective.
+
+    Attributes:
+        position: of the equation that needs it: of a sum, the one that computes it; the number of equations for one
+            that an output needs.
+        value: the number of the value that moves.
+        is_sum: whether it adds up the parts of a sum.
+    """
+
+    position: int
+    value: int
+    collective: AxisCollective
+    is_sum: bool
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProgramCost:
+    """The cost of a program on one device.
+
+    Attributes:
+        dims: for each value, its sharding as it is computed.
+        sizes_bytes: of each value on one device.
+        fused: the kernels with what they read and write, one for each of `kernels`.
+        flops: of the products of one device.
+        peak_bytes: arguments, temporaries and outputs, less what outputs share with arguments.
+    """
+
+    prepared: PreparedJaxpr = field(repr=False)
+    dims: tuple[Dims, ...] = field(repr=False)
+    sizes_bytes: tuple[int, ...] = field(repr=False)
+    fused: tuple[FusedKernel, ...] = field(repr=False)
+    kernels: tuple[KernelCost, ...] = field(repr=False)
+    collectives: tuple[CollectiveCost, ...] = field(repr=False)
+    flops: float
+    peak_bytes: int
+
+    @property
+    def compute_s(self) -> float:
+        """The seconds of all kernels."""
+        return math.fsum(kernel.time_s for kernel in self.kernels)
+
+    @property
+    def communication_s(self) -> float:
+        """The seconds of all collectives."""
+        return math.fsum(found.time_s for found in self.collectives)
+
+
+class ShardingWalk:
+    """Follows the shardings of a program through its equations, and lists what moves.
+
+    Attributes:
+        dims: of each value.
+        chosen: of each equation.
+        collectives: in order, without their times.
+    """
+
+    def __init__(self, prepared: PreparedJaxpr, partitioner: Partitioner, sizes: tuple[int, ...]) -> None:
+        self.prepared = prepared
+        self._partitioner = partitioner
+        self._sizes = sizes
+        self._whole: Dims = (None,) * len(sizes)
+        self.dims: list[Dims] = [self._whole] * len(prepared.sizes_bytes)
+        self.chosen: list[ChosenPartition] = []
+        self.collectives: list[CollectiveCost] = []
+        self._needs: dict[int, set[Dims]] = {}
+        self._moved: set[tuple[int, Dims]] = set()
+
+    def walk(
+        self,
+        in_dims: Sequence[Dims],
+        constraints: Mapping[tuple[int, int], Dims],
+        out_dims: Sequence[Dims | None],
+    ) -> None:
+        """Follows all equations, from the shardings of inputs to those of outputs."""
+        for number, dims in zip(self.prepared.inputs, in_dims, strict=True):
+            self.dims[number] = dims
+        constraints = self._with_outputs(constraints, out_dims)
+        for position in range(len(self.prepared.equations)):
+            self._visit(position, constraints)
+        end = len(self.prepared.equations)
+        for number, dims in zip(self.prepared.outputs, out_dims, strict=True):
+            if number != NO_VALUE:
+                self._need(end, number, self.dims[number] if dims is None else dims)
+        self.collectives = [self._scattered(found) for found in self.collectives]
+
+    def _with_outputs(
+        self, constraints: Mapping[tuple[int, int], Dims], out_dims: Sequence[Dims | None]
+    ) -> dict[tuple[int, int], Dims]:
+        """Returns the constraints with those on outputs that are held to nothing else."""
+        wanted = {
+            number: dims for number, dims in zip(self.prepared.outputs, out_dims, strict=True) if dims is not None
+        }
+        found = dict(constraints)
+        for position, equation in enumerate(self.prepared.equations):
+            for place, number in enumerate(equation.outputs):
+                if number in wanted:
+                    found.setdefault((position, place), wanted[number])
+        return found
+
+    def local_sizes(self) -> list[int]:
+        """Returns the bytes of each value on one device."""
+        shards = {dims: num_shards(dims, self._sizes) for dims in set(self.dims)}
+        return [-(-size // shards[dims]) for size, dims in zip(self.prepared.sizes_bytes, self.dims, strict=True)]
+
+    def _visit(self, position: int, constraints: dict[tuple[int, int], Dims]) -> None:
+        equation = self.prepared.equations[position]
+        held = tuple(self._whole if number == NO_VALUE else self.dims[number] for number in equation.inputs)
+        chosen = self._partitioner.choose(position, held, constraints.get((position, 0)))
+        self.chosen.append(chosen)
+        for number, dims in zip(equation.inputs, chosen.in_dims, strict=True):
+            if number != NO_VALUE:
+                self._need(position, number, dims)
+        for place, number in enumerate(equation.outputs):
+            wanted = constraints.get((position, place))
+            self._hold(position, number, chosen.out_dims[place], chosen.summed, wanted)
+
+    def _need(self, position: int, number: int, dims: Dims) -> None:
+        """Reshards a value for a use, unless another use wanted the same."""
+        self._needs.setdefault(number, set()).add(dims)
+        if dims != self.dims[number] and (number, dims) not in self._moved:
+            self._moved.add((number, dims))
+            self._reshard(position, number, self.dims[number], dims)
+
+    def _hold(self, position: int, number: int, computed: Dims, summed: tuple[int, ...], wanted: Dims | None) -> None:
+        """Adds up a result, and reshards it as it is held."""
+        final = computed if wanted is None else wanted
+        self.dims[number] = final
+        if not summed and final == computed:
+            return
+        size = self.prepared.sizes_bytes[number]
+        scattered = tuple(axis for axis in summed if final[axis] is not None)
+        reduced = tuple(axis for axis in summed if final[axis] is None)
+        reached = tuple(final[axis] if axis in scattered else dim for axis, dim in enumerate(computed))
+        if scattered:
+            before = size / num_shards(computed, self._sizes)
+            self._add(position, number, GroupCollective.REDUCE_SCATTER, scattered, before)
+        if reduced:
+            self._add(position, number, GroupCollective.ALL_REDUCE, reduced, size / num_shards(reached, self._sizes))
+        self._reshard(position, number, reached, final)
+
+    def _add(self, position: int, number: int, kind: GroupCollective, axes: tuple[int, ...], size_bytes: float) -> None:
+        collective = AxisCollective(kind=kind, axes=axes, size_bytes=size_bytes)
+        self.collectives.append(CollectiveCost(position=position, value=number, collective=collective, is_sum=True))
+
+    def _reshard(self, position: int, number: int, before: Dims, after: Dims) -> None:
+        size = self.prepared.sizes_bytes[number]
+        for collective in reshard_collectives(size, before, after, self._sizes):
+            self.collectives.append(
+                CollectiveCost(position=position, value=number, collective=collective, is_sum=False)
+            )
+
+    def _scattered(self, found: CollectiveCost) -> CollectiveCost:
+        """Returns the sum as a reduce-scatter if all users take slices of it."""
+        needs = self._needs.get(found.value)
+        axes = found.collective.axes
+        if found.collective.kind is not GroupCollective.ALL_REDUCE or not needs:
+            return found
+        if any(dims[axis] is None for dims in needs for axis in axes):
+            return found
+        return replace(found, collective=replace(found.collective, kind=GroupCollective.REDUCE_SCATTER))
+
+
+def gathered_bytes(collectives: Sequence[CollectiveCost]) -> dict[int, float]:
+    """Returns the bytes that each equation has gathered for itself, by its position."""
+    found: dict[int, float] = {}
+    for one in collectives:
+        if one.collective.kind is GroupCollective.ALL_GATHER:
+            found[one.position] = found.get(one.position, 0.0) + one.collective.size_bytes
+    return found
+
+
+def peak_live_bytes(
+    prepared: PreparedJaxpr,
+    kernels: Sequence[FusedKernel],
+    sizes_bytes: Sequence[int],
+    *,
+    gathered: Mapping[int, float],
+    shared_bytes: int = 0,
+) -> int:
+    """Returns the peak of the memory of a device.
+
+    Args:
+        sizes_bytes: of each value on the device.
+        gathered: of each equation, what it has gathered for itself.
+        shared_bytes: of outputs that reuse the memory of arguments.
+    """
+    arguments = sum(sizes_bytes[number] for number in prepared.inputs)
+    kept = {number for number in prepared.outputs if number != NO_VALUE}
+    last = {number: place for place, kernel in enumerate(kernels) for number in kernel.written}
+    for place, kernel in enumerate(kernels):
+        for chain in kernel.read:
+            if chain[-1] in last:
+                last[chain[-1]] = max(last[chain[-1]], place)
+    ends: dict[int, list[int]] = {}
+    for number, place in last.items():
+        if number not in kept:
+            ends.setdefault(place, []).append(number)
+    live = peak = 0
+    for place, kernel in enumerate(kernels):
+        live += sum(sizes_bytes[number] for number in kernel.written)
+        peak = max(peak, live + round(sum(gathered.get(position, 0.0) for position in kernel.positions)))
+        live -= sum(sizes_bytes[number] for number in ends.get(place, ()))
+    return arguments + max(0, peak - shared_bytes)

@@ -1,0 +1,119 @@
+"""A training step from a loss and an optimizer: its numbers, and the losses and batches that it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxquard.errors import PlanError
+from jaxquard.planner.step.train_step import TrainStep, apply_updates, check_reduction, count_rows, split_rows
+from tests.pipeline.oracle import assert_close
+
+
+def mean_loss(params, batch):
+    return jnp.mean((batch["x"] @ params["w"] - batch["y"]) ** 2)
+
+
+def sum_loss(params, batch):
+    return jnp.sum((batch["x"] @ params["w"] - batch["y"]) ** 2)
+
+
+def arguments(num_rows=12):
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = {"w": jax.random.normal(keys[0], (4, 2))}
+    return params, {"x": jax.random.normal(keys[1], (num_rows, 4)), "y": jax.random.normal(keys[2], (num_rows, 2))}
+
+
+@pytest.mark.parametrize(("loss", "reduction"), [(mean_loss, "mean"), (sum_loss, "sum")])
+@pytest.mark.parametrize("num_microbatches", [1, 3])
+def test_microbatches_come_to_the_whole_batch(loss, reduction, num_microbatches):
+    params, batch = arguments()
+    optimizer = optax.adamw(0.1)
+    step = TrainStep(loss=loss, optimizer=optimizer, num_microbatches=num_microbatches, loss_reduction=reduction)
+    state, metrics = jax.jit(step)(step.init(params), batch)
+    value, grads = jax.value_and_grad(loss)(params, batch)
+    updates, opt_state = optimizer.update(grads, optimizer.init(params), params)
+    expected = {"params": optax.apply_updates(params, updates), "opt_state": opt_state, "step": jnp.int32(1)}
+    assert_close(state, expected, relative=1e-4)
+    np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
+
+
+def test_what_comes_with_the_loss_is_reduced_by_its_dtype():
+    def loss(params, batch):
+        return mean_loss(params, batch), {
+            "error": jnp.max(batch["y"]),
+            "rows": len(batch["y"]),
+            "is_last": batch["y"] > 9,
+        }
+
+    params, batch = arguments()
+    step = TrainStep(loss=loss, optimizer=optax.sgd(0.1), num_microbatches=4, has_aux=True)
+    _, metrics = jax.jit(step)(step.init(params), batch)
+    expected = jnp.mean(batch["y"].reshape(4, 3, 2).max((1, 2)))
+    np.testing.assert_allclose(metrics["aux"]["error"], expected, rtol=1e-6)
+    assert int(metrics["aux"]["rows"]) == 12
+    assert metrics["aux"]["is_last"].shape == (4, 3, 2)
+
+
+def test_updates_keep_dtypes_and_leave_out_what_has_none():
+    params = {"half": jnp.ones(2, jnp.bfloat16), "frozen": jnp.ones(2)}
+    found = apply_updates(params, {"half": jnp.full(2, 0.5), "frozen": None})
+    assert found["half"].dtype == jnp.bfloat16
+    assert found["frozen"] is params["frozen"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda params, batch: batch["x"] @ params["w"], r"an array of shape \(12, 2\).*loss_reduction=\"sum\""),
+        (lambda params, batch: (mean_loss(params, batch), 1.0), r"returns a tuple.*has_aux=True"),
+        (lambda params, batch: jnp.int32(1), r"returns a int32.*a floating number"),
+    ],
+)
+def test_a_loss_that_is_no_number_is_refused(loss, message):
+    params, batch = arguments()
+    step = TrainStep(loss=loss, optimizer=optax.sgd(0.1))
+    with pytest.raises(PlanError, match=message):
+        jax.eval_shape(step, step.init(params), batch)
+
+
+def test_a_reduction_that_is_not_known_is_refused():
+    with pytest.raises(PlanError, match=r"loss_reduction='max' is not known.*\"mean\" or \"sum\""):
+        TrainStep(loss=mean_loss, optimizer=optax.sgd(0.1), loss_reduction="max")
+
+
+def test_rows_that_cannot_be_split_are_refused_with_the_counts_that_can_be():
+    with pytest.raises(PlanError, match=r"12 rows cannot be split into 5 equal.*Use 1, 2, 3, 4, 6 or 12 microbatches"):
+        split_rows(arguments()[1], 5)
+    with pytest.raises(PlanError, match=r"1 rows cannot be split into 0 equal microbatches. Use 1 microbatches"):
+        split_rows(jnp.ones((1, 2)), 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({}, "no rows"),
+        (jnp.ones((0, 2)), "no rows"),
+        ({"x": jnp.ones((4, 2)), "rate": 0.1}, r"a scalar, \['rate'\]"),
+        ({"x": jnp.ones((4, 2)), "y": jnp.ones(3)}, r"\['x'\] has 4, \['y'\] has 3"),
+    ],
+)
+def test_a_batch_without_rows_is_refused(batch, message):
+    with pytest.raises(PlanError, match=message):
+        count_rows(batch)
+
+
+def test_numbers_show_what_a_loss_is_over_its_rows():
+    params, batch = arguments()
+    check = lambda loss, word: check_reduction(  # noqa: E731
+        TrainStep(loss=loss, optimizer=optax.sgd(0.1), loss_reduction=word), params, batch
+    )
+    check(mean_loss, "mean")
+    check(sum_loss, "sum")
+    with pytest.raises(PlanError, match=r"sum_loss is no mean over the rows.*on 12 rows.*say loss_reduction=\"sum\""):
+        check(sum_loss, "mean")
+    with pytest.raises(PlanError, match=r"is no sum over the rows.*Make it a mean or a sum"):
+        check(lambda params, batch: jnp.max(batch["x"] @ params["w"]) * jnp.std(batch["x"]), "sum")
+    types = jax.eval_shape(lambda: params), batch
+    check_reduction(TrainStep(loss=sum_loss, optimizer=optax.sgd(0.1)), *types)

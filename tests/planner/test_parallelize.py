@@ -1,0 +1,169 @@
+"""`parallelize`: from a loss to a running step, equal to plain JAX; and all that it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxquard as jq
+from jaxquard.errors import InfeasiblePlanError, PlanError
+from tests.planner.small_losses import mlp_args, mlp_loss, train_plainly
+
+PARAMS, BATCH = mlp_args()
+
+
+def train(run, *, num_steps=2):
+    state = run.init(lambda: jax.tree.map(jnp.asarray, PARAMS))
+    losses = []
+    for _ in range(num_steps):
+        state, metrics = run.step(state, BATCH)
+        losses.append(float(metrics["loss"]))
+    return state["params"], losses
+
+
+def assert_as_plain(found, optimizer):
+    params, losses = found
+    wanted, wanted_losses = train_plainly(mlp_loss, optimizer, PARAMS, BATCH, num_steps=len(losses))
+    np.testing.assert_allclose(losses, wanted_losses, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [{"stages": 1, "model": 2}, {"stages": 2, "schedule": "1f1b", "microbatches": 4}],
+    ids=["one actor", "pipeline"],
+)
+def test_equal_to_plain_jax(fix):
+    optimizer = optax.sgd(0.1)
+    with jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, fix=fix, num_measured=0) as run:
+        assert run.plan.num_devices == 2
+        assert {baseline.name for baseline in run.plan.baselines} >= {"data parallel", "fsdp"}
+        assert_as_plain(train(run), optimizer)
+
+
+def test_a_saved_plan_runs_again(tmp_path):
+    optimizer = optax.sgd(0.1)
+    fix = {"stages": 2, "microbatches": 2, "recompute": "full"}
+    first = jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, fix=fix, num_measured=0)
+    first.plan.save(tmp_path / "plan.json")
+    plan = jq.load_plan(tmp_path / "plan.json")
+    with jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, plan=plan) as run:
+        assert_as_plain(train(run), optimizer)
+    with (
+        jq.parallelize(lambda params, batch: 2 * mlp_loss(params, batch), optimizer, (PARAMS, BATCH), plan=plan) as run,
+        pytest.raises(PlanError, match="the plan was made for another step"),
+    ):
+        run.step(run.init(lambda: PARAMS), BATCH)
+
+
+def test_plans_that_ran_say_so():
+    with jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2, fix={"stages": 1}, num_measured=1) as run:
+        plan = run.plan
+        assert plan.provenance.startswith("the step: measured on 2 devices")
+        assert plan.log.num_measured >= 1
+        assert plan.times.total_s == pytest.approx(plan.time_s)
+        # The fastest of all that ran, the usual plans among them.
+        assert all(plan.time_s <= baseline.time_s for baseline in plan.baselines)
+
+
+def test_a_plan_for_a_cluster_that_is_not_here():
+    run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix={"stages": 2, "model": 2})
+    assert run.plan.cluster == "h100-8"
+    assert 0 < run.plan.mfu < 1
+    with pytest.raises(PlanError, match=r"is for 8 devices of h100-8, which are not here"):
+        run.step(None, BATCH)
+
+
+def test_no_plan_fits():
+    with pytest.raises(
+        InfeasiblePlanError, match=r"no plan fits 1e-06 GB a device\. The smallest found needs .* most of it"
+    ):
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", memory_limit_bytes=1000)
+
+
+def test_a_loss_that_is_no_scalar():
+    with pytest.raises(PlanError, match="loss_reduction"):
+        jq.parallelize(lambda params, batch: batch["x"] @ params["out"], optax.sgd(0.1), (PARAMS, BATCH), devices=2)
+
+
+def test_a_loss_that_is_a_sum():
+    def loss(params, batch):
+        return jnp.sum((batch["x"] @ params["out"] - batch["y"]) ** 2)
+
+    with pytest.raises(PlanError, match="loss_reduction"):
+        jq.parallelize(loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2)
+
+
+def test_a_batch_that_nothing_divides():
+    params, batch = mlp_args(rows=7)
+    with pytest.raises(PlanError, match=r"7 rows"):
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (params, batch), devices=2, fix={"data": 2})
+
+
+def test_a_wish_that_cannot_be_met():
+    with pytest.raises(PlanError, match="stages=64"):
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8x8", fix={"stages": 64})
+
+
+def test_a_strategy_that_is_fixed():
+    run = jq.parallelize(
+        mlp_loss,
+        optax.sgd(0.1),
+        (PARAMS, BATCH),
+        cluster="h100-8",
+        fix={"layers.*.up": "columns", "stages": 1, "model": 8},
+    )
+    chosen = [
+        names
+        for stage in run.plan.stages
+        for paths, names in zip(stage.parameters, stage.strategies, strict=True)
+        if any(path.endswith(".up") for path in paths)
+    ]
+    assert chosen == [("columns",)] * 4
+
+
+def test_options_of_a_search_beside_a_plan(tmp_path):
+    run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix={"stages": 1})
+    with pytest.raises(PlanError, match="fix is for a search"):
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), plan=run.plan, fix={"stages": 1})
+
+
+def train_step(weights, batch):
+    def gradients(microbatch):
+        def loss(weights):
+            hidden = jnp.tanh(microbatch @ weights["up"])
+            return jnp.mean((hidden @ weights["down"]) ** 2)
+
+        return jax.grad(loss)(weights)
+
+    grads = jq.accumulate_grads(gradients, jq.schedules.AUTO, reduce="mean")(batch)
+    return jax.tree.map(lambda weight, grad: weight - 0.1 * grad, weights, grads)
+
+
+def test_a_step_of_the_users_own():
+    rng = np.random.default_rng(0)
+    weights = {"up": rng.normal(size=(8, 16)).astype(np.float32), "down": rng.normal(size=(16, 8)).astype(np.float32)}
+    batch = rng.normal(size=(4, 4, 8)).astype(np.float32)
+    plan = jq.plan(train_step, (weights, batch), devices=2, fix={"stages": 2}, num_measured=0)
+    assert (plan.num_stages, plan.num_microbatches) == (2, 4)
+    with jq.RemoteMesh((plan.num_actors,), tuple(plan.axes.values()), tuple(plan.axes)) as mesh:
+        found = jq.apply(train_step, (weights, batch), plan, mesh=mesh)(weights, batch)
+        wanted = jax.jit(train_step)(weights, batch)
+        for name in weights:
+            np.testing.assert_allclose(np.asarray(found[name]), wanted[name], rtol=1e-5, atol=1e-6)
+    with jq.RemoteMesh((1,), (2,), ("data",)) as other, pytest.raises(PlanError, match=r"RemoteMesh\(\(2,\)"):
+        jq.apply(train_step, (weights, batch), plan, mesh=other)
+
+
+@pytest.mark.ray
+def test_on_ray():
+    pytest.importorskip("ray")
+    optimizer = optax.sgd(0.1)
+    fix = {"stages": 2, "microbatches": 2}
+    with jq.parallelize(
+        mlp_loss, optimizer, (PARAMS, BATCH), devices=2, runtime="ray", fix=fix, num_measured=0,
+        mesh_options={"platform": "cpu"},
+    ) as run:  # fmt: skip
+        assert_as_plain(train(run), optimizer)
