@@ -1,8 +1,8 @@
 """Trains a small GPT under the plan that jaxquard finds for the devices at hand: no marks, no specs, no schedule.
 
-    python examples/parallelize.py                    8 virtual CPU devices, in this process
-    python examples/parallelize.py --runtime ray      the actors are processes
-    python examples/parallelize.py --plan plan.json   takes the plan of an earlier run, or keeps the one that is found
+python examples/parallelize.py                    8 virtual CPU devices, in this process
+python examples/parallelize.py --runtime ray      the actors are processes
+python examples/parallelize.py --plan plan.json   takes the plan of an earlier run, or keeps the one that is found
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main():
     saved = jq.load_plan(options.plan) if options.plan and options.plan.exists() else None
     search = {} if saved else {"num_measured": options.measured, "time_budget_s": 120}
 
-    # [start]
+    # start of the program
     def loss(params, batch):
         return gpt.loss(params, batch, CONFIG)
 
@@ -51,7 +51,7 @@ def main():
         for number in range(options.steps):
             state, metrics = run.step(state, batch)
             print(f"step {number}: loss {float(metrics['loss']):.3f}")
-    # [end]
+    # end of the program
 
     if options.plan and not saved:
         run.plan.save(options.plan)

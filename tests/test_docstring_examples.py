@@ -80,4 +80,4 @@ def test_data_is_no_function():
         and not inspect.isfunction(value)
         and not inspect.isclass(value)
     }
-    assert others == {"ALGORITHMS", "OnProgress", "Rows", "SCHEDULES", "TPU_COMPILER_OPTIONS", "__version__"}
+    assert others == {"ALGORITHMS", "AUTO", "OnProgress", "Rows", "SCHEDULES", "TPU_COMPILER_OPTIONS", "__version__"}

@@ -91,6 +91,19 @@ def apply(step: Callable[..., Any], args: Sequence[Any], plan: Plan, *, mesh: Re
 
     Raises:
         PlanError: if the plan is for another step or for other actors.
+
+    Example:
+        >>> def train_step(weights, batch):
+        ...     def gradients(microbatch):
+        ...         return jax.grad(lambda weights: jnp.mean((microbatch @ weights) ** 2))(weights)
+        ...
+        ...     return weights - 0.1 * jq.accumulate_grads(gradients, jq.schedules.AUTO)(batch)
+        >>> args = jnp.ones((16, 8)), jnp.ones((4, 8, 16))  # 4 microbatches of 8 rows
+        >>> plan = jq.plan(train_step, args, devices=2, num_measured=0)
+        >>> with jq.RemoteMesh((plan.num_actors,), tuple(plan.axes.values()), tuple(plan.axes)) as mesh:
+        ...     weights = jq.apply(train_step, args, plan, mesh=mesh)(*args)
+        ...     weights.shape
+        (16, 8)
     """
     applied = apply_plan(step, args, plan)
     if mesh.num_actors != applied.num_actors or dict(mesh.abstract_mesh.shape) != applied.axes:
