@@ -27,9 +27,11 @@ _TOLERANCE = 1e-3
 class GradientOptimizer(Protocol):
     """An optimizer as Optax has them: `optax.adam(1e-3)` is one."""
 
-    def init(self, params: Any) -> Any: ...
+    @property
+    def init(self) -> Callable[..., Any]: ...
 
-    def update(self, updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]: ...
+    @property
+    def update(self) -> Callable[..., tuple[Any, Any]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

@@ -1,0 +1,149 @@
+"""The plan that `parallelize` takes, beside the best plan of every number of stages and microbatches, all of them run.
+
+For each number of stages and of microbatches the best shardings by prices run as training loops on 8 virtual CPU
+devices, in short blocks one after the other; and so do the plan that was chosen and the usual plans.
+
+    python -m benchmarks.plan_choice [--models mlp gpt llama] [--most 16]
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxquard.errors import PlanError
+from jaxquard.models import gpt, llama
+from jaxquard.planner.search.describe_plan import describe_plan
+from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.list_shapes import list_shapes
+from jaxquard.planner.search.measure_plans import describe_shape, measure_plans
+from jaxquard.planner.search.problem import PlanProblem, loss_problem
+from jaxquard.planner.search.step_pricing import StepPricing
+from jaxquard.planner.search.targets import PlanTarget, find_plan_target, mesh_maker
+from jaxquard.planner.search.two_passes import TwoPassSearch
+from jaxquard.planner.wishes import parse_wishes
+
+_NUM_ROWS = 32
+
+
+def mlp() -> tuple[Callable[..., Any], Any, Any]:
+    """Eight residual layers of 256 features."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        x = batch["x"]
+        for layer in params["layers"]:
+            x = x + jnp.tanh(x @ layer["up"]) @ layer["down"]
+        return jnp.mean((x - batch["y"]) ** 2)
+
+    width = 256
+    layers = [{"up": jax.ShapeDtypeStruct((width, 4 * width), jnp.float32)} for _ in range(8)]
+    layers = [{**layer, "down": jax.ShapeDtypeStruct((4 * width, width), jnp.float32)} for layer in layers]
+    rows = jax.ShapeDtypeStruct((8 * _NUM_ROWS, width), jnp.float32)
+    return loss, {"layers": layers}, {"x": rows, "y": rows}
+
+
+def language_model(module: Any, config: Any) -> tuple[Callable[..., Any], Any, Any]:
+    """A model of the zoo."""
+    params = jax.eval_shape(lambda key: module.init(key, config), jax.random.key(0))
+    batch = jax.eval_shape(
+        lambda key: module.synthetic_batch(key, config, num_microbatches=1, microbatch_size=_NUM_ROWS),
+        jax.random.key(0),
+    )
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+    return lambda params, batch: module.loss(params, batch, config), params, batch
+
+
+MODELS: dict[str, Callable[[], tuple[Callable[..., Any], Any, Any]]] = {
+    "mlp": mlp,
+    "gpt": lambda: language_model(
+        gpt,
+        gpt.GptConfig(vocab_size=512, num_layers=4, num_heads=4, model_dim=128, sequence_length=64, dtype=jnp.float32),
+    ),
+    "llama": lambda: language_model(
+        llama,
+        llama.LlamaConfig(
+            vocab_size=512,
+            num_layers=4,
+            num_heads=4,
+            num_kv_heads=2,
+            model_dim=128,
+            mlp_dim=384,
+            sequence_length=64,
+            dtype=jnp.float32,
+        ),
+    ),
+}
+
+
+def compare(name: str, most: int) -> dict[str, Any]:
+    """Plans a model, and runs the plan beside the others."""
+    loss, params, batch = MODELS[name]()
+    problem, _ = loss_problem(loss, optax.adam(1e-3), (params, batch), name=name)
+    target = find_plan_target(cluster=None, devices=8, runtime="in_process")
+    make_mesh = mesh_maker(target, {})
+    start_s = time.perf_counter()
+    chosen = find_plan(problem, target, PlanOptions(), make_mesh=make_mesh)
+    planned_s = time.perf_counter() - start_s
+    print(chosen, flush=True)
+    others = [plan for plan in best_plans(problem, target) if plan.time_s < np.inf][:most]
+    measured = measure_plans(problem, [chosen, *others, chosen], make_mesh=make_mesh, budget_s=np.inf)
+    for one in measured:
+        print(
+            f"  {one.time_s * 1e3:8.2f} ms (spread {one.spread:.0%}): {describe_shape(one.plan)} {one.failure}",
+            flush=True,
+        )
+    ours_s = min(measured[0].time_s, measured[-1].time_s)
+    best = min(measured[1:-1], key=lambda one: one.time_s)
+    return {
+        "model": name,
+        "planned_s": round(planned_s, 1),
+        "predicted_ms": round(chosen.time_s * 1e3, 2),
+        "measured_ms": [round(measured[0].time_s * 1e3, 2), round(measured[-1].time_s * 1e3, 2)],
+        "spread": round(measured[0].spread, 2),
+        "best_of_all_ms": round(best.time_s * 1e3, 2),
+        "ours_over_best": round(ours_s / min(best.time_s, ours_s), 3),
+        "predicted_over_measured": round(chosen.time_s / ours_s, 3),
+        "baselines_over_ours": {one.name: round(one.time_s / chosen.time_s, 2) for one in chosen.baselines},
+    }
+
+
+def best_plans(problem: PlanProblem, target: PlanTarget) -> list[Any]:
+    """Returns the best plan by prices for each number of stages and microbatches, the fastest first."""
+    wishes = parse_wishes(None, None)
+    pricing = StepPricing(problem, target.cluster, wishes=wishes)
+    shapes = list_shapes(problem, target, wishes, max_stages=pricing.count_stages(), max_microbatch_size=None)
+    groups: dict[tuple[int, int], list[Any]] = {}
+    for shape in shapes:
+        if shape.num_stages == shape.num_actors:
+            groups.setdefault((shape.num_stages, shape.num_microbatches), []).append(shape)
+    search = TwoPassSearch(pricing=pricing, memory_limit_bytes=target.memory_bytes)
+    found = []
+    for shapes in groups.values():
+        try:
+            best = search.run(shapes).best
+        except PlanError:
+            continue
+        if best is not None:
+            found.append(describe_plan(pricing, best, memory_limit_bytes=target.memory_bytes))
+    return sorted(found, key=lambda plan: plan.time_s)
+
+
+def main() -> None:
+    """Compares all models."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--most", type=int, default=16, help="plans that run beside the chosen one")
+    options = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", 8)
+    for name in options.models:
+        print(json.dumps(compare(name, options.most)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
