@@ -23,8 +23,9 @@ from jaxquard.planner.search.step_pricing import BATCH_AXIS, StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
 from jaxquard.planner.search.usual_plans import UsualPlans
+from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult
-from jaxquard.planner.wishes import parse_wishes
+from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 
@@ -125,7 +126,9 @@ def find_plan(
             budget_s=budget_s,
             on_progress=options.on_progress,
         )
-    chosen = min([*candidates, *usual] if candidates[0].is_measured else candidates, key=lambda one: one.plan.time_s)
+    # Estimates err, and a usual plan that no wish is against may be the fastest after all.
+    allowed = [one for one in usual if wishes_allow(wishes, one.finalist.configuration)]
+    chosen = min([*candidates, *allowed], key=lambda one: one.plan.time_s)
     single = min(
         (one for one in (*candidates, *usual) if has_single_axis(one.finalist.configuration)),
         key=lambda one: one.plan.time_s,
@@ -146,6 +149,12 @@ def find_plan(
         log=log,
         notes=(*_notes(pricing), *(one.failure for one in (*candidates, *usual) if one.failure)),
     )
+
+
+def wishes_allow(wishes: Wishes, configuration: PlanConfiguration) -> bool:
+    """Returns true for a configuration that meets all wishes for settings."""
+    is_set = all(wishes.allows_setting(part, configuration.part(part)) for part in PARTS)
+    return is_set and wishes.allows_mesh(configuration.mesh)
 
 
 def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int) -> list[Candidate]:

@@ -1,7 +1,8 @@
 """Searches the configurations in two passes: all of them by scaled prices, then the best as they are.
 
-In the first pass a mesh is priced with one number of microbatches, and with others its costs are scaled by the rows of
-a microbatch, which is near the truth where kernels are large. The second prices the best meshes with their own numbers.
+In the first pass a mesh is priced with the fewest and with the most microbatches, and with others its costs lie between
+these, linear in the rows of a microbatch: a kernel has a time to begin, and one for each row. The second pass prices
+the best meshes with their own numbers.
 """
 
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import PlanSearchLog
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.step_pricing import StepPricing
@@ -82,8 +84,7 @@ class TwoPassSearch:
 
     def find_costs(self, shape: PlanConfiguration) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration; none if the step cannot be sharded so."""
-        storage = Storage(shape.storage)
-        costs = self.pricing.costs(shape.mesh, shape.num_microbatches, storage=storage, recompute=shape.recompute)
+        costs = self._step_costs(shape)
         return () if costs is None else costs.segments
 
     def links(self, shape: PlanConfiguration) -> ActorLinks:
@@ -119,35 +120,37 @@ class TwoPassSearch:
 
     def _price_meshes(
         self, shapes: Sequence[PlanConfiguration], end_s: float | None
-    ) -> tuple[dict[MeshAxes, int], list[str]]:
-        """Prices every mesh once; returns the number of microbatches that it was priced with, and what was left out."""
+    ) -> tuple[dict[MeshAxes, tuple[int, ...]], list[str]]:
+        """Prices every mesh; returns the numbers of microbatches that it was priced with, and what was left out."""
         counts: dict[MeshAxes, dict[int, None]] = {}
         for shape in shapes:
             counts.setdefault(shape.axes, {})[shape.num_microbatches] = None
-        found: dict[MeshAxes, int] = {}
+        found: dict[MeshAxes, tuple[int, ...]] = {}
         left_out = []
         for done, (axes, possible) in enumerate(counts.items()):
             if found and end_s is not None and time.monotonic() > end_s:
                 left_out.append(f"the time budget left out {len(counts) - done} of {len(counts)} meshes")
                 break
             self.on_progress(done, len(counts), f"pricing a mesh of {dict(axes)}")
-            count = sorted(possible)[len(possible) // 2]
-            if self.pricing.find(dict(axes), count) is not None:
-                found[axes] = count
+            ends = dict.fromkeys((min(possible), max(possible)))
+            priced = tuple(count for count in ends if self.pricing.find(dict(axes), count) is not None)
+            if priced:
+                found[axes] = priced
         if not found:
             raise PlanError(f"the step cannot be sharded over any mesh: {next(iter(self.pricing.failures.values()))}")
         return found, left_out
 
-    def _scaled_costs(self, shape: PlanConfiguration, reference: int) -> Sequence[SegmentCosts]:
-        """Returns the costs of a configuration, scaled from those of another number of microbatches."""
+    def _scaled_costs(self, shape: PlanConfiguration, references: Sequence[int]) -> Sequence[SegmentCosts]:
+        """Returns the costs of a configuration, from those of other numbers of microbatches."""
         key = shape.priced_as
         if key not in self._scaled:
-            near = replace(shape, num_microbatches=reference)
-            factor = reference / shape.num_microbatches
-            segments = self.find_costs(near)
-            scaled = {id(segment): segment if factor == 1 else _scale(segment, factor) for segment in segments}
-            self._scaled[key] = tuple(scaled[id(segment)] for segment in segments)
+            known = [self._step_costs(replace(shape, num_microbatches=count)) for count in references]
+            self._scaled[key] = _between(shape.num_microbatches, references, [one for one in known if one is not None])
         return self._scaled[key]
+
+    def _step_costs(self, shape: PlanConfiguration) -> StepCosts | None:
+        storage = Storage(shape.storage)
+        return self.pricing.costs(shape.mesh, shape.num_microbatches, storage=storage, recompute=shape.recompute)
 
     def _infeasible(self, result: PlanSearchResult) -> PlanError:
         if result.smallest is None:
@@ -174,17 +177,49 @@ def _add_logs(first: PlanSearchLog, second: PlanSearchLog, *, num_seen: int, lef
     )
 
 
-def _scale(segment: SegmentCosts, factor: float) -> SegmentCosts:
-    """Returns the costs of a segment with microbatches of other sizes."""
+def _between(count: int, references: Sequence[int], known: Sequence[StepCosts]) -> Sequence[SegmentCosts]:
+    """Returns costs with so many microbatches: linear in their rows between two that are known, or scaled from one."""
+    first, last = known[0], known[-1]
+    rows, first_rows, last_rows = 1 / count, 1 / references[0], 1 / references[-1]
+    if first_rows == last_rows or len(known) == 1:
+        weights = rows / first_rows, 0.0
+    else:
+        weight = (rows - last_rows) / (first_rows - last_rows)
+        weights = weight, 1 - weight
+    made: dict[tuple[int, int], SegmentCosts] = {}
+    found = []
+    for place, (one, other) in enumerate(zip(first.segments, last.segments, strict=True)):
+        key = id(one), id(other)
+        if key not in made:
+            places = {names: at for at, names in enumerate(last.strategies[place])}
+            pairs = [places.get(names) for names in first.strategies[place]]
+            others = [
+                cost if at is None else other.strategies[at] for cost, at in zip(one.strategies, pairs, strict=True)
+            ]
+            made[key] = _mix(one, others, weights, scale=rows / first_rows)
+        found.append(made[key])
+    return tuple(found)
+
+
+def _mix(
+    segment: SegmentCosts, others: Sequence[SegmentCost], weights: tuple[float, float], *, scale: float
+) -> SegmentCosts:
+    """Returns the costs of a segment, each strategy's between two; what one reshards is scaled by rows."""
     return replace(
         segment,
-        strategies=tuple(_scale_cost(cost, factor) for cost in segment.strategies),
-        reshards_s=None if segment.reshards_s is None else segment.reshards_s * factor,
-        input_bytes=round(segment.input_bytes * factor),
+        strategies=tuple(
+            _mix_cost(cost, other, weights if other is not cost else (scale, 0.0))
+            for cost, other in zip(segment.strategies, others, strict=True)
+        ),
+        reshards_s=None if segment.reshards_s is None else segment.reshards_s * scale,
+        input_bytes=round(segment.input_bytes * scale),
     )
 
 
-def _scale_cost(cost: SegmentCost, factor: float) -> SegmentCost:
-    scaled: dict[str, Any] = {name: getattr(cost, name) * factor for name in _TIMES}
-    scaled |= {name: round(getattr(cost, name) * factor) for name in _SIZES}
-    return replace(cost, **scaled)
+def _mix_cost(cost: SegmentCost, other: SegmentCost, weights: tuple[float, float]) -> SegmentCost:
+    first, last = weights
+    mixed: dict[str, Any] = {
+        name: max(0.0, first * getattr(cost, name) + last * getattr(other, name)) for name in (*_TIMES, *_SIZES)
+    }
+    mixed |= {name: round(mixed[name]) for name in _SIZES}
+    return replace(cost, **mixed)
