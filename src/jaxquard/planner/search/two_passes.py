@@ -192,25 +192,25 @@ def _between(count: int, references: Sequence[int], known: Sequence[StepCosts]) 
         key = id(one), id(other)
         if key not in made:
             places = {names: at for at, names in enumerate(last.strategies[place])}
-            pairs = [places.get(names) for names in first.strategies[place]]
-            others = [
-                cost if at is None else other.strategies[at] for cost, at in zip(one.strategies, pairs, strict=True)
-            ]
-            made[key] = _mix(one, others, weights, scale=rows / first_rows)
+            named = zip(one.strategies, first.strategies[place], strict=True)
+            pairs = [(cost, other.strategies[places[names]]) for cost, names in named if names in places]
+            made[key] = _mix(one, pairs, weights, scale=rows / first_rows)
         found.append(made[key])
     return tuple(found)
 
 
 def _mix(
-    segment: SegmentCosts, others: Sequence[SegmentCost], weights: tuple[float, float], *, scale: float
+    segment: SegmentCosts,
+    pairs: Sequence[tuple[SegmentCost, SegmentCost]],
+    weights: tuple[float, float],
+    *,
+    scale: float,
 ) -> SegmentCosts:
-    """Returns the costs of a segment, each strategy's between two; what one reshards is scaled by rows."""
+    """Returns the costs of the strategies that both have; what one reshards is scaled by rows."""
+    pairs = pairs or [(cost, cost) for cost in segment.strategies]
     return replace(
         segment,
-        strategies=tuple(
-            _mix_cost(cost, other, weights if other is not cost else (scale, 0.0))
-            for cost, other in zip(segment.strategies, others, strict=True)
-        ),
+        strategies=tuple(_mix_cost(cost, other, weights) for cost, other in pairs),
         reshards_s=None if segment.reshards_s is None else segment.reshards_s * scale,
         input_bytes=round(segment.input_bytes * scale),
     )

@@ -1,0 +1,51 @@
+"""The search in two passes: costs between two numbers of microbatches, and the answer beside a search of everything."""
+
+import jax
+import optax
+import pytest
+
+from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.search.list_shapes import list_shapes
+from jaxquard.planner.search.problem import loss_problem
+from jaxquard.planner.search.step_pricing import StepPricing
+from jaxquard.planner.search.targets import find_plan_target
+from jaxquard.planner.search.two_passes import TwoPassSearch, _between
+from jaxquard.planner.stages.search import search_configurations
+from jaxquard.planner.wishes import parse_wishes
+from tests.planner.small_losses import mlp_args, mlp_loss
+
+
+def make_search(cluster="h100-4", *, rows=64):
+    params, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mlp_args(rows=rows))
+    problem, _ = loss_problem(mlp_loss, optax.sgd(0.1), (params, batch))
+    target = find_plan_target(cluster=cluster, devices=None, runtime="in_process")
+    wishes = parse_wishes(None, None)
+    pricing = StepPricing(problem, target.cluster, wishes=wishes)
+    shapes = list_shapes(problem, target, wishes, max_stages=pricing.count_stages(), max_microbatch_size=None)
+    return TwoPassSearch(pricing=pricing, memory_limit_bytes=target.memory_bytes), shapes
+
+
+def test_costs_between_two_numbers_of_microbatches():
+    search, _ = make_search()
+    axes = {"data": 2}
+    few, some, many = (
+        search.pricing.costs(axes, count, storage=Storage.AS_USED, recompute=Recompute.NONE) for count in (1, 4, 16)
+    )
+    for count, wanted in ((1, few), (16, many)):
+        assert fastest_s(_between(count, (1, 16), (few, many))) == pytest.approx(fastest_s(wanted.segments), rel=0.05)
+    assert fastest_s(_between(4, (1, 16), (few, many))) == pytest.approx(fastest_s(some.segments), rel=0.25)
+
+
+def fastest_s(segments):
+    return sum(min(cost.microbatch_s for cost in segment.strategies) for segment in segments)
+
+
+@pytest.mark.slow
+def test_as_fast_as_a_search_of_everything():
+    search, shapes = make_search()
+    found = search.run(shapes).best
+    wanted = search_configurations(
+        shapes, search.find_costs, memory_limit_bytes=search.memory_limit_bytes, links=search.links, num_finalists=3
+    ).best
+    assert found.time_s <= 1.05 * wanted.time_s
