@@ -108,6 +108,26 @@ def test_shard_mlp(tmp_path):
     assert list((tmp_path / "jaxquard" / "prices").glob("price-*.json"))
 
 
+@pytest.mark.slow
+def test_parallelize(tmp_path):
+    plan = tmp_path / "plan.json"
+    words = ("--devices", 2, "--measured", 1, "--steps", 4, "--plan", plan)
+    text = run("parallelize.py", *map(str, words))
+    assert text.startswith("plan of loss on cpu-2, 2 devices: ")
+    losses = numbers(text, r"step \d+: loss (\d+\.\d+)")
+    assert len(losses) == 4
+    assert losses == sorted(losses, reverse=True)
+    # The plan that was kept runs again.
+    assert numbers(run("parallelize.py", *map(str, words)), r"step \d+: loss (\d+\.\d+)") == losses
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_parallelize_on_ray():
+    text = run("parallelize.py", "--runtime", "ray", "--devices", "2", "--measured", "0", "--steps", "3")
+    assert len(numbers(text, r"step \d+: loss (\d+\.\d+)")) == 3
+
+
 def test_custom_schedule():
     text = run("custom_schedule.py")
     assert "actor 1 ran start 1FI0 1FI1 1W0 1FI2 1W1 1FI3 1W2 1W3 after.0" in text

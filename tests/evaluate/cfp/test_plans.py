@@ -151,7 +151,9 @@ def test_thin_blocks_keep_data_parallelism_and_megatron(analysis):
 
 
 def test_an_unknown_model():
-    with pytest.raises(JaxquardError, match=r"no model is called 'elmo'\. Use one of: gpt, bert, llama, moe\."):
+    with pytest.raises(
+        JaxquardError, match=r"no model is called 'elmo'\. Use one of: gpt, bert, llama, mixtral, moe\."
+    ):
         make_step(CellSpec(model="elmo", num_layers=1, model_dim=64, batch_size=8))
 
 

@@ -35,18 +35,24 @@ class KeepingPricer(FakePricer):
 def counted(monkeypatch):
     """Counts how often each segment was analysed, and laid out under each choice of its blocks."""
     found = Counter()
-    find, lay_out = layouts.find_interface, layouts._lay_out
+    find, axis_layout = layouts.find_interface, layouts._AxisLayout
+    lay_out_blocks, lay_out_state = axis_layout.lay_out_blocks, axis_layout.lay_out_state
 
     def find_counted(graph, owners, boundary_values, segment):
         found["interface", segment] += 1
         return find(graph, owners, boundary_values, segment)
 
-    def lay_out_counted(analysis, assignment, segment, *, interface, storage):
-        found["layouts", segment, tuple(assignment[block] for block in segment.blocks), storage] += 1
-        return lay_out(analysis, assignment, segment, interface=interface, storage=storage)
+    def blocks_counted(self, blocks, choices):
+        self.laid_out = tuple((block.number, choices[block.number].name) for block in blocks)
+        return lay_out_blocks(self, blocks, choices)
+
+    def state_counted(self, storage, **more):
+        found["layouts", self.laid_out, storage] += 1
+        return lay_out_state(self, storage, **more)
 
     monkeypatch.setattr(layouts, "find_interface", find_counted)
-    monkeypatch.setattr(layouts, "_lay_out", lay_out_counted)
+    monkeypatch.setattr(axis_layout, "lay_out_blocks", blocks_counted)
+    monkeypatch.setattr(axis_layout, "lay_out_state", state_counted)
     return found
 
 
