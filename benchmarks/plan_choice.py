@@ -117,7 +117,8 @@ def best_plans(problem: PlanProblem, target: PlanTarget) -> list[Any]:
     """Returns the best plan by prices for each number of stages and microbatches, the fastest first."""
     wishes = parse_wishes(None, None)
     pricing = StepPricing(problem, target.cluster, wishes=wishes)
-    shapes = list_shapes(problem, target, wishes, max_stages=pricing.count_stages(), max_microbatch_size=None)
+    max_stages = 1 + sum(boundary.can_begin for boundary in pricing.find_boundaries())
+    shapes = list_shapes(problem, target, wishes, max_stages=max_stages, max_microbatch_size=None)
     groups: dict[tuple[int, int], list[Any]] = {}
     for shape in shapes:
         if shape.num_stages == shape.num_actors:

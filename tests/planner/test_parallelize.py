@@ -103,8 +103,22 @@ def test_a_batch_that_nothing_divides():
 
 
 def test_a_wish_that_cannot_be_met():
-    with pytest.raises(PlanError, match="stages=64"):
+    with pytest.raises(PlanError, match=r"the step can have \d+ stages at most, but 64 were asked for: .* segments"):
         jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8x8", fix={"stages": 64})
+
+
+def test_a_wish_that_names_nothing():
+    with pytest.raises(PlanError, match=r"layers\.\*\.gate.*no parameter.*nearest"):
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix={"layers.*.gate": "columns"})
+
+
+def test_a_wish_that_some_meshes_cannot_meet():
+    """One device shards nothing: such actors are left out, and the plan says so."""
+    run = jq.parallelize(
+        mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", fix={"layers.0.up": "columns", "recompute": "none"}
+    )
+    assert run.plan.num_actors == 1
+    assert any("layers.0.up=columns" in note for note in run.plan.notes)
 
 
 def test_a_strategy_that_is_fixed():

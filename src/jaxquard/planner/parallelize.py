@@ -61,10 +61,6 @@ class TrainingRun:
         """
         return self.mesh.init(lambda *given: self._first.init(init_params(*given)), *args)
 
-    def place(self, params: Any) -> Any:
-        """Returns the first state with parameters that are there already."""
-        return jax.jit(self._first.init)(params)
-
     def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Runs a training step; it donates the state, so go on with the one that comes back.
 

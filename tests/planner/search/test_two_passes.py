@@ -1,5 +1,7 @@
 """The search in two passes: costs between two numbers of microbatches, and the answer beside a search of everything."""
 
+import dataclasses
+
 import jax
 import optax
 import pytest
@@ -22,7 +24,8 @@ def make_search(cluster="h100-4", *, rows=64):
     target = find_plan_target(cluster=cluster, devices=None, runtime="in_process")
     wishes = parse_wishes(None, None)
     pricing = StepPricing(problem, target.cluster, wishes=wishes)
-    shapes = list_shapes(problem, target, wishes, max_stages=pricing.count_stages(), max_microbatch_size=None)
+    max_stages = 1 + sum(boundary.can_begin for boundary in pricing.find_boundaries())
+    shapes = list_shapes(problem, target, wishes, max_stages=max_stages, max_microbatch_size=None)
     return TwoPassSearch(pricing=pricing, memory_limit_bytes=target.memory_bytes), shapes
 
 
@@ -35,6 +38,18 @@ def test_costs_between_two_numbers_of_microbatches():
     for count, wanted in ((1, few), (16, many)):
         assert fastest_s(_between(count, (1, 16), (few, many))) == pytest.approx(fastest_s(wanted.segments), rel=0.05)
     assert fastest_s(_between(4, (1, 16), (few, many))) == pytest.approx(fastest_s(some.segments), rel=0.25)
+
+
+def test_other_segments_with_other_microbatches():
+    """With one block more in a segment, costs come from the nearer number of microbatches alone."""
+    search, _ = make_search()
+    few, many = (
+        search.pricing.costs({"data": 2}, count, storage=Storage.AS_USED, recompute=Recompute.NONE) for count in (1, 16)
+    )
+    joined = ((*many.blocks[0], *many.blocks[1]), *many.blocks[2:])
+    other = dataclasses.replace(many, segments=many.segments[1:], strategies=many.strategies[1:], blocks=joined)
+    assert fastest_s(_between(2, (1, 16), (few, other))) == pytest.approx(fastest_s(few.segments) / 2)
+    assert fastest_s(_between(16, (1, 16), (few, other))) == pytest.approx(fastest_s(other.segments))
 
 
 def fastest_s(segments):

@@ -1,6 +1,6 @@
 """Finds the plan of a step for a cluster.
 
-1. Every mesh of an actor is priced with one number of microbatches; with others its costs are scaled.
+1. Every mesh of an actor is priced with two numbers of microbatches; with others its costs lie between these.
 2. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
 3. The best meshes and numbers of microbatches are priced as they are, and their configurations played again.
 4. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
@@ -25,6 +25,7 @@ from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoP
 from jaxquard.planner.search.usual_plans import UsualPlans
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult
+from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
@@ -95,8 +96,10 @@ def find_plan(
         pricing = StepPricing(
             problem, target.cluster, wishes=wishes, make_pricer=make_pricer, ignores_marks=options.ignores_marks
         )
-        max_stages = pricing.count_stages()
-        wishes.check(num_segments=max_stages)
+        boundaries = pricing.find_boundaries()
+        for name in {"stages", "actors"} & wishes.fixed.keys():
+            check_stage_count(boundaries, int(wishes.fixed[name]))
+        max_stages = 1 + sum(boundary.can_begin for boundary in boundaries)
         shapes = list_shapes(
             problem, target, wishes, max_stages=max_stages, max_microbatch_size=options.max_microbatch_size
         )
@@ -117,7 +120,8 @@ def find_plan(
             for one in UsualPlans(search=search, problem=problem, target=target, max_stages=max_stages)
         ]
     if make_mesh is not None and options.num_measured:
-        budget_s = math.inf if options.time_budget_s is None else options.time_budget_s
+        spent_s = time.monotonic() - start_s
+        budget_s = math.inf if options.time_budget_s is None else options.time_budget_s - spent_s
         candidates, usual = run_candidates(
             problem,
             candidates[: options.num_measured],
@@ -127,7 +131,12 @@ def find_plan(
             on_progress=options.on_progress,
         )
     # Estimates err, and a usual plan that no wish is against may be the fastest after all.
-    allowed = [one for one in usual if wishes_allow(wishes, one.finalist.configuration)]
+    most_rows = options.max_microbatch_size or math.inf
+    allowed = [
+        one
+        for one in usual
+        if one.plan.microbatch_size <= most_rows and wishes_allow(wishes, one.finalist.configuration)
+    ]
     chosen = min([*candidates, *allowed], key=lambda one: one.plan.time_s)
     single = min(
         (one for one in (*candidates, *usual) if has_single_axis(one.finalist.configuration)),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxquard.errors import JaxquardError
@@ -95,7 +96,15 @@ def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh) -> list[floa
 
 
 def _zeros(arg: Any) -> Any:
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), arg)
+    return jax.tree.map(_zero, arg)
+
+
+def _zero(leaf: Any) -> Any:
+    """Returns an array of zeros, or of random keys."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(jax.random.key_data, leaf)
+        return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=jax.random.key_impl(leaf))
+    return np.zeros(leaf.shape, leaf.dtype)
 
 
 def _wait(results: Any) -> None:

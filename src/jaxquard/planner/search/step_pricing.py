@@ -7,7 +7,7 @@ from functools import partial
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxquard.cluster import Cluster
-from jaxquard.errors import ShardingError
+from jaxquard.errors import PlanError, ShardingError
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.tune_products import tune_products
 from jaxquard.intraop.shardings.baselines import baselines
@@ -19,7 +19,7 @@ from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts
 from jaxquard.planner.prices.step_flops import step_flops
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.step.stage_boundaries import analyse_microbatch, find_stage_boundaries
+from jaxquard.planner.step.stage_boundaries import StageBoundary, analyse_microbatch, find_stage_boundaries
 from jaxquard.planner.wishes import Wishes
 from jaxquard.pricing import OnProgress, Pricer
 from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
@@ -90,14 +90,16 @@ class StepPricing:
             self._flops = count * step_flops(analysis.graph)
         return self._flops
 
-    def count_stages(self) -> int:
-        """Returns the most stages that the step can have."""
+    def find_boundaries(self) -> tuple[StageBoundary, ...]:
+        """Finds the places where stages may begin.
+
+        Raises:
+            PlanError: if a wish for a strategy names nothing, or contradicts another.
+        """
         count = self.problem.counts[0]
-        one = self.problem.trace(count)
-        boundaries = find_stage_boundaries(
-            one, self._analyse({BATCH_AXIS: 1}, count), ignores_marks=self._ignores_marks
-        )
-        return 1 + sum(boundary.can_begin for boundary in boundaries)
+        analysis = self._analyse({BATCH_AXIS: 1}, count)
+        self._wishes.strategy_filter(names_of_blocks(analysis))
+        return find_stage_boundaries(self.problem.trace(count), analysis, ignores_marks=self._ignores_marks)
 
     @property
     def num_programs(self) -> int:
@@ -110,7 +112,7 @@ class StepPricing:
         if key not in self._prices:
             try:
                 self._prices[key] = self._price(dict(axes), num_microbatches)
-            except ShardingError as error:
+            except (ShardingError, PlanError) as error:
                 self._prices[key] = None
                 self.failures[key] = str(error)
         return self._prices[key]
@@ -149,6 +151,7 @@ class StepPricing:
         if mesh.size == 1:
             # All strategies are the same on one device.
             rows = baselines(analysis)["data parallel"].assignment
+            self._wishes.check_strategies(names, {block: [tuple(choice)] for block, choice in rows.items()})
             recipes = {"data parallel": rows}
             is_allowed = partial(_is_same, rows)
         priced = price_strategies(

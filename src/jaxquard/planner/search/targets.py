@@ -6,13 +6,11 @@ from typing import Any
 
 import jax
 
-from jaxquard.cluster import Cluster, levels_of, load_cluster
+from jaxquard.cluster import Cluster, find_preset, levels_of, load_cluster
 from jaxquard.errors import ClusterError, PlanError
 from jaxquard.planner.record.plan import Plan
+from jaxquard.pricing.model.price_step import RESERVED_SHARE
 from jaxquard.runtime.remote_mesh import RemoteMesh
-
-# What a device's memory holds beside the step: the runtime, the collectives' buffers, fragments.
-_RESERVED_SHARE = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,7 @@ class PlanTarget:
     @property
     def memory_bytes(self) -> int:
         """The bytes of a device that a step may use."""
-        return int(self.cluster.memory.size_bytes * (1 - _RESERVED_SHARE))
+        return int(self.cluster.memory.size_bytes * (1 - RESERVED_SHARE))
 
     def check_plan(self, plan: Plan) -> None:
         """Checks that a plan can run on the devices at hand.
@@ -100,34 +98,26 @@ def find_plan_target(
 
 
 def _are_here(cluster: Cluster) -> bool:
-    """Says whether the devices of this process are those of a cluster."""
-    kind = jax.devices()[0].platform
+    """Returns true if the devices of this process are those of a cluster; a CPU has any number of virtual ones."""
+    device = jax.devices()[0]
     is_cpu = "cpu" in cluster.name
-    if kind == "cpu":
-        return is_cpu
-    return not is_cpu and cluster.num_chips <= len(jax.devices()) and _preset(jax.devices()[0]) in cluster.name
+    if device.platform == "cpu" or is_cpu:
+        return is_cpu and device.platform == "cpu"
+    preset = find_preset(device.device_kind)
+    return preset is not None and preset in cluster.name and cluster.num_chips <= len(jax.devices())
 
 
 def _describe(platform: str, num_devices: int, found: Any) -> Cluster:
     if platform == "cpu":
         return load_cluster(f"cpu-{num_devices}")
-    preset = _preset(jax.devices()[0] if isinstance(found, int) else found[0])
+    preset = find_preset((jax.devices() if isinstance(found, int) else found)[0].device_kind)
     try:
-        return load_cluster(f"{preset}-{num_devices}" if num_devices > 1 else preset)
+        return load_cluster(f"{preset}-{num_devices}" if num_devices > 1 else str(preset))
     except ClusterError as error:
         raise PlanError(
             f"no description is known of {num_devices} x {_devices_text()}. Name one with cluster=, or make one with "
             "`jaxquard cluster calibrate`."
         ) from error
-
-
-def _preset(device: jax.Device) -> str:
-    kind = device.device_kind.lower()
-    names = ("h200", "h100", "b200", "a100", "v100", "v6e", "v5p", "v5e", "v4")
-    aliases = {"v5 lite": "v5e", "v6 lite": "v6e", "v5": "v5p"}
-    return next(
-        (name for name in names if name in kind), next((alias for text, alias in aliases.items() if text in kind), kind)
-    )
 
 
 def _devices_text() -> str:

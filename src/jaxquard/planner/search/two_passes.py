@@ -13,6 +13,7 @@ from typing import Any
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_costs import StepCosts
+from jaxquard.planner.prices.step_flops import bound_time_s
 from jaxquard.planner.record.plan import PlanSearchLog
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.step_pricing import StepPricing
@@ -110,6 +111,7 @@ class TwoPassSearch:
         return search_configurations(
             shapes,
             costs,
+            bound=self._bound_s,
             memory_limit_bytes=self.memory_limit_bytes,
             links=self.links,
             time_budget_s=time_budget_s,
@@ -117,6 +119,10 @@ class TwoPassSearch:
             families=families,
             on_progress=self.on_progress,
         )
+
+    def _bound_s(self, shape: PlanConfiguration) -> float:
+        num_devices = shape.num_actors * count_devices(shape)
+        return bound_time_s(self.pricing.flops, self.pricing.cluster, num_devices)
 
     def _price_meshes(
         self, shapes: Sequence[PlanConfiguration], end_s: float | None
@@ -179,9 +185,13 @@ def _add_logs(first: PlanSearchLog, second: PlanSearchLog, *, num_seen: int, lef
 
 def _between(count: int, references: Sequence[int], known: Sequence[StepCosts]) -> Sequence[SegmentCosts]:
     """Returns costs with so many microbatches: linear in their rows between two that are known, or scaled from one."""
+    if known[0].blocks != known[-1].blocks:
+        # Small microbatches may have other segments, as fewer of their dims can be sharded: the nearer one serves.
+        near = 0 if count * count <= references[0] * references[-1] else -1
+        references, known = [references[near]], [known[near]]
     first, last = known[0], known[-1]
     rows, first_rows, last_rows = 1 / count, 1 / references[0], 1 / references[-1]
-    if first_rows == last_rows or len(known) == 1:
+    if first_rows == last_rows:
         weights = rows / first_rows, 0.0
     else:
         weight = (rows - last_rows) / (first_rows - last_rows)
