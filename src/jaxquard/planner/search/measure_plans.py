@@ -100,10 +100,9 @@ def _zeros(arg: Any) -> Any:
 
 
 def _zero(leaf: Any) -> Any:
-    """Returns an array of zeros, or of random keys."""
+    """Returns an array of zeros, or of random keys of the usual kind."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = jax.eval_shape(jax.random.key_data, leaf)
-        return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=jax.random.key_impl(leaf))
+        return jnp.broadcast_to(jax.random.key(0), leaf.shape)
     return np.zeros(leaf.shape, leaf.dtype)
 
 
