@@ -51,8 +51,25 @@ def test_a_saved_plan_runs_again(tmp_path):
     plan = jq.load_plan(tmp_path / "plan.json")
     with jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, plan=plan) as run:
         assert_as_plain(train(run), optimizer)
+
+
+def test_a_plan_of_another_step_or_cluster():
+    optimizer = optax.sgd(0.1)
+    made = jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), cluster="h100-2", fix={"stages": 1, "data": 2})
     with (
-        jq.parallelize(lambda params, batch: 2 * mlp_loss(params, batch), optimizer, (PARAMS, BATCH), plan=plan) as run,
+        jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, plan=made.plan) as run,
+        pytest.raises(PlanError, match=r"the plan was made for h100-2, but this is cpu-2.*cluster='h100-2'"),
+    ):
+        run.step(None, BATCH)
+    asked = {"cluster": "h100-2", "devices": 2, "plan": made.plan}
+    with jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), **asked) as run:
+        assert_as_plain(train(run, num_steps=1), optimizer)
+
+    def doubled(params, batch):
+        return 2 * mlp_loss(params, batch)
+
+    with (
+        jq.parallelize(doubled, optimizer, (PARAMS, BATCH), **asked) as run,
         pytest.raises(PlanError, match="the plan was made for another step"),
     ):
         run.step(run.init(lambda: PARAMS), BATCH)

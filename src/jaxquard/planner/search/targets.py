@@ -51,6 +51,11 @@ class PlanTarget:
                 f"the plan is for {plan.num_devices} devices of {plan.cluster}, which are not here: "
                 f"{_devices_text()}. Run it where they are, or plan with devices=jax.devices()."
             )
+        if plan.cluster != self.cluster.name:
+            raise PlanError(
+                f"the plan was made for {plan.cluster}, but this is {self.cluster.name}. Plan for this one, or say "
+                f"cluster={plan.cluster!r} and devices={plan.num_devices} to run it here all the same."
+            )
         if plan.num_devices > self.num_devices:
             raise PlanError(
                 f"the plan is for {plan.num_devices} devices of {plan.cluster}, but there are {self.num_devices} here. "
