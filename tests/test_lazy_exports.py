@@ -64,9 +64,17 @@ def test_a_pipelined_step_needs_no_search_and_no_service():
     assert not loaded & {"scipy", "ray", "orbax", "typer", "optax"}
 
 
+def test_a_plan_needs_no_pricer_but_the_closed_form():
+    loaded = modules_after("import jaxquard as jq\njq.parallelize, jq.plan, jq.apply, jq.load_plan")
+    rooms = ("pricing.compile", "pricing.measure", "pricing.mock_gpu", "evaluate", "cli", "calibrate", "models")
+    assert not [name for name in ours(loaded) for room in rooms if name.startswith(f"jaxquard.{room}")]
+
+
 def test_all_that_the_package_exports():
     loaded = modules_after("import jaxquard\n[getattr(jaxquard, name) for name in jaxquard.__all__]")
-    assert len(ours(loaded)) <= 420
+    assert not [
+        name for name in ours(loaded) if name.startswith(("jaxquard.evaluate", "jaxquard.cli", "jaxquard.calibrate"))
+    ]
     assert not loaded & {"scipy", "ray", "orbax", "typer", "optax"}
 
 

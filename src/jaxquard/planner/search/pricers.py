@@ -8,11 +8,12 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from jaxquard import pricing
 from jaxquard.errors import PlanError
 from jaxquard.planner.search.step_pricing import MakePricer
 from jaxquard.planner.search.targets import PlanTarget
-from jaxquard.pricing import CompilePricer, MeasuredPricer, MockGpuPricer, PriceCache, Pricer
 
+# A pricer is loaded when it is asked for: those that compile for a target bring their readers of HLO.
 PRICERS = ("model", "compile", "mock-gpu", "measure")
 
 
@@ -30,15 +31,15 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
         return
     if name == "measure" and not target.has_devices:
         raise PlanError(f"nothing can be measured: {target.cluster.name} is not here. Use the pricer model or compile.")
-    found = PriceCache() if cache == "default" else cache
+    found = pricing.PriceCache() if cache == "default" else cache
     with contextlib.ExitStack() as stack:
 
-        def make(mesh: AbstractMesh) -> Pricer:
+        def make(mesh: AbstractMesh) -> pricing.Pricer:
             if name == "compile":
-                return stack.enter_context(CompilePricer(target.cluster, mesh, cache=found))
+                return stack.enter_context(pricing.CompilePricer(target.cluster, mesh, cache=found))
             if name == "mock-gpu":
-                return stack.enter_context(MockGpuPricer(target.cluster, mesh, cache=found))
-            return stack.enter_context(MeasuredPricer(_with_devices(mesh), cache=found))
+                return stack.enter_context(pricing.MockGpuPricer(target.cluster, mesh, cache=found))
+            return stack.enter_context(pricing.MeasuredPricer(_with_devices(mesh), cache=found))
 
         yield make
 
