@@ -35,6 +35,7 @@ def run(script):
     return found.returncode, found.stdout.split(), found.stderr
 
 
+@pytest.mark.slow
 def test_where_a_garbage_collection_swallows_it():
     code, out, errors = run(LOSE)
     assert (code, out, errors) == (0, ["interrupted", "1"], "")

@@ -120,6 +120,7 @@ def test_arrays_of_the_default_client_are_placed():
     np.testing.assert_array_equal(place(jnp.arange(4), sharding), np.arange(4))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("num_devices", "num_rounds"),
     [(1, 60), (2, 60), *(pytest.param(count, 600, marks=pytest.mark.slow) for count in (1, 2))],

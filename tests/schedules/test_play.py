@@ -98,6 +98,7 @@ def test_times_must_be_times(value):
     assert str(caught.value) == f"TaskTimes needs transfer_s to be 0 or more, but it is {value}. Give a time."
 
 
+@pytest.mark.slow
 def test_a_large_schedule_plays_quickly():
     """64 actors and 512 microbatches, in the processor's time so that a busy machine does not count."""
     rows = OneFOneB(64).rows(512)

@@ -74,6 +74,7 @@ def prices(count):
     ]
 
 
+@pytest.mark.slow
 def test_without_a_plan_it_searches(monkeypatch):
     monkeypatch.setattr("jaxquard.cli.shard.run_whole.run_whole", interrupted)
     result = run("compare", "steps:make_step", "--cache", "prices")

@@ -243,6 +243,7 @@ def test_one_device_has_nothing_to_shard(monkeypatch):
     assert "JAX has one device, of the platform cpu, and on one there is nothing to shard. Use --cpu" in result.stderr
 
 
+@pytest.mark.slow
 def test_one_gpu_in_place_of_a_cluster(monkeypatch):
     """With a stand-in for the process that has the GPU."""
     monkeypatch.setattr("jaxquard.pricing.mock_gpu.mock_gpu_pricer.MockProcess", lambda **_: FakeDevices())

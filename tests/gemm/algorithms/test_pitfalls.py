@@ -50,6 +50,7 @@ def test_cannon_skews_by_neighbour_shifts(dataflow):
         assert min(rows, side - rows) + min(columns, side - columns) <= 1
 
 
+@pytest.mark.slow
 def test_cannon_on_larger_meshes():
     """Where a shift to the left is not one to the right; our 8 devices have no such square, so in another process."""
     done = subprocess.run(

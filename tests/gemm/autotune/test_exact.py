@@ -126,6 +126,7 @@ def _walk(steps, starts_turned, is_turned):
 
 
 class TestAlgorithms:
+    @pytest.mark.slow
     def test_all_are_at_most_each(self):
         problem = gpt3(batch=32, num_blocks=1)
         together = autotune(problem, "tpu-v4", 64, "all", memory_limit_bytes=math.inf).best
@@ -198,6 +199,7 @@ def test_memory_has_the_optimizers_state():
         autotune(problem, "v5e", 256)
 
 
+@pytest.mark.slow
 def test_4096_chips_all_algorithms_in_five_seconds():
     start_s = time.process_time()
     tuning = autotune(gpt3(batch=2048), "tpu-v4", 4096, "all")

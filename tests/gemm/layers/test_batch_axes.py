@@ -275,6 +275,7 @@ def test_multiply_beside_data_parallelism(dataflow):
     assert multiply(lhs, rhs, **how).sharding.shard_shape((16, OUT)) == (4, OUT // 2)
 
 
+@pytest.mark.slow
 def test_vmap_over_a_mesh_axis():
     """`spmd_axis_name` shards the mapped dim; each replica multiplies its own examples."""
     mesh = make_mesh((2, 2, 2), NAMES)

@@ -81,6 +81,7 @@ def test_init_under_jit():
     assert params["w"].sharding.spec == P("x", "y")
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_the_mesh_that_is_set(kind):
     """A layer by a tuning, without a word of the mesh, is the same as with it; inside and outside of `jit`."""

@@ -63,6 +63,7 @@ def test_a_norm_sends_its_own_small_sums(name, stationary, kind):
     assert sums == sorted([("all-reduce", (rows,), 2)] * 2 + [("all-reduce", (parameters,), 4)])
 
 
+@pytest.mark.slow
 def test_norms_in_bf16_and_without_bias():
     mesh = make_mesh((2, 2))
     dy, x, scale = problem(1)

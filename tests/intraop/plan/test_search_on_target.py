@@ -18,6 +18,7 @@ def train_step(weight, batch):
     return weight - 0.1 * gradient, loss
 
 
+@pytest.mark.slow
 def test_a_plan_by_the_compiler_of_the_cpu(tmp_path):
     cache = jq.pricing.PriceCache(tmp_path)
     with CompilePricer("cpu-8", MESH, cache=cache, num_compilers=1) as pricer:

@@ -152,6 +152,7 @@ def limit_at(chain, share):
     return int(ends.smallest.size_bytes + share * (ends.best.size_bytes - ends.smallest.size_bytes))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("is_equal", [True, False])
 @pytest.mark.parametrize("times", slow_but_for(["random", "falling"], ["falling"]))
 def test_96_layers(times, is_equal):

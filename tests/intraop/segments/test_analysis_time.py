@@ -53,6 +53,7 @@ def test_analysis_grows_with_depth_and_no_faster():
     assert many_s < 5 * few_s
 
 
+@pytest.mark.slow
 def test_analysis_of_24_layers_is_quick():
     step, traced_s = traced_anew(24)
     assert analysis_s(step) < PART_OF_TRACING * traced_s

@@ -246,6 +246,7 @@ def long_program(num_actors, num_microbatches):
     return parse_program("\n".join(lines))
 
 
+@pytest.mark.slow
 def test_time_is_linear():
     programs = [long_program(8, num_microbatches) for num_microbatches in (625, 5000)]
     times_s = []

@@ -73,6 +73,7 @@ def test_compilers_report_their_work(kind):
     assert all(0.05 <= time_s < 60 for time_s in reported)
 
 
+@pytest.mark.slow
 def test_processes_report_their_work_without_their_start():
     reported = []
     compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120, on_compiled=reported.append)

@@ -59,6 +59,7 @@ def test_errors_of_a_program_are_answers(process):
     process.forget(2)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_says_so_and_another_one_starts(process):
     assert process.free_bytes() is None  # Starts one, if no test before this one has.
     started = process._process

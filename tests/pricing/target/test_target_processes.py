@@ -25,6 +25,7 @@ def processes():
     found.stop()
 
 
+@pytest.mark.slow
 def test_one_that_ends_is_replaced(processes):
     """The first answer is of a process that is killed before it is asked again, the last of another process."""
     (first,) = processes.compile([request()])

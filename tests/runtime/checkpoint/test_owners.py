@@ -195,6 +195,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_two_programs_save_while_a_third_reads(tmp_path):
     """One is the owner until it is killed, then the other: there is a whole checkpoint at every read."""
     path = tmp_path / "a"

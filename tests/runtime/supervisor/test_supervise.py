@@ -81,6 +81,7 @@ def test_one_log_has_everything(tmp_path):
     assert lines[-1] == "the run ends with code 0: done"
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_program(tmp_path):
     source = """
 import os, tempfile
@@ -111,6 +112,7 @@ def test_the_limit_of_restarts(tmp_path):
     assert err.endswith("after 2 restarts without progress. The log is runs/test/log.txt.\n")
 
 
+@pytest.mark.slow
 def test_progress_resets_the_limit(tmp_path):
     source = """
 import os, pathlib, signal
@@ -173,6 +175,7 @@ def test_a_signal_that_ends_the_program_ends_the_run(tmp_path, number, code):
     assert f"the run ends with code {code}" in supervised.log
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_name(tmp_path):
     first = Supervised(tmp_path, WAITS.format(handlers=""))
     first.read_line()
@@ -202,6 +205,7 @@ while len(seen) < 3:
     assert supervised.finish()[0] == 0
 
 
+@pytest.mark.slow
 def test_after_the_grace_time_the_program_is_killed(tmp_path):
     supervised = Supervised(tmp_path, WAITS.format(handlers=GOES_ON), options=("--grace", 0.3))
     pid = int(supervised.read_line())
@@ -283,6 +287,7 @@ def test_a_guard_that_is_killed_is_replaced(tmp_path):
             end(pid)
 
 
+@pytest.mark.slow
 def test_a_program_without_output_hangs(tmp_path):
     source = """
 import os, time

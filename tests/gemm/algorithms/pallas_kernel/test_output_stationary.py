@@ -40,6 +40,7 @@ def check(mesh_shape, sizes, *, dtype=jnp.float32, num_runs=2, **how):
         assert_array_equal(exact(found), exact(lhs) @ exact(rhs))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter")
 def test_on_2_by_2_chips():
     """Three slices: one buffer is written again."""

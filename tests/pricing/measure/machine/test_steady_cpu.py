@@ -81,6 +81,7 @@ thread.join()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
 def test_memory_that_is_kept_has_no_new_pages():
     def run(how):

@@ -159,6 +159,7 @@ def test_what_was_stopped_early_is_profiled_once(monkeypatch):
     assert prices[1].communication_s > 0
 
 
+@pytest.mark.slow
 def test_programs_that_processes_compile_are_split_too():
     with pricer(num_compilers=2) as apart:
         prices = apart.price_all([partial_products(64 * n) for n in range(1, 9)])
