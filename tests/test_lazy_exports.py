@@ -66,8 +66,8 @@ def test_a_pipelined_step_needs_no_search_and_no_service():
 
 def test_a_plan_needs_no_pricer_but_the_closed_form():
     loaded = modules_after("import jaxquard as jq\njq.parallelize, jq.plan, jq.apply, jq.load_plan")
-    rooms = ("pricing.compile", "pricing.measure", "pricing.mock_gpu", "evaluate", "cli", "calibrate", "models")
-    assert not [name for name in ours(loaded) for room in rooms if name.startswith(f"jaxquard.{room}")]
+    packages = ("pricing.compile", "pricing.measure", "pricing.mock_gpu", "evaluate", "cli", "calibrate", "models")
+    assert not [name for name in ours(loaded) for package in packages if name.startswith(f"jaxquard.{package}")]
 
 
 def test_all_that_the_package_exports():

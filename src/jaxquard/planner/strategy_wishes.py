@@ -1,8 +1,8 @@
 """Wishes for the sharding of blocks, by the path of a parameter or a line of code.
 
 A strategy is the name of the dim that is sharded on every axis that is not data parallel: "columns", "contracted",
-"batch 1", "scattered"; "replicated" where the parameter is whole on every device; "experts" where experts are sharded;
-"2d" for a 2D product. "rows/columns" names the choice on every axis, and * stands for any.
+"batch 1", "scattered", "sequence"; "replicated" where the parameter is whole on every device; "experts" where experts
+are sharded; "2d" for a 2D product. "rows/columns" names the choice on every axis, and * stands for any.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.errors import PlanError
+from jaxquard.intraop.blocks.shard_sequence import SEQUENCE
 from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
 from jaxquard.planner.block_names import BlockNames
 from jaxquard.planner.record.match_names import (
@@ -21,7 +22,10 @@ from jaxquard.planner.record.match_names import (
     path_prefixes,
 )
 
-STRATEGIES = ("rows", "columns", "contracted", "scattered", "replicated", "experts", "2d", ROWS_2D, COLUMNS_2D)
+STRATEGIES = (
+    *("rows", "columns", "contracted", "scattered", SEQUENCE, "replicated", "experts"),
+    *("2d", ROWS_2D, COLUMNS_2D),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from jaxquard.intraop.blocks.contraction import Contraction, Partition, Partitio
 from jaxquard.intraop.blocks.follow_blocks import follow_blocks
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
+from jaxquard.intraop.blocks.shard_sequence import has_long_attention, shard_sequences
 from jaxquard.intraop.blocks.two_dimensional import product_choices
 from jaxquard.ir.jaxpr_tools import Var, is_var, variables
 from jaxquard.ir.source import source_line
@@ -77,23 +78,39 @@ def _state(graph: StepGraph, contraction: Contraction) -> Var | int:
 _LOOK_AHEAD = 256
 
 
-def find_blocks(graph: StepGraph, *, num_shards: int) -> tuple[Block, ...]:
+def find_blocks(graph: StepGraph, *, num_shards: int, fewest_shards: int | None = None) -> tuple[Block, ...]:
     """Returns the blocks of a step, in the order of the program.
 
     Args:
-        num_shards: the size of the mesh axis over which blocks are sharded.
+        num_shards: the size of the mesh axis over which blocks are sharded; the largest of several.
+        fewest_shards: the size of the smallest axis. In a step with long attention the rows may be a batch that this
+            one alone divides, as the larger axis then shards the sequence.
 
     Raises:
         InfeasibleShardingError: if a contraction has no dim that so many devices divide.
     """
-    finder = _Finder(graph, num_shards)
-    return follow_blocks(graph, tuple(finder.find()), num_shards=num_shards)
+    blocks = tuple(_Finder(graph, num_shards).find())
+    if fewest_shards is not None and _has_small_batch(graph, num_shards, fewest_shards):
+        others = tuple(_Finder(graph, num_shards, fewest_shards).find())
+        blocks = others if has_long_attention(graph, others) else blocks
+    blocks = shard_sequences(graph, blocks, num_shards=num_shards)
+    return follow_blocks(graph, blocks, num_shards=num_shards)
+
+
+def _has_small_batch(graph: StepGraph, num_shards: int, fewest_shards: int) -> bool:
+    return any(
+        one.kind is PartitionKind.ROWS and one.size % num_shards and one.size % fewest_shards == 0
+        for contraction in graph.contractions.values()
+        for group in contraction.groups
+        for one in group
+    )
 
 
 class _Finder:
-    def __init__(self, graph: StepGraph, num_shards: int):
+    def __init__(self, graph: StepGraph, num_shards: int, fewest_shards: int | None = None):
         self.graph = graph
         self.num_shards = num_shards
+        self.fewest_shards = fewest_shards or num_shards
         self.grouped_bits = 0
         self.grouped: set[int] = set()
         self.by_input: dict[object, list[Contraction]] = {}
@@ -151,17 +168,21 @@ class _Finder:
         """Returns the ways to shard contractions together, one for each kind that divides."""
         found = []
         for groups in zip(*(seed.groups for seed in seeds), strict=True):
-            fitting = [[one for one in group if one.size % self.num_shards == 0] for group in groups]
+            fitting = [[one for one in group if self._divides(one)] for group in groups]
             if all(fitting):
                 found.append(self._best(seeds, fitting))
         return found
+
+    def _divides(self, partition: Partition) -> bool:
+        fewest = self.fewest_shards if partition.kind is PartitionKind.ROWS else self.num_shards
+        return partition.size % self.num_shards == 0 or partition.size % fewest == 0
 
     def _undivided(self, seeds: Sequence[Contraction]) -> list[tuple[Partition, ...]]:
         """Returns the ways to shard contractions for which this mesh is too large: they still end the block."""
         return [
             tuple(group[0] for group in groups)
             for groups in zip(*(seed.groups for seed in seeds), strict=True)
-            if any(all(one.size % self.num_shards for one in group) for group in groups)
+            if any(not any(map(self._divides, group)) for group in groups)
             and all(group[0].size > 1 for group in groups)
         ]
 
@@ -194,6 +215,7 @@ class _Finder:
             choices,
             undivided=undivided,
             num_shards=self.num_shards,
+            fewest_shards=self.fewest_shards,
             grouped=self.grouped_bits | self.others,
             is_grouped=self.grouped.__contains__,
             limit=limit,

@@ -64,6 +64,7 @@ def grow_block(
     *,
     undivided: Sequence[Sequence[Partition]] = (),
     num_shards: int,
+    fewest_shards: int | None = None,
     grouped: int,
     is_grouped: Callable[[int], bool],
     limit: int | None = None,
@@ -75,12 +76,16 @@ def grow_block(
         undivided: partitions whose dim `num_shards` does not divide. They are no choices, but the block ends where they
             end, as the partitions that are left may carry through all that follows.
         num_shards: the number of devices that each partition must divide into.
+        fewest_shards: the number for choices that `num_shards` does not divide.
         grouped: the contractions that stand in earlier blocks, as bits.
         is_grouped: returns true for an equation that stands in an earlier block.
         limit: at so many equations it stops growing.
     """
     every = [*choices, *undivided]
-    num_shards_of = [num_shards] * len(choices) + [1] * len(undivided)
+    num_shards_of = [
+        num_shards if all(one.size % num_shards == 0 for one in partitions) else fewest_shards or num_shards
+        for partitions in choices
+    ] + [1] * len(undivided)
     growth = Growth(
         dims=[{} for _ in every],
         num_chunks=[math.gcd(*(one.size for one in partitions)) for partitions in every],

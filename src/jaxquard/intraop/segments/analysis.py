@@ -69,7 +69,7 @@ def analyse_step(
             many blocks as the segments have.
     """
     graph = StepGraph(step=step)
-    blocks = find_blocks(graph, num_shards=max(axes.values()))
+    blocks = find_blocks(graph, num_shards=max(axes.values()), fewest_shards=min(axes.values()))
     if not blocks:
         raise ShardingError(_nothing_to_shard(graph))
     matches = match_backward(graph)

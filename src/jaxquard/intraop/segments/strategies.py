@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.blocks.shard_sequence import SEQUENCE
 from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.ir.source import source_line
@@ -73,7 +74,24 @@ def segment_strategies(
         if not choices:
             raise ShardingError(_no_dim_divides(blocks[number], axes))
         per_block.append(choices)
-    return list(itertools.product(*per_block))
+    of_segment = [blocks[number] for number in segment.blocks]
+    return [*itertools.product(*per_block), *_along_sequence(of_segment, axes, batch_axis=batch_axis)]
+
+
+def _along_sequence(blocks: Sequence[Block], axes: Mapping[str, int], *, batch_axis: str | None) -> list[Strategy]:
+    """Returns the strategies that shard the sequence over one axis in all blocks, and rows over the others."""
+    found = []
+    for axis in axes:
+        names = tuple(SEQUENCE if other == axis else "rows" for other in axes)
+        if axis != batch_axis and all(has_choices(block, names, axes) for block in blocks):
+            found.append((names,) * len(blocks))
+    return found
+
+
+def has_choices(block: Block, names: tuple[str, ...], axes: Mapping[str, int]) -> bool:
+    """Returns true if a block has a choice of each name that the axis divides."""
+    chunks = {choice.name: choice.num_chunks for choice in (*block.choices, *block.more_choices)}
+    return all(name in chunks and chunks[name] % size == 0 for name, size in zip(names, axes.values(), strict=True))
 
 
 def _no_dim_divides(block: Block, axes: Mapping[str, int]) -> str:

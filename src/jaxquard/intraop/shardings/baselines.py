@@ -5,17 +5,19 @@
                                    are gathered once a step, and again for what a checkpoint recomputes
     megatron                       pairs of columns and contracted; embeddings sharded along the vocabulary
     megatron, sequence parallel    the same, but sums end sharded by rows
+    context parallel               the sequence sharded in all blocks, where that can be worth it (`shard_sequence`)
     volume                         the fewest bytes communicated, as Alpa chooses
 
-On a mesh of several axes Megatron's choices are for the last one, and the others shard rows.
+On a mesh of several axes Megatron's choices, and the sequence, are for the last one, and the others shard rows.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.blocks.shard_sequence import SEQUENCE
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.segments.strategies import block_choices
+from jaxquard.intraop.segments.strategies import block_choices, has_choices
 from jaxquard.intraop.shardings.communication import Reshard, all_choices, find_communication
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
 from jaxquard.intraop.shardings.volume import solve_volume
@@ -61,6 +63,11 @@ def baselines(analysis: Analysis, *, with_volume: bool = True) -> dict[str, Cand
             assignment=_on_last_axis(analysis, tensor, is_scattered=True),
         ),
     ]
+    sequence = (*["rows"] * (len(analysis.axes) - 1), SEQUENCE)
+    if all(has_choices(block, sequence, analysis.axes) for block in analysis.blocks):
+        found.append(
+            CandidatePlan(name="context parallel", assignment={block.number: sequence for block in analysis.blocks})
+        )
     if with_volume:
         found.append(CandidatePlan(name="volume", assignment=solve_volume(analysis)))
     return {baseline.name: baseline for baseline in found}
