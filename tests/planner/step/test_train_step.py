@@ -53,7 +53,22 @@ def test_what_comes_with_the_loss_is_reduced_by_its_dtype():
     expected = jnp.mean(batch["y"].reshape(4, 3, 2).max((1, 2)))
     np.testing.assert_allclose(metrics["aux"]["error"], expected, rtol=1e-6)
     assert int(metrics["aux"]["rows"]) == 12
-    assert metrics["aux"]["is_last"].shape == (4, 3, 2)
+    assert metrics["aux"]["is_last"].shape == (12, 2)
+
+
+@pytest.mark.parametrize("num_microbatches", [1, 3])
+def test_rows_that_come_with_the_loss_are_those_of_the_batch(num_microbatches):
+    """The number of microbatches is the plan's choice, so it shows in no shape."""
+
+    def loss(params, batch):
+        errors = batch["x"] @ params["w"] - batch["y"]
+        aux = {"errors": errors, "columns": errors.T, "signs": errors > 0, "largest": jnp.argmax(errors, 1)}
+        return jnp.mean(errors**2), aux
+
+    params, batch = arguments()
+    step = TrainStep(loss=loss, optimizer=optax.sgd(0.1), num_microbatches=num_microbatches, has_aux=True)
+    _, metrics = jax.jit(step)(step.init(params), batch)
+    assert_close(metrics["aux"], jax.jit(loss)(params, batch)[1], relative=1e-5)
 
 
 def test_updates_keep_dtypes_and_leave_out_what_has_none():

@@ -39,7 +39,8 @@ class TrainStep:
     """A training step: `state, metrics = step(state, batch)`.
 
     The state is a dict of `params`, `opt_state` and `step`, the number of steps that were taken. The metrics have the
-    `loss` and, with `has_aux`, `aux`: floating numbers reduced as the loss is, integers summed, all else stacked.
+    `loss` and, with `has_aux`, `aux`: arrays with the rows of the batch have all of them, in order; other floating
+    numbers are reduced as the loss is, integers summed, and all else is stacked.
 
     Attributes:
         loss: a function of the parameters and a batch; with `has_aux` it returns the loss and more.
@@ -84,8 +85,10 @@ class TrainStep:
             loss, aux = value if self.has_aux else (value, None)
             return grads, loss, aux
 
-        reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(params, microbatches))
+        row_dims = self._aux_row_dims(params, batch, microbatches)
+        reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(row_dims))
         grads, loss, aux = accumulate_grads(gradients, self.schedule, reduce)(microbatches)
+        aux = jax.tree.map(lambda leaf, of: leaf if of.row_dim is None else _join_rows(leaf, of.row_dim), aux, row_dims)
         updates, opt_state = self.optimizer.update(grads, state["opt_state"], params)
         new_state = {"params": apply_updates(params, updates), "opt_state": opt_state, "step": state["step"] + 1}
         return new_state, {"loss": loss, "aux": aux} if self.has_aux else {"loss": loss}
@@ -95,12 +98,48 @@ class TrainStep:
         check_scalar(found[0] if self.has_aux else found, self.loss)
         return found
 
-    def _aux_reductions(self, params: Any, microbatches: Any) -> Any:
+    def _aux_row_dims(self, params: Any, batch: Any, microbatches: Any) -> Any:
+        """Finds which dim of what comes with the loss are the rows: the one that is longer on the whole batch."""
         if not self.has_aux:
             return None
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), microbatches)
         _, aux = jax.eval_shape(self.loss, params, one)
-        return jax.tree.map(lambda leaf: _aux_reduction(leaf.dtype, self.loss_reduction), aux)
+        if self.num_microbatches == 1:
+            rows = count_rows(batch)
+            return jax.tree.map(lambda leaf: _AuxLeaf(dtype=leaf.dtype, row_dim=_first(leaf.shape, rows)), aux)
+        _, whole = jax.eval_shape(self.loss, params, batch)
+        return jax.tree.map(_find_row_dim, aux, whole)
+
+    def _aux_reductions(self, row_dims: Any) -> Any:
+        def reduction(leaf: _AuxLeaf) -> str:
+            return "stack" if leaf.row_dim is not None else _aux_reduction(leaf.dtype, self.loss_reduction)
+
+        return jax.tree.map(reduction, row_dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AuxLeaf:
+    """A leaf of what comes with the loss: its dtype, and the dim that has the rows, if one does."""
+
+    dtype: Any
+    row_dim: int | None
+
+
+def _first(shape: Sequence[int], rows: int) -> int | None:
+    return shape.index(rows) if rows in shape else None
+
+
+def _find_row_dim(leaf: Any, whole: Any) -> _AuxLeaf:
+    sizes = zip(leaf.shape, whole.shape, strict=False) if leaf.ndim == whole.ndim else ()
+    longer = [dim for dim, (size, whole_size) in enumerate(sizes) if size != whole_size]
+    return _AuxLeaf(dtype=leaf.dtype, row_dim=longer[0] if len(longer) == 1 else None)
+
+
+def _join_rows(stacked: Any, row_dim: int) -> Any:
+    """Joins the rows of microbatches, stacked along a new first dim, in the dim of the rows."""
+    parts = jnp.moveaxis(stacked, 0, row_dim)
+    shape = parts.shape
+    return parts.reshape(*shape[:row_dim], shape[row_dim] * shape[row_dim + 1], *shape[row_dim + 2 :])
 
 
 def _aux_reduction(dtype: Any, loss_reduction: str) -> str:
