@@ -7,7 +7,14 @@ import optax
 import pytest
 
 from jaxquard.errors import PlanError
-from jaxquard.planner.step.train_step import TrainStep, apply_updates, check_reduction, count_rows, split_rows
+from jaxquard.planner.step.train_step import (
+    TrainStep,
+    apply_updates,
+    check_reduction,
+    count_rows,
+    possible_counts,
+    split_rows,
+)
 from tests.pipeline.oracle import assert_close
 
 
@@ -132,3 +139,38 @@ def test_numbers_show_what_a_loss_is_over_its_rows():
         check(lambda params, batch: jnp.max(batch["x"] @ params["w"]) * jnp.std(batch["x"]), "sum")
     types = jax.eval_shape(lambda: params), batch
     check_reduction(TrainStep(loss=sum_loss, optimizer=optax.sgd(0.1)), *types)
+
+
+def test_what_is_normalised_over_many_rows_is_no_mean():
+    """On the halves of many rows it is nearly one; a plan may have microbatches of one row."""
+
+    def loss(params, batch):
+        x = batch["x"] @ params["w"]
+        return jnp.mean(((x - x.mean(0)) / (x.std(0) + 1e-3) - batch["y"]) ** 2)
+
+    with pytest.raises(PlanError, match=r"is no mean over the rows.* on 2 rows, .* on equal parts"):
+        check_reduction(TrainStep(loss=loss, optimizer=optax.sgd(0.1)), *arguments(1024))
+
+
+def test_a_mean_of_16_bits():
+    params, batch = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), arguments(64))
+    check_reduction(TrainStep(loss=mean_loss, optimizer=optax.sgd(0.1)), params, batch)
+    with pytest.raises(PlanError, match="loss_reduction"):
+        check_reduction(TrainStep(loss=sum_loss, optimizer=optax.sgd(0.1)), params, batch)
+
+
+def test_microbatches_that_a_loss_cannot_take():
+    """Rows that belong together in pairs, and a loss that is written for one number of rows."""
+
+    def pairs(params, batch):
+        x = (batch["x"] @ params["w"]).reshape(-1, 2, 2)
+        return jnp.mean((x[:, 0] - x[:, 1]) ** 2)
+
+    def all_rows(params, batch):
+        return jnp.mean((batch["x"] @ params["w"]).reshape(12, 2))
+
+    assert possible_counts(mean_loss, *arguments()) == (1, 2, 3, 4, 6, 12)
+    assert possible_counts(pairs, *arguments()) == (1, 2, 3, 6)
+    assert possible_counts(all_rows, *arguments()) == (1,)
+    check_reduction(TrainStep(loss=pairs, optimizer=optax.sgd(0.1)), *arguments())
+    check_reduction(TrainStep(loss=all_rows, optimizer=optax.sgd(0.1)), *arguments())

@@ -22,6 +22,8 @@ from jaxquard.schedules import AUTO, Schedule
 LOSS_REDUCTIONS = ("mean", "sum")
 # Sums of float32 in another order differ by less.
 _TOLERANCE = 1e-3
+# The same for bfloat16 and float16.
+_SHORT_TOLERANCE = 3e-2
 
 
 class GradientOptimizer(Protocol):
@@ -223,32 +225,84 @@ def _listed(counts: Sequence[int]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
 
 
-def check_reduction(step: TrainStep, params: Any, batch: Any) -> None:
-    """Holds a loss on a batch against the losses on its two halves; arguments that are types alone are not looked at.
+def possible_counts(loss: Callable[..., Any], params: Any, batch: Any) -> tuple[int, ...]:
+    """Returns the numbers of microbatches that a batch can have: they divide its rows, and the loss can take them.
+
+    A loss that takes a microbatch of one row takes any.
+
+    Args:
+        params, batch: types; the loss takes the whole batch.
+    """
+    rows = count_rows(batch)
+    counts = [count for count in range(1, rows + 1) if rows % count == 0]
+
+    def can_take(count: int) -> bool:
+        part = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows // count, *leaf.shape[1:]), leaf.dtype), batch)
+        try:
+            found = jax.eval_shape(loss, params, part)
+        except Exception:  # Whatever it is: the loss wants other rows.
+            return False
+        return all(jnp.shape(leaf) == () for leaf in jax.tree.leaves(found)[:1])
+
+    if can_take(rows):
+        return tuple(counts)
+    return (1, *(count for count in counts[1:-1] if can_take(count)))
+
+
+def check_reduction(step: TrainStep, params: Any, batch: Any, *, counts: Sequence[int] | None = None) -> None:
+    """Holds a loss on a batch against the losses on parts of it; arguments that are types alone are not looked at.
+
+    The parts are the largest and the smallest that microbatches can be: some rows more or less matter less to
+    what is normalised over many.
+
+    Args:
+        counts: the numbers of microbatches that there can be.
 
     Raises:
         PlanError: if the loss is not the mean, or sum, of those, as the step says.
     """
     leaves = jax.tree.leaves((params, batch))
-    rows = count_rows(batch)
-    if rows % 2 or not all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in leaves):
+    counts = counts or possible_counts(step.loss, params, batch)
+    if len(counts) == 1 or not all(
+        isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in leaves
+    ):
         return
-    halves = split_rows(batch, 2)
+    rows = count_rows(batch)
     run = jax.jit(lambda params, batch: step.loss(params, batch)[0] if step.has_aux else step.loss(params, batch))
-    whole = float(run(params, batch))
-    first, second = (float(run(params, jax.tree.map(lambda leaf: leaf[half], halves))) for half in (0, 1))  # noqa: B023
-    size = max(abs(whole), abs(first), abs(second))
-    is_near = {"mean": abs(whole - (first + second) / 2), "sum": abs(whole - first - second)}
-    if is_near[step.loss_reduction] <= _TOLERANCE * size or not np.isfinite(size):
+    _compare_parts(step, run, params, batch, counts[1])
+    smallest = rows // counts[-1]
+    few = max(count for count in (1, 2, 3) if rows % (smallest * count) == 0 and rows // (smallest * count) in counts)
+    if few > 1:
+        _compare_parts(step, run, params, jax.tree.map(lambda leaf: leaf[: few * smallest], batch), few)
+
+
+def _compare_parts(step: TrainStep, run: Callable[..., Any], params: Any, batch: Any, num_parts: int) -> None:
+    """Compares the loss of a batch with those of its equal parts."""
+    rows = count_rows(batch)
+    parts = split_rows(batch, num_parts)
+    whole_loss = run(params, batch)
+    whole = float(whole_loss)
+    losses = [float(run(params, jax.tree.map(lambda leaf: leaf[part], parts))) for part in range(num_parts)]  # noqa: B023
+    size = max(map(abs, (whole, *losses)))
+    errors = {"mean": abs(whole - sum(losses) / num_parts), "sum": abs(whole - sum(losses))}
+    is_short = any(jnp.finfo(leaf.dtype).bits < 32 for leaf in (whole_loss, *_floats(params)))
+    tolerance = size * (_SHORT_TOLERANCE if is_short else _TOLERANCE)
+    if errors[step.loss_reduction] <= tolerance or not np.isfinite(size):
         return
     name = getattr(step.loss, "__name__", "the loss")
-    other = next((word for word, error in is_near.items() if error <= _TOLERANCE * size), None)
+    other = next((word for word, error in errors.items() if error <= tolerance), None)
     do = (
         f'It is a {other}: say loss_reduction="{other}".'
         if other
         else "Make it a mean or a sum of the losses of rows, each computed from its row alone."
     )
+    found = " and ".join(f"{loss:.6g}" for loss in losses)
     raise PlanError(
-        f"{name} is no {step.loss_reduction} over the rows of its batch: it is {whole:.6g} on {rows} rows, {first:.6g} "
-        f"and {second:.6g} on their halves. {do}"
+        f"{name} is no {step.loss_reduction} over the rows of its batch: it is {whole:.6g} on {rows} rows, {found} "
+        f"on equal parts of them. {do}"
     )
+
+
+def _floats(params: Any) -> list[Any]:
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
