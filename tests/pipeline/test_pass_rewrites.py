@@ -145,3 +145,26 @@ def test_a_pass_that_breaks_the_step_is_named(monkeypatch):
     with pytest.raises(AssertionError, match=r"a cos of type float32\[2\] uses a variable that nothing") as caught:
         plan_step(step, request=Request(num_actors=1, donated_args=(), result_of_arg=(None,)))
     assert "after the pass own_results" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            (("data",), ("model",)),
+            "in_specs=(P('data', None, 'model'),) out_specs=(P('data', 'model'),) jaxpr={2 equations}",
+        ),
+        ((("data", "model"),), "in_specs=(P('data',),) out_specs=(P('data',),) jaxpr={4 equations}"),
+    ],
+    ids=["all axes are manual", "32 bits"],
+)
+def test_sums_of_16_bits_over_some_axes(spec, expected):
+    """XLA's CPU compiler aborts on a sum of 16-bit numbers over some axes of a mesh whose others are automatic."""
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    fn = train_step(lambda w, x: jnp.sum((x @ w) ** 2), jq.schedules.GPipe(1))
+    step, _ = trace(fn, jnp.zeros((8, 6), jnp.bfloat16), jnp.zeros((2, 8, 8), jnp.bfloat16))
+    request = Request(
+        num_actors=1, donated_args=(0,), result_of_arg=(0, None), arg_specs=(spec, ((), ("data",))), mesh=mesh
+    )
+    texts = {record.name: record.text for record in plan_step(step, request=request, keep_text=True).records}
+    assert expected in texts["keep_sums_local"]

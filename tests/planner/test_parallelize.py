@@ -56,11 +56,8 @@ def test_a_saved_plan_runs_again(tmp_path):
 def test_a_plan_of_another_step_or_cluster():
     optimizer = optax.sgd(0.1)
     made = jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), cluster="h100-2", fix={"stages": 1, "data": 2})
-    with (
-        jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, plan=made.plan) as run,
-        pytest.raises(PlanError, match=r"the plan was made for h100-2, but this is cpu-2.*cluster='h100-2'"),
-    ):
-        run.step(None, BATCH)
+    with pytest.raises(PlanError, match=r"the plan was made for h100-2, but this is cpu-2.*cluster='h100-2'"):
+        jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, plan=made.plan)
     asked = {"cluster": "h100-2", "devices": 2, "plan": made.plan}
     with jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), **asked) as run:
         assert_as_plain(train(run, num_steps=1), optimizer)
@@ -68,11 +65,8 @@ def test_a_plan_of_another_step_or_cluster():
     def doubled(params, batch):
         return 2 * mlp_loss(params, batch)
 
-    with (
-        jq.parallelize(doubled, optimizer, (PARAMS, BATCH), **asked) as run,
-        pytest.raises(PlanError, match="the plan was made for another step"),
-    ):
-        run.step(run.init(lambda: PARAMS), BATCH)
+    with pytest.raises(PlanError, match="the plan was made for another step"):
+        jq.parallelize(doubled, optimizer, (PARAMS, BATCH), **asked)
 
 
 def test_plans_that_ran_say_so():
@@ -159,6 +153,75 @@ def test_options_of_a_search_beside_a_plan(tmp_path):
     run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix={"stages": 1})
     with pytest.raises(PlanError, match="fix is for a search"):
         jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), plan=run.plan, fix={"stages": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": 3}, r"expected a loss, a function .* found 3"),
+        ({"optimizer": 0.1}, r"expected an optimizer with init and update, .* found 0\.1"),
+        ({"args": None}, r"expected the parameters and a batch .* found a NoneType"),
+        ({"args": (PARAMS, BATCH, 1)}, r"found 3 of them"),
+        ({"args": ({**PARAMS, "size": np.arange(3)}, BATCH)}, r"params\['size'\] is of int32, and has no gradient"),
+        ({"args": ({**PARAMS, "act": jnp.tanh}, BATCH)}, r"params\['act'\] is a .*, which JAX has not"),
+        (
+            {"args": (PARAMS, {**BATCH, "names": np.array(["a"] * 16)})},
+            r"batch\['names'\] is an array of <U1, which JAX has not",
+        ),
+        ({"devices": 2.0}, r"devices=2\.0 must be devices of JAX, or their number"),
+        ({"devices": "8"}, r"devices='8' must be devices"),
+        ({"runtime": "dask"}, r"runtime='dask' is not known\. Use one of: 'in_process', 'ray'"),
+        ({"fixed": {}}, r"fixed is no option of a search\. Did you mean fix"),
+        ({"memory_limit_bytes": float("inf")}, r"memory_limit_bytes=inf must be a whole number above 0"),
+        ({"max_microbatch_size": 1.5}, r"max_microbatch_size=1\.5 must be a whole number"),
+        ({"time_budget_s": True}, r"time_budget_s=True must be a number above 0"),
+        ({"plan": "plan.json"}, r"plan='plan\.json' must be a plan, .*load_plan"),
+    ],
+)
+def test_nonsense(given, message):
+    given = {"loss": mlp_loss, "optimizer": optax.sgd(0.1), "args": (PARAMS, BATCH), "devices": 2} | given
+    loss, optimizer, args = (given.pop(name) for name in ("loss", "optimizer", "args"))
+    with pytest.raises(PlanError, match=message) as caught:
+        jq.parallelize(loss, optimizer, args, **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_arguments_than_those_of_the_plan():
+    with jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2, fix={"stages": 1}, num_measured=0) as run:
+        with pytest.raises(PlanError, match=r"params\['out'\] is missing"):
+            run.init(lambda: {"layers": PARAMS["layers"]})
+        with pytest.raises(PlanError, match=r"expected a function that returns the parameters, found a dict"):
+            run.init(PARAMS)
+        state = run.init(lambda: PARAMS)
+        with pytest.raises(PlanError, match=r"argument 1\['x'\] was float32\[16, 16\], and is float32\[8, 16\]"):
+            run.step(state, {name: leaf[:8] for name, leaf in BATCH.items()})
+        with pytest.raises(PlanError, match=r"argument 1\['x'\] was float32\[16, 16\], and is int32"):
+            run.step(state, BATCH | {"x": BATCH["x"].astype(np.int32)})
+        with pytest.raises(PlanError, match=r"argument 1\['y'\] is missing"):
+            run.step(state, {"x": BATCH["x"]})
+
+
+@pytest.mark.parametrize(
+    ("fix", "forbid"),
+    [
+        ({"schedule": ["gpipe", "eager-1f1b"], "stages": [2, 4]}, None),
+        ({"microbatches": [4, 8], "data": [2]}, None),
+        ({"stages": 2}, {"schedule": ["1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-v", "none"]}),
+    ],
+)
+def test_one_of_several_wishes(fix, forbid):
+    """Every part has one of the values that it may have, also those that a search does not usually try."""
+    plan = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-4", fix=fix, forbid=forbid).plan
+    parts = {
+        "schedule": plan.schedule,
+        "stages": plan.num_stages,
+        "microbatches": plan.num_microbatches,
+        "data": plan.axes.get("data", 1),
+    }
+    for name, values in fix.items():
+        assert parts[name] in (values if isinstance(values, list) else [values])
+    for name, values in (forbid or {}).items():
+        assert parts[name] not in values
 
 
 def train_step(weights, batch):

@@ -7,10 +7,11 @@ import jax
 
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import Plan
-from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.find_plan import find_plan, read_options
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
-from jaxquard.planner.step.apply_plan import apply_plan
+from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
+from jaxquard.planner.step.check_arguments import find_difference
 from jaxquard.planner.step.train_step import GradientOptimizer, TrainStep
 from jaxquard.runtime.distributed import DistributedStep
 from jaxquard.runtime.remote_mesh import RemoteMesh
@@ -39,6 +40,7 @@ class TrainingRun:
         self.plan = plan
         self._problem, self._first, self._make_mesh = problem, first, make_mesh
         self._mesh: RemoteMesh | None = None
+        self._applied: AppliedStep | None = None
         self._step: DistributedStep | None = None
 
     @property
@@ -58,8 +60,24 @@ class TrainingRun:
         Args:
             init_params: returns the parameters, such as a function that draws them from a key.
             *args: its arguments.
+
+        Raises:
+            PlanError: if it returns other parameters than those that were planned.
         """
-        return self.mesh.init(lambda *given: self._first.init(init_params(*given)), *args)
+        if not callable(init_params):
+            raise PlanError(
+                f"expected a function that returns the parameters, found a {type(init_params).__name__}. Parameters "
+                "that are there already: run.init(lambda params: params, params)."
+            )
+
+        def init(*given: Any) -> Any:
+            params = init_params(*given)
+            different = find_difference(self._problem.args[0]["params"], params, name="params")
+            if different:
+                raise PlanError(f"the step was planned for other parameters: {different} Return such ones.")
+            return self._first.init(params)
+
+        return self.mesh.init(init, *args)
 
     def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Runs a training step; it donates the state, so go on with the one that comes back.
@@ -73,11 +91,22 @@ class TrainingRun:
     def distributed(self) -> DistributedStep:
         """The step as `RemoteMesh.distributed` makes it: to lower it, or to read its timeline."""
         if self._step is None:
-            applied = apply_plan(self._problem.step, self._problem.args, self.plan)
+            applied = self.applied
             self._step = self.mesh.distributed(
                 applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums
             )
         return self._step
+
+    @property
+    def applied(self) -> AppliedStep:
+        """The step under the plan, as a plain function.
+
+        Raises:
+            PlanError: if the plan was made for another step; the message has the difference.
+        """
+        if self._applied is None:
+            self._applied = apply_plan(self._problem.step, self._problem.args, self.plan)
+        return self._applied
 
     def close(self) -> None:
         """Ends the actors."""
@@ -143,14 +172,20 @@ def parallelize(
     problem, first = loss_problem(loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, name=name)
     target = find_plan_target(cluster=cluster, devices=devices, runtime=runtime)
     make_mesh = mesh_maker(target, dict(mesh_options or {}))
-    if plan is None:
-        plan = find_plan(problem, target, PlanOptions(**options), make_mesh=make_mesh if target.has_devices else None)
-    else:
+    if plan is not None:
         _check_given(plan, options)
-    return TrainingRun(plan, problem, first, make_mesh=make_mesh)
+        run = TrainingRun(plan, problem, first, make_mesh=make_mesh)
+        if target.has_devices:
+            target.check_plan(plan)
+        _ = run.applied
+        return run
+    found = find_plan(problem, target, read_options(options), make_mesh=make_mesh if target.has_devices else None)
+    return TrainingRun(found, problem, first, make_mesh=make_mesh)
 
 
-def _check_given(plan: Plan, options: Mapping[str, Any]) -> None:
+def _check_given(plan: Any, options: Mapping[str, Any]) -> None:
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan={plan!r:.80} must be a plan, and not its file. Read one with jaxquard.load_plan(path).")
     if options:
         raise PlanError(
             f"{next(iter(options))} is for a search, and plan= gives the answer already. Leave one of them out."

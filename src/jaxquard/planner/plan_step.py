@@ -8,7 +8,7 @@ import jax
 from jaxquard.cluster import Cluster
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import Plan
-from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.find_plan import find_plan, read_options
 from jaxquard.planner.search.problem import loss_problem, step_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
 from jaxquard.planner.step.apply_plan import apply_plan
@@ -54,7 +54,7 @@ def plan(
     """
     target = find_plan_target(cluster=cluster, devices=devices, runtime="in_process")
     make_mesh = mesh_maker(target, {}) if target.has_devices else None
-    return find_plan(step_problem(step, args, name=name), target, PlanOptions(**options), make_mesh=make_mesh)
+    return find_plan(step_problem(step, args, name=name), target, read_options(options), make_mesh=make_mesh)
 
 
 def plan_loss(
@@ -83,7 +83,7 @@ def plan_loss(
     problem, _ = loss_problem(loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, name=name)
     target = find_plan_target(cluster=cluster, devices=num_devices, runtime="in_process")
     make_mesh = mesh_maker(target, {}) if target.has_devices else None
-    return find_plan(problem, target, PlanOptions(**options), make_mesh=make_mesh)
+    return find_plan(problem, target, read_options(options), make_mesh=make_mesh)
 
 
 def apply(step: Callable[..., Any], args: Sequence[Any], plan: Plan, *, mesh: RemoteMesh) -> DistributedStep:

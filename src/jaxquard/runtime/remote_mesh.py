@@ -17,7 +17,7 @@ from jaxquard.runtime.in_process.devices import find_devices
 from jaxquard.runtime.in_process.engine import InProcessEngine
 from jaxquard.runtime.initial_state import Initialisation
 
-_RUNTIMES = ("in_process", "ray")
+RUNTIMES = ("in_process", "ray")
 _TRANSPORTS = ("stream", "transfer", "collective")
 _HEARTBEAT_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 120.0
@@ -89,8 +89,8 @@ class RemoteMesh:
     ) -> None:
         if silence_limit_s is not None:
             heartbeat_timeout_s = _renamed(silence_limit_s, heartbeat_timeout_s)
-        if runtime not in _RUNTIMES:
-            raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, _RUNTIMES))}.")
+        if runtime not in RUNTIMES:
+            raise MeshError(f"runtime={runtime!r} is not known. Use one of: {', '.join(map(repr, RUNTIMES))}.")
         self.shape = _checked_shape(shape, "shape")
         self.spmd_shape = _checked_shape(spmd_mesh, "spmd_mesh")
         self.spmd_axis_names = _axis_names(self.spmd_shape, spmd_axis_names)

@@ -7,7 +7,14 @@ import optax
 import pytest
 
 from jaxquard.errors import PlanError
-from jaxquard.planner.step.train_step import TrainStep, apply_updates, check_reduction, count_rows, split_rows
+from jaxquard.planner.step.train_step import (
+    TrainStep,
+    apply_updates,
+    check_reduction,
+    count_rows,
+    possible_counts,
+    split_rows,
+)
 from tests.pipeline.oracle import assert_close
 
 
@@ -53,7 +60,22 @@ def test_what_comes_with_the_loss_is_reduced_by_its_dtype():
     expected = jnp.mean(batch["y"].reshape(4, 3, 2).max((1, 2)))
     np.testing.assert_allclose(metrics["aux"]["error"], expected, rtol=1e-6)
     assert int(metrics["aux"]["rows"]) == 12
-    assert metrics["aux"]["is_last"].shape == (4, 3, 2)
+    assert metrics["aux"]["is_last"].shape == (12, 2)
+
+
+@pytest.mark.parametrize("num_microbatches", [1, 3])
+def test_rows_that_come_with_the_loss_are_those_of_the_batch(num_microbatches):
+    """The number of microbatches is the plan's choice, so it shows in no shape."""
+
+    def loss(params, batch):
+        errors = batch["x"] @ params["w"] - batch["y"]
+        aux = {"errors": errors, "columns": errors.T, "signs": errors > 0, "largest": jnp.argmax(errors, 1)}
+        return jnp.mean(errors**2), aux
+
+    params, batch = arguments()
+    step = TrainStep(loss=loss, optimizer=optax.sgd(0.1), num_microbatches=num_microbatches, has_aux=True)
+    _, metrics = jax.jit(step)(step.init(params), batch)
+    assert_close(metrics["aux"], jax.jit(loss)(params, batch)[1], relative=1e-5)
 
 
 def test_updates_keep_dtypes_and_leave_out_what_has_none():
@@ -117,3 +139,38 @@ def test_numbers_show_what_a_loss_is_over_its_rows():
         check(lambda params, batch: jnp.max(batch["x"] @ params["w"]) * jnp.std(batch["x"]), "sum")
     types = jax.eval_shape(lambda: params), batch
     check_reduction(TrainStep(loss=sum_loss, optimizer=optax.sgd(0.1)), *types)
+
+
+def test_what_is_normalised_over_many_rows_is_no_mean():
+    """On the halves of many rows it is nearly one; a plan may have microbatches of one row."""
+
+    def loss(params, batch):
+        x = batch["x"] @ params["w"]
+        return jnp.mean(((x - x.mean(0)) / (x.std(0) + 1e-3) - batch["y"]) ** 2)
+
+    with pytest.raises(PlanError, match=r"is no mean over the rows.* on 2 rows, .* on equal parts"):
+        check_reduction(TrainStep(loss=loss, optimizer=optax.sgd(0.1)), *arguments(1024))
+
+
+def test_a_mean_of_16_bits():
+    params, batch = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), arguments(64))
+    check_reduction(TrainStep(loss=mean_loss, optimizer=optax.sgd(0.1)), params, batch)
+    with pytest.raises(PlanError, match="loss_reduction"):
+        check_reduction(TrainStep(loss=sum_loss, optimizer=optax.sgd(0.1)), params, batch)
+
+
+def test_microbatches_that_a_loss_cannot_take():
+    """Rows that belong together in pairs, and a loss that is written for one number of rows."""
+
+    def pairs(params, batch):
+        x = (batch["x"] @ params["w"]).reshape(-1, 2, 2)
+        return jnp.mean((x[:, 0] - x[:, 1]) ** 2)
+
+    def all_rows(params, batch):
+        return jnp.mean((batch["x"] @ params["w"]).reshape(12, 2))
+
+    assert possible_counts(mean_loss, *arguments()) == (1, 2, 3, 4, 6, 12)
+    assert possible_counts(pairs, *arguments()) == (1, 2, 3, 6)
+    assert possible_counts(all_rows, *arguments()) == (1,)
+    check_reduction(TrainStep(loss=pairs, optimizer=optax.sgd(0.1)), *arguments())
+    check_reduction(TrainStep(loss=all_rows, optimizer=optax.sgd(0.1)), *arguments())

@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
 
@@ -135,12 +136,26 @@ def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spe
         made, (result,) = splice(lambda x: [x.sum(0, dtype=x.dtype)], [partial])
         return made, result
 
-    def scatter(share: Any) -> Any:
-        return lax.psum_scatter(share[0], axes, scatter_dimension=dim, tiled=True)
+    # XLA's CPU compiler aborts on sums of 16-bit numbers over some axes of a mesh whose others are automatic: all are
+    # manual if the state is sharded over no others in that dim, else the sum has 32 bits.
+    is_manual = tuple(wanted[dim]) == axes
+    dtype = partial.aval.dtype if is_manual or partial.aval.dtype.itemsize > 2 else jnp.float32
 
-    kept = PartitionSpec(*[None] * dim, axes)
+    def scatter(share: Any) -> Any:
+        total = lax.psum_scatter(share[0].astype(dtype), axes, scatter_dimension=dim, tiled=True)
+        return total.astype(share.dtype)
+
+    others = [sharded if is_manual and at != dim else () for at, sharded in enumerate(wanted)]
+    kept = [axes if at == dim else sharded for at, sharded in enumerate(others)]
+    while others and not others[-1]:
+        others.pop()
     run = jax.shard_map(
-        scatter, mesh=mesh, in_specs=PartitionSpec(axes), out_specs=kept, axis_names=set(axes), check_vma=False
+        scatter,
+        mesh=mesh,
+        in_specs=PartitionSpec(axes, *others),
+        out_specs=PartitionSpec(*kept),
+        axis_names=set(mesh.axis_names) if is_manual else set(axes),
+        check_vma=False,
     )
     made, (result,) = splice(lambda x: [run(x)], [partial])
     return made, result

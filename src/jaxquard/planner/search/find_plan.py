@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxquard.errors import PlanError
+from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanBaseline
 from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
@@ -60,16 +61,27 @@ class PlanOptions:
     on_progress: OnPlanProgress | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        limits = {
-            "memory_limit_bytes": self.memory_limit_bytes,
-            "max_microbatch_size": self.max_microbatch_size,
-            "time_budget_s": self.time_budget_s,
-        }
-        for name, value in limits.items():
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise PlanError(f"{name}={value!r} must be a number above 0, or None for no limit.")
+        for name, kinds in (("memory_limit_bytes", int), ("max_microbatch_size", int), ("time_budget_s", int | float)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
+                kind = "whole number" if kinds is int else "number"
+                raise PlanError(f"{name}={value!r:.80} must be a {kind} above 0, or None for no limit.")
         if not isinstance(self.num_measured, int) or self.num_measured < 0:
             raise PlanError(f"num_measured={self.num_measured!r} must be a number of plans, 0 or more.")
+
+
+def read_options(options: Mapping[str, Any]) -> PlanOptions:
+    """Makes the options of a search from keyword arguments.
+
+    Raises:
+        PlanError: if there is no such option, or a value is none.
+    """
+    known = tuple(PlanOptions.__dataclass_fields__)
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        near = " or ".join(nearest_names(unknown, known))
+        raise PlanError(f"{unknown} is no option of a search. Did you mean {near}? There are {', '.join(known)}.")
+    return PlanOptions(**options)
 
 
 def find_plan(

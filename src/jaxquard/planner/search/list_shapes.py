@@ -35,20 +35,30 @@ def list_shapes(
     Raises:
         PlanError: if there is none; it says why.
     """
-    fixed, most_rows = wishes.fixed.get("schedule"), max_microbatch_size or math.inf
+    most_rows = max_microbatch_size or math.inf
     space = PlanSpace(
         num_devices=target.num_devices,
         global_batch=problem.rows,
         num_segments=max_stages,
         devices_per_host=target.devices_per_host,
-        schedules=(str(fixed),) if fixed in SCHEDULES else _SCHEDULES,
+        schedules=_schedules(wishes),
         recomputes=problem.recomputes,
         storages=_STORAGES,
         fixed=wishes.fixed,
+        one_of=wishes.one_of,
         forbidden=wishes.forbidden,
         accepts=lambda one: one.microbatch_size <= most_rows and _has_count(one, problem, wishes),
     )
     return tuple(replace(one, axes=_without_ones(one.mesh)) for one in list_configurations(space))
+
+
+def _schedules(wishes: Wishes) -> tuple[str, ...]:
+    """Returns the schedules that are fixed; else the usual ones, or all others where these are forbidden."""
+    wished = [wishes.fixed[name] for name in ("schedule",) if name in wishes.fixed] or wishes.one_of.get("schedule")
+    if wished:
+        return tuple(str(name) for name in wished if name in SCHEDULES) or _SCHEDULES
+    is_left = any(wishes.allows_setting("schedule", name) for name in _SCHEDULES)
+    return _SCHEDULES if is_left else tuple(SCHEDULES)
 
 
 def count_devices(configuration: PlanConfiguration) -> int:
@@ -64,7 +74,8 @@ def has_single_axis(configuration: PlanConfiguration) -> bool:
 def _has_count(one: PlanConfiguration, problem: PlanProblem, wishes: Wishes) -> bool:
     if one.num_microbatches not in problem.counts:
         return False
-    is_free = len(problem.counts) > 1 and not {"microbatches", "microbatch_size"} & wishes.fixed.keys()
+    wished = wishes.fixed.keys() | wishes.one_of.keys()
+    is_free = len(problem.counts) > 1 and not {"microbatches", "microbatch_size"} & wished
     return not is_free or one.num_microbatches in _usual_counts(problem, one)
 
 

@@ -12,7 +12,14 @@ from jaxquard.intraop.step.traced_step import type_of
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
 from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
-from jaxquard.planner.step.train_step import GradientOptimizer, TrainStep, check_reduction, check_scalar, count_rows
+from jaxquard.planner.step.train_step import (
+    GradientOptimizer,
+    TrainStep,
+    check_reduction,
+    check_scalar,
+    count_rows,
+    possible_counts,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,23 +69,22 @@ def loss_problem(
     Raises:
         PlanError: if the loss is no scalar, or not the mean or sum over the batch that `loss_reduction` says.
     """
-    if len(args) != 2:
-        raise PlanError(
-            f"expected the parameters and a batch as arguments of the loss, found {len(args)} of them. Pass "
-            "(params, batch); bind all else with functools.partial."
-        )
+    _check_given(loss, optimizer, args)
     params, batch = args
     rows = count_rows(batch)
+    _check_leaves(params, batch)
     step = TrainStep(loss=loss, optimizer=optimizer, has_aux=has_aux, loss_reduction=loss_reduction)
-    found = jax.eval_shape(loss, *jax.tree.map(type_of, (params, batch)))
+    types = jax.tree.map(type_of, (params, batch))
+    found = jax.eval_shape(loss, *types)
     check_scalar(_scalar_of(found, has_aux, loss), loss)
-    check_reduction(step, params, batch)
-    state = jax.eval_shape(step.init, jax.tree.map(type_of, params))
+    counts = possible_counts(loss, *types)
+    check_reduction(step, params, batch, counts=counts)
+    state = jax.eval_shape(step.init, types[0])
     problem = PlanProblem(
         name=name or getattr(loss, "__name__", type(loss).__name__),
-        args=(state, jax.tree.map(type_of, batch)),
+        args=(state, types[1]),
         rows=rows,
-        counts=tuple(count for count in range(1, rows + 1) if rows % count == 0),
+        counts=counts,
         step=step,
         recomputes=tuple(Recompute),
     )
@@ -104,6 +110,36 @@ def step_problem(step: Callable[..., Any], args: Sequence[Any], *, name: str | N
         step=step,
         _traced={(count, Recompute.NONE): one},
     )
+
+
+def _check_given(loss: Any, optimizer: Any, args: Any) -> None:
+    if not callable(loss):
+        raise PlanError(f"expected a loss, a function of parameters and a batch, found {loss!r:.80}.")
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
+        raise PlanError(f"expected an optimizer with init and update, as optax.adam(1e-3) is, found {optimizer!r:.80}.")
+    if not isinstance(args, tuple | list) or len(args) != 2:
+        found = f"{len(args)} of them" if isinstance(args, tuple | list) else f"a {type(args).__name__}"
+        raise PlanError(
+            f"expected the parameters and a batch as arguments of the loss, found {found}. Pass (params, batch); bind "
+            "all else with functools.partial."
+        )
+
+
+def _check_leaves(params: Any, batch: Any) -> None:
+    """Checks that all leaves are arrays, and those of the parameters floating numbers."""
+    for kind, tree in (("params", params), ("batch", batch)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            name = f"{kind}{jax.tree_util.keystr(path)}"
+            try:
+                dtype = type_of(leaf).dtype
+            except TypeError:
+                found = f"an array of {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
+                raise PlanError(f"{name} is {found}, which JAX has not. Keep it out; bind it to the loss.") from None
+            if kind == "params" and not jnp.issubdtype(dtype, jnp.inexact):
+                raise PlanError(
+                    f"{name} is of {dtype}, and has no gradient. Keep it out of the parameters: bind it to the "
+                    "loss, or pass it in the batch."
+                )
 
 
 def _scalar_of(found: Any, has_aux: bool, loss: Callable[..., Any]) -> Any:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxquard.cluster import Cluster, find_preset, levels_of, load_cluster
 from jaxquard.errors import ClusterError, PlanError
 from jaxquard.planner.record.plan import Plan
 from jaxquard.pricing.model.price_step import RESERVED_SHARE
-from jaxquard.runtime.remote_mesh import RemoteMesh
+from jaxquard.runtime.remote_mesh import RUNTIMES, RemoteMesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ def find_plan_target(
         PlanError: if there is no such number of devices.
         ClusterError: if the cluster is unknown.
     """
+    if runtime not in RUNTIMES:
+        raise PlanError(f"runtime={runtime!r:.80} is not known. Use one of: {', '.join(map(repr, RUNTIMES))}.")
     described = None if cluster is None else load_cluster(cluster)
     if described is not None and devices is None and runtime == "in_process":
         return PlanTarget(
@@ -85,6 +88,9 @@ def find_plan_target(
             mesh_options={},
         )
     found = list(jax.devices()) if devices is None else devices
+    is_list = isinstance(found, list | tuple | np.ndarray) and all(hasattr(one, "platform") for one in found)
+    if not is_list and (not isinstance(found, int) or isinstance(found, bool)):
+        raise PlanError(f"devices={found!r:.80} must be devices of JAX, or their number. Pass jax.devices().")
     num_devices = found if isinstance(found, int) else len(found)
     if num_devices < 1:
         raise PlanError(f"a plan is for at least one device, found {num_devices}. Pass devices=jax.devices().")

@@ -65,11 +65,21 @@ class PlanConfiguration:
         }
         return values[name] if name in values else self.mesh.get(name, 1)
 
-    def meets(self, fixed: Mapping[str, Any], forbidden: Mapping[str, Collection[Any]]) -> bool:
+    def meets(
+        self,
+        fixed: Mapping[str, Any],
+        forbidden: Mapping[str, Collection[Any]],
+        one_of: Mapping[str, Collection[Any]] | None = None,
+    ) -> bool:
         """Says whether all parts are as wished."""
-        return all(self.part(name) == _plain(value) for name, value in fixed.items()) and not any(
-            self.part(name) in [_plain(value) for value in values] for name, values in forbidden.items()
+        return (
+            all(self.part(name) == _plain(value) for name, value in fixed.items())
+            and all(self._is_in(name, values) for name, values in (one_of or {}).items())
+            and not any(self._is_in(name, values) for name, values in forbidden.items())
         )
+
+    def _is_in(self, name: str, values: Collection[Any]) -> bool:
+        return self.part(name) in [_plain(value) for value in values]
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{name} {size}" for name, size in self.axes)

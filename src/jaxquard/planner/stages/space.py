@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxquard.errors import PlanError
@@ -15,6 +15,8 @@ from jaxquard.schedules.registry import SCHEDULES, find_schedule
 
 DATA_AXIS, MODEL_AXIS = "data", "model"
 PRODUCT_AXES = ("rows", "columns")
+# The fields of a space that are wishes, and how a user gives them.
+_WISHES = {"fixed": "fix", "one_of": "fix", "forbidden": "forbid"}
 _DEFAULT_SCHEDULES = ("1f1b", "eager-1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v")
 
 
@@ -36,6 +38,7 @@ class PlanSpace:
         max_microbatch_size: rows of a microbatch on one replica; None for any.
         min_microbatch_size: the same.
         fixed: values of parts (`configuration.PARTS`) and sizes of axes.
+        one_of: for a part or an axis, the values of which it shall have one.
         forbidden: for a part or an axis, the values that it may not have.
         accepts: any further condition.
     """
@@ -53,6 +56,7 @@ class PlanSpace:
     max_microbatch_size: int | None = None
     min_microbatch_size: int = 1
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    one_of: Mapping[str, Collection[Any]] = field(default_factory=dict)
     forbidden: Mapping[str, Collection[Any]] = field(default_factory=dict)
     accepts: Callable[[PlanConfiguration], bool] | None = None
 
@@ -94,7 +98,7 @@ def _configurations(space: PlanSpace) -> Iterator[PlanConfiguration]:
                         recompute=recompute,
                         storage=storage,
                     )
-                    if configuration.meets(space.fixed, space.forbidden) and (
+                    if configuration.meets(space.fixed, space.forbidden, space.one_of) and (
                         space.accepts is None or space.accepts(configuration)
                     ):
                         yield configuration
@@ -148,9 +152,8 @@ def _pipelines(space: PlanSpace, num_actors: int, num_microbatches: int) -> Iter
 
 def _explain_none(space: PlanSpace) -> str:
     """Says which wish leaves no configuration; without any, that the batch or the devices do not divide."""
-    wishes = [("fix", name) for name in space.fixed] + [("forbid", name) for name in space.forbidden]
-    free = _without(space, {name for kind, name in wishes if kind == "fix"}, set(space.forbidden))
-    known = tuple(_configurations(free))
+    wishes = [(kind, name) for kind in _WISHES for name in getattr(space, kind)]
+    known = tuple(_configurations(_without(space, wishes)))
     if not known:
         return (
             f"no configuration spreads {space.global_batch} rows and {space.num_segments} segments over "
@@ -158,16 +161,15 @@ def _explain_none(space: PlanSpace) -> str:
             "limits."
         )
     for kind, name in wishes:
-        fixed, forbidden = ({name}, set()) if kind == "fix" else (set(), {name})
-        if next(_configurations(_without(space, fixed, forbidden)), None) is not None:
-            wish = space.fixed[name] if kind == "fix" else space.forbidden[name]
-            others = [other for other in (*space.fixed, *space.forbidden) if other != name]
+        possible = {one.part(name) for one in _configurations(_without(space, [(kind, name)]))}
+        if possible:
+            others = [other for _, other in wishes if other != name]
             beside = f" beside the wishes for {', '.join(others)}" if others else ""
-            possible = sorted({one.part(name) for one in _configurations(_without(space, fixed, forbidden))}, key=str)
+            listed = ", ".join(map(str, sorted(possible, key=str)[:12]))
             return (
-                f"{kind} {name}={wish!r} cannot be met{beside}: {space.num_devices} devices, {space.global_batch} rows "
-                f"and {space.num_segments} segments allow {name} to be {', '.join(map(str, possible[:12]))}. Choose "
-                "one of these."
+                f"{_WISHES[kind]} {name}={_in_words(getattr(space, kind)[name])} cannot be met{beside}: "
+                f"{space.num_devices} devices, {space.global_batch} rows and {space.num_segments} segments allow "
+                f"{name} to be {listed}. Choose one of these."
             )
     return (
         f"no configuration meets all wishes at once ({', '.join(name for _, name in wishes)}); {len(known)} exist "
@@ -175,12 +177,17 @@ def _explain_none(space: PlanSpace) -> str:
     )
 
 
-def _without(space: PlanSpace, fixed: set[str], forbidden: set[str]) -> PlanSpace:
+def _in_words(wish: Any) -> str:
+    return " or ".join(map(str, wish)) if isinstance(wish, tuple | list | set | frozenset) else repr(wish)
+
+
+def _without(space: PlanSpace, wishes: Collection[tuple[str, str]]) -> PlanSpace:
     """Returns the space without some wishes."""
-    values = {name: getattr(space, name) for name in space.__slots__}
-    values["fixed"] = {name: value for name, value in space.fixed.items() if name not in fixed}
-    values["forbidden"] = {name: value for name, value in space.forbidden.items() if name not in forbidden}
-    return PlanSpace(**values)
+    left = {
+        kind: {name: value for name, value in getattr(space, kind).items() if (kind, name) not in wishes}
+        for kind in _WISHES
+    }
+    return replace(space, **left)
 
 
 def _divisors(number: int) -> list[int]:

@@ -29,6 +29,7 @@ from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close
 from jaxquard.pipeline.loop import Loop
 from jaxquard.planner.record.plan import Plan, Recompute
 from jaxquard.planner.step.build_loop import build_step
+from jaxquard.planner.step.check_arguments import find_difference
 from jaxquard.planner.step.equation_stages import EquationStages, find_body, stage_equations
 from jaxquard.planner.step.insert_marks import insert_marks
 from jaxquard.planner.step.mark_blocks import find_mark_blocks
@@ -199,11 +200,17 @@ def part_loop(one: OneMicrobatch) -> Loop:
 
 def _as_function(one: OneMicrobatch, jaxpr: Jaxpr, constants: Sequence[Any]) -> Callable[..., Any]:
     run = core.jaxpr_as_fun(close(jaxpr))
+    avals = [var.aval for var in one.whole.invars[: one.in_tree.num_leaves]]
+    types = jax.tree.unflatten(one.in_tree, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals])
 
     def applied_step(*args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
-        if tree != one.in_tree:
-            raise TypeError(f"the step was planned for arguments {one.in_tree}, but found {tree}.")
+        if len(args) != len(types):
+            raise PlanError(f"the step was planned for {len(types)} arguments, found {len(args)}. Pass as many.")
+        for number, (wanted, found) in enumerate(zip(types, args, strict=True)):
+            different = find_difference(wanted, found, name=f"argument {number}")
+            if different:
+                raise PlanError(f"the step was planned for others: {different} Pass such arguments, or plan again.")
+        leaves = jax.tree.leaves(args)
         return jax.tree.unflatten(one.out_tree, run(*leaves, *constants))
 
     return applied_step

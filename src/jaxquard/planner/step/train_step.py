@@ -22,6 +22,8 @@ from jaxquard.schedules import AUTO, Schedule
 LOSS_REDUCTIONS = ("mean", "sum")
 # Sums of float32 in another order differ by less.
 _TOLERANCE = 1e-3
+# The same for bfloat16 and float16.
+_SHORT_TOLERANCE = 3e-2
 
 
 class GradientOptimizer(Protocol):
@@ -39,7 +41,8 @@ class TrainStep:
     """A training step: `state, metrics = step(state, batch)`.
 
     The state is a dict of `params`, `opt_state` and `step`, the number of steps that were taken. The metrics have the
-    `loss` and, with `has_aux`, `aux`: floating numbers reduced as the loss is, integers summed, all else stacked.
+    `loss` and, with `has_aux`, `aux`: arrays with the rows of the batch have all of them, in order; other floating
+    numbers are reduced as the loss is, integers summed, and all else is stacked.
 
     Attributes:
         loss: a function of the parameters and a batch; with `has_aux` it returns the loss and more.
@@ -84,8 +87,10 @@ class TrainStep:
             loss, aux = value if self.has_aux else (value, None)
             return grads, loss, aux
 
-        reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(params, microbatches))
+        row_dims = self._aux_row_dims(params, batch, microbatches)
+        reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(row_dims))
         grads, loss, aux = accumulate_grads(gradients, self.schedule, reduce)(microbatches)
+        aux = jax.tree.map(lambda leaf, of: leaf if of.row_dim is None else _join_rows(leaf, of.row_dim), aux, row_dims)
         updates, opt_state = self.optimizer.update(grads, state["opt_state"], params)
         new_state = {"params": apply_updates(params, updates), "opt_state": opt_state, "step": state["step"] + 1}
         return new_state, {"loss": loss, "aux": aux} if self.has_aux else {"loss": loss}
@@ -95,12 +100,48 @@ class TrainStep:
         check_scalar(found[0] if self.has_aux else found, self.loss)
         return found
 
-    def _aux_reductions(self, params: Any, microbatches: Any) -> Any:
+    def _aux_row_dims(self, params: Any, batch: Any, microbatches: Any) -> Any:
+        """Finds which dim of what comes with the loss are the rows: the one that is longer on the whole batch."""
         if not self.has_aux:
             return None
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), microbatches)
         _, aux = jax.eval_shape(self.loss, params, one)
-        return jax.tree.map(lambda leaf: _aux_reduction(leaf.dtype, self.loss_reduction), aux)
+        if self.num_microbatches == 1:
+            rows = count_rows(batch)
+            return jax.tree.map(lambda leaf: _AuxLeaf(dtype=leaf.dtype, row_dim=_first(leaf.shape, rows)), aux)
+        _, whole = jax.eval_shape(self.loss, params, batch)
+        return jax.tree.map(_find_row_dim, aux, whole)
+
+    def _aux_reductions(self, row_dims: Any) -> Any:
+        def reduction(leaf: _AuxLeaf) -> str:
+            return "stack" if leaf.row_dim is not None else _aux_reduction(leaf.dtype, self.loss_reduction)
+
+        return jax.tree.map(reduction, row_dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AuxLeaf:
+    """A leaf of what comes with the loss: its dtype, and the dim that has the rows, if one does."""
+
+    dtype: Any
+    row_dim: int | None
+
+
+def _first(shape: Sequence[int], rows: int) -> int | None:
+    return shape.index(rows) if rows in shape else None
+
+
+def _find_row_dim(leaf: Any, whole: Any) -> _AuxLeaf:
+    sizes = zip(leaf.shape, whole.shape, strict=False) if leaf.ndim == whole.ndim else ()
+    longer = [dim for dim, (size, whole_size) in enumerate(sizes) if size != whole_size]
+    return _AuxLeaf(dtype=leaf.dtype, row_dim=longer[0] if len(longer) == 1 else None)
+
+
+def _join_rows(stacked: Any, row_dim: int) -> Any:
+    """Joins the rows of microbatches, stacked along a new first dim, in the dim of the rows."""
+    parts = jnp.moveaxis(stacked, 0, row_dim)
+    shape = parts.shape
+    return parts.reshape(*shape[:row_dim], shape[row_dim] * shape[row_dim + 1], *shape[row_dim + 2 :])
 
 
 def _aux_reduction(dtype: Any, loss_reduction: str) -> str:
@@ -184,32 +225,84 @@ def _listed(counts: Sequence[int]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
 
 
-def check_reduction(step: TrainStep, params: Any, batch: Any) -> None:
-    """Holds a loss on a batch against the losses on its two halves; arguments that are types alone are not looked at.
+def possible_counts(loss: Callable[..., Any], params: Any, batch: Any) -> tuple[int, ...]:
+    """Returns the numbers of microbatches that a batch can have: they divide its rows, and the loss can take them.
+
+    A loss that takes a microbatch of one row takes any.
+
+    Args:
+        params, batch: types; the loss takes the whole batch.
+    """
+    rows = count_rows(batch)
+    counts = [count for count in range(1, rows + 1) if rows % count == 0]
+
+    def can_take(count: int) -> bool:
+        part = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows // count, *leaf.shape[1:]), leaf.dtype), batch)
+        try:
+            found = jax.eval_shape(loss, params, part)
+        except Exception:  # Whatever it is: the loss wants other rows.
+            return False
+        return all(jnp.shape(leaf) == () for leaf in jax.tree.leaves(found)[:1])
+
+    if can_take(rows):
+        return tuple(counts)
+    return (1, *(count for count in counts[1:-1] if can_take(count)))
+
+
+def check_reduction(step: TrainStep, params: Any, batch: Any, *, counts: Sequence[int] | None = None) -> None:
+    """Holds a loss on a batch against the losses on parts of it; arguments that are types alone are not looked at.
+
+    The parts are the largest and the smallest that microbatches can be: some rows more or less matter less to
+    what is normalised over many.
+
+    Args:
+        counts: the numbers of microbatches that there can be.
 
     Raises:
         PlanError: if the loss is not the mean, or sum, of those, as the step says.
     """
     leaves = jax.tree.leaves((params, batch))
-    rows = count_rows(batch)
-    if rows % 2 or not all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in leaves):
+    counts = counts or possible_counts(step.loss, params, batch)
+    if len(counts) == 1 or not all(
+        isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in leaves
+    ):
         return
-    halves = split_rows(batch, 2)
+    rows = count_rows(batch)
     run = jax.jit(lambda params, batch: step.loss(params, batch)[0] if step.has_aux else step.loss(params, batch))
-    whole = float(run(params, batch))
-    first, second = (float(run(params, jax.tree.map(lambda leaf: leaf[half], halves))) for half in (0, 1))  # noqa: B023
-    size = max(abs(whole), abs(first), abs(second))
-    is_near = {"mean": abs(whole - (first + second) / 2), "sum": abs(whole - first - second)}
-    if is_near[step.loss_reduction] <= _TOLERANCE * size or not np.isfinite(size):
+    _compare_parts(step, run, params, batch, counts[1])
+    smallest = rows // counts[-1]
+    few = max(count for count in (1, 2, 3) if rows % (smallest * count) == 0 and rows // (smallest * count) in counts)
+    if few > 1:
+        _compare_parts(step, run, params, jax.tree.map(lambda leaf: leaf[: few * smallest], batch), few)
+
+
+def _compare_parts(step: TrainStep, run: Callable[..., Any], params: Any, batch: Any, num_parts: int) -> None:
+    """Compares the loss of a batch with those of its equal parts."""
+    rows = count_rows(batch)
+    parts = split_rows(batch, num_parts)
+    whole_loss = run(params, batch)
+    whole = float(whole_loss)
+    losses = [float(run(params, jax.tree.map(lambda leaf: leaf[part], parts))) for part in range(num_parts)]  # noqa: B023
+    size = max(map(abs, (whole, *losses)))
+    errors = {"mean": abs(whole - sum(losses) / num_parts), "sum": abs(whole - sum(losses))}
+    is_short = any(jnp.finfo(leaf.dtype).bits < 32 for leaf in (whole_loss, *_floats(params)))
+    tolerance = size * (_SHORT_TOLERANCE if is_short else _TOLERANCE)
+    if errors[step.loss_reduction] <= tolerance or not np.isfinite(size):
         return
     name = getattr(step.loss, "__name__", "the loss")
-    other = next((word for word, error in is_near.items() if error <= _TOLERANCE * size), None)
+    other = next((word for word, error in errors.items() if error <= tolerance), None)
     do = (
         f'It is a {other}: say loss_reduction="{other}".'
         if other
         else "Make it a mean or a sum of the losses of rows, each computed from its row alone."
     )
+    found = " and ".join(f"{loss:.6g}" for loss in losses)
     raise PlanError(
-        f"{name} is no {step.loss_reduction} over the rows of its batch: it is {whole:.6g} on {rows} rows, {first:.6g} "
-        f"and {second:.6g} on their halves. {do}"
+        f"{name} is no {step.loss_reduction} over the rows of its batch: it is {whole:.6g} on {rows} rows, {found} "
+        f"on equal parts of them. {do}"
     )
+
+
+def _floats(params: Any) -> list[Any]:
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
