@@ -7,7 +7,7 @@
 The barrier is the one that JAX itself sets, against merging the recomputation with the forward.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from jax import lax
@@ -34,10 +34,20 @@ def is_checkpoint(equation: Equation) -> bool:
 
 def is_transposed(equation: Equation) -> bool:
     """Returns True for an equation that JAX made by transposing: it belongs to a backward."""
+    return next(_differentiations(equation), "") == "transpose"
+
+
+def is_inner_gradient(equation: Equation) -> bool:
+    """Returns True for an equation of a gradient that is differentiated in turn: of a gradient penalty, say."""
+    found = list(_differentiations(equation))
+    return found[:1] == ["jvp"] and "transpose" in found
+
+
+def _differentiations(equation: Equation) -> Iterator[str]:
+    """Yields "jvp" and "transpose" as JAX applied them, the outermost first."""
     for scope in equation.source_info.name_stack.stack:
         if getattr(scope, "name", "") in ("jvp", "transpose") and type(scope).__name__ == "Transform":
-            return scope.name == "transpose"
-    return False
+            yield scope.name
 
 
 def open_checkpoints(

@@ -21,7 +21,11 @@ from jaxquard.ir.source import user_line
 
 
 class MarkRole(enum.Enum):
-    """The values that a mark equation passes on, in JAX's words for differentiation."""
+    """The values that a mark equation passes on, in JAX's words for differentiation.
+
+    Tangents go the way of the primals, from the stage that ends to the next; cotangents go back. So the tangents of
+    cotangents, in a second derivative, are cotangents here, and cotangents of cotangents are tangents.
+    """
 
     PRIMAL = "primal"
     TANGENT = "tangent"
@@ -56,7 +60,9 @@ def pipeline_yield(*values: Any, name: str | None = None) -> Any:
 
     Args:
         *values: arrays, or pytrees of arrays, of any dtype.
-        name: the stage's name in programs and timelines.
+        name: the stage's name in programs and timelines. Marks of one name are one boundary where none of them
+            needs the other: two calls of an encoder have the stages of one. A mark that needs an earlier one of its
+            name is a boundary of its own.
 
     Returns:
         The value, or a tuple if there are several.
@@ -126,18 +132,20 @@ def _jvp(primals: Any, tangents: Any, *, mark: Mark, role: MarkRole) -> tuple[li
     live = [position for position, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
     results = list(tangents)
     if live:
-        moved = mark_p.bind(*(tangents[position] for position in live), mark=mark, role=MarkRole.TANGENT)
+        tangent_role = MarkRole.COTANGENT if role is MarkRole.COTANGENT else MarkRole.TANGENT
+        moved = mark_p.bind(*(tangents[position] for position in live), mark=mark, role=tangent_role)
         for position, tangent in zip(live, moved, strict=True):
             results[position] = tangent
     return values, results
 
 
 def _transpose(cotangents: Any, *values: Any, mark: Mark, role: MarkRole) -> list[Any]:
-    del role
+    # What flows back through a mark that gradients flow back through, in a second derivative, flows forward.
+    transposed = MarkRole.TANGENT if role is MarkRole.COTANGENT else MarkRole.COTANGENT
     live = [position for position, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
     results: list[Any] = [None] * len(values)
     if live:
-        moved = mark_p.bind(*(cotangents[position] for position in live), mark=mark, role=MarkRole.COTANGENT)
+        moved = mark_p.bind(*(cotangents[position] for position in live), mark=mark, role=transposed)
         for position, cotangent in zip(live, moved, strict=True):
             results[position] = cotangent
     return results

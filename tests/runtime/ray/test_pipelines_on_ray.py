@@ -13,6 +13,7 @@ from jaxquard.models import gpt
 from jaxquard.planner.record.plan import Recompute
 from tests.frameworks import test_equinox, test_plain, transformer
 from tests.pipeline import generate, generate_scans
+from tests.pipeline import test_named_marks as test_named_marks_in_process
 from tests.pipeline.mlp_step import MlpStep, adamw
 from tests.pipeline.oracle import assert_close, run_oracle
 from tests.pipeline.planning import with_schedule
@@ -119,6 +120,14 @@ def test_results_of_one_program_in_another(narrow_mesh):
     expected = expected_sgd({"first": expected["second"], "second": expected["first"]}, batch)
     assert_close(fetched(found), expected)
     assert_close(fetched(swapped(first, batch)), expected)
+
+
+def test_named_marks(narrow_mesh):
+    """Three calls of a critic, one of them through its gradient; 3 stages on 2 actors."""
+    schedule = jq.schedules.Custom(["0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1", "2F0,2B0,2F1,2B1"])
+    step, weights, _ = test_named_marks_in_process.scenario("gradient penalty")
+    batch = test_named_marks_in_process.make_batch("real", "fake", num_microbatches=2)
+    check_step(narrow_mesh, step, schedule, weights, batch)
 
 
 # Frameworks: their tests make a mesh of their own, and get a shared one here.

@@ -41,6 +41,7 @@ from jaxquard.ir.step import Step
 from jaxquard.ir.task import Phase
 from jaxquard.pipeline.loop import Loop, Place, ReduceOp, loop_p
 from jaxquard.pipeline.marks import MarkRole, mark_p
+from jaxquard.pipeline.number_marks import is_forward_mark, is_twin, number_marks
 
 
 def assign_stages(step: Step) -> Step:
@@ -87,11 +88,14 @@ class _Assigner:
         self.recomputed = find_recomputed(body)
         self.backward = find_backward(body.eqns)
         self.forward_mark, self.backward_mark = number_marks(self.equations)
-        self.last = len(self.forward_mark)
+        self.mark_of_stage = {
+            stage: body.eqns[position].params["mark"] for position, stage in reversed(list(self.forward_mark.items()))
+        }
+        self.last = len(self.mark_of_stage)
         _check_stage_count(self)
 
     def assign(self) -> None:
-        for position, stage in self.forward_mark.items():
+        for position, stage in sorted(self.forward_mark.items(), key=lambda item: (item[1], item[0])):
             self._take(self._operands(position), Place(stage=stage, phase=Phase.FORWARD))
         self._assign_rest_of_forward()
         for position, stage in sorted(self.backward_mark.items(), key=lambda item: (-item[1], item[0])):
@@ -108,11 +112,11 @@ class _Assigner:
         return places, _strip_marks(self.body, self.equations)
 
     def stage_names(self) -> tuple[str, ...]:
-        names = [self.equations[position].params["mark"].name for position in self.forward_mark]
+        names = [self.mark_of_stage[stage].name for stage in range(self.last)]
         return tuple(name or "" for name in (*names, self._last_name()))
 
     def _last_name(self) -> str:
-        marks = [equation.params["mark"] for equation in self.equations if _is_forward_mark(equation)]
+        marks = [equation.params["mark"] for equation in self.equations if is_forward_mark(equation)]
         return (marks[-1].name or "") if marks and marks[-1].ends_task else ""
 
     def _operands(self, position: int) -> list[Var]:
@@ -266,29 +270,6 @@ class _Assigner:
         return max(stages, default=self.last)
 
 
-def number_marks(equations: Sequence[Equation]) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns the stage of each forward mark, by its position, and of the forward mark whose twin a backward one is.
-
-    A mark in a jitted function that is called twice stands here twice, under one `Mark`; its
-    twins come in the opposite order.
-    """
-    forward = [p for p, equation in enumerate(equations) if _is_forward_mark(equation)]
-    if forward and equations[forward[-1]].params["mark"].ends_task:
-        forward.pop()
-    stages: dict[object, list[int]] = {}
-    for stage, position in enumerate(forward):
-        stages.setdefault(equations[position].params["mark"], []).append(stage)
-    seen: dict[object, int] = {}
-    backward = {}
-    for position, equation in enumerate(equations):
-        if equation.primitive is mark_p and equation.params["role"] is MarkRole.COTANGENT:
-            mark = equation.params["mark"]
-            if mark in stages:
-                count = seen[mark] = seen.get(mark, -1) + 1
-                backward[position] = stages[mark][-1 - count % len(stages[mark])]
-    return {position: stage for stage, position in enumerate(forward)}, backward
-
-
 def find_recomputed(body: Jaxpr) -> set[int]:
     """Returns the positions of the operations that every task does for itself, on inputs of the body."""
     free: dict[Var, bool] = dict.fromkeys(body.invars, False)
@@ -313,7 +294,7 @@ def find_backward(equations: Sequence[Equation]) -> set[int]:
         if role is MarkRole.PRIMAL:
             continue
         depends = any(definition.get(var) in found for var in variables(equation.invars))
-        if depends or role is MarkRole.COTANGENT or is_transposed(equation):
+        if depends or is_twin(equation) or is_transposed(equation):
             found.add(position)
     return found
 
@@ -350,10 +331,6 @@ def _runs_after(user: Place, place: Place) -> bool:
     return user.stage <= place.stage
 
 
-def _is_forward_mark(equation: Equation) -> bool:
-    return equation.primitive is mark_p and equation.params["role"] is MarkRole.PRIMAL
-
-
 def _check_phases(loop: Loop, places: list[Place | None]) -> None:
     """Refuses a schedule without tasks for the backward that the function has."""
     rows = loop.schedule.rows(loop.num_microbatches)
@@ -373,7 +350,7 @@ def _check_stage_count(assigner: _Assigner) -> None:
     schedule, found = assigner.loop.schedule, assigner.last + 1
     if schedule.num_stages == found:
         return
-    marks = [assigner.equations[position].params["mark"] for position in assigner.forward_mark]
+    marks = [assigner.mark_of_stage[stage] for stage in range(assigner.last)]
     where = f"{len(marks)} marks, the last at {marks[-1].source}" if marks else "no mark"
     if len(marks) == 1:
         where = f"1 mark, at {marks[0].source}"

@@ -16,6 +16,7 @@ from typing import Any
 from jax.extend import core
 
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, make_jaxpr, new_var, rename, substitute, variables
+from jaxquard.ir.open_checkpoints import is_inner_gradient
 from jaxquard.pipeline.marks import Mark, MarkRole, mark_p
 from jaxquard.planner.step.equation_stages import EquationStages
 from jaxquard.planner.step.markers import read_mark
@@ -45,7 +46,7 @@ class _MarkWriter:
         # For each value that crosses, what it is called behind each boundary.
         self.after: dict[Var, dict[int, Var]] = {}
         self.before: dict[Var, dict[int, Var]] = {}
-        like = stages.body.jaxpr.eqns[0]
+        like = next(equation for equation in stages.body.jaxpr.eqns if not is_inner_gradient(equation))
         for boundary, mark in enumerate(marks):
             values = stages.activations[boundary]
             inputs = [self.after.get(var, {}).get(boundary - 1, var) for var in values]

@@ -39,7 +39,7 @@ from jaxquard.ir.jaxpr_tools import (
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import Loop, loop_p
 from jaxquard.pipeline.marks import MarkRole, mark_p
-from jaxquard.pipeline.passes.assign_stages import number_marks
+from jaxquard.pipeline.number_marks import number_marks
 from jaxquard.pipeline.passes.inline_calls import inline_calls
 from jaxquard.pipeline.stacks import offsets, split_stack_p
 from jaxquard.planner.step.markers import mark_result, name_marked
@@ -212,7 +212,7 @@ def _open_marks(equations: Sequence[Equation]) -> tuple[list[Equation], int]:
         else:
             found.append(equation)
     assert renamed.keys().isdisjoint(variables(atom for equation in found for atom in equation.invars))
-    return found, len(forward)
+    return found, len(set(forward.values()))
 
 
 def _slice_stack(equation: Equation) -> tuple[list[Equation], list[Any]]:
