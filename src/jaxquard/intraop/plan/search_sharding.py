@@ -21,6 +21,7 @@ from jaxquard.cluster import Cluster, find_preset, load_cluster
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.blocks.unplanned_matmuls import step_notes
+from jaxquard.intraop.plan.check_state import check_state_fits
 from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
@@ -129,6 +130,13 @@ def search_sharding(
         try:
             used = pricer or own
             assert used is not None
+            check_state_fits(
+                traced,
+                axes=axes,
+                pricer=used,
+                memory_limit_bytes=_capacity(used, mesh) if memory_limit_bytes is None else memory_limit_bytes,
+                is_limit_given=memory_limit_bytes is not None,
+            )
             prices = price_segments(StepPrograms(analysis), pricer=used, batch_axis=held, on_progress=on_progress)
             search = partial(
                 search_plans,
