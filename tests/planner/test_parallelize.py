@@ -8,6 +8,10 @@ import pytest
 
 import jaxquard as jq
 from jaxquard.errors import InfeasiblePlanError, PlanError
+from jaxquard.planner.search.list_shapes import list_shapes
+from jaxquard.planner.search.problem import loss_problem
+from jaxquard.planner.search.targets import find_plan_target
+from jaxquard.planner.wishes import parse_wishes
 from tests.planner.small_losses import mlp_args, mlp_loss, train_plainly
 
 PARAMS, BATCH = mlp_args()
@@ -147,6 +151,29 @@ def test_a_strategy_that_is_fixed():
         if any(path.endswith(".up") for path in paths)
     ]
     assert chosen == [("columns",)] * 4
+
+
+def test_2d_products_beside_data_parallelism():
+    """Two model axes for the products, and one for rows."""
+    params, batch = mlp_args(num_layers=1)
+    optimizer = optax.sgd(0.1)
+    fix = {"actors": 1, "data": 2, "rows": 2, "columns": 2, "microbatches": 2, "layers.*": "2d", "recompute": "none"}
+    with jq.parallelize(mlp_loss, optimizer, (params, batch), devices=8, fix=fix, num_measured=0) as run:
+        assert run.plan.axes == {"data": 2, "rows": 2, "columns": 2}
+        assert run.plan.products.keys() == {"0", "1"}
+        assert ("rows", "2d rows", "2d columns") in run.plan.stages[0].strategies
+        found, _ = run.step(run.init(lambda: params), batch)
+        wanted, _ = train_plainly(mlp_loss, optimizer, params, batch, num_steps=1)
+        for one, other in zip(jax.tree.leaves(found["params"]), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cluster", "expected"), [("v5e", True), ("h100-8", False)])
+def test_two_model_axes_are_searched_on_a_torus(cluster, expected):
+    target = find_plan_target(cluster=cluster, devices=8, runtime="in_process")
+    problem, _ = loss_problem(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH))
+    shapes = list_shapes(problem, target, parse_wishes(), max_stages=4, max_microbatch_size=None)
+    assert any("columns" in shape.mesh for shape in shapes) is expected
 
 
 def test_options_of_a_search_beside_a_plan(tmp_path):

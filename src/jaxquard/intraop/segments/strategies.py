@@ -20,6 +20,8 @@ def block_choices(
     Args:
         batch_axis: this axis always shards rows, where the block has any that it divides.
         has_product: adds a 2D product over the two axes.
+
+    Of three axes the last two are for 2D products; any other choice is for both as if they were one.
     """
     per_axis = []
     for axis, size in axes.items():
@@ -29,11 +31,18 @@ def block_choices(
         per_axis.append(fitting or [block.choices[0].name])
     sizes = tuple(axes.values())
     found = [names for names in itertools.product(*per_axis) if _fits(block, names, sizes)]
+    if len(axes) > 2:
+        found = [names for names in found if names[-1] == names[-2]] or found
     return [*found, product_names(axes, batch_axis=batch_axis)] if has_product else found
 
 
 def product_names(axes: Mapping[str, int], *, batch_axis: str | None) -> tuple[str, ...]:
-    """Returns the choices of a 2D product on two axes: its rows are sharded over the batch axis, or over the first."""
+    """Returns the choices of a 2D product on two axes: its rows are sharded over the batch axis, or over the first.
+
+    On three axes, the first shards rows, and the product is over the others.
+    """
+    if len(axes) > 2:
+        return "rows", ROWS_2D, COLUMNS_2D
     rows = batch_axis or next(iter(axes))
     return tuple(ROWS_2D if axis == rows else COLUMNS_2D for axis in axes)
 

@@ -1,9 +1,9 @@
 """Tunes the 2D products that blocks may be: the slices of each, by MeshSlice's autotuner for a cluster.
 
 A block whose first contractions are layers Y = X W (`blocks.two_dimensional`) has one more strategy on a mesh of two
-axes: Y stays, X and W move in slices. The mesh and the layout are given, so the tuner has the slice counts of the three
-products of each layer to choose, and whether they are split for overlap. The prices of the search then decide between
-this strategy and the others, as between any two.
+axes, or of three whose first shards the rows of X and Y besides: Y stays, X and W move in slices. The mesh and the
+layout are given, so the tuner has the slice counts of the three products of each layer to choose, and whether they are
+split for overlap. The prices of the search then decide between this strategy and the others, as between any two.
 """
 
 import functools
@@ -34,24 +34,26 @@ def tune_products(
     """Tunes the 2D products of a step's blocks.
 
     Args:
-        axes: of the mesh; there are no 2D products unless it has two, of two devices or more.
+        axes: of the mesh; there are no 2D products unless the last two are of two devices or more.
         cluster: the chips and links for which slices are chosen; None for no 2D products.
         batch_axis: the axis over which rows are sharded; None for the first.
     """
-    if cluster is None or len(axes) != 2 or min(axes.values()) < 2:
+    if cluster is None or len(axes) not in (2, 3) or min(list(axes.values())[-2:]) < 2:
         return {}
     names = product_names(axes, batch_axis=batch_axis)
     sizes = dict(zip(names, axes.values(), strict=True))
-    mesh_shape = sizes[ROWS_2D], sizes[COLUMNS_2D]
+    mesh_shape, num_replicas = (sizes[ROWS_2D], sizes[COLUMNS_2D]), sizes.get("rows", 1)
     found = {}
     for block in blocks:
         choices = block.product_choices
         if not choices or any(choice.num_chunks % sizes[choice.name] for choice in choices):
             continue
-        plans = [
-            _plan_layer(*_sizes(seed, layer_dims(seed, block.choices, number=number)), cluster, mesh_shape)
-            for number, seed in enumerate(block.seeds)
-        ]
+        if num_replicas > 1 and block.choice("rows").num_chunks % (num_replicas * sizes[ROWS_2D]):
+            continue
+        plans = []
+        for number, seed in enumerate(block.seeds):
+            rows, *others = _sizes(seed, layer_dims(seed, block.choices, number=number))
+            plans.append(_plan_layer(rows // num_replicas, *others, cluster, mesh_shape))
         if all(plan is not None for plan in plans):
             found[block.number] = tuple(plan for plan in plans if plan is not None)
     return found
@@ -87,11 +89,14 @@ def check_products(
                 "of another algorithm than MeshSlice: the block's values are not laid out for it. Search again."
             )
         axis_of = dict(zip(assignment[number], axes, strict=False))
+        num_replicas = axes[axis_of["rows"]] if "rows" in axis_of else 1
         for place, (seed, plan) in enumerate(zip(seeds, plans, strict=True)):
             rows, contracted, columns, _ = _sizes(seed, layer_dims(seed, block.choices, number=place))
             try:
                 layer = resolve_plan(plan, rows=(axis_of[ROWS_2D],), columns=(axis_of[COLUMNS_2D],), shape=axes)
-                check_layer(layer, x_shape=(rows, contracted), w_shape=(contracted, columns), shape=axes)
+                check_layer(
+                    layer, x_shape=(rows // num_replicas, contracted), w_shape=(contracted, columns), shape=axes
+                )
             except GemmError as error:
                 raise ShardingError(
                     f"the plan has a 2D product for block {number} that does not fit: {error}"

@@ -18,6 +18,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxquard.gemm.algorithms.products.batch_axes import shard_mapped
+from jaxquard.gemm.algorithms.products.shardings import axes_of
 from jaxquard.gemm.layers.resolve_plan import resolve_plan
 from jaxquard.gemm.problem import LayerPlan, ProductRole
 from jaxquard.intraop.blocks.block import Block
@@ -42,6 +43,7 @@ class EquationProduct:
         inputs, result: the dims of its arrays.
         axes: the mesh axes and their sizes.
         rows_axis, columns_axis: over which the rows and the columns of every matrix are sharded.
+        batch_axes: over which those of X and Y are sharded besides; these are major.
     """
 
     role: ProductRole
@@ -51,6 +53,7 @@ class EquationProduct:
     axes: tuple[tuple[str, int], ...]
     rows_axis: str
     columns_axis: str
+    batch_axes: tuple[str, ...] = ()
 
     def write(self, equation: Equation) -> Any:
         """Returns the traced product that stands for an equation."""
@@ -62,7 +65,9 @@ class EquationProduct:
     def spec(self, dims: Dims) -> PartitionSpec:
         """Returns the sharding of an array."""
         rows, columns = _letters(dims)
-        axes = {f"{rows}0": self.rows_axis, f"{columns}0": self.columns_axis}
+        is_batched = rows == "M" and self.batch_axes
+        of_rows = (*self.batch_axes, self.rows_axis) if is_batched else self.rows_axis
+        axes = {f"{rows}0": of_rows, f"{columns}0": self.columns_axis}
         return PartitionSpec(*map(axes.get, dims))
 
 
@@ -85,6 +90,7 @@ def _of_block(analysis: Analysis, block: Block, names: tuple[str, ...]) -> Itera
         axes=tuple(analysis.axes.items()),
         rows_axis=axis_of[ROWS_2D],
         columns_axis=axis_of[COLUMNS_2D],
+        batch_axes=tuple(axis for name, axis in axis_of.items() if name not in (ROWS_2D, COLUMNS_2D)),
     )
     for position, owner in enumerate(analysis.owners):
         equation = graph.equations[position]
@@ -125,7 +131,8 @@ def _trace(product: EquationProduct, types: Sequence[tuple[tuple[int, ...], Any]
     )
     out_spec = product.spec(product.result)
     local_shape = [
-        size // (1 if axis is None else axes[str(axis)]) for size, axis in zip(out_shape, out_spec, strict=True)
+        size // math.prod(axes[axis] for axis in axes_of(entry))
+        for size, entry in zip(out_shape, out_spec, strict=True)
     ]
 
     def multiply(first: jax.Array, second: jax.Array) -> jax.Array:
@@ -134,6 +141,8 @@ def _trace(product: EquationProduct, types: Sequence[tuple[tuple[int, ...], Any]
         }
         left, right, _ = _OPERANDS[product.role]
         made = layer.multiply(product.role, shards[left], shards[right])
+        if product.role is ProductRole.BACKWARD_WEIGHT and product.batch_axes:
+            made = jax.lax.psum(made, product.batch_axes)
         return _from_matrix(made, product.result, local_shape).astype(out_dtype)
 
     mapped = shard_mapped(

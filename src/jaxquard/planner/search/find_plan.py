@@ -20,12 +20,13 @@ from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
 from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.run_candidates import Candidate, compare_candidates, run_candidates
-from jaxquard.planner.search.step_pricing import BATCH_AXIS, StepPricing
+from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
 from jaxquard.planner.search.usual_plans import UsualPlans
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult
+from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh
@@ -102,7 +103,7 @@ def find_plan(
     """
     start_s = time.monotonic()
     wishes = parse_wishes(options.fix, options.forbid)
-    wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(BATCH_AXIS, "model"))
+    wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
     limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
     with make_pricers(options.pricer, target, cache=options.cache) as make_pricer:
         pricing = StepPricing(

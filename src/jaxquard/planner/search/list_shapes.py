@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from jaxquard.cluster import Topology
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.stages.configuration import PlanConfiguration
-from jaxquard.planner.stages.space import PlanSpace, list_configurations
+from jaxquard.planner.stages.space import PRODUCT_AXES, PlanSpace, list_configurations
 from jaxquard.planner.wishes import Wishes
 from jaxquard.schedules.registry import SCHEDULES
 
@@ -44,6 +45,7 @@ def list_shapes(
         schedules=_schedules(wishes),
         recomputes=problem.recomputes,
         storages=_STORAGES,
+        num_model_axes=2 if _wants_products(target, wishes) else 1,
         fixed=wishes.fixed,
         one_of=wishes.one_of,
         forbidden=wishes.forbidden,
@@ -59,6 +61,14 @@ def _schedules(wishes: Wishes) -> tuple[str, ...]:
         return tuple(str(name) for name in wished if name in SCHEDULES) or _SCHEDULES
     is_left = any(wishes.allows_setting("schedule", name) for name in _SCHEDULES)
     return _SCHEDULES if is_left else tuple(SCHEDULES)
+
+
+def _wants_products(target: PlanTarget, wishes: Wishes) -> bool:
+    """Returns true if two model axes are considered: on a torus, where each has its own links, or if wished."""
+    is_torus = target.cluster.network.topology is Topology.TORUS
+    is_wished = any(wish.is_fixed and "2d" in wish.strategy for wish in wishes.strategies)
+    named = {*wishes.fixed, *wishes.one_of}
+    return is_torus or is_wished or not named.isdisjoint(PRODUCT_AXES)
 
 
 def count_devices(configuration: PlanConfiguration) -> int:
@@ -88,4 +98,6 @@ def _usual_counts(problem: PlanProblem, one: PlanConfiguration) -> list[int]:
 
 
 def _without_ones(axes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    if len(axes) > 2:
+        return tuple(axes.items())
     return tuple((axis, size) for axis, size in axes.items() if size > 1) or (("data", 1),)
