@@ -5,6 +5,7 @@ fewer), and microbatches divide the batch. What no strategy could gain by is not
 
 - GPipe takes as long as 1F1B and keeps more activations;
 - selective recomputation is the same as none where attention is fused and keeps no scores;
+- stages between the ends that would not have as many whole layers each;
 - state that is sharded further than the optimizer's is gathered and summed for each microbatch, so ZeRO 2 stands where
   there is one microbatch, and ZeRO 3 without a pipeline.
 
@@ -124,8 +125,20 @@ def list_space(step: ModelStep, wishes: Sequence[ChoiceWish] = ()) -> StrategySp
     kept = ((extras.has_gpipe, _GPIPE), (extras.has_selective, _SELECTIVE), (extras.has_sharded, _SHARDED))
     return StrategySpace(
         meshes=tuple(mesh for mesh in meshes if len(mesh)),
-        left_out=(*(text for is_there, text in kept if not is_there), _CONTEXT),
+        left_out=(*(text for is_there, text in kept if not is_there), _CONTEXT, *_split_layers_text(step)),
     )
+
+
+def _split_layers_text(step: ModelStep) -> Iterator[str]:
+    """Says which numbers of stages have no whole layers; nothing if all that divide the devices have."""
+    num_layers = step.transformer.num_layers
+    counts = [count for count in divisors(step.num_devices) if count <= num_layers]
+    uneven = [str(count) for count in counts if not _has_whole_layers(step, count)]
+    if uneven:
+        yield (
+            f"{', '.join(uneven)} stages, and others that do not split {num_layers} layers into whole ones, as many on "
+            "every stage but the ends"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
