@@ -98,6 +98,19 @@ def test_no_plan_fits():
         jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", memory_limit_bytes=1000)
 
 
+def test_usual_plans_that_do_not_fit_are_shown():
+    """Data parallelism has all weights on every device; a plan that does not fit is not taken, whatever its time."""
+    params, batch = mlp_args(width=64)
+    size_bytes = 4 * sum(leaf.size for leaf in jax.tree.leaves(params))
+    given = {"cluster": "h100-8", "memory_limit_bytes": 2 * size_bytes, "fix": {"recompute": "none"}}
+    plan = jq.parallelize(mlp_loss, optax.adam(0.1), (params, batch), **given).plan
+    assert plan.memory_bytes <= 2 * size_bytes
+    found = {baseline.name: baseline for baseline in plan.baselines}
+    assert not found["data parallel"].fits
+    assert found["data parallel"].memory_bytes > 2 * size_bytes
+    assert any(line.startswith("data parallel") and line.endswith("does not fit") for line in str(plan).splitlines())
+
+
 def test_a_loss_that_is_no_scalar():
     with pytest.raises(PlanError, match="loss_reduction"):
         jq.parallelize(lambda params, batch: batch["x"] @ params["out"], optax.sgd(0.1), (PARAMS, BATCH), devices=2)

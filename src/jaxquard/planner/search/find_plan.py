@@ -8,7 +8,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,14 +124,7 @@ def find_plan(
         )
         result = search.run(shapes)
         candidates = _candidates(result, pricing, limit_bytes)
-        usual = [
-            Candidate(
-                name=one.name,
-                finalist=one.finalist,
-                plan=describe_plan(pricing, one.finalist, costs=one.costs, memory_limit_bytes=limit_bytes),
-            )
-            for one in UsualPlans(search=search, problem=problem, target=target, max_stages=max_stages)
-        ]
+        usual, too_large = _usual_candidates(search, problem, target, max_stages)
     if make_mesh is not None and options.num_measured:
         spent_s = time.monotonic() - start_s
         budget_s = math.inf if options.time_budget_s is None else options.time_budget_s - spent_s
@@ -143,20 +136,13 @@ def find_plan(
             budget_s=budget_s,
             on_progress=options.on_progress,
         )
-    # Estimates err, and a usual plan that no wish is against may be the fastest after all.
-    most_rows = options.max_microbatch_size or math.inf
-    allowed = [
-        one
-        for one in usual
-        if one.plan.microbatch_size <= most_rows and wishes_allow(wishes, one.finalist.configuration)
-    ]
-    chosen = min([*candidates, *allowed], key=lambda one: one.plan.time_s)
+    chosen = _choose(candidates, usual, wishes, options)
     single = min(
         (one for one in (*candidates, *usual) if has_single_axis(one.finalist.configuration)),
         key=lambda one: one.plan.time_s,
         default=None,
     )
-    baselines = [*usual, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
+    baselines = [*usual, *too_large, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
     log = replace(
         result.log,
         num_measured=sum(one.is_measured for one in (*candidates, *usual)),
@@ -192,6 +178,35 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
     ]
 
 
+def _usual_candidates(
+    search: TwoPassSearch, problem: PlanProblem, target: PlanTarget, max_stages: int
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Returns the usual plans, and those that do not fit the memory."""
+    found: dict[bool, list[Candidate]] = {True: [], False: []}
+    for one in UsualPlans(search=search, problem=problem, target=target, max_stages=max_stages):
+        plan = describe_plan(
+            search.pricing, one.finalist, costs=one.costs, memory_limit_bytes=search.memory_limit_bytes
+        )
+        found[one.fits].append(Candidate(name=one.name, finalist=one.finalist, plan=plan))
+    return found[True], found[False]
+
+
+def _choose(
+    candidates: Sequence[Candidate], usual: Sequence[Candidate], wishes: Wishes, options: PlanOptions
+) -> Candidate:
+    """Returns the fastest. Estimates err, and a usual plan that no wish is against may be that after all."""
+    most_rows = options.max_microbatch_size or math.inf
+    allowed = [
+        one
+        for one in usual
+        if one.plan.microbatch_size <= most_rows and wishes_allow(wishes, one.finalist.configuration)
+    ]
+    chosen = min([*candidates, *allowed], key=lambda one: one.plan.time_s)
+    if chosen.failure:
+        raise PlanError(f"none of the plans that the wishes leave runs on the devices here: {chosen.failure}")
+    return chosen
+
+
 def _baseline(found: Candidate) -> PlanBaseline:
     plan = found.plan
     return PlanBaseline(
@@ -199,6 +214,7 @@ def _baseline(found: Candidate) -> PlanBaseline:
         time_s=plan.time_s,
         memory_bytes=plan.memory_bytes,
         mfu=plan.mfu,
+        fits=plan.memory_limit_bytes is None or plan.memory_bytes <= plan.memory_limit_bytes,
         note=found.failure or ("measured" if found.is_measured else ""),
     )
 

@@ -32,11 +32,13 @@ class UsualPlan:
 
     Attributes:
         costs: with one strategy for every segment.
+        fits: the memory of a device.
     """
 
     name: str
     finalist: PlanFinalist
     costs: StepCosts
+    fits: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class UsualPlans:
     max_stages: int
 
     def __iter__(self) -> Iterator[UsualPlan]:
-        """Yields those that run and fit."""
+        """Yields those that run; those that do not fit the memory say so."""
         found = [
             self.data_parallel("data parallel", Storage.AS_USED),
             self.data_parallel("fsdp", Storage.ZERO_3),
@@ -58,15 +60,20 @@ class UsualPlans:
         yield from (plan for plan in found if plan is not None)
 
     def data_parallel(self, name: str, storage: Storage) -> UsualPlan | None:
-        """Returns data parallelism over all devices, with as few microbatches as fit; None if nothing does."""
+        """Returns data parallelism over all devices, with as few microbatches as fit, or as many as there are."""
         num_devices = self.target.num_devices
         axes = {"data": num_devices}
-        found = (self._find(1, axes, count, storage, "data parallel", name) for count in self._counts(num_devices))
-        return next((plan for plan in found if plan is not None), None)
+        counts = self._counts(num_devices)
+        found = (self._find(1, axes, count, storage, "data parallel", name) for count in counts)
+        plan = next((plan for plan in found if plan is not None), None)
+        if plan is None and counts:
+            return self._find(1, axes, counts[-1], storage, "data parallel", name, fits=False)
+        return plan
 
     def megatron(self) -> UsualPlan | None:
-        """Returns Megatron's choice; None if there is no model parallelism that runs and fits."""
-        found = (self._megatron(model, actors) for model, actors in self._degrees())
+        """Returns Megatron's choice, or one that does not fit; None if there is no model parallelism that runs."""
+        tries = [(degrees, fits) for fits in (True, False) for degrees in self._degrees()]
+        found = (self._megatron(model, actors, fits=fits) for (model, actors), fits in tries)
         return next((plan for plan in found if plan is not None), None)
 
     def _degrees(self) -> Iterator[tuple[int, int]]:
@@ -75,23 +82,27 @@ class UsualPlans:
             if 1 < model <= self.target.devices_per_host:
                 yield from ((model, actors) for actors in divisors(num_devices // model) if actors <= self.max_stages)
 
-    def _megatron(self, model: int, actors: int) -> UsualPlan | None:
+    def _megatron(self, model: int, actors: int, *, fits: bool) -> UsualPlan | None:
         data = self.target.num_devices // (model * actors)
         axes = {axis: size for axis, size in {"data": data, "model": model}.items() if size > 1}
         name = f"megatron, tp {model} x pp {actors} x dp {data}"
         storage = Storage.ZERO_1 if data > 1 else Storage.AS_USED
         wanted = _MEGATRON_MICROBATCHES * actors if actors > 1 else 1
         counts = sorted(self._counts(data), key=lambda count: (count < actors, abs(count - wanted)))
-        found = (self._find(actors, axes, count, storage, "megatron", name) for count in counts[:_MAX_TRIES])
+        found = (self._find(actors, axes, count, storage, "megatron", name, fits=fits) for count in counts[:_MAX_TRIES])
         return next((plan for plan in found if plan is not None), None)
 
     def _counts(self, data: int) -> list[int]:
         return [count for count in self.problem.counts if self.problem.rows // count % data == 0]
 
     def _find(
-        self, actors: int, axes: dict[str, int], count: int, storage: Storage, recipe: str, name: str
+        self, actors: int, axes: dict[str, int], count: int, storage: Storage, recipe: str, name: str, fits: bool = True
     ) -> UsualPlan | None:
-        """Returns a recipe with its stages; None if it does not run or fit, or the user's wishes are against it."""
+        """Returns a recipe with its stages; None if it does not run, or the user's wishes are against it.
+
+        Args:
+            fits: None also if it does not fit the memory.
+        """
         shape = PlanConfiguration(
             num_actors=actors,
             num_stages=actors,
@@ -108,15 +119,17 @@ class UsualPlans:
         if prices is None or costs is None or recipe not in prices.priced.recipes:
             return None
         forced = force_assignment(costs, prices.priced.recipes[recipe])
-        finalist = None if forced is None else self._play(shape, forced)
-        return None if forced is None or finalist is None else UsualPlan(name=name, finalist=finalist, costs=forced)
+        if forced is None:
+            return None
+        finalist = self._play(shape, forced, self.search.memory_limit_bytes if fits else None)
+        return None if finalist is None else UsualPlan(name=name, finalist=finalist, costs=forced, fits=fits)
 
-    def _play(self, shape: PlanConfiguration, costs: StepCosts) -> PlanFinalist | None:
+    def _play(self, shape: PlanConfiguration, costs: StepCosts, limit_bytes: int | None) -> PlanFinalist | None:
         try:
             return search_configurations(
                 [shape],
                 lambda shape: costs.segments,
-                memory_limit_bytes=self.search.memory_limit_bytes,
+                memory_limit_bytes=limit_bytes,
                 links=self.search.links,
                 num_finalists=1,
             ).best
