@@ -26,6 +26,7 @@ __all__ = [
     "gemm",
     "load_plan",
     "load_sharding",
+    "mark_layers",
     "models",
     "parallelize",
     "pipeline_scan",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from jaxquard.intraop.plan.search_sharding import search_sharding as search_sharding
     from jaxquard.intraop.plan.sharding_plan import ShardingPlan as ShardingPlan
     from jaxquard.intraop.plan.sharding_plan import load_sharding as load_sharding
+    from jaxquard.pipeline.layers.mark_layers import mark_layers as mark_layers
     from jaxquard.pipeline.loop import accumulate_grads as accumulate_grads
     from jaxquard.pipeline.marks import pipeline_yield as pipeline_yield
     from jaxquard.pipeline.marks import task as task
@@ -77,6 +79,7 @@ else:
             "errors": ["Preempted"],
             "intraop.plan.search_sharding": ["search_sharding"],
             "intraop.plan.sharding_plan": ["ShardingPlan", "load_sharding"],
+            "pipeline.layers.mark_layers": ["mark_layers"],
             "pipeline.loop": ["accumulate_grads"],
             "pipeline.marks": ["pipeline_yield", "task"],
             "pipeline.stacks": ["pipeline_scan"],

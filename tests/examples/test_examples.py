@@ -57,6 +57,18 @@ def test_flax_nnx():
 
 
 @pytest.mark.slow
+def test_mark_layers():
+    lines = run("mark_layers.py").splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "losses on 2 actors, cut at block_*",
+        "losses in one jit",
+        "losses on 2 actors, cut at blocks[*]",
+        "losses in one jit",
+    ]
+    assert lines[0].split(":")[1] == lines[1].split(":")[1]
+
+
+@pytest.mark.slow
 def test_equinox_model():
     actors, jit = numbers(run("equinox_model.py"), r": (\d+\.\d+)")
     assert actors == pytest.approx(jit, rel=1e-4)

@@ -40,11 +40,12 @@ def source_lines(equation: Equation) -> Iterator[str]:
     """The same, and then the frames that called it."""
     traceback: Any = equation.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
-        if _is_users(frame.file_name):
+        if is_users_file(frame.file_name):
             yield f"{os.path.basename(frame.file_name)}:{frame.line_num}"
 
 
-def _is_users(path: str) -> bool:
+def is_users_file(path: str) -> bool:
+    """Returns True for a file that is not of JAX, its frameworks or jaxquard, whose models count as the user's."""
     absolute = os.path.abspath(path)
     if absolute.startswith(_OURS):
         return absolute.startswith(_MODELS)
