@@ -166,6 +166,19 @@ def test_a_strategy_that_is_fixed():
     assert chosen == [("columns",)] * 4
 
 
+def test_a_data_axis_shards_rows():
+    """Data parallelism is what `data=8` asks for; one axis with other choices is a model axis."""
+    fix = {"actors": 1, "microbatches": 1, "recompute": "none"}
+    choices = {}
+    for axis in ("data", "model"):
+        given = {"cluster": "h100-8", "fix": {**fix, axis: 8}}
+        plan = jq.parallelize(mlp_loss, optax.sgd(0.1), mlp_args(num_layers=1, width=128), **given).plan
+        assert plan.axes == {axis: 8}
+        choices[axis] = {name for stage in plan.stages for names in stage.strategies for name in names}
+    assert choices["data"] == {"rows"}
+    assert choices["model"] != {"rows"}
+
+
 def test_2d_products_beside_data_parallelism():
     """Two model axes for the products, and one for rows."""
     params, batch = mlp_args(num_layers=1)

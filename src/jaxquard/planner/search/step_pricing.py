@@ -158,7 +158,7 @@ class StepPricing:
             analysis,
             coarse=RooflinePricer(self.cluster, mesh),
             pricer=None if self._make_pricer is None else self._make_pricer(mesh),
-            batch_axis=BATCH_AXIS if len(axes) > 1 else None,
+            batch_axis=BATCH_AXIS if BATCH_AXIS in axes and mesh.size > 1 else None,
             allowed=is_allowed,
             wishes=", ".join(map(str, self._wishes.strategies)),
             prune=_PRUNE,

@@ -32,7 +32,8 @@ class PlanSpace:
         spans_hosts: model axes may span hosts, where nothing else fits.
         schedules: by name; one actor needs none.
         recomputes: kinds of recomputation.
-        storages: layouts of state between steps; other than the first only where there are replicas.
+        storages: layouts of state between steps; other than the first only where there are replicas, or where there
+            is one axis, over which any block may have some.
         max_chunks: stages on one actor, of schedules that leave it free.
         num_model_axes: 1 for data x model, 2 for data x rows x columns as well.
         max_microbatch_size: rows of a microbatch on one replica; None for any.
@@ -82,7 +83,8 @@ def _configurations(space: PlanSpace) -> Iterator[PlanConfiguration]:
             continue
         for axes in _meshes(space, space.num_devices // num_actors):
             data = dict(axes).get(DATA_AXIS, 1)
-            storages = space.storages if data > 1 else space.storages[:1]
+            has_replicas = data > 1 or sum(size > 1 for _, size in axes) == 1
+            storages = space.storages if has_replicas else space.storages[:1]
             for size, num_microbatches in _microbatches(space, data):
                 pipelines = _pipelines(space, num_actors, num_microbatches)
                 for (schedule, num_stages), recompute, storage in itertools.product(
