@@ -203,8 +203,8 @@ def plan_two_stages(update, schedule, num_microbatches=3):
         carry, grads = loop(batch)
         return ([param - grad for param, grad in zip(state[0], grads, strict=True)], carry["scale"])
 
-    state = ([jnp.ones((2, 2)), jnp.ones((2, 2))], jnp.ones(()))
-    batch = jnp.arange(num_microbatches * 6.0).reshape(num_microbatches, 3, 2)
+    state = ([jnp.full((2, 2), 0.5), jnp.full((2, 2), 0.5)], jnp.full((), 0.5))
+    batch = jnp.linspace(-1, 1, num_microbatches * 6).reshape(num_microbatches, 3, 2)
     planned = plan(step, state, batch, num_actors=schedule.num_actors)
     assert_close(planned.run(state, batch), jax.jit(step)(state, batch))
     return planned

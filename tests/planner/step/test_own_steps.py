@@ -174,8 +174,7 @@ def test_a_step_without_a_loop_for_a_plan_is_refused():
     def with_carry(count, batch):
         return jq.accumulate_grads(lambda count, rows: (count + 1, rows), AUTO, carry=count)(batch)
 
-    with pytest.raises(
-        PlanError, match=r"has a carry \(carry\), and a plan cannot place it. Mark the stages"):
+    with pytest.raises(PlanError, match=r"has a carry \(carry\), and a plan cannot place it. Mark the stages"):
         trace_microbatch(with_carry, (0, batch))
 
 
