@@ -29,7 +29,7 @@ def plain_step(names):
     def step(state, batch):
         slices = [jax.tree.map(lambda leaf, k=k: leaf[k], batch) for k in range(4)]
         found = [jax.value_and_grad(names["loss_fn"])(state["params"], each) for each in slices]
-        grads = jax.tree.map(lambda *terms: sum(terms), *(grads for _, grads in found))
+        grads = jax.tree.map(lambda *terms: sum(terms) / 4, *(grads for _, grads in found))
         updates, opt = names["optimizer"].update(grads, state["opt"], state["params"])
         params = jax.tree.map(jnp.add, state["params"], updates)
         return {"params": params, "opt": opt}, jnp.stack([loss for loss, _ in found])

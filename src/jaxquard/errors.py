@@ -29,6 +29,10 @@ class LoopError(JaxquardError, ValueError):
     """`accumulate_grads` was given a batch, a function or a reduction that it cannot take."""
 
 
+class CarryError(LoopError, ScheduleError):
+    """A schedule cannot carry a value of `accumulate_grads` from microbatch to microbatch."""
+
+
 class ProgramError(JaxquardError, ValueError):
     """A program breaks a rule of the instruction list (see `ir.program.check`)."""
 
@@ -71,6 +75,10 @@ class ClusterWarning(JaxquardWarning):
 
 class GemmWarning(JaxquardWarning):
     """A tuner is asked to plan with constants that are not meant for it."""
+
+
+class StepWarning(JaxquardWarning):
+    """A step runs in another way than its author may think: on one actor, or its stages one after the other."""
 
 
 class ClusterError(JaxquardError, ValueError):

@@ -69,6 +69,12 @@ def test_mark_layers():
 
 
 @pytest.mark.slow
+def test_flax_batch_norm():
+    actors, jit = run("flax_batch_norm.py").splitlines()
+    assert actors.split(": ")[1].split() == jit.split(": ")[1].split()
+
+
+@pytest.mark.slow
 def test_equinox_model():
     actors, jit = numbers(run("equinox_model.py"), r": (\d+\.\d+)")
     assert actors == pytest.approx(jit, rel=1e-4)

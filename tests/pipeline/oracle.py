@@ -16,13 +16,12 @@ import numpy as np
 Accumulate = Callable[..., Callable[[Any], Any]]
 
 
-def accumulate(fn: Callable[[Any], Any], reduce: Any = None, *, sum_dtype: Any = None) -> Callable[[Any], Any]:
+def accumulate(
+    fn: Callable[..., Any], reduce: Any = None, *, sum_dtype: Any = None, carry: Any = None
+) -> Callable[[Any], Any]:
     """The loop: `reduce` has a word for each output of `fn`; without it the first is summed, the rest stacked."""
 
-    def run(batch: Any) -> Any:
-        jitted = jax.jit(fn)
-        count = len(jax.tree.leaves(batch)[0])
-        found = [jitted(jax.tree.map(lambda leaf: leaf[index], batch)) for index in range(count)]  # noqa: B023
+    def reduce_all(found: list[Any]) -> Any:
         if not isinstance(found[0], tuple):
             return _reduce_output(found, reduce or "sum", sum_dtype)
         words = reduce or ("sum", *["stack"] * (len(found[0]) - 1))
@@ -31,6 +30,18 @@ def accumulate(fn: Callable[[Any], Any], reduce: Any = None, *, sum_dtype: Any =
             _reduce_output([outputs[position] for outputs in found], word, sum_dtype)
             for position, word in enumerate(words)
         )
+
+    def run(batch: Any) -> Any:
+        jitted = jax.jit(fn)
+        count = len(jax.tree.leaves(batch)[0])
+        slices = [jax.tree.map(lambda leaf: leaf[index], batch) for index in range(count)]  # noqa: B023
+        if carry is None:
+            return reduce_all([jitted(microbatch) for microbatch in slices])
+        last, found = jax.tree.map(jnp.asarray, carry), []
+        for microbatch in slices:
+            last, outputs = jitted(last, microbatch)
+            found.append(outputs)
+        return last, reduce_all(found)
 
     return run
 

@@ -74,7 +74,19 @@ def test_reductions(word):
         "  d:float32[2] = sin c",
         f"  {REDUCTIONS[word]}",
     ]
-    assert set(REDUCTIONS) == {op.value for op in ReduceOp}
+    assert {*REDUCTIONS, "carry"} == {op.value for op in ReduceOp}
+
+
+def test_carry():
+    step = jq.accumulate_grads(lambda c, x: (c + x, x), jq.schedules.GPipe(1), carry=jnp.zeros(2))
+    text = write_step(trace(step, jnp.zeros((3, 2)))[0])
+    assert text.splitlines()[-7:-2] == [
+        "  e:float32[2] = carry from b",
+        "  f:float32[2] = a[microbatch]",
+        "  g:float32[2] = add e f",
+        "  c = g, carried to the next microbatch",
+        "  d += f",
+    ]
 
 
 def test_one_microbatch_and_closed_over_values():

@@ -30,9 +30,11 @@ def _check_loop(equation: Equation) -> None:
     body = equation.params["body"].jaxpr
     check_jaxpr(body)
     assert len(body.invars) == len(equation.invars), "a body has the inputs of its loop"
-    assert 0 <= loop.num_constants <= len(body.invars), "the constants are among the inputs"
+    assert 0 <= loop.num_constants <= loop.first_leaf <= len(body.invars), "constants and carry are among the inputs"
+    carried = {reduction.carried for reduction in loop.reductions} - {None}
+    assert carried == set(range(len(loop.carry_names))), "each carried input has a result"
     for position, (inner, outer) in enumerate(zip(body.invars, equation.invars, strict=True)):
-        shape = inner.aval.shape if position < loop.num_constants else (loop.num_microbatches, *inner.aval.shape)
+        shape = inner.aval.shape if position < loop.first_leaf else (loop.num_microbatches, *inner.aval.shape)
         assert outer.aval.shape == shape, f"input {position} of a loop is {outer.aval}, of its body {inner.aval}"
         assert outer.aval.dtype == inner.aval.dtype, f"input {position} of a loop changes its dtype"
     assert len(loop.reductions) == len(equation.outvars), "each result of a loop has a reduction"

@@ -1,8 +1,8 @@
 """`accumulate_grads`: a loop over microbatches that a schedule may unroll (JaxPP, section 3.1).
 
 In the traced step the loop is one equation with its body as a jaxpr. Under plain `jax.jit` it is
-a `lax.scan`; under `RemoteMesh.distributed` it becomes the tasks of a schedule. Iterations carry
-nothing but reductions, so no stage can depend on a later stage of an earlier microbatch.
+a `lax.scan`; under `RemoteMesh.distributed` it becomes the tasks of a schedule. From one iteration
+to the next go reductions, and the carry where the user gives one: a reduction that the body reads.
 """
 
 import enum
@@ -21,6 +21,7 @@ from jaxquard.errors import LoopError
 from jaxquard.ir import jaxpr_tools
 from jaxquard.ir.source import user_line
 from jaxquard.ir.task import Phase
+from jaxquard.pipeline.first_carry import FirstCarry, first_carry
 from jaxquard.schedules import Schedule
 
 
@@ -32,14 +33,23 @@ class ReduceOp(enum.Enum):
     MAX = "max"
     STACK = "stack"
     LAST = "last"
+    CARRY = "carry"
+
+
+_WORDS = tuple(op.value for op in ReduceOp if op is not ReduceOp.CARRY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """A reduction over the microbatches, and the dtype of its accumulator."""
+    """A reduction over the microbatches, and the dtype of its accumulator.
+
+    Attributes:
+        carried: for an output that is carried to the next microbatch, which of the carried inputs it becomes.
+    """
 
     op: ReduceOp
     dtype: Any
+    carried: int | None = None
 
     def __str__(self) -> str:
         return self.op.value
@@ -52,6 +62,8 @@ class Reduction:
 
     def add(self, total: Any, value: Any, index: Any, num_microbatches: int) -> Any:
         """The accumulator after microbatch `index`; the order of microbatches does not matter."""
+        if self.op is ReduceOp.CARRY:
+            return value
         if self.op is ReduceOp.STACK:
             return lax.dynamic_update_index_in_dim(total, value, index, 0)
         if self.op is ReduceOp.LAST:
@@ -82,8 +94,9 @@ class Loop:
     """The parameters of a loop equation beside its body.
 
     Attributes:
-        num_constants: number of inputs that are the same in every iteration; the others are
-            batch leaves, sliced along their first dim.
+        num_constants: number of inputs that are the same in every iteration; they come first.
+        carry_names: names of the inputs that are carried, which follow; the others are batch leaves,
+            sliced along their first dim.
         places: once stages are assigned, for each equation of the body the task it belongs to;
             None for one that is recomputed by every task that uses it.
         result_places: likewise, the task that accumulates each output of the body.
@@ -101,6 +114,12 @@ class Loop:
     result_places: tuple["Place", ...] = ()
     targets: tuple[int, ...] = ()
     stage_names: tuple[str, ...] = ()
+    carry_names: tuple[str, ...] = ()
+
+    @property
+    def first_leaf(self) -> int:
+        """The position of the first batch leaf among the inputs."""
+        return self.num_constants + len(self.carry_names)
 
 
 loop_p = core.Primitive("accumulate_grads")
@@ -108,26 +127,35 @@ loop_p.multiple_results = True
 
 
 def accumulate_grads(
-    fn: Callable[[Any], Any],
+    fn: Callable[..., Any],
     schedule: Schedule,
     reduce: Any = None,
     *,
     sum_dtype: Any = None,
+    carry: Any = None,
 ) -> Callable[[Any], Any]:
     """Runs `fn` on each microbatch and reduces its outputs.
 
+    Gradients are summed. A loss that is a mean over its microbatch wants `reduce="mean"`, or the gradients, and the
+    learning rate and clipping threshold that fit them, grow with the number of microbatches.
+
     Args:
         fn: `microbatch -> (gradients, other outputs...)`. A plain tuple holds several outputs; anything
-            else, a list, dict or NamedTuple of gradients too, is one.
+            else, a list, dict or NamedTuple of gradients too, is one. With a carry, as in `lax.scan`:
+            `(carry, microbatch) -> (carry, outputs)`.
         schedule: which actor runs which task when; plain `jax.jit` ignores it. `jaxquard.schedules.AUTO` leaves it
             to a plan.
         reduce: for each output of `fn` (a tuple like `("sum", "stack")`, or a pytree prefix of the
             outputs): "sum", "mean", "max", "stack" or "last". By default the first output is summed
             and the others are stacked.
         sum_dtype: the dtype in which sums and means are kept; by default that of the output.
+        carry: state that is no parameter and that every microbatch updates (batch statistics, random keys, scales
+            of 8-bit floats): a pytree of its first values. Each stage carries what it updates from microbatch to
+            microbatch, in their order, on its own actor.
 
     Returns:
-        A function of the batch, whose leaves have the microbatches as their first dim.
+        A function of the batch, whose leaves have the microbatches as their first dim. It returns the reduced
+        outputs; with a carry, the last carry and the reduced outputs.
 
     Example:
         >>> def loss(params, x):
@@ -140,6 +168,13 @@ def accumulate_grads(
         >>> batch = jnp.ones((6, 3, 4))  # 6 microbatches of 3 rows
         >>> jax.jit(train_step)(params, batch)["first"].shape  # or RemoteMesh((2,)).distributed(train_step)
         (4, 8)
+        >>> def microbatch_grads(mean, x):  # a running mean of the inputs
+        ...     grads = jax.grad(loss)(params, x - mean)
+        ...     return 0.9 * mean + 0.1 * jnp.mean(x), grads
+        >>> loop = jq.accumulate_grads(microbatch_grads, jq.schedules.OneFOneB(2), reduce="mean", carry=jnp.zeros(()))
+        >>> mean, gradients = loop(batch)
+        >>> f"{mean:.3f}"
+        '0.469'
     """
     if not isinstance(schedule, Schedule):
         raise LoopError(
@@ -153,21 +188,31 @@ def accumulate_grads(
         num_microbatches = _count_microbatches(batch, source)
         leaves = [jnp.asarray(leaf) for leaf in leaves]
         slices = jax.tree.unflatten(tree, [_slice_type(leaf) for leaf in leaves])
-        closed, out_types = jax.make_jaxpr(fn, return_shape=True)(slices)
+        carried = first_carry(carry, source)
+        args = (slices,) if carried is None else (carried.type, slices)
+        closed, out_types = jax.make_jaxpr(carried.check(fn) if carried else fn, return_shape=True)(*args)
+        reductions = _reductions(out_types[1] if carried else out_types, reduce, sum_dtype, source)
         loop = Loop(
             num_constants=len(closed.consts),
             num_microbatches=num_microbatches,
             schedule=schedule,
-            reductions=_reductions(out_types, reduce, sum_dtype, source),
+            reductions=(*_carries(carried), *reductions),
             source=source,
+            carry_names=carried.names if carried else (),
         )
         body = jaxpr_tools.make_jaxpr(
             [*closed.jaxpr.constvars, *closed.jaxpr.invars], closed.jaxpr.eqns, closed.jaxpr.outvars
         )
-        results = loop_p.bind(*closed.consts, *leaves, body=jaxpr_tools.close(body), loop=loop)
+        first = carried.leaves if carried else ()
+        results = loop_p.bind(*closed.consts, *first, *leaves, body=jaxpr_tools.close(body), loop=loop)
         return jax.tree.unflatten(jax.tree.structure(out_types), results)
 
     return run
+
+
+def _carries(carried: FirstCarry | None) -> list[Reduction]:
+    leaves = carried.leaves if carried else ()
+    return [Reduction(op=ReduceOp.CARRY, dtype=leaf.dtype, carried=number) for number, leaf in enumerate(leaves)]
 
 
 def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -219,9 +264,8 @@ def _reductions(out_types: Any, reduce: Any, sum_dtype: Any, source: str) -> tup
 
 
 def _reduction(word: Any, out_type: Any, sum_dtype: Any, source: str) -> Reduction:
-    known = [op.value for op in ReduceOp]
-    if word not in known:
-        raise LoopError(f"accumulate_grads at {source}: reduce={word!r} is not one of {', '.join(map(repr, known))}.")
+    if word not in _WORDS:
+        raise LoopError(f"accumulate_grads at {source}: reduce={word!r} is not one of {', '.join(map(repr, _WORDS))}.")
     op = ReduceOp(word)
     dtype = out_type.dtype
     if dtype == jax.dtypes.float0:
@@ -252,12 +296,13 @@ def _smallest(dtype: Any) -> Any:
 
 def run_as_scan(*inputs: Any, body: core.ClosedJaxpr, loop: Loop) -> Sequence[Any]:
     """The loop as plain JAX: what `jax.jit` runs."""
-    constants, leaves = inputs[: loop.num_constants], inputs[loop.num_constants :]
+    constants, leaves = inputs[: loop.num_constants], inputs[loop.first_leaf :]
+    first = inputs[loop.num_constants : loop.first_leaf]
     call = core.jaxpr_as_fun(body)
 
     def iteration(totals: Any, index_and_slices: Any) -> tuple[Any, None]:
         index, slices = index_and_slices
-        values = call(*constants, *slices)
+        values = call(*constants, *_carried_of(totals, loop), *slices)
         added = [
             reduction.add(total, value, index, loop.num_microbatches)
             for reduction, total, value in zip(loop.reductions, totals, values, strict=True)
@@ -265,13 +310,21 @@ def run_as_scan(*inputs: Any, body: core.ClosedJaxpr, loop: Loop) -> Sequence[An
         return added, None
 
     starts = [
-        reduction.empty(_result_type(reduction, var.aval, loop))
+        first[reduction.carried]
+        if reduction.carried is not None
+        else reduction.empty(_result_type(reduction, var.aval, loop))
         for reduction, var in zip(loop.reductions, body.jaxpr.outvars, strict=True)
     ]
     totals, _ = lax.scan(iteration, starts, (jnp.arange(loop.num_microbatches), list(leaves)))
     return [
         reduction.finish(total, loop.num_microbatches) for reduction, total in zip(loop.reductions, totals, strict=True)
     ]
+
+
+def _carried_of(totals: Sequence[Any], loop: Loop) -> list[Any]:
+    """Returns the carried values among the accumulators, in the order of the body's inputs."""
+    found = {r.carried: total for r, total in zip(loop.reductions, totals, strict=True) if r.carried is not None}
+    return [found[number] for number in range(len(loop.carry_names))]
 
 
 @loop_p.def_abstract_eval

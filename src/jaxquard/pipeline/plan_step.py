@@ -26,6 +26,7 @@ from jaxquard.pipeline.passes.keep_sums_local import keep_sums_local
 from jaxquard.pipeline.passes.open_checkpoints import open_checkpoints
 from jaxquard.pipeline.passes.own_mesh import own_mesh
 from jaxquard.pipeline.passes.own_results import own_results
+from jaxquard.pipeline.passes.place_carries import place_carries
 from jaxquard.pipeline.passes.split_stacks import split_stacks
 from jaxquard.pipeline.specs.argument_specs import ArgumentSpecs, argument_specs
 from jaxquard.pipeline.specs.infer_specs import Spec
@@ -214,6 +215,8 @@ PASSES: dict[str, Pass] = {
     "split_stacks": _on_step(lambda plan: split_stacks(plan.step)),
     # each operation of a loop gets its stage and phase
     "assign_stages": _on_step(lambda plan: assign_stages(plan.step)),
+    # each carried value gets the stages that carry it
+    "place_carries": _on_step(lambda plan: place_carries(plan.step)),
     # gradients are summed on each actor, and added up after the loop
     "commute_sums": _on_step(lambda plan: commute_sums(plan.step)),
     # state that is sharded over a data axis is gathered once, before the loop

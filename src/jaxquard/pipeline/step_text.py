@@ -30,6 +30,7 @@ _REDUCTIONS = {
     ReduceOp.MAX: "{total} = max {total} {term}",
     ReduceOp.STACK: "{total}[microbatch] = {term}",
     ReduceOp.LAST: "{total} = {term}, of the last microbatch",
+    ReduceOp.CARRY: "{total} = {term}, carried to the next microbatch",
 }
 
 
@@ -80,7 +81,10 @@ def write_body(equation: Equation, names: Names) -> Iterator[str]:
     def with_place(place: Any, line: str) -> str:
         return f"{'any' if place is None else str(place):>{max(width, 3)}}: {line}" if is_placed else line
 
-    for leaf, outer in zip(body.invars[loop.num_constants :], equation.invars[loop.num_constants :], strict=True):
+    carried = slice(loop.num_constants, loop.first_leaf)
+    for var, outer in zip(body.invars[carried], equation.invars[carried], strict=True):
+        yield with_place(None, f"{names[var]}:{write_type(var.aval)} = carry from {names[outer]}")
+    for leaf, outer in zip(body.invars[loop.first_leaf :], equation.invars[loop.first_leaf :], strict=True):
         yield with_place(None, f"{names[leaf]}:{write_type(leaf.aval)} = {names[outer]}[microbatch]")
     for place, inside in zip(loop.places or [None] * len(body.eqns), body.eqns, strict=True):
         yield with_place(place, write_equation(inside, names))

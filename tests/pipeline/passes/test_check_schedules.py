@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxquard as jq
-from jaxquard.errors import ScheduleError
+from jaxquard.errors import ScheduleError, StepWarning
 from jaxquard.ir.task import Task
 from tests.pipeline.mlp_step import MlpStep
 from tests.pipeline.planning import plan, with_schedule
@@ -61,3 +63,20 @@ def test_stages_that_actors_cannot_share():
         "Interleaved(5, 2) gives every actor as many stages, but 5 stages do not divide among 2 actors. Use "
         "num_stages=4 or 6, or num_actors=1, 5."
     )
+
+
+def test_a_step_without_a_loop_on_several_actors():
+    """Under plain `jax.jit` it would use every device it is given; on actors it uses one."""
+
+    def step(weight, rows):
+        return jax.jit(lambda rows: rows @ weight)(rows)
+
+    args = jnp.ones((2, 2)), jnp.ones((3, 2))
+    with pytest.warns(
+        StepWarning, match=r"runs on actor 0 of 2 alone: it has no accumulate_grads, whose schedule"
+    ) as found:
+        plan(step, *args, num_actors=2, has_state=False)
+    assert len(found) == 1
+    assert "or start from the loss with jaxquard.parallelize" in str(found[0].message)
+    plan(step, *args, num_actors=1, has_state=False)
+    plan(lambda weight, rows: jnp.sum(rows), *args, num_actors=2, has_state=False)

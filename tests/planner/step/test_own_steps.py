@@ -171,6 +171,12 @@ def test_a_step_without_a_loop_for_a_plan_is_refused():
     with pytest.raises(PlanError, match="two_loops has 2 loops over microbatches"):
         trace_microbatch(two_loops, (params, batch))
 
+    def with_carry(count, batch):
+        return jq.accumulate_grads(lambda count, rows: (count + 1, rows), AUTO, carry=count)(batch)
+
+    with pytest.raises(PlanError, match=r"has a carry \(carry\), and a plan cannot place it. Mark the stages"):
+        trace_microbatch(with_carry, (0, batch))
+
 
 def test_a_step_that_waits_for_a_plan_runs_under_jit_alone():
     step, args = make_step(marked_loss), arguments()

@@ -285,6 +285,7 @@ def test_steps_sent_while_an_actor_dies(mesh, step, run):
 # While tasks are compiled.
 
 
+@pytest.mark.filterwarnings("ignore:the step called at")  # It runs on one actor, and is meant to.
 @pytest.mark.parametrize("harm", [kill, pytest.param(freeze, marks=SLOW)])
 def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
     long_step = mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=150))
@@ -309,6 +310,7 @@ def test_an_actor_is_lost_while_it_compiles(mesh, step, run, harm):
 
 
 @SLOW
+@pytest.mark.filterwarnings("ignore:the step called at")
 def test_the_time_of_a_long_compilation_does_not_count(mesh):
     def run(num_rounds):
         step = mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=num_rounds))

@@ -12,7 +12,7 @@ import jaxquard as jq
 from jaxquard.models import gpt
 from jaxquard.planner.record.plan import Recompute
 from tests.frameworks import test_equinox, test_plain, transformer
-from tests.pipeline import generate, generate_scans
+from tests.pipeline import generate, generate_carries, generate_scans
 from tests.pipeline import test_named_marks as test_named_marks_in_process
 from tests.pipeline.mlp_step import MlpStep, adamw
 from tests.pipeline.oracle import assert_close, run_oracle
@@ -62,6 +62,13 @@ def check_scan(mesh, data):
     recipe = data.draw(generate_scans.scan_recipes(schedule.num_stages))
     state, batch = generate_scans.make_scan_arguments(recipe, num_microbatches)
     check_step(mesh, generate_scans.make_scan_step(recipe), schedule, state, batch)
+
+
+def test_carry(narrow_mesh):
+    carries = (("mean", 0, ()), ("mean", 1, ()), ("key", 0, (0, 1)), ("last", 0, (1,)), ("gradient", 1, ()))
+    recipe = generate_carries.CarryRecipe(2, carries, is_rematted=True)
+    state, batch = generate_carries.make_arguments(recipe, 3)
+    check_step(narrow_mesh, generate_carries.make_step(recipe), jq.schedules.OneFOneB(2), state, batch)
 
 
 @settings(max_examples=2)

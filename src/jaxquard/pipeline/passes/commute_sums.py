@@ -72,7 +72,7 @@ def _commute(equation: Equation, renamed: dict[Var, Any]) -> list[Equation]:
     for atom, reduction, place, result in zip(
         body.outvars, loop.reductions, loop.result_places, equation.outvars, strict=True
     ):
-        if not is_var(atom) or atom in invariant:
+        if reduction.carried is None and (not is_var(atom) or atom in invariant):
             written_after, renamed[result] = _repeat(equation, atom, reduction)
             after.extend(written_after)
             continue

@@ -48,7 +48,7 @@ def shards_anything(step: Step, input_specs: Sequence[Spec]) -> bool:
 
 def batch_axes(equation: Equation, specs: dict[Var, Spec]) -> set[str]:
     """Returns the mesh axes over which the microbatches of a loop are sharded."""
-    leaves = equation.invars[equation.params["loop"].num_constants :]
+    leaves = equation.invars[equation.params["loop"].first_leaf :]
     return {axis for atom in leaves if is_var(atom) for axes in specs.get(atom, ())[1:] for axis in axes}
 
 

@@ -58,13 +58,13 @@ def _hoist(equation: Equation) -> list[Equation]:
     moved_ids = {id(inside) for inside in moved}
     kept = [inside for inside in body.eqns if id(inside) not in moved_ids]
     used = {var for inside in kept for var in variables(inside.invars)} | set(variables(body.outvars))
-    carried = [var for var in outer if var in used]
-    jaxpr = make_jaxpr([*carried, *body.invars[loop.num_constants :]], kept, body.outvars)
+    passed = [var for var in outer if var in used]
+    jaxpr = make_jaxpr([*passed, *body.invars[loop.num_constants :]], kept, body.outvars)
     return [
         *before.values(),
         equation.replace(
-            invars=[*(substitute(var, outer) for var in carried), *equation.invars[loop.num_constants :]],
-            params={"body": close(jaxpr), "loop": replace(loop, num_constants=len(carried))},
+            invars=[*(substitute(var, outer) for var in passed), *equation.invars[loop.num_constants :]],
+            params={"body": close(jaxpr), "loop": replace(loop, num_constants=len(passed))},
         ),
     ]
 

@@ -20,7 +20,7 @@ from jax.extend import core
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, close, is_var, make_jaxpr, new_var, splice
 from jaxquard.ir.operations import ELEMENTWISE
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.loop import ReduceOp, loop_p
+from jaxquard.pipeline.loop import Loop, ReduceOp, Reduction, loop_p
 from jaxquard.pipeline.stacks import join_stack_p, offsets, split_stack_p
 
 Sizes = tuple[int, ...]
@@ -55,8 +55,14 @@ def split_stacks(step: Step, *, wanted_results: Sequence[Sizes] | None = None, k
     )
 
 
-def _find_split(jaxpr: Jaxpr, *, num_args: int, wanted: Sequence[Sizes] | None) -> dict[Var, Sizes]:
-    """For each variable that shall be in parts, their sizes along the first dim."""
+def _find_split(
+    jaxpr: Jaxpr,
+    *,
+    num_args: int,
+    wanted: Sequence[Sizes] | None,
+    tied: Sequence[tuple[Var, Any]] = (),
+) -> dict[Var, Sizes]:
+    """For each variable that shall be in parts, their sizes along the first dim; tied ones are in parts together."""
     fixed = set(jaxpr.invars[num_args:])
     sizes: dict[Var, Sizes] = {}
 
@@ -74,6 +80,9 @@ def _find_split(jaxpr: Jaxpr, *, num_args: int, wanted: Sequence[Sizes] | None) 
         for equation in (*jaxpr.eqns, *reversed(jaxpr.eqns)):
             for atom, parts in _constraints(equation, sizes):
                 changed |= learn(atom, parts)
+        for pair in tied:
+            for one, other in (pair, pair[::-1]):
+                changed |= is_var(one) and learn(other, sizes.get(one, ()))
     return sizes
 
 
@@ -307,37 +316,70 @@ def _split_loop_outputs(equations: Sequence[Equation]) -> list[Equation]:
 
 def _split_outputs(equation: Equation) -> list[Equation]:
     body, loop = equation.params["body"].jaxpr, equation.params["loop"]
-    sizes = _find_split(body, num_args=loop.num_constants, wanted=None)
+    sizes = _find_split(body, num_args=loop.first_leaf, wanted=None, tied=_carried_pairs(equation))
     if not sizes:
         return [equation]
     writer = _Writer(sizes=sizes)
-    inputs, outer_inputs, splits = _split_constants(equation, writer)
+    inputs, outer_inputs, splits = _split_inputs(equation, writer)
     for inside in body.eqns:
         writer.write(inside)
+    carried = _CarriedParts(loop, [writer.parts.get(var) for var in body.invars])
     outputs: list[Any] = []
     reductions, results, joins = [], [], []
     for atom, reduction, result in zip(body.outvars, loop.reductions, equation.outvars, strict=True):
         parts = sizes.get(atom) if is_var(atom) else None
+        if reduction.carried is not None:  # In the parts that it comes in.
+            parts = sizes.get(body.invars[loop.num_constants + reduction.carried])
         if parts is None or reduction.op is ReduceOp.STACK:
             outputs.append(writer.joined(atom))
             results.append(result)
-            reductions.append(reduction)
+            reductions.extend(carried.reductions(reduction, 1))
             continue
         pieces = writer.pieces_of(atom, parts)
         outer = [new_var(result.aval.update(shape=piece.aval.shape)) for piece in pieces]
         outputs.extend(pieces)
         results.extend(outer)
-        reductions.extend([reduction] * len(parts))
+        reductions.extend(carried.reductions(reduction, len(parts)))
         joins.append(_new_equation(join_stack_p, outer, [result], parts, equation))
     jaxpr = make_jaxpr(inputs, writer.equations, outputs)
-    num_constants = loop.num_constants + len(inputs) - len(body.invars)
-    new_loop = replace(loop, num_constants=num_constants, reductions=tuple(reductions))
+    new_loop = replace(
+        loop, num_constants=carried.num_constants, carry_names=carried.names, reductions=tuple(reductions)
+    )
     params = {"body": close(jaxpr), "loop": new_loop}
     return [*splits, equation.replace(invars=outer_inputs, outvars=results, params=params), *joins]
 
 
-def _split_constants(equation: Equation, writer: _Writer) -> tuple[list[Var], list[Any], list[Equation]]:
-    """Returns the inputs of a loop's body and of the loop, stacked constants in parts, and what splits these."""
+def _carried_pairs(equation: Equation) -> list[tuple[Var, Any]]:
+    """Returns each carried input of a loop's body with the output that takes its place."""
+    loop, body = equation.params["loop"], equation.params["body"].jaxpr
+    return [
+        (body.invars[loop.num_constants + reduction.carried], atom)
+        for atom, reduction in zip(body.outvars, loop.reductions, strict=True)
+        if reduction.carried is not None
+    ]
+
+
+class _CarriedParts:
+    """The carried inputs of a loop in parts, numbered anew."""
+
+    def __init__(self, loop: Loop, parts: Sequence[Sequence[Var] | None]) -> None:
+        """Takes the parts of each input of the body; None for a whole one."""
+        counts = [1 if of_input is None else len(of_input) for of_input in parts]
+        carried = counts[loop.num_constants : loop.first_leaf]
+        self.num_constants = sum(counts[: loop.num_constants])
+        self.names = tuple(name for name, count in zip(loop.carry_names, carried, strict=True) for _ in range(count))
+        self._first = offsets(tuple(carried))
+
+    def reductions(self, reduction: Reduction, count: int) -> list[Reduction]:
+        """Returns the reductions of the parts of an output."""
+        if reduction.carried is None:
+            return [reduction] * count
+        first = self._first[reduction.carried]
+        return [replace(reduction, carried=first + part) for part in range(count)]
+
+
+def _split_inputs(equation: Equation, writer: _Writer) -> tuple[list[Var], list[Any], list[Equation]]:
+    """Returns the inputs of a loop's body and of the loop, stacked ones in parts, and what splits these."""
     inputs: list[Var] = []
     outer_inputs: list[Any] = []
     splits: list[Equation] = []

@@ -13,7 +13,7 @@ def body_specs(equation: Equation, rules: SpecRules, outer: Mapping[Var, Spec]) 
     inside: dict[Var, Spec] = {}
     for position, (var, atom) in enumerate(zip(body.invars, equation.invars, strict=True)):
         spec = outer.get(atom, ()) if is_var(atom) else ()
-        inside[var] = spec if position < loop.num_constants else spec[1:]
+        inside[var] = spec if position < loop.first_leaf else spec[1:]
     rules.follow(body.eqns, inside)
     return inside
 
@@ -24,8 +24,11 @@ def follow_loop_results(equation: Equation, rules: SpecRules, outer: dict[Var, S
     inside = body_specs(equation, rules, outer)
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         spec = inside.get(atom, ()) if is_var(atom) else ()
-        if loop.reductions[target].op is ReduceOp.STACK:
+        reduction = loop.reductions[target]
+        if reduction.op is ReduceOp.STACK:
             spec = ((), *spec)
+        if reduction.carried is not None:  # One layout for all microbatches: that of the first.
+            spec = inside[body.invars[loop.num_constants + reduction.carried]]
         result = equation.outvars[target]
         outer[result] = rules.fit(spec, result.aval.shape)
     return inside

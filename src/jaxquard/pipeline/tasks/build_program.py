@@ -32,7 +32,7 @@ from jaxquard.ir.program import (
 )
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.tasks.place_equations import StepPlacement
-from jaxquard.pipeline.tasks.task_code import ActorTask, Index, Local, Outer, TaskCode, TaskRows, Total, Value
+from jaxquard.pipeline.tasks.task_code import ActorTask, Carried, Index, Local, Outer, TaskCode, TaskRows, Total, Value
 
 Specs = dict[Value, tuple[tuple[str, ...], ...]]
 
@@ -51,7 +51,7 @@ class _Numbered:
 
     @property
     def is_local(self) -> bool:
-        return isinstance(self.value, Local | Index)
+        return isinstance(self.value, Local | Index | Carried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,14 @@ class _Builder:
         return self.code_values[code]
 
     @staticmethod
-    def _exact(value: _Numbered, task: ActorTask) -> _Exact:
+    def _taken(value: _Numbered, task: ActorTask) -> _Exact:
+        return value.number, task.microbatch or 0 if value.is_local else 0
+
+    @staticmethod
+    def _made(value: _Numbered, task: ActorTask) -> _Exact:
+        """An output of a task; what it carries is for the next microbatch, and from outside the loop for the first."""
+        if isinstance(value.value, Carried):
+            return value.number, 0 if task.microbatch is None else task.microbatch + 1
         return value.number, task.microbatch or 0 if value.is_local else 0
 
     def _awaited(self, task: ActorTask) -> list[_Exact]:
@@ -143,7 +150,7 @@ class _Builder:
                 for exact in self._awaited(task):
                     if exact not in made:
                         wanted.setdefault(exact, {})[actor] = None
-                made.update(self._exact(value, task) for value in self.values(task.code).outputs)
+                made.update(self._made(value, task) for value in self.values(task.code).outputs)
         for position, atom in enumerate(self.step.jaxpr.outvars):
             for actor in self.placement.result_actors[position]:
                 wanted.setdefault(self.outer(atom), {})[actor] = None
@@ -206,7 +213,7 @@ class _Builder:
     def _maker(self, exact: _Exact) -> str:
         for actor, row in enumerate(self.tasks):
             for task in row:
-                if any(self._exact(value, task) == exact for value in self.values(task.code).outputs):
+                if any(self._made(value, task) == exact for value in self.values(task.code).outputs):
                     return f"{task.label} (actor {actor})"
         return "a value that no task makes"
 
@@ -214,7 +221,7 @@ class _Builder:
         state, values = self.actors[actor], self.values(task.code)
         call = self._call(task.code)
         inputs = tuple(self._input_slot(state, value, task) for value in values.inputs)
-        exacts = [self._exact(value, task) for value in values.outputs]
+        exacts = [self._made(value, task) for value in values.outputs]
         outputs = tuple(
             state.new_slot(exact, type_) for exact, type_ in zip(exacts, self.calls[call].outputs, strict=True)
         )
@@ -222,13 +229,14 @@ class _Builder:
             exact for exact, value in zip(exacts, values.outputs, strict=True) if not isinstance(value.value, Total)
         ]
         state.instructions.append(Run(task=task.label, call=call, inputs=inputs, outputs=outputs))
-        for total, var in task.finished:
-            state.slots[self.outer(var)] = state.slots[self.number(total), 0]
+        for value, var in task.finished:
+            finished = self._made(_Numbered(value=value, number=self.number(value)), task)
+            state.slots[self.outer(var)] = state.slots[finished]
             made.append(self.outer(var))
         self._send(actor, made)
 
     def _input_slot(self, state: _Actor, value: _Numbered, task: ActorTask) -> int:
-        exact = self._exact(value, task)
+        exact = self._taken(value, task)
         if isinstance(value.value, Index) and exact not in state.slots:
             microbatch = exact[1]
             if microbatch not in self.index_values:
@@ -271,7 +279,7 @@ class _Builder:
         return self.number_of_code[code]
 
     def _new_call(self, code: TaskCode) -> Call:
-        donated = tuple(p for p, value in enumerate(code.inputs) if isinstance(value, Total))
+        donated = tuple(p for p, value in enumerate(code.inputs) if isinstance(value, Total) or value in code.consumed)
         return Call(
             name=code.name,
             inputs=self.array_types(code.inputs, code.jaxpr.invars),

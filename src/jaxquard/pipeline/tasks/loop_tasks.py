@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, is_var, variables
 from jaxquard.ir.task import Phase, Task
-from jaxquard.pipeline.loop import Place
-from jaxquard.pipeline.tasks.body_uses import body_uses
-from jaxquard.pipeline.tasks.task_code import ActorTask, Local, TaskCode, Total
+from jaxquard.pipeline.body_uses import body_uses
+from jaxquard.pipeline.loop import Place, Reduction
+from jaxquard.pipeline.tasks.task_code import ActorTask, Carried, Local, Outer, TaskCode, Total
 from jaxquard.pipeline.tasks.write_code import CodeWriter, LoopContext
 
 
@@ -43,22 +46,51 @@ class LoopTasks:
         """Yields the tasks of each actor, as the schedule orders them."""
         for row in self.loop.schedule.rows(self.loop.num_microbatches):
             tasks = [self._actor_task(fused) for fused in self._fuse(row)]
-            totals = dict.fromkeys(v for task in tasks for v in task.code.outputs if isinstance(v, Total))
-            if totals:
-                start = self._start(list(totals))
-                tasks = [ActorTask(label=start.name, code=start), *_finish(tasks, self.equation.outvars)]
+            kept = dict.fromkeys(v for task in tasks for v in task.code.outputs if isinstance(v, Total | Carried))
+            if kept:
+                start = self._start(list(kept))
+                tasks = [ActorTask(label=start.name, code=start), *self._finish(tasks)]
             yield tasks
 
-    def _start(self, totals: list[Total]) -> TaskCode:
-        """A task that makes the accumulators of one actor."""
-        starts = [(self.loop.reductions[total.target], self.equation.outvars[total.target].aval) for total in totals]
-        closed = jax.make_jaxpr(lambda: [reduction.empty(aval) for reduction, aval in starts])()
+    def _finish(self, tasks: list[ActorTask]) -> list[ActorTask]:
+        """Notes with the last task of each accumulator and carried value which result it becomes."""
+        last: dict[Total | Carried, int] = {}
+        for position, task in enumerate(tasks):
+            is_last = task.microbatch == self.loop.num_microbatches - 1
+            for value in task.code.outputs:
+                if isinstance(value, Total) or (isinstance(value, Carried) and is_last):
+                    last[value] = position
+        finished: dict[int, list[tuple[Total | Carried, Var]]] = {}
+        for value, position in last.items():
+            finished.setdefault(position, []).append((value, self.equation.outvars[value.target]))
+        return [replace(task, finished=tuple(finished.get(position, ()))) for position, task in enumerate(tasks)]
+
+    def _start(self, kept: list[Total | Carried]) -> TaskCode:
+        """A task that makes the accumulators of one actor, and copies what it carries: its tasks donate both."""
+        starts = [(self.loop.reductions[value.target], self.equation.outvars[value.target].aval) for value in kept]
+        first = [self._first(reduction) for reduction, _ in starts]
+        inputs = list(dict.fromkeys(variables(atom for atom in first if atom is not None)))
+
+        def start(*arrays: Any) -> list[Any]:
+            given = dict(zip(inputs, arrays, strict=True))
+            return [
+                reduction.empty(aval)
+                if atom is None
+                else jnp.copy(given[atom] if is_var(atom) else np.asarray(atom.val, aval.dtype))
+                for (reduction, aval), atom in zip(starts, first, strict=True)
+            ]
+
+        closed = jax.make_jaxpr(start)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs))
         return TaskCode(
             name=f"start.{self.number}" if self.number else "start",
             jaxpr=closed.jaxpr,
-            inputs=(),
-            outputs=tuple(totals),
+            inputs=tuple(map(Outer, inputs)),
+            outputs=tuple(kept),
         )
+
+    def _first(self, reduction: Reduction) -> Any:
+        """The first carried value outside the loop; None for an accumulator."""
+        return None if reduction.carried is None else self.equation.invars[self.loop.num_constants + reduction.carried]
 
     def _actor_task(self, fused: list[Task]) -> ActorTask:
         places = tuple(place for task in fused for place in self._places(task))
@@ -98,6 +130,10 @@ class LoopTasks:
     def _can_fuse(self, group: list[Task], task: Task) -> bool:
         first = {place for member in group for place in self._places(member)}
         second = set(self._places(task))
+        for use in self.context.carry_uses:
+            waits = use.writer.stage != task.stage and bool(use.readers & second)
+            if waits and not use.readers & first:
+                return False  # It waits for another stage, of the microbatch before; the group need not.
         between = self._reach(first, self.successors) & self._reach(second, self.predecessors)
         return not (between & self.uses.equations.keys()) - first - second
 
@@ -155,7 +191,7 @@ class LoopTasks:
         used = dict.fromkeys(var for equation in equations for var in variables(equation.invars))
         used.update(dict.fromkeys(variables(atom for atom, _ in terms)))
         taken = [var for var in used if var not in defined]
-        writer = CodeWriter(self.context)
+        writer = CodeWriter(self.context, own)
         for var in taken:
             writer.take(var)
         writer.equations.extend(equations)
@@ -171,12 +207,3 @@ class LoopTasks:
         for atom, target in terms:
             writer.accumulate(atom, target)
         return writer.code(name)
-
-
-def _finish(tasks: list[ActorTask], results: Sequence[Var]) -> list[ActorTask]:
-    """Notes with each accumulator's last task which result it becomes."""
-    last = {v: position for position, task in enumerate(tasks) for v in task.code.outputs if isinstance(v, Total)}
-    finished: dict[int, list[tuple[Total, Var]]] = {}
-    for total, position in last.items():
-        finished.setdefault(position, []).append((total, results[total.target]))
-    return [replace(task, finished=tuple(finished.get(position, ()))) for position, task in enumerate(tasks)]

@@ -22,8 +22,8 @@ from typing import Any
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, size_bytes, variables
 from jaxquard.ir.operations import SMALL_BYTES, is_light
 from jaxquard.ir.step import Step
+from jaxquard.pipeline.body_uses import body_uses, find_carry_uses
 from jaxquard.pipeline.loop import Loop, loop_p
-from jaxquard.pipeline.tasks.body_uses import body_uses
 from jaxquard.pipeline.tasks.rounds import Rounds, find_regions
 
 _HUB = 0
@@ -78,6 +78,11 @@ def loop_input_stages(equation: Equation) -> list[list[int]]:
     for place, inputs in body_uses(body, loop).inputs.items():
         for var in inputs:
             stages.setdefault(var, set()).add(place.stage)
+    # Other readers of a carried value get it from the stage that carries it.
+    carriers: dict[Var, set[int]] = {}
+    for use in find_carry_uses(equation):
+        carriers.setdefault(use.var, set()).add(use.writer.stage)
+    stages.update(carriers)
     return [sorted(stages.get(var, ())) for var in body.invars]
 
 

@@ -33,7 +33,15 @@ class Total:
     target: int
 
 
-Value = Outer | Local | Index | Total
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A carried value of a loop: a task takes that of its microbatch and makes that of the next."""
+
+    loop: int
+    target: int
+
+
+Value = Outer | Local | Index | Total | Carried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,12 +52,14 @@ class TaskCode:
         name: `stage0_FB`, `after.1`.
         inputs: where each input of the jaxpr comes from.
         outputs: the value that each output of the jaxpr is.
+        consumed: carried values of its microbatch that no other task reads.
     """
 
     name: str
     jaxpr: Jaxpr
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    consumed: frozenset[Carried] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,13 +69,13 @@ class ActorTask:
     Attributes:
         label: `0F3`, or the code's name for a task outside the loops.
         microbatch: the microbatch of a task inside a loop.
-        finished: accumulators that get their last term here, and the results that they become.
+        finished: accumulators and carried values that are complete here, and the results that they become.
     """
 
     label: str
     code: TaskCode
     microbatch: int | None = None
-    finished: tuple[tuple[Total, Var], ...] = ()
+    finished: tuple[tuple[Total | Carried, Var], ...] = ()
 
 
 TaskRows = tuple[tuple[ActorTask, ...], ...]

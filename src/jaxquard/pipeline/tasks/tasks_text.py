@@ -25,7 +25,8 @@ The tasks are the list of each actor, in order, then the code of every task, onc
       return total0 = h
 
 A value has the same name in every task that takes or makes it. `microbatch` is the number of the
-microbatch, `total0` what the loop has accumulated so far for its first result.
+microbatch, `total0` what the loop has accumulated so far for its first result, `carry0` what it carries for it: as an
+input from the microbatch before, as an output to the next.
 """
 
 import textwrap
@@ -36,7 +37,7 @@ from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import loop_p
 from jaxquard.pipeline.step_text import write_inputs, write_loop_head, write_outputs
 from jaxquard.pipeline.tasks.place_equations import StepPlacement
-from jaxquard.pipeline.tasks.task_code import ActorTask, Index, TaskCode, Total, Value
+from jaxquard.pipeline.tasks.task_code import ActorTask, Carried, Index, TaskCode, Total, Value
 
 _WIDTH = 110
 
@@ -85,6 +86,8 @@ def _name(value: Value, names: Names) -> str:
         return "microbatch"
     if isinstance(value, Total):
         return f"total{value.target}" if not value.loop else f"total{value.loop}.{value.target}"
+    if isinstance(value, Carried):
+        return f"carry{value.target}" if not value.loop else f"carry{value.loop}.{value.target}"
     return names[value.var]
 
 

@@ -7,7 +7,7 @@ from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import loop_p
 from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.specs.loop_specs import follow_loop_results
-from jaxquard.pipeline.tasks.task_code import Local, Outer, Total, Value
+from jaxquard.pipeline.tasks.task_code import Carried, Local, Outer, Total, Value
 
 
 def value_specs(
@@ -50,4 +50,5 @@ def _follow_loop(
     inside = follow_loop_results(equation, rules, outer)
     values.update((Local(number, var), spec) for var, spec in inside.items())
     for target, result in enumerate(equation.outvars):
-        values[Total(number, target)] = outer[result]
+        is_carried = equation.params["loop"].reductions[target].carried is not None
+        values[(Carried if is_carried else Total)(number, target)] = outer[result]

@@ -1,10 +1,11 @@
 """Writes the code of one task of a loop around the equations of its body.
 
 What comes from outside gets the names that the body uses: constants and values of other tasks as
-inputs, microbatches sliced from whole leaves. Terms are added to accumulators.
+inputs, microbatches sliced from whole leaves. Terms are added to accumulators; carried values come in and go out.
 """
 
 import functools
+from collections.abc import Collection, Container
 from typing import Any
 
 import jax
@@ -23,8 +24,9 @@ from jaxquard.ir.jaxpr_tools import (
     splice_traced,
     variables,
 )
-from jaxquard.pipeline.loop import Loop, Reduction
-from jaxquard.pipeline.tasks.task_code import Index, Local, Outer, TaskCode, Total, Value
+from jaxquard.pipeline.body_uses import find_carry_uses
+from jaxquard.pipeline.loop import Loop, Place, Reduction
+from jaxquard.pipeline.tasks.task_code import Carried, Index, Local, Outer, TaskCode, Total, Value
 
 
 class LoopContext:
@@ -35,8 +37,23 @@ class LoopContext:
         self.loop: Loop = equation.params["loop"]
         self.body: Jaxpr = equation.params["body"].jaxpr
         self.outer = dict(zip(self.body.invars, equation.invars, strict=True))
-        self.leaves = set(self.body.invars[self.loop.num_constants :])
+        self.leaves = set(self.body.invars[self.loop.first_leaf :])
+        self.carried = set(self.body.invars[self.loop.num_constants : self.loop.first_leaf])
+        self.carry_uses = find_carry_uses(equation)
         self._additions: dict[Any, Any] = {}
+
+    def carry_of(self, var: Var, places: Container[Place]) -> Carried:
+        """Returns the carried value that tasks of these places read under a name of the body."""
+        (target,) = {
+            use.result for use in self.carry_uses if use.var is var and any(reader in places for reader in use.readers)
+        }
+        return Carried(self.number, target)
+
+    def consumed(self, places: Collection[Place]) -> frozenset[Carried]:
+        """Returns the carried values that no task of other places reads."""
+        return frozenset(
+            Carried(self.number, use.result) for use in self.carry_uses if use.readers and use.readers.issubset(places)
+        )
 
     def trace_addition(self, reduction: Reduction, total: Any, term: Any) -> Any:
         """Traces the addition of a term to an accumulator, once for each pair of types."""
@@ -51,8 +68,8 @@ class LoopContext:
 class CodeWriter:
     """Writes the code of one task of a loop around the equations of its body."""
 
-    def __init__(self, context: LoopContext) -> None:
-        self.context = context
+    def __init__(self, context: LoopContext, places: Collection[Place]) -> None:
+        self.context, self.places = context, places
         self.inputs: dict[Value, Var] = {}
         self.equations: list[Equation] = []
         self.outputs: list[tuple[Value, Any]] = []
@@ -64,6 +81,8 @@ class CodeWriter:
             self.inputs[Local(self.context.number, var)] = var
         elif var in self.context.leaves:
             self._slice(var)
+        elif var in self.context.carried:
+            self.inputs[self.context.carry_of(var, self.places)] = var
         else:
             self._constant(var)
 
@@ -96,9 +115,11 @@ class CodeWriter:
         self.equations.extend([*equations[:-1], last.replace(outvars=outputs)])
 
     def accumulate(self, atom: Any, target: int) -> None:
-        """Adds one term to an accumulator."""
-        loop = self.context.loop
-        reduction, total = loop.reductions[target], Total(self.context.number, target)
+        """Adds one term to an accumulator, or carries it to the next microbatch."""
+        reduction, total = self.context.loop.reductions[target], Total(self.context.number, target)
+        if reduction.carried is not None:
+            self.outputs.append((Carried(self.context.number, target), atom))
+            return
         before = self.totals.get(total)
         if before is None:
             before = self._input(total, self.context.equation.outvars[target])
@@ -118,6 +139,7 @@ class CodeWriter:
             jaxpr=make_jaxpr([var for _, var in inputs], jaxpr.eqns, jaxpr.outvars),
             inputs=tuple(value for value, _ in inputs),
             outputs=tuple(value for value, _ in outputs),
+            consumed=self.context.consumed(self.places) & {value for value, _ in inputs},
         )
 
 

@@ -158,6 +158,11 @@ def _find_loop(jaxpr: Jaxpr, step: Callable[..., Any]) -> int:
             f"{name} has {len(loops)} loops over microbatches, at {' and '.join(loop.source for loop in where)}. A "
             "plan is for one: join them."
         )
+    if where[0].carry_names:
+        raise PlanError(
+            f"accumulate_grads at {where[0].source} has a carry ({', '.join(where[0].carry_names)}), and a plan cannot "
+            "place it. Mark the stages with pipeline_yield and write a schedule such as jaxquard.schedules.OneFOneB(2)."
+        )
     if where[0].schedule != AUTO:
         raise PlanError(
             f"accumulate_grads at {where[0].source} has the schedule {where[0].schedule!r}. Leave it to the plan: "

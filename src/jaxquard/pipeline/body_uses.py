@@ -1,4 +1,4 @@
-"""Finds the inputs of each task of a loop's body, also those of values that it recomputes."""
+"""Finds what each task of a loop's body uses: inputs, also those of values that it recomputes, and carried values."""
 
 from dataclasses import dataclass
 
@@ -53,4 +53,44 @@ def recomputed_for(equations: list[Equation], loop: Loop, definition: dict[Var, 
         if position is not None and loop.places[position] is None and position not in found:
             found.add(position)
             waiting.extend(variables(equations[position].invars))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryUse:
+    """A carried value with the place that makes the next one, and the places that read it.
+
+    Attributes:
+        var: the input of the body.
+        result: which result of the loop it is.
+    """
+
+    name: str
+    var: Var
+    result: int
+    writer: Place
+    readers: frozenset[Place]
+
+
+def find_carry_uses(equation: Equation) -> list[CarryUse]:
+    """Returns the carried values of a loop whose carries are placed; of several copies, a stage reads its own."""
+    loop, body = equation.params["loop"], equation.params["body"].jaxpr
+    targets = loop.targets or range(len(body.outvars))
+    writers: dict[int, dict[Place, int]] = {}
+    for target, place in zip(targets, loop.result_places, strict=True):
+        carried = loop.reductions[target].carried
+        if carried is not None:
+            writers.setdefault(carried, {})[place] = target
+    uses = body_uses(body, loop).inputs
+    found = []
+    for carried, of_place in sorted(writers.items()):
+        var = body.invars[loop.num_constants + carried]
+        readers = [place for place, inputs in uses.items() if var in inputs]
+        own = {place.stage: place for place in of_place}
+        first = next(iter(of_place))
+        for writer, target in of_place.items():
+            reading = frozenset(reader for reader in readers if own.get(reader.stage, first) == writer)
+            found.append(
+                CarryUse(name=loop.carry_names[carried], var=var, result=target, writer=writer, readers=reading)
+            )
     return found

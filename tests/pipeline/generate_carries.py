@@ -1,0 +1,168 @@
+"""Steps with a carry for Hypothesis to draw; a `CarryRecipe` is plain data, in the form of `generate.Recipe`.
+
+Every stage is a dense layer. It reads some of the carried values, and updates its own:
+
+- `mean`: a running mean of the stage's activations, which the stage reads;
+- `last`: overwritten by each microbatch, and read by this stage and later ones;
+- `total`: of the whole loss, updated and read by the last stage;
+- `count`, `key`: updated from nothing but themselves, and read anywhere;
+- `input`: a running mean of the microbatches;
+- `gradient`: of the stage's weight, read in the backward alone;
+- `swapped`: two values that change places, read anywhere;
+- `reset`: a constant from the second microbatch on; `same`: never updated.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+
+from jaxquard.pipeline.marks import pipeline_yield
+
+KINDS = ("mean", "last", "total", "count", "key", "input", "gradient", "swapped", "reset", "same")
+WIDTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CarryRecipe:
+    """A step: for each carried value its kind, its stage and the stages that read it, modulo their number."""
+
+    num_stages: int
+    carries: tuple[tuple[str, int, tuple[int, ...]], ...]
+    is_rematted: bool = False
+    words: tuple[str, str] = ("mean", "stack")
+
+    def names(self, kind: str) -> list[str]:
+        return [f"{kind}{number}" for number, (found, *_) in enumerate(self.carries) if found == kind]
+
+    def readers(self, number: int) -> set[int]:
+        kind, stage, others = self.carries[number]
+        stage %= self.num_stages
+        chosen = {other % self.num_stages for other in others}
+        return {
+            "mean": {stage},
+            "last": {other for other in chosen if other >= stage},
+            "total": {self.num_stages - 1},
+            "gradient": set(),
+        }.get(kind, chosen)
+
+
+class _Microbatch:
+    """The loss of one microbatch; `carry` becomes the next one on the way."""
+
+    def __init__(self, recipe: CarryRecipe, carry: dict[str, Any]) -> None:
+        self.recipe, self.before, self.after = recipe, carry, dict(carry)
+
+    def loss(self, params: list[Any], x: Any) -> Any:
+        hidden = x
+        for number, (kind, *_) in enumerate(self.recipe.carries):
+            self._update_alone(kind, f"{kind}{number}", x)
+        for stage in range(self.recipe.num_stages):
+            layer = jax.checkpoint(self._layer) if self.recipe.is_rematted else self._layer
+            hidden = layer(params[stage], hidden, [self._read(number, stage) for number in self._read_by(stage)])
+            self._update_stage(stage, hidden)
+            if stage < self.recipe.num_stages - 1:
+                hidden = pipeline_yield(hidden)
+        loss = jnp.mean(hidden**2)
+        for name in self.recipe.names("total"):
+            self.after[name] = self.before[name] + jax.lax.stop_gradient(loss)
+        return loss
+
+    @staticmethod
+    def _layer(weight: Any, hidden: Any, scales: list[Any]) -> Any:
+        hidden = jnp.tanh(hidden @ weight)
+        for scale in scales:
+            hidden = hidden * (1 + 0.1 * jnp.tanh(scale))
+        return hidden
+
+    def _read_by(self, stage: int) -> list[int]:
+        return [number for number in range(len(self.recipe.carries)) if stage in self.recipe.readers(number)]
+
+    def _read(self, number: int, stage: int) -> Any:
+        kind = self.recipe.carries[number][0]
+        value = self.before[f"{kind}{number}"]
+        if kind == "key":
+            return jax.random.normal(jax.random.fold_in(value, stage), (WIDTH,))
+        if kind == "swapped":
+            return value[0] - value[1]
+        return value.astype(jnp.float32)
+
+    def _update_alone(self, kind: str, name: str, x: Any) -> None:
+        before = self.before[name]
+        if kind == "count":
+            self.after[name] = before + 1
+        elif kind == "key":
+            self.after[name] = jax.random.split(before)[0]
+        elif kind == "input":
+            self.after[name] = 0.5 * before + jnp.mean(x, 0)
+        elif kind == "swapped":
+            self.after[name] = before[::-1]
+        elif kind == "reset":
+            self.after[name] = jnp.zeros_like(before)
+
+    def _update_stage(self, stage: int, hidden: Any) -> None:
+        mean = jax.lax.stop_gradient(jnp.mean(hidden, 0))
+        for number, (kind, home, _) in enumerate(self.recipe.carries):
+            if home % self.recipe.num_stages == stage and kind == "mean":
+                self.after[f"mean{number}"] = 0.9 * self.before[f"mean{number}"] + 0.1 * mean
+            elif home % self.recipe.num_stages == stage and kind == "last":
+                self.after[f"last{number}"] = mean
+
+
+def make_step(recipe: CarryRecipe) -> Callable[..., Any]:
+    """The step in the oracle's form."""
+
+    def step(accumulate: Any, state: Any, batch: Any) -> Any:
+        def microbatch_grads(carry: Any, x: Any) -> Any:
+            def loss_fn(params: Any) -> Any:
+                run = _Microbatch(recipe, carry)
+                return run.loss(params, x), run.after
+
+            (loss, after), grads = jax.value_and_grad(loss_fn, has_aux=True)(state["params"])
+            for number, (kind, stage, _) in enumerate(recipe.carries):
+                if kind == "gradient":
+                    name = f"gradient{number}"
+                    after[name] = 0.5 * carry[name] + jnp.sum(grads[stage % recipe.num_stages], 0)
+            return after, (grads, loss)
+
+        carry, (grads, losses) = accumulate(microbatch_grads, recipe.words, carry=state["carry"])(batch)
+        params = [param - 0.1 * grad for param, grad in zip(state["params"], grads, strict=True)]
+        return {"params": params, "carry": carry}, losses
+
+    return step
+
+
+def make_arguments(recipe: CarryRecipe, num_microbatches: int) -> tuple[Any, Any]:
+    """A state and a batch."""
+    rng = np.random.default_rng(0)
+
+    def array(*shape: int) -> Any:
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    first = {
+        "count": lambda: jnp.int32(3),
+        "key": lambda: jax.random.key(int(rng.integers(100))),
+        "total": lambda: array(),
+        "swapped": lambda: (array(), array()),
+    }
+    carry = {
+        f"{kind}{number}": first.get(kind, lambda: array(WIDTH))() for number, (kind, *_) in enumerate(recipe.carries)
+    }
+    state = {"params": [array(WIDTH, WIDTH) for _ in range(recipe.num_stages)], "carry": carry}
+    return state, array(num_microbatches, 4, WIDTH)
+
+
+@st.composite
+def carry_recipes(draw, num_stages: int) -> CarryRecipe:
+    stages = st.integers(0, max(0, num_stages - 1))
+    carries = st.tuples(st.sampled_from(KINDS), stages, st.lists(stages, max_size=3).map(tuple))
+    return CarryRecipe(
+        num_stages=num_stages,
+        carries=tuple(draw(st.lists(carries, min_size=1, max_size=4))),
+        is_rematted=draw(st.booleans()),
+        words=draw(st.sampled_from([("mean", "stack"), ("sum", "last"), ("mean", "max")])),
+    )
