@@ -27,5 +27,5 @@ def follow_loop_results(equation: Equation, rules: SpecRules, outer: dict[Var, S
         if loop.reductions[target].op is ReduceOp.STACK:
             spec = ((), *spec)
         result = equation.outvars[target]
-        outer[result] = rules.fit(spec, result.aval.shape)
+        outer[result] = rules.fit_type(spec, result.aval)
     return inside
