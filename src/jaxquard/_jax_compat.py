@@ -334,11 +334,20 @@ def _axes_of(mesh: AbstractMesh) -> tuple[Any, ...]:
     return mesh.axis_names, mesh.axis_sizes, mesh.axis_types
 
 
-def mesh_of_any_devices(mesh: AbstractMesh) -> AbstractMesh:
-    """Returns a mesh under which functions can be traced that name meshes of the same axes for other devices."""
+def meshes_of_other_devices(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
+    """Yields meshes to trace under, for functions that name a mesh of the same axes for other devices, or for none.
+
+    Explicit axes are in types, which name one mesh: that of no devices, or of this process's. Otherwise one does for
+    all.
+    """
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+        here = Mesh(np.array(jax.local_devices()[:1]), ("device",)).abstract_mesh
+        yield mesh.update(abstract_device=None)
+        yield mesh.update(abstract_device=here.abstract_device)
+        return
     found: Any = object.__new__(_AnyDevices)
     found.__dict__.update(mesh.__dict__)
-    return found
+    yield found
 
 
 def names_another_mesh(error: Exception) -> str | None:

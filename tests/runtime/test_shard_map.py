@@ -183,9 +183,10 @@ def test_collectives(mesh, names, nested, given, check_vma):
     )
 
 
-def test_explicit_axes():
+@pytest.mark.parametrize("given", ["abstract", pytest.param("of devices", marks=pytest.mark.slow)])
+def test_explicit_axes(given):
     """The types of arguments say how they are sharded, so `in_specs` may be left out."""
-    meshes = user_meshes(EXPLICIT)
+    theirs = user_meshes(EXPLICIT)[given]
 
     def infer(fn, mesh):
         return jax.shard_map(fn, mesh=mesh, out_specs=SHARDED)
@@ -193,8 +194,8 @@ def test_explicit_axes():
     with jq.RemoteMesh((2,), (SIZE,), ("x",), spmd_axis_types=EXPLICIT) as mesh:
         check(
             mesh,
-            infer(all_to_all, meshes["of devices"]),
-            infer(ppermute, meshes["abstract"]),
+            infer(all_to_all, theirs),
+            infer(ppermute, theirs),
             whole_all_to_all,
             whole_ppermute,
             in_shardings=(None, PartitionSpec(None, "x")),

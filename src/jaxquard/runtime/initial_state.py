@@ -21,7 +21,7 @@ from jaxquard.ir.typed_shardings import type_axes, typed_context
 from jaxquard.pipeline.plan_init import Wanted, plan_init
 from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
-from jaxquard.runtime.typed_leaves import leaf_type
+from jaxquard.runtime.typed_leaves import leaf_type, type_on
 
 
 def trace_on_mesh(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorMesh) -> tuple[Step, Any]:
@@ -47,23 +47,20 @@ def _trace(fn: Callable[..., Any], leaves: Sequence[Any], mesh: AbstractMesh) ->
     Raises:
         ShardingError: if it names a mesh of other axes.
     """
-    try:
-        with jax.sharding.use_abstract_mesh(mesh):
-            return jax.make_jaxpr(fn, return_shape=True)(*leaves)
-    except ValueError as error:
-        if _jax_compat.names_another_mesh(error) is None:
-            raise
-    try:
-        with jax.sharding.use_abstract_mesh(_jax_compat.mesh_of_any_devices(mesh)):
-            return jax.make_jaxpr(fn, return_shape=True)(*leaves)
-    except ValueError as error:
-        theirs = _jax_compat.names_another_mesh(error)
-        if theirs is None:
-            raise
-        raise ShardingError(
-            f"a jax.shard_map in the step is given {theirs}, but the actors' mesh is {_describe(mesh)}. Give it a mesh "
-            "with the names, sizes and types of the actors' axes, of any devices, or the RemoteMesh those of this one."
-        ) from error
+    theirs = None
+    for around in (mesh, *_jax_compat.meshes_of_other_devices(mesh)):
+        types = [type_on(leaf, around) for leaf in leaves]
+        try:
+            with jax.sharding.use_abstract_mesh(around):
+                return jax.make_jaxpr(fn, return_shape=True)(*types)
+        except ValueError as error:
+            theirs = _jax_compat.names_another_mesh(error)
+            if theirs is None:
+                raise
+    raise ShardingError(
+        f"a jax.shard_map in the step is given {theirs}, but the actors' mesh is {_describe(mesh)}. Give it a mesh "
+        "with the names, sizes and types of the actors' axes, of any devices, or the RemoteMesh those of this one."
+    )
 
 
 def _describe(mesh: AbstractMesh) -> str:

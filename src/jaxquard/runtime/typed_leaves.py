@@ -31,3 +31,10 @@ def leaf_type(leaf: Any, *, spec: Spec | None, mesh: AbstractMesh) -> Any:
     found = rules.fit(own_spec(leaf) if spec is None else spec, aval.shape)
     type_ = typed_struct(aval.shape, aval.dtype, spec=found, mesh=mesh)
     return type_.update(weak_type=True) if aval.weak_type else type_
+
+
+def type_on(leaf: Any, mesh: AbstractMesh) -> Any:
+    """Returns the type of an argument with the same axes of another mesh in it; one without any as it is."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct) or not isinstance(leaf.sharding, NamedSharding):
+        return leaf
+    return leaf.update(sharding=NamedSharding(mesh, leaf.sharding.spec)) if leaf.sharding.mesh is not mesh else leaf
