@@ -317,6 +317,62 @@ def ambient_mesh() -> Mesh | AbstractMesh | None:
     return next((mesh for mesh in (concrete, abstract) if not mesh.empty), None)
 
 
+class _AnyDevices(AbstractMesh):
+    """An abstract mesh that differs from no mesh of the same axes, whichever devices that is for.
+
+    JAX compares meshes by identity, and a mesh of real devices knows their kind. Only `!=` is changed: JAX refuses with
+    it; its caches use `==`.
+    """
+
+    def __ne__(self, other: object) -> bool:
+        return not isinstance(other, AbstractMesh) or _axes_of(self) != _axes_of(other)
+
+    __hash__ = AbstractMesh.__hash__
+
+
+def _axes_of(mesh: AbstractMesh) -> tuple[Any, ...]:
+    return mesh.axis_names, mesh.axis_sizes, mesh.axis_types
+
+
+def meshes_of_other_devices(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
+    """Yields meshes to trace under, for functions that name a mesh of the same axes for other devices, or for none.
+
+    Explicit axes are in types, which name one mesh: that of no devices, or of this process's. Otherwise one does for
+    all.
+    """
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+        here = Mesh(np.array(jax.local_devices()[:1]), ("device",)).abstract_mesh
+        yield mesh.update(abstract_device=None)
+        yield mesh.update(abstract_device=here.abstract_device)
+        return
+    found: Any = object.__new__(_AnyDevices)
+    found.__dict__.update(mesh.__dict__)
+    yield found
+
+
+def names_another_mesh(error: Exception) -> str | None:
+    """Returns the mesh that a `jax.shard_map` names, as text, if the error is that it is not the one around it."""
+    _, found, theirs = str(error).partition("should match the mesh passed to shard_map ")
+    return theirs.splitlines()[0].strip() if found else None
+
+
+def context_mesh(context: Any) -> AbstractMesh | None:
+    """Returns the mesh in the context of an equation; None if this version keeps none there."""
+    return getattr(context, "cur_abstract_mesh", None)
+
+
+def context_on(context: Any, mesh: AbstractMesh) -> Any:
+    """Returns the context of an equation on another mesh.
+
+    An equation takes its context from around it, and `context.manager` restores one.
+    """
+    from jax.extend import core
+
+    empty: Any = ()
+    with context.manager, jax.sharding.use_abstract_mesh(mesh):
+        return core.new_jaxpr_eqn(empty, empty, core.Primitive("context"), {}, frozenset()).ctx
+
+
 def varying_axes(value: jax.Array) -> frozenset[str]:
     """The mesh axes along which chips may have different values; none where `shard_map` does not check.
 

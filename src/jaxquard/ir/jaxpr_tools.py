@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.extend import core
 
+from jaxquard.ir.typed_shardings import abstract_type
+
 if TYPE_CHECKING:
     # What the passes rely on. JAX's own annotations leave out that values have shapes and dtypes.
 
@@ -141,7 +143,7 @@ def prune(jaxpr: Jaxpr, wanted: Sequence[Any] | None = None) -> Jaxpr:
 
 def splice(fn: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> tuple[list[Equation], list[Any]]:
     """The equations of a small function applied to atoms, its calls opened, and its results."""
-    types = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in inputs]
+    types = [abstract_type(atom.aval) for atom in inputs]
     return splice_traced(jax.make_jaxpr(lambda *arrays: list(fn(*arrays)))(*types), inputs)
 
 

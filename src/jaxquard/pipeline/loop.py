@@ -21,6 +21,7 @@ from jaxquard.errors import LoopError
 from jaxquard.ir import jaxpr_tools
 from jaxquard.ir.source import user_line
 from jaxquard.ir.task import Phase
+from jaxquard.ir.typed_shardings import type_axes, type_sharding, with_dim, without_first_dim
 from jaxquard.pipeline.first_carry import FirstCarry, first_carry
 from jaxquard.schedules import Schedule
 
@@ -57,8 +58,8 @@ class Reduction:
     def empty(self, total: Any) -> Any:
         """The accumulator before the first microbatch, given its type."""
         if self.op is ReduceOp.MAX:
-            return jnp.full(total.shape, _smallest(total.dtype), total.dtype)
-        return lax.full(total.shape, 0, total.dtype)
+            return lax.full(total.shape, _smallest(total.dtype), total.dtype, sharding=type_sharding(total))
+        return lax.full(total.shape, 0, total.dtype, sharding=type_sharding(total))
 
     def add(self, total: Any, value: Any, index: Any, num_microbatches: int) -> Any:
         """The accumulator after microbatch `index`; the order of microbatches does not matter."""
@@ -187,7 +188,8 @@ def accumulate_grads(
         leaves, tree = jax.tree.flatten(batch)
         num_microbatches = _count_microbatches(batch, source)
         leaves = [jnp.asarray(leaf) for leaf in leaves]
-        slices = jax.tree.unflatten(tree, [_slice_type(leaf) for leaf in leaves])
+        _refuse_sharded_microbatches(jax.tree.unflatten(tree, leaves), source)
+        slices = jax.tree.unflatten(tree, [without_first_dim(jax.typeof(leaf)) for leaf in leaves])
         carried = first_carry(carry, source)
         args = (slices,) if carried is None else (carried.type, slices)
         closed, out_types = jax.make_jaxpr(carried.check(fn) if carried else fn, return_shape=True)(*args)
@@ -215,10 +217,6 @@ def _carries(carried: FirstCarry | None) -> list[Reduction]:
     return [Reduction(op=ReduceOp.CARRY, dtype=leaf.dtype, carried=number) for number, leaf in enumerate(leaves)]
 
 
-def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-
 def _count_microbatches(batch: Any, source: str) -> int:
     counts: dict[int | None, str] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
@@ -242,6 +240,18 @@ def _count_microbatches(batch: Any, source: str) -> int:
         raise LoopError(f"accumulate_grads at {source} got 0 microbatches; it needs at least one.")
     assert count is not None
     return count
+
+
+def _refuse_sharded_microbatches(batch: Any, source: str) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        axes = type_axes(jax.typeof(leaf))[:1]
+        if any(axes):
+            name = f"the batch leaf {jax.tree_util.keystr(path)}" if path else "the batch"
+            raise LoopError(
+                f"accumulate_grads at {source}: {name} is sharded over {', '.join(map(repr, axes[0]))} along its first "
+                "dim, the microbatches, which are taken one by one. Shard the rows of a microbatch instead: "
+                "jax.sharding.reshard(batch, PartitionSpec(None, ...))."
+            )
 
 
 def _reductions(out_types: Any, reduce: Any, sum_dtype: Any, source: str) -> tuple[Reduction, ...]:
@@ -337,7 +347,7 @@ def _types(*avals: Any, body: core.ClosedJaxpr, loop: Loop) -> list[Any]:
 
 def _result_type(reduction: Reduction, aval: Any, loop: Loop) -> Any:
     if reduction.op is ReduceOp.STACK:
-        return aval.update(shape=(loop.num_microbatches, *aval.shape), weak_type=False)
+        return with_dim(aval.update(weak_type=False), loop.num_microbatches)
     return aval.update(dtype=reduction.dtype, weak_type=False)
 
 

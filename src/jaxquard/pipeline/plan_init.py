@@ -7,6 +7,7 @@ from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.jaxpr_tools import close, fingerprint, make_jaxpr, prune, variables
 from jaxquard.ir.program import ActorProgram, Call, Constant, Input, Output, Program, Run
 from jaxquard.ir.step import Step
+from jaxquard.ir.typed_shardings import type_axes
 from jaxquard.pipeline.passes.inline_calls import inline_calls
 from jaxquard.pipeline.passes.own_results import own_results
 from jaxquard.pipeline.passes.split_stacks import split_stacks
@@ -60,7 +61,9 @@ def _actor(step: Step, wanted: Sequence[Wanted], actor: int, calls: dict[object,
     used = {var for equation in jaxpr.eqns for var in variables(equation.invars)} | set(variables(jaxpr.outvars))
     inputs = [(position, var) for position, var in enumerate(jaxpr.invars) if var in used]
     jaxpr = make_jaxpr([var for _, var in inputs], jaxpr.eqns, jaxpr.outvars)
-    in_types = tuple(ArrayType(dtype=str(v.aval.dtype), shape=tuple(v.aval.shape)) for _, v in inputs)
+    in_types = tuple(
+        ArrayType(dtype=str(v.aval.dtype), shape=tuple(v.aval.shape), spec=type_axes(v.aval)) for _, v in inputs
+    )
     out_types = tuple(
         ArrayType(dtype=str(atom.aval.dtype), shape=tuple(atom.aval.shape), spec=entry[3])
         for atom, entry in zip(jaxpr.outvars, held, strict=True)

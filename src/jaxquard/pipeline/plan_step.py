@@ -15,6 +15,7 @@ from jaxquard.ir.program import Program
 from jaxquard.ir.program.check import check_program
 from jaxquard.ir.program.order import order_program
 from jaxquard.ir.step import Step
+from jaxquard.ir.typed_shardings import typed_context
 from jaxquard.pipeline.check_step import check_placement, check_step, check_tasks
 from jaxquard.pipeline.passes.assign_stages import assign_stages
 from jaxquard.pipeline.passes.check_schedules import check_schedules
@@ -29,7 +30,7 @@ from jaxquard.pipeline.passes.own_results import own_results
 from jaxquard.pipeline.passes.place_carries import place_carries
 from jaxquard.pipeline.passes.split_stacks import split_stacks
 from jaxquard.pipeline.specs.argument_specs import ArgumentSpecs, argument_specs
-from jaxquard.pipeline.specs.infer_specs import Spec
+from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.step_text import write_step
 from jaxquard.pipeline.tasks.build_program import build_program
 from jaxquard.pipeline.tasks.form_tasks import form_tasks
@@ -115,13 +116,13 @@ class _Plan:
             arg_specs=self.request.arg_specs,
             result_specs=self.request.result_specs,
             result_of_input=self.result_of_input,
+            rules=SpecRules.on(self.request.mesh),
         )
 
     @property
     def value_specs(self) -> dict[Value, Spec]:
-        sizes = dict(self.request.mesh.shape) if self.request.mesh is not None else {}
-        specs = self.specs
-        return value_specs(self.step, input_specs=specs.inputs, result_specs=specs.results, axis_sizes=sizes)
+        specs, rules = self.specs, SpecRules.on(self.request.mesh)
+        return value_specs(self.step, input_specs=specs.inputs, result_specs=specs.results, rules=rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +241,12 @@ PASSES: dict[str, Pass] = {
 
 def plan_step(step: Step, *, request: Request, keep_text: bool = False) -> PlannedStep:
     """Runs the passes, checks the output of each, and returns the program."""
+    # What a pass writes has explicit axes in its types, as the step has.
+    with typed_context(request.mesh):
+        return _run_passes(step, request=request, keep_text=keep_text)
+
+
+def _run_passes(step: Step, *, request: Request, keep_text: bool) -> PlannedStep:
     plan = _Plan(request=request, step=step)
     traced = write_step(step, names=plan.names) if keep_text else ""
     records = [PassRecord(name="trace", text=traced, time_s=0.0)]

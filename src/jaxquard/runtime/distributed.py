@@ -17,12 +17,15 @@ from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
+from jaxquard.ir.typed_shardings import explicit_axes, restrict_axes
 from jaxquard.pipeline.plan_step import PassRecord, PlannedStep, Request, plan_step
+from jaxquard.pipeline.specs.infer_specs import Spec
 from jaxquard.runtime.bind_arguments import ArgumentBinder
 from jaxquard.runtime.call_leaves import flat_specs, pair_results
 from jaxquard.runtime.engine import ActorMesh, Loaded, Running
 from jaxquard.runtime.initial_state import trace_on_mesh
 from jaxquard.runtime.remote_array import RemoteArray
+from jaxquard.runtime.typed_leaves import leaf_type, own_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class DistributedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(call.dynamic)
-        key = (tree, call.static, tuple(map(_signature, leaves)), _jax_compat.trace_context())
+        key = (tree, call.static, self._signatures(leaves), _jax_compat.trace_context())
         ready = self._ready.get(key)
         if ready is None:
             ready = self._ready[key] = self._compile(call, leaves, tree)
@@ -174,12 +177,24 @@ class DistributedStep:
         binder = ArgumentBinder(loaded, arg_parts=planned.arg_parts, names=names, owner=self._mesh.engine.token)
         return _Ready(loaded=loaded, binder=binder, out_tree=traced.out_tree)
 
+    def _signatures(self, leaves: list[Any]) -> tuple[Any, ...]:
+        """Returns the types of arguments as a key; a sharding is part of one only on explicit axes."""
+        explicit = explicit_axes(self._mesh.abstract_mesh)
+        signatures = tuple(map(_signature, leaves))
+        if not explicit:
+            return signatures
+        return signatures, tuple(restrict_axes(own_spec(leaf), explicit) for leaf in leaves)
+
     def _trace(self, call: "_Call", leaves: list[Any], tree: Any, *, keep_text: bool) -> _Traced:
         types = [_abstract(leaf) for leaf in leaves]
+        arg_specs = self._arg_specs(call, jax.tree.unflatten(tree, types))
+        mesh = self._mesh.abstract_mesh
+        if explicit_axes(mesh):
+            types = [leaf_type(leaf, spec=spec, mesh=mesh) for leaf, spec in zip(leaves, arg_specs, strict=True)]
         step, shapes = trace_on_mesh(
             lambda *flat: self._fn_of(call)(jax.tree.unflatten(tree, flat)), types, mesh=self._mesh
         )
-        request = self._request(call, jax.tree.unflatten(tree, types), shapes)
+        request = self._request(call, jax.tree.unflatten(tree, types), arg_specs, shapes)
         return _Traced(
             planned=plan_step(step, request=request, keep_text=keep_text), out_tree=jax.tree.structure(shapes)
         )
@@ -195,14 +210,17 @@ class DistributedStep:
 
         return run
 
-    def _request(self, call: "_Call", args: list[Any], shapes: Any) -> Request:
-        mesh = self._mesh.abstract_mesh
+    def _arg_specs(self, call: "_Call", args: list[Any]) -> list[Spec | None]:
+        """Returns the spec that the user gives each flat argument; None where there is none."""
         shardings = self._options.in_shardings
         if isinstance(shardings, list | tuple) and not isinstance(shardings, jax.sharding.PartitionSpec):
             positions = call.static[2]
             shardings = [shardings[p] for p in positions] if len(shardings) > len(args) else list(shardings)
             shardings += [None] * (len(args) - len(shardings))
-        arg_specs = flat_specs(shardings, args, mesh=mesh, what="in_shardings")
+        return flat_specs(shardings, args, mesh=self._mesh.abstract_mesh, what="in_shardings")
+
+    def _request(self, call: "_Call", args: list[Any], arg_specs: list[Spec | None], shapes: Any) -> Request:
+        mesh = self._mesh.abstract_mesh
         pairs = pair_results(args, shapes, donated=call.donated)
         given = flat_specs(self._options.out_shardings, shapes, mesh=mesh, what="out_shardings")
         result_specs = list(given)

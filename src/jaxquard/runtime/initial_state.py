@@ -10,13 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
+from jax.sharding import AbstractMesh
 
+from jaxquard import _jax_compat
+from jaxquard.errors import ShardingError
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
 from jaxquard.ir.step import Step
+from jaxquard.ir.typed_shardings import type_axes, typed_context
 from jaxquard.pipeline.plan_init import Wanted, plan_init
 from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.typed_leaves import leaf_type, type_on
 
 
 def trace_on_mesh(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorMesh) -> tuple[Step, Any]:
@@ -25,8 +30,7 @@ def trace_on_mesh(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorM
     Returns:
         The step, with its arguments and results whole, and the pytree of its result, with shapes as leaves.
     """
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*leaves)
+    closed, shapes = _trace(fn, leaves, mesh.abstract_mesh)
     jaxpr, constants = with_constants_as_inputs(closed)
     step = Step(
         jaxpr=jaxpr,
@@ -35,6 +39,33 @@ def trace_on_mesh(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorM
         result_parts=((),) * len(jaxpr.outvars),
     )
     return step, shapes
+
+
+def _trace(fn: Callable[..., Any], leaves: Sequence[Any], mesh: AbstractMesh) -> Any:
+    """Traces under a mesh; if the function names a mesh of the same axes itself, that one means this one.
+
+    Raises:
+        ShardingError: if it names a mesh of other axes.
+    """
+    theirs = None
+    for around in (mesh, *_jax_compat.meshes_of_other_devices(mesh)):
+        types = [type_on(leaf, around) for leaf in leaves]
+        try:
+            with jax.sharding.use_abstract_mesh(around):
+                return jax.make_jaxpr(fn, return_shape=True)(*types)
+        except ValueError as error:
+            theirs = _jax_compat.names_another_mesh(error)
+            if theirs is None:
+                raise
+    raise ShardingError(
+        f"a jax.shard_map in the step is given {theirs}, but the actors' mesh is {_describe(mesh)}. Give it a mesh "
+        "with the names, sizes and types of the actors' axes, of any devices, or the RemoteMesh those of this one."
+    )
+
+
+def _describe(mesh: AbstractMesh) -> str:
+    axes = ", ".join(f"{name!r}: {size}" for name, size in mesh.shape.items())
+    return f"{axes}, axis_types=({', '.join(kind.name for kind in mesh.axis_types)})"
 
 
 class ArraySource(Protocol):
@@ -60,7 +91,8 @@ class Initialisation:
     @classmethod
     def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: ActorMesh) -> "Initialisation":
         flat, tree = jax.tree.flatten(args)
-        step, shapes = trace_on_mesh(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), flat, mesh=mesh)
+        types = [leaf_type(leaf, spec=None, mesh=mesh.abstract_mesh) for leaf in flat]
+        step, shapes = trace_on_mesh(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), types, mesh=mesh)
         return cls(step=step, args=flat, tree=jax.tree.structure(shapes), mesh=mesh)
 
     def arrays(self) -> Any:
@@ -68,7 +100,8 @@ class Initialisation:
 
     def build(self, wanted: Sequence[Wanted]) -> None:
         """Computes leaves where they are wanted."""
-        program = plan_init(self.step, wanted=wanted, num_actors=self.mesh.num_actors)
+        with typed_context(self.mesh.abstract_mesh):
+            program = plan_init(self.step, wanted=wanted, num_actors=self.mesh.num_actors)
         loaded = self.mesh.engine.load(program)
         inputs = [
             [
@@ -90,7 +123,7 @@ class InitialArray(RemoteArray):
     def __init__(self, *, source: ArraySource, number: int, aval: Any) -> None:
         self._source, self._number = source, number
         self._placed: tuple[RemotePart, ...] | None = None
-        self.type = ArrayType(dtype=str(aval.dtype), shape=tuple(aval.shape))
+        self.type = ArrayType(dtype=str(aval.dtype), shape=tuple(aval.shape), spec=type_axes(aval))
 
     @property
     def source(self) -> ArraySource:

@@ -35,6 +35,9 @@ class RemoteMesh:
         shape: the number of actors, as a tuple of one: `(4,)`.
         spmd_mesh: the shape of each actor's own mesh, over which its arrays are sharded.
         spmd_axis_names: the names of its axes, for `PartitionSpec`s.
+        spmd_axis_types: the `jax.sharding.AxisType` of its axes, one for each or one for all. By default all are
+            `Auto`: the compiler chooses shardings between the user's constraints. With `Explicit` they are in the
+            types of values, as under `jax.set_mesh`: the step is traced so, and `jax.sharding.reshard` works in it.
         runtime: "in_process": the actors are threads of this process. "ray": they are processes.
         devices: in one process, the devices to use, in order; by default `jax.devices()`.
         share_devices: in one process, lets several actors use the same devices when there are not enough.
@@ -76,6 +79,7 @@ class RemoteMesh:
         spmd_mesh: tuple[int, ...] = (1,),
         spmd_axis_names: Sequence[str] | None = None,
         *,
+        spmd_axis_types: AxisType | Sequence[AxisType] | None = None,
         runtime: str = "in_process",
         devices: Sequence[jax.Device] | None = None,
         share_devices: bool = False,
@@ -96,8 +100,8 @@ class RemoteMesh:
         self.spmd_axis_names = _axis_names(self.spmd_shape, spmd_axis_names)
         if len(self.shape) != 1:
             raise MeshError(f"shape={shape!r} has {len(self.shape)} dims; give the number of actors: (4,).")
-        axis_types = (AxisType.Auto,) * len(self.spmd_shape)
-        self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=axis_types)
+        self.spmd_axis_types = _axis_types(self.spmd_shape, spmd_axis_types)
+        self.abstract_mesh = AbstractMesh(self.spmd_shape, self.spmd_axis_names, axis_types=self.spmd_axis_types)
         if runtime == "ray":
             _check_unused(runtime, devices=devices, share_devices=share_devices or None)
             limit_s = _HEARTBEAT_TIMEOUT_S if heartbeat_timeout_s is None else heartbeat_timeout_s
@@ -108,8 +112,7 @@ class RemoteMesh:
 
             self.engine: Engine = start_engine(
                 num_actors=self.num_actors,
-                mesh_shape=self.spmd_shape,
-                axis_names=self.spmd_axis_names,
+                mesh=self.abstract_mesh,
                 address=address,
                 processes_per_actor=processes_per_actor,
                 platform=platform,
@@ -129,9 +132,10 @@ class RemoteMesh:
         )
         per_actor = find_devices(self.num_actors, prod(self.spmd_shape), devices, share_devices)
         meshes = [
-            Mesh(np.array(owned).reshape(self.spmd_shape), self.spmd_axis_names, axis_types=axis_types)
+            Mesh(np.array(owned).reshape(self.spmd_shape), self.spmd_axis_names, axis_types=self.spmd_axis_types)
             for owned in per_actor
         ]
+        self.abstract_mesh = _common_mesh(meshes)
         self.engine = InProcessEngine(meshes)
 
     @property
@@ -279,3 +283,31 @@ def _axis_names(shape: tuple[int, ...], names: Sequence[str] | None) -> tuple[st
             f"spmd_axis_names={names!r} must name the {len(shape)} axes of spmd_mesh={shape!r}, each differently."
         )
     return names
+
+
+def _axis_types(shape: tuple[int, ...], types: AxisType | Sequence[AxisType] | None) -> tuple[AxisType, ...]:
+    given = AxisType.Auto if types is None else types
+    found = (given,) * len(shape) if isinstance(given, AxisType) else tuple(given)
+    allowed = (AxisType.Auto, AxisType.Explicit)
+    if len(found) != len(shape) or any(kind not in allowed for kind in found):
+        raise MeshError(
+            f"spmd_axis_types={types!r} must give the {len(shape)} axes of spmd_mesh={shape!r} a type each: "
+            "jax.sharding.AxisType.Auto or .Explicit. Inside jax.shard_map they are Manual by themselves."
+        )
+    return found
+
+
+def _common_mesh(meshes: Sequence[Mesh]) -> AbstractMesh:
+    """Returns the mesh that stands for any actor's: steps are traced for it.
+
+    Types with explicit axes name it, so it must be exactly that of every actor's devices.
+    """
+    found = meshes[0].abstract_mesh
+    for mesh in meshes:
+        if mesh.abstract_mesh != found and AxisType.Explicit in mesh.axis_types:
+            kinds = sorted({mesh.devices.flat[0].device_kind for mesh in meshes})
+            raise MeshError(
+                f"the actors have devices of several kinds ({', '.join(kinds)}), for which explicit axes have no "
+                "common type. Use devices of one kind, or spmd_axis_types=AxisType.Auto."
+            )
+    return found

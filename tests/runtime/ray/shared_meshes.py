@@ -2,11 +2,19 @@
 
 from typing import Any
 
+from jax.sharding import AxisType
+
 import jaxquard as jq
 
 _KINDS: dict[str, dict[str, Any]] = {
     "narrow": {"shape": (2,)},
     "wide": {"shape": (2,), "spmd_mesh": (2, 2), "spmd_axis_names": ("data", "model")},
+    "explicit": {
+        "shape": (2,),
+        "spmd_mesh": (2,),
+        "spmd_axis_names": ("model",),
+        "spmd_axis_types": AxisType.Explicit,
+    },
     "collective": {"shape": (2,), "transport": "collective"},
 }
 

@@ -6,7 +6,8 @@
 
 Weights may rest in shards over the data-parallel devices. Each microbatch would gather them anew;
 so whatever a loop takes as a constant, and is sharded over an axis that shards the loop's batch, is
-gathered over that axis in front of it. Casts were hoisted before, so what is gathered is cast.
+gathered over that axis in front of it. Casts were hoisted before, so what is gathered is cast. On explicit axes
+nothing is changed: there the step says itself where it gathers, and `hoist_invariants` moves that.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, make_jaxpr, splice, substitute
 from jaxquard.ir.step import Step
+from jaxquard.ir.typed_shardings import auto_axes, restrict_axes
 from jaxquard.pipeline.loop import loop_p
 from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 
@@ -26,8 +28,8 @@ def gather_shards(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh
     """Inserts the gathers in front of every loop."""
     if mesh is None or not shards_anything(step, input_specs):
         return step
-    rules = SpecRules(dict(mesh.shape))
-    specs: dict[Var, Spec] = dict(zip(step.jaxpr.invars, input_specs, strict=True))
+    rules = SpecRules.on_auto_axes(mesh)
+    specs = auto_specs(step, input_specs, mesh)
     equations: list[Equation] = []
     for equation in step.jaxpr.eqns:
         if equation.primitive is loop_p:
@@ -44,6 +46,12 @@ def shards_anything(step: Step, input_specs: Sequence[Spec]) -> bool:
     """Returns True if an input of the step is sharded, or a value outside of its loops is constrained."""
     constraints = (equation.primitive.name == "sharding_constraint" for equation in step.jaxpr.eqns)
     return any(map(any, input_specs)) or any(constraints)
+
+
+def auto_specs(step: Step, input_specs: Sequence[Spec], mesh: AbstractMesh) -> dict[Var, Spec]:
+    """Returns the specs of a step's inputs over the axes that are in no type."""
+    kept = auto_axes(mesh)
+    return {var: restrict_axes(spec, kept) for var, spec in zip(step.jaxpr.invars, input_specs, strict=True)}
 
 
 def batch_axes(equation: Equation, specs: dict[Var, Spec]) -> set[str]:

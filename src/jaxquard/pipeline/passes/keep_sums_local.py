@@ -8,7 +8,8 @@ A gradient is a contraction over the batch. When the batch is sharded over the m
 over the devices in every microbatch. Here the shards become a dim of their own: each device adds up its
 own share in its own slice, and one reduction after the loop gives the sum, sharded as the state that
 it is combined with is. The way from the contraction to the loop's result may pass through linear
-operations, sums and scans over layers; any other gradient is reduced in the loop, as before.
+operations, sums and scans over layers; any other gradient is reduced in the loop, as before. So is one over an explicit
+axis: there the step's types say where it is reduced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,9 +36,10 @@ from jaxquard.ir.jaxpr_tools import (
 )
 from jaxquard.ir.operations import ELEMENTWISE
 from jaxquard.ir.step import Step
+from jaxquard.ir.typed_shardings import with_dim
 from jaxquard.pipeline.loop import Loop, ReduceOp, loop_p
 from jaxquard.pipeline.passes.commute_sums import prune_places
-from jaxquard.pipeline.passes.gather_shards import batch_axes, shards_anything
+from jaxquard.pipeline.passes.gather_shards import auto_specs, batch_axes, shards_anything
 from jaxquard.pipeline.passes.local_sums import LocalSums
 from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.specs.loop_specs import body_specs, follow_loop_results
@@ -47,8 +49,8 @@ def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMe
     """Rewrites the sums of every loop whose batch is sharded over the mesh."""
     if mesh is None or not shards_anything(step, input_specs):
         return step
-    rules = SpecRules(dict(mesh.shape))
-    specs: dict[Var, Spec] = dict(zip(step.jaxpr.invars, input_specs, strict=True))
+    rules = SpecRules.on_auto_axes(mesh)
+    specs = auto_specs(step, input_specs, mesh)
     renamed: dict[Var, Any] = {}
     equations: list[Equation] = []
     for position, original in enumerate(step.jaxpr.eqns):
@@ -113,7 +115,7 @@ def _rewrite(
     results, after = list(equation.outvars), []
     for target in sorted(changed):
         result = equation.outvars[target]
-        results[target] = new_var(result.aval.update(shape=(writer.count, *result.aval.shape)))
+        results[target] = new_var(with_dim(result.aval, writer.count))
         made, renamed[result] = _reduce(results[target], axes, mesh, wanted.get(result, ()))
         after.extend(made)
     params = {"body": close(pruned), "loop": replace(loop, places=places)}

@@ -34,6 +34,7 @@ from jaxquard.ir.jaxpr_tools import (
 )
 from jaxquard.ir.open_checkpoints import open_checkpoints
 from jaxquard.ir.operations import LINEAR, has_inexact_types
+from jaxquard.ir.typed_shardings import type_sharding, with_dim
 from jaxquard.pipeline.loop import Place
 from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules, spec_of
 
@@ -210,13 +211,19 @@ class LocalSums:
             (after(left, a), after(right, b)),
             ((a, *after(batch_left, a)), (b, *after(batch_right, b))),
         )
-        params = {**equation.params, "dimension_numbers": numbers}
+        params = {**self._split_params(equation), "dimension_numbers": numbers}
 
         def run(lhs: Any, rhs: Any) -> Any:
             result = equation.primitive.bind(self._split_dim(lhs, a), self._split_dim(rhs, b), **params)
             return self._keep(result, self.specs.get(equation.outvars[0], ()))
 
         return run
+
+    def _split_params(self, equation: Equation) -> dict[str, Any]:
+        """Returns the parameters of a sum whose result has the devices' shares as its first dim."""
+        if equation.params.get("out_sharding") is None:
+            return equation.params
+        return {**equation.params, "out_sharding": type_sharding(with_dim(equation.outvars[0].aval, self.count))}
 
     def _split_dim(self, array: Any, dim: int) -> Any:
         shape = array.shape
@@ -233,7 +240,9 @@ class LocalSums:
         def run(array: Any) -> Any:
             apart = jnp.moveaxis(self._split_dim(array, dim), dim, 0)
             moved = tuple(axis + 1 if axis < dim else axis for axis in axes)
-            return self._keep(lax.reduce_sum_p.bind(apart, **{**equation.params, "axes": moved}), self._spec(equation))
+            return self._keep(
+                lax.reduce_sum_p.bind(apart, **{**self._split_params(equation), "axes": moved}), self._spec(equation)
+            )
 
         return run
 
@@ -290,7 +299,7 @@ class LocalSums:
         for number, (inside, atom) in enumerate(zip(body.invars, equation.invars, strict=True)):
             spec = self.specs.get(atom, ()) if is_var(atom) else ()
             specs[inside] = spec if number < first_xs else spec[1:]
-        SpecRules(dict(self.mesh.shape)).follow(body.eqns, specs)
+        SpecRules.on_auto_axes(self.mesh).follow(body.eqns, specs)
         return LocalSums(body, specs, self.axes, self.mesh, places=[None] * len(body.eqns))
 
     def _write_scan(self, position: int) -> None:
@@ -304,8 +313,7 @@ class LocalSums:
         outputs = [inner.write(atom) if number in chosen else atom for number, atom in enumerate(inner.jaxpr.outvars)]
         results = list(equation.outvars)
         for number in chosen:
-            length, *shape = results[number].aval.shape
-            results[number] = new_var(results[number].aval.update(shape=(length, self.count, *shape)))
+            results[number] = new_var(with_dim(results[number].aval, self.count, dim=1))
         body = close(prune(make_jaxpr(inner.jaxpr.invars, inner.equations, outputs)))
         self.equations[position] = equation.replace(outvars=results, params={**equation.params, "jaxpr": body})
         for number in chosen:

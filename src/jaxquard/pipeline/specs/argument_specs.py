@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from jaxquard.ir.jaxpr_tools import Var, is_var
 from jaxquard.ir.operations import ELEMENTWISE
 from jaxquard.ir.step import Step
-from jaxquard.pipeline.specs.infer_specs import Spec
+from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ def argument_specs(
     arg_specs: Sequence[Spec | None],
     result_specs: Sequence[Spec | None],
     result_of_input: Sequence[int | None],
+    rules: SpecRules,
 ) -> ArgumentSpecs:
     """Returns the specs of the jaxpr's inputs and outputs; a part is sharded as the whole would be.
 
@@ -45,14 +46,19 @@ def argument_specs(
         arg_specs: for each flat argument, or empty; None leaves it to us.
         result_specs: for each flat result, or empty; None leaves it to us.
         result_of_input: for each input of the jaxpr, the output that takes its place in the next step.
+        rules: for an actor's mesh.
     """
     asked = _per_part(step.arg_parts, arg_specs or [()] * len(step.arg_parts))
     constants = [()] * (len(step.jaxpr.invars) - len(asked))
-    inputs = partner_specs(step, input_specs=[*asked, *constants])
+    given = [*asked, *constants]
+    inputs = [
+        found if spec is not None else rules.fit_type(found, var.aval)
+        for var, spec, found in zip(step.jaxpr.invars, given, partner_specs(step, input_specs=given), strict=True)
+    ]
     results = _per_part(step.result_parts, result_specs or [None] * len(step.result_parts))
     for position, result in enumerate(result_of_input):
         if result is not None and results[result] is None:
-            results[result] = inputs[position]
+            results[result] = rules.fit_type(inputs[position], step.jaxpr.outvars[result].aval)
     return ArgumentSpecs(inputs=tuple(inputs), results=tuple(results))
 
 

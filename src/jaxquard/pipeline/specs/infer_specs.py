@@ -10,29 +10,48 @@ communication. So the specs of the arguments and the user's constraints are foll
 step, forward and backward alike, by the links of `ir.dependence`: an output dim gets the mesh axes of
 the first input dim that it is linked with, as far as equation (2) of CFP allows. Where nothing is
 linked, it gets those of an operand of the same shape, as XLA's propagation does. Bodies of calls and
-of control flow are followed inside.
+of control flow are followed inside. Explicit axes are not inferred: the type of a value names them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from math import prod
 from typing import Any
+
+from jax.sharding import AbstractMesh
 
 from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.dependence import can_partition, dependences
 from jaxquard.ir.dependence.link import DimLink, Links
 from jaxquard.ir.dependence.rules.elementwise import ELEMENTWISE
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var
+from jaxquard.ir.typed_shardings import auto_axes, explicit_axes, type_axes
 
 Spec = tuple[tuple[str, ...], ...]
 """For each leading dim, the mesh axes over which it is sharded; dims beyond its end are whole."""
 
 
 class SpecRules:
-    """Infers specs on a mesh of given axis sizes."""
+    """Infers specs on a mesh of given axis sizes.
 
-    def __init__(self, axis_sizes: Mapping[str, int]) -> None:
-        self.axis_sizes = axis_sizes
+    Args:
+        axis_sizes: the axes that specs may name.
+        explicit: those of them that types name; they are taken from there.
+    """
+
+    def __init__(self, axis_sizes: Mapping[str, int], *, explicit: frozenset[str] = frozenset()) -> None:
+        self.axis_sizes, self._explicit = axis_sizes, explicit
         self._elementwise_links: dict[Any, Sequence[Sequence[Links]]] = {}
+
+    @classmethod
+    def on(cls, mesh: AbstractMesh | None) -> "SpecRules":
+        """Returns the rules for a mesh; without one, every value is whole."""
+        return cls({} if mesh is None else dict(mesh.shape), explicit=explicit_axes(mesh))
+
+    @classmethod
+    def on_auto_axes(cls, mesh: AbstractMesh) -> "SpecRules":
+        """Returns the rules that know only the axes which are in no type."""
+        return cls({axis: mesh.shape[axis] for axis in mesh.axis_names if axis in auto_axes(mesh)})
 
     def follow(self, equations: Sequence[Equation], specs: dict[Var, Spec]) -> None:
         """Adds to `specs` the results of some equations."""
@@ -43,7 +62,7 @@ class SpecRules:
                 rule = _RULES.get(equation.primitive.name, _by_links)
                 found = rule(self, equation, inputs)
             for var, spec in zip(equation.outvars, found, strict=True):
-                specs[var] = self.fit(spec, var.aval.shape)
+                specs[var] = self.fit_type(spec, var.aval)
 
     def fit(self, spec: Spec, shape: Sequence[int]) -> Spec:
         """Returns the spec without axes that are used twice or do not divide their dim."""
@@ -58,6 +77,16 @@ class SpecRules:
         while fitted and not fitted[-1]:
             fitted.pop()
         return tuple(fitted)
+
+    def fit_type(self, spec: Spec, aval: Any) -> Spec:
+        """Returns the spec as `fit` does, with the explicit axes that the type names, and no others of them."""
+        if not self._explicit:
+            return self.fit(spec, aval.shape)
+        typed = type_axes(aval)
+        inferred = tuple(tuple(axis for axis in axes if axis not in self._explicit) for axes in spec)
+        counts = [self._num_shards(axes) for axes in typed] + [1] * (len(aval.shape) - len(typed))
+        fitted = self.fit(inferred, [size // count for size, count in zip(aval.shape, counts, strict=True)])
+        return tuple((*first, *second) for first, second in zip_longest(typed, fitted, fillvalue=()))
 
     def call(self, jaxpr: Jaxpr, inputs: Sequence[Spec]) -> list[Spec]:
         """Returns the specs of a jaxpr's outputs."""
@@ -78,7 +107,7 @@ class SpecRules:
         """Returns the axes of the input dim that the output dim keeps: the most major ones, by equation (2)."""
         if not axes:
             return ()
-        axes = tuple(axis for axis in axes if axis in self.axis_sizes)
+        axes = tuple(axis for axis in axes if axis in self.axis_sizes and axis not in self._explicit)
         while axes and not can_partition(link, self._num_shards(axes)):
             axes = axes[:-1]
         return axes

@@ -30,5 +30,5 @@ def follow_loop_results(equation: Equation, rules: SpecRules, outer: dict[Var, S
         if reduction.carried is not None:  # One layout for all microbatches: that of the first.
             spec = inside[body.invars[loop.num_constants + reduction.carried]]
         result = equation.outvars[target]
-        outer[result] = rules.fit(spec, result.aval.shape)
+        outer[result] = rules.fit_type(spec, result.aval)
     return inside

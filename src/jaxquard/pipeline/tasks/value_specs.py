@@ -1,6 +1,6 @@
 """The specs of all values that cross between tasks of a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 from jaxquard.ir.step import Step
@@ -15,7 +15,7 @@ def value_specs(
     *,
     input_specs: Sequence[Spec],
     result_specs: Sequence[Spec | None],
-    axis_sizes: Mapping[str, int],
+    rules: SpecRules,
 ) -> dict[Value, Spec]:
     """Follows the specs of a staged step's inputs through it.
 
@@ -23,9 +23,8 @@ def value_specs(
         step: the step.
         input_specs: for each input of the jaxpr.
         result_specs: for each output of the jaxpr, the spec that is asked for, if any.
-        axis_sizes: the axes of an actor's mesh.
+        rules: for an actor's mesh.
     """
-    rules = SpecRules(axis_sizes)
     outer: dict[Var, Spec] = {
         var: rules.fit(spec, var.aval.shape) for var, spec in zip(step.jaxpr.invars, input_specs, strict=True)
     }

@@ -24,6 +24,7 @@ from jaxquard.ir.jaxpr_tools import (
     splice_traced,
     variables,
 )
+from jaxquard.ir.typed_shardings import abstract_type
 from jaxquard.pipeline.body_uses import find_carry_uses
 from jaxquard.pipeline.loop import Loop, Place, Reduction
 from jaxquard.pipeline.tasks.task_code import Carried, Index, Local, Outer, TaskCode, Total, Value
@@ -57,8 +58,8 @@ class LoopContext:
 
     def trace_addition(self, reduction: Reduction, total: Any, term: Any) -> Any:
         """Traces the addition of a term to an accumulator, once for each pair of types."""
-        types = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in (total, term)]
-        key = (reduction, *((type_.shape, type_.dtype) for type_ in types))
+        types = [abstract_type(atom.aval) for atom in (total, term)]
+        key = (reduction, *((type_.shape, type_.dtype, type_.sharding) for type_ in types))
         if key not in self._additions:
             add = functools.partial(reduction.add, num_microbatches=self.loop.num_microbatches)
             self._additions[key] = jax.make_jaxpr(lambda *arrays: [add(*arrays)])(*types, np.int32(0))

@@ -34,6 +34,7 @@ from jaxquard.runtime.checkpoint.array_store import InProcessStore
 from jaxquard.runtime.engine import Progress, closed_error
 from jaxquard.runtime.in_process.pace import Pace
 from jaxquard.runtime.program.actor import Actor, Feeder, halt
+from jaxquard.runtime.program.check_collectives import check_collectives
 from jaxquard.runtime.program.compile_calls import Executable, Site, compile_calls
 from jaxquard.runtime.program.link_program import ActorList, check_for_actors, link_program
 from jaxquard.runtime.program.list_run import JointRun, ListRun
@@ -142,9 +143,10 @@ class InProcessEngine:
 
         Raises:
             ProgramError: if the program breaks a rule of the instruction list.
-            MeshError: if it is for another number of actors.
+            MeshError: if it is for another number of actors, or uses a collective that their platform has not.
         """
         check_for_actors(program, num_actors=len(self.actors))
+        check_collectives(program, platform=self.meshes[0].devices.flat[0].platform)
         executables = compile_calls(program, self._sites, on_progress=on_progress)
         executables = {key: self._guard(key[1], executable) for key, executable in executables.items()}
         return LoadedProgram(

@@ -20,11 +20,12 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType, usable_donations
 from jaxquard.ir.program import Call, Program, Run
+from jaxquard.ir.typed_shardings import explicit_axes
 from jaxquard.runtime.engine import Progress
 from jaxquard.runtime.transfer import sharding_on
 
@@ -120,9 +121,17 @@ def make_function(call: Call, *, adds_witness: bool) -> Executable:
     return function
 
 
-def call_types(call: Call) -> list[jax.ShapeDtypeStruct]:
-    """Returns the types of a call's arguments."""
-    return [jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype)) for type_ in call.inputs]
+def call_types(call: Call, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
+    """Returns the types of a call's arguments, with the explicit axes of the mesh in them."""
+    is_typed = bool(explicit_axes(mesh))
+    return [
+        jax.ShapeDtypeStruct(
+            type_.shape,
+            _jax_compat.dtype_named(type_.dtype),
+            sharding=sharding_on(mesh, type_) if is_typed else None,
+        )
+        for type_ in call.inputs
+    ]
 
 
 def _compile(call: Call, function: Executable, site: Site, enable_x64: bool) -> Executable:
@@ -136,7 +145,7 @@ def _compile(call: Call, function: Executable, site: Site, enable_x64: bool) -> 
     )
     with _jax_compat.lowering_context(mesh.abstract_mesh, enable_x64=enable_x64):
         try:
-            return jitted.lower(*call_types(call)).compile()
+            return jitted.lower(*call_types(call, mesh)).compile()
         except Exception as error:
             error.add_note(f"while compiling the task {call.name} for a mesh {dict(mesh.shape)}")
             raise

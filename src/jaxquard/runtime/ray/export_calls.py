@@ -39,7 +39,7 @@ def export_call(call: Call, *, mesh: AbstractMesh, platform: str, adds_witness: 
     )
     try:
         with _jax_compat.lowering_context(mesh, enable_x64=_jax_compat.is_x64_enabled()):
-            return bytes(_export(function, call, platform).serialize())
+            return bytes(_export(function, call_types(call, mesh), platform).serialize())
     except (NotImplementedError, ValueError) as error:
         if not any(words in str(error) for words in _CALLS_BACK):
             raise
@@ -49,12 +49,12 @@ def export_call(call: Call, *, mesh: AbstractMesh, platform: str, adds_witness: 
         ) from error
 
 
-def _export(function: Any, call: Call, platform: str) -> Any:
+def _export(function: Any, types: list[jax.ShapeDtypeStruct], platform: str) -> Any:
     """Exports, and allows the custom calls that `jax.export` refuses."""
     checks: list[Any] = []
     while True:
         try:
-            return export.export(function, platforms=[platform], disabled_checks=checks)(*call_types(call))
+            return export.export(function, platforms=[platform], disabled_checks=checks)(*types)
         except ValueError as error:
             names = _custom_calls(str(error)) - {check.is_custom_call() for check in checks}
             if not names:
@@ -83,7 +83,7 @@ def import_call(code: bytes, call: Call, *, mesh: Mesh, adds_witness: bool) -> E
         out_shardings=_out_shardings(call, mesh, adds_witness),
         donate_argnums=call_donations(call),
     )
-    return jitted.lower(*call_types(call)).compile()
+    return jitted.lower(*call_types(call, mesh)).compile()
 
 
 def _out_shardings(call: Call, mesh: Any, adds_witness: bool) -> list[NamedSharding]:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jax.sharding import AbstractMesh
 
 from jaxquard.errors import ActorFailed, MeshError
 from jaxquard.ir.program import Program
@@ -63,9 +64,9 @@ _HINTS_OF_LOSS = (TransferError.__name__, WorkerUnavailable.__name__)
 class RayEngine:
     """Actors that are processes, started and called through Ray."""
 
-    def __init__(self, group: WorkerGroup, session: Session, *, heartbeat_timeout_s: float) -> None:
+    def __init__(self, group: WorkerGroup, session: Session, *, mesh: AbstractMesh, heartbeat_timeout_s: float) -> None:
         self.token: object = RayStore(self)
-        self.group = group
+        self.group, self._mesh = group, mesh
         self._epochs = Epochs(group)
         self._fresh: frozenset[int] = frozenset()
         self._numbers, self._steps, self._programs = itertools.count(1), itertools.count(1), itertools.count(1)
@@ -120,9 +121,12 @@ class RayEngine:
             self._send_settings()
             if self.group.config.transport == "collective":
                 self._wait_for_steps()  # Opening a channel is a rendezvous, which no step may disturb.
-            loaded = prepare_program(program, number=next(self._programs), num_actors=self.group.config.num_actors)
+            config = self.group.config
+            loaded = prepare_program(
+                program, number=next(self._programs), num_actors=config.num_actors, platform=config.platform
+            )
             weakref.finalize(loaded, self._forgotten.append, loaded.number)
-            load_program(loaded, group=self.group, on_progress=on_progress)
+            load_program(loaded, group=self.group, mesh=self._mesh, on_progress=on_progress)
             self._loaded.add(loaded)
             return loaded
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh
 
 from jaxquard import _jax_compat
 from jaxquard.errors import ActorFailed, JaxquardError
 from jaxquard.ir.program import Program, Run
 from jaxquard.runtime.engine import Progress
+from jaxquard.runtime.program.check_collectives import check_collectives
 from jaxquard.runtime.program.link_program import check_for_actors
 from jaxquard.runtime.program.step_cells import ResultLayout, find_results
 from jaxquard.runtime.ray.client.packing import SharedValue
@@ -59,9 +60,10 @@ class LoadedOnRay:
         return tuple(layout.make_array(cells) for layout in self.layouts)
 
 
-def prepare_program(program: Program, *, number: int, num_actors: int) -> LoadedOnRay:
+def prepare_program(program: Program, *, number: int, num_actors: int, platform: str) -> LoadedOnRay:
     """Checks a program; nobody has it yet."""
     check_for_actors(program, num_actors=num_actors)
+    check_collectives(program, platform=platform)
     return LoadedOnRay(
         number=number,
         program=program,
@@ -73,13 +75,12 @@ def prepare_program(program: Program, *, number: int, num_actors: int) -> Loaded
     )
 
 
-def load_program(loaded: LoadedOnRay, *, group: WorkerGroup, on_progress: Progress | None) -> None:
-    """Exports every call once, has the actors compile theirs side by side, and links."""
+def load_program(loaded: LoadedOnRay, *, group: WorkerGroup, mesh: AbstractMesh, on_progress: Progress | None) -> None:
+    """Exports every call once, for the mesh of an actor, has the actors compile theirs side by side, and links."""
     compiling = _Compiling(loaded, group, on_progress)
     everyone = frozenset(range(len(loaded.program.actors)))
     for actor in sorted(everyone):
         compiling.prepare(actor)
-    mesh = _abstract_mesh(group)
     for call in _in_turns(loaded.calls_of):
         loaded.codes[call] = _export(loaded.program, call, mesh, group.config.platform)
         compiling.send(call, everyone)
@@ -180,11 +181,6 @@ def _export(program: Program, call: int, mesh: AbstractMesh, platform: str) -> b
     entry = program.calls[call]
     adds_witness = platform != "cpu" or not entry.outputs
     return export_call(entry, mesh=mesh, platform={"gpu": "cuda"}.get(platform, platform), adds_witness=adds_witness)
-
-
-def _abstract_mesh(group: WorkerGroup) -> AbstractMesh:
-    shape, names = group.config.mesh_shape, group.config.axis_names
-    return AbstractMesh(shape, names, axis_types=(AxisType.Auto,) * len(shape))
 
 
 def _in_turns(calls_of: tuple[tuple[int, ...], ...]) -> list[int]:

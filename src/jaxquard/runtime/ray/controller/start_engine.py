@@ -1,5 +1,7 @@
 """Starts the Ray runtime: Ray itself, places for the processes, the processes, the engine."""
 
+from jax.sharding import AbstractMesh
+
 from jaxquard.runtime.ray.cluster.place_actors import place_actors
 from jaxquard.runtime.ray.cluster.session import start_or_join
 from jaxquard.runtime.ray.cluster.versions import check_versions
@@ -14,8 +16,7 @@ _POST_MORTEM_S = 5.0
 def start_engine(
     *,
     num_actors: int,
-    mesh_shape: tuple[int, ...],
-    axis_names: tuple[str, ...],
+    mesh: AbstractMesh,
     address: str | None,
     processes_per_actor: int,
     platform: str | None,
@@ -24,7 +25,7 @@ def start_engine(
     start_timeout_s: float,
 ) -> RayEngine:
     """Starts everything, or leaves nothing behind."""
-    num_devices = devices_per_process(mesh_shape, processes_per_actor)
+    num_devices = devices_per_process(mesh.axis_sizes, processes_per_actor)
     session = start_or_join(address, num_cpus=num_actors * processes_per_actor, start_timeout_s=start_timeout_s)
     try:
         placement = place_actors(
@@ -41,8 +42,8 @@ def start_engine(
                     num_processes=processes_per_actor,
                     platform=placement.platform,
                     num_devices=num_devices,
-                    mesh_shape=mesh_shape,
-                    axis_names=axis_names,
+                    mesh_shape=mesh.axis_sizes,
+                    axis_names=mesh.axis_names,
                     transport=transport,
                     settings=settings_to_pass_on(),
                     environment=variables_to_pass_on(),
@@ -54,7 +55,7 @@ def start_engine(
         except BaseException:
             placement.close()
             raise
-        return RayEngine(group, session, heartbeat_timeout_s=heartbeat_timeout_s)
+        return RayEngine(group, session, mesh=mesh, heartbeat_timeout_s=heartbeat_timeout_s)
     except BaseException:
         session.close()
         raise

@@ -84,7 +84,10 @@ def join_processes(config: WorkerConfig, coordinator: str, *, ip: str) -> None:
 
 
 def make_actor_mesh(config: WorkerConfig) -> Mesh:
-    """Makes the actor's mesh over the devices of all its processes."""
+    """Makes the actor's mesh over the devices of all its processes.
+
+    Code comes lowered, so no types are left here for axes to be in: all of them are automatic.
+    """
     devices = _actor_devices(config)
     needed = prod(config.mesh_shape)
     if len(devices) != needed:
