@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.errors import PlanError
+from jaxquard.intraop.blocks.parameter_paths import parameter_path
 from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.intraop.segments.block_names import BlockNames, names_of_blocks
 from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.models import zoo
-from jaxquard.planner.block_names import BlockNames, names_of_blocks, parameter_path
 from jaxquard.planner.record.plan_data import Recompute
 from jaxquard.planner.wishes import COUNTS, WORDS, parse_wishes
 from tests.intraop.scanned_patterns import OPENED

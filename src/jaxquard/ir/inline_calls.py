@@ -15,6 +15,7 @@ from typing import Any
 from jax.extend import core
 
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, close, make_jaxpr, new_var, prune, substitute
+from jaxquard.ir.source import source_inside
 
 # Which parameter of a call holds its body.
 _BODIES = {
@@ -81,11 +82,9 @@ class CallOpener:
             assert self.constants is not None
             inner[var] = new_var(var)
             self.constants[inner[var]] = value
-        outer_names = equation.source_info.name_stack
         for nested in body.jaxpr.eqns:
             for opened in self._open(nested, inner):
-                names = outer_names + opened.source_info.name_stack
-                yield opened.replace(source_info=opened.source_info.replace(name_stack=names))
+                yield opened.replace(source_info=source_inside(equation, opened))
         for var, result in zip(equation.outvars, body.jaxpr.outvars, strict=True):
             renamed[var] = substitute(result, inner)
 

@@ -12,7 +12,7 @@ from typing import Any
 from jaxquard.errors import PlanError
 from jaxquard.intraop.blocks.shard_sequence import SEQUENCE
 from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
-from jaxquard.planner.block_names import BlockNames
+from jaxquard.intraop.segments.block_names import BlockNames
 from jaxquard.planner.record.match_names import (
     is_line,
     is_slip,

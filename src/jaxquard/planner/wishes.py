@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.errors import PlanError, ScheduleError
-from jaxquard.planner.block_names import BlockNames
+from jaxquard.intraop.segments.block_names import BlockNames
 from jaxquard.planner.record.check_plan import NO_SCHEDULE, STORAGES
 from jaxquard.planner.record.match_names import is_slip, nearest_names
 from jaxquard.planner.record.plan_data import Recompute

@@ -101,23 +101,27 @@ _PROVENANCE_TYPES: dict[str, Any] = {
     "was_stopped_early": bool,
 }
 # Files of before there were these do not have them.
+_LATER_PRICE_TYPES: dict[str, Any] = {"num_rematerialized": int}
 _LATER_PROVENANCE_TYPES: dict[str, Any] = {"modelled": str}
 
 
 def _read_price(content: dict[str, Any] | None) -> Price | None:
     """The price in a file; None if it is not exactly one."""
     price = None if content is None else content.get("price")
-    if not isinstance(price, dict) or price.keys() != _PRICE_TYPES.keys() | {"provenance"}:
+    price_types = {**_PRICE_TYPES, **_LATER_PRICE_TYPES}
+    if not isinstance(price, dict):
+        return None
+    if not _PRICE_TYPES.keys() | {"provenance"} <= price.keys() <= price_types.keys() | {"provenance"}:
         return None
     provenance = price["provenance"]
-    if not _has_types(price, _PRICE_TYPES) or not isinstance(provenance, dict):
+    values = {name: price[name] for name in price_types if name in price}
+    if not _has_types(values, {name: price_types[name] for name in values}) or not isinstance(provenance, dict):
         return None
     types = {**_PROVENANCE_TYPES, **_LATER_PROVENANCE_TYPES}
     if not _PROVENANCE_TYPES.keys() <= provenance.keys() <= types.keys():
         return None
     if not _has_types(provenance, {name: types[name] for name in provenance}):
         return None
-    values = {name: price[name] for name in _PRICE_TYPES}
     return Price(**values, provenance=Provenance(**provenance))
 
 

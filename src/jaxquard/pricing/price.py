@@ -65,6 +65,7 @@ class Price:
         peak_bytes: on each device: arguments, temporaries and outputs, less what outputs share with arguments.
         spread: how far the upper quartile of the runs lies above the minimum, as a part of the minimum; None if there
             were too few runs.
+        num_rematerialized: values that the partitioner gathers whole, as it finds no better way between two shardings.
 
     Example:
         >>> origin = jq.pricing.Provenance(
@@ -87,6 +88,7 @@ class Price:
     peak_bytes: int
     spread: float | None
     provenance: Provenance
+    num_rematerialized: int = 0
 
 
 class FailureReason(enum.Enum):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.errors import PlanError
-from jaxquard.planner.record.fold_blocks import Fold, find_layers, fold_repeats
+from jaxquard.intraop.segments.fold_repeats import Fold, fold_repeats
+from jaxquard.planner.record.fold_blocks import find_layers
 from tests.planner.record.sample_plans import named_plan, traced_plan
 
 

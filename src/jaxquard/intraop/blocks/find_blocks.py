@@ -23,6 +23,7 @@ from jaxquard.intraop.blocks.contraction import Contraction, Partition, Partitio
 from jaxquard.intraop.blocks.follow_blocks import follow_blocks
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
+from jaxquard.intraop.blocks.parameter_paths import equation_place
 from jaxquard.intraop.blocks.shard_sequence import has_long_attention, shard_sequences
 from jaxquard.intraop.blocks.two_dimensional import product_choices
 from jaxquard.ir.jaxpr_tools import Var, is_var, variables
@@ -281,6 +282,6 @@ def _nothing_divides(graph: StepGraph, seed: Contraction, num_shards: int) -> st
         for kind, group in ((group[0].name, group) for group in seed.groups)
     )
     return (
-        f"the contraction at {source_line(seed.equation)} has no dim that {num_shards} devices can share evenly: "
-        f"{sizes}. Use a mesh axis whose size divides one of them, or pad the dim."
+        f"the contraction at {equation_place(graph, seed.equation)} has no dim that {num_shards} devices can share "
+        f"evenly: {sizes}. Use a mesh axis whose size divides one of them, or pad the dim."
     )

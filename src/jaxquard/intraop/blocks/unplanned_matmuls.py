@@ -10,7 +10,7 @@ from jaxquard.intraop.blocks.contraction import Contraction
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, sub_jaxprs
 from jaxquard.ir.operations import MATMULS
-from jaxquard.ir.source import source_line
+from jaxquard.ir.source import source_place
 
 # Primitives that change the form of a weight, and not its values.
 _FORMS = frozenset({"convert_element_type", "copy", "reshape", "transpose", "squeeze", "stop_gradient", "slice"})
@@ -30,7 +30,7 @@ def step_notes(graph: StepGraph) -> tuple[str, ...]:
 def unplanned_matmuls(equations: Iterable[Equation]) -> tuple[str, ...]:
     """Returns a note that names the operators of a flat step with products inside; none if there are none."""
     places = dict.fromkeys(
-        f"{where}`{equation.primitive.name}` at {source_line(equation)}"
+        f"{where}`{equation.primitive.name}` at {source_place(equation)}"
         for equation in equations
         if (where := _where(equation)) is not None
     )

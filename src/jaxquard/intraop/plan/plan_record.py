@@ -24,7 +24,9 @@ class PlannedSegment:
 
     Attributes:
         kind: segments of one kind were priced once.
-        lines: of the user's code, where its first contractions stand.
+        lines: of the user's code, where its first contractions stand, one for each block.
+        parameters: for each block, the paths of the parameters that it uses; nothing in plans of before there were.
+        scopes: that its contractions stand in.
         strategy: for each of its blocks, the choice on every axis.
         time_s: by itself.
         reshard_s: of resharding the values that enter it, and their gradients.
@@ -37,6 +39,8 @@ class PlannedSegment:
     time_s: float
     reshard_s: float
     size_bytes: int
+    parameters: tuple[tuple[str, ...], ...] = ()
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

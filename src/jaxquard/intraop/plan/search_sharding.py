@@ -28,13 +28,13 @@ from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.segments.block_names import names_of_blocks
 from jaxquard.intraop.segments.tune_products import tune_products
 from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
-from jaxquard.ir.source import source_line
 from jaxquard.pricing import (
     CompilePricer,
     Failure,
@@ -289,7 +289,10 @@ def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh | AbstractMesh)
             for one in found.baseline_predictions
         ),
         frontier=tuple((point.time_s, point.size_bytes) for point in found.points),
-        notes=_notes(analysis, [*prices.failures, *found.failures], gap_s=found.gap_s),
+        notes=(
+            *_notes(analysis, [*prices.failures, *found.failures], gap_s=found.gap_s),
+            *_rematerialized_notes(prices),
+        ),
         provenance=_provenance(prices),
         products={
             str(number): analysis.products[number] for number, names in plan.assignment.items() if ROWS_2D in names
@@ -300,10 +303,13 @@ def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh | AbstractMesh)
 
 def _planned_segments(analysis: Analysis, plan: CandidatePlan, prediction: Prediction) -> Iterator[PlannedSegment]:
     """Yields the rows of the plan's table."""
+    names = names_of_blocks(analysis)
     for segment, (time_s, reshard_s, size_bytes) in zip(analysis.segments, prediction.segments, strict=True):
         yield PlannedSegment(
             kind=segment.kind,
-            lines=tuple(source_line(analysis.blocks[number].seeds[0].equation) for number in segment.blocks),
+            lines=tuple(names[block].line for block in segment.blocks),
+            parameters=tuple(names[block].paths for block in segment.blocks),
+            scopes=tuple(dict.fromkeys(scope for block in segment.blocks for scope in names[block].scopes)),
             strategy=tuple(tuple(plan.assignment[block]) for block in segment.blocks),
             time_s=time_s,
             reshard_s=reshard_s,
@@ -318,6 +324,19 @@ def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> 
             f"the search did not prove its answer: by its prices, a plan that is {gap_s * 1e3:.3g} ms faster may fit"
         )
     return (*notes, *step_notes(analysis.graph))
+
+
+def _rematerialized_notes(prices: StepPrices) -> tuple[str, ...]:
+    """Returns a note on the candidates of which the partitioner gathers values whole; none if there are none."""
+    counts = prices.rematerialized
+    if not counts:
+        return ()
+    worst = max(counts, key=lambda name: counts[name])
+    return (
+        f"of {len(counts)} of {prices.num_programs} priced programs the compiler gathers values whole, as it finds no "
+        f"better way between two shardings (involuntary full rematerialization); of most in {worst} ({counts[worst]}). "
+        "Their prices count that; the log of jaxquard names them all",
+    )
 
 
 def _provenance(prices: StepPrices) -> str:

@@ -59,6 +59,7 @@ class StepPrices:
         kinds: by kind of segment.
         boundaries: between segments, in order; the same object where they are alike.
         reshards: by what is resharded.
+        rematerialized: the programs of which the partitioner gathers values whole, by name, with their number.
         num_programs: as equation (7) counts them, with the pairs of layouts that are the same.
     """
 
@@ -67,6 +68,7 @@ class StepPrices:
     boundaries: tuple[BoundaryLayouts, ...] = field(repr=False)
     reshards: Mapping[ReshardKey, Price | Failure] = field(repr=False)
     num_programs: int
+    rematerialized: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @property
     def analysis(self) -> Analysis:
@@ -116,6 +118,11 @@ def price_segments(
         boundaries=tuple(boundaries),
         reshards=dict(zip(reshards, prices[start:], strict=True)),
         num_programs=num_programs,
+        rematerialized={
+            program.name: price.num_rematerialized
+            for program, price in zip(to_price, prices, strict=True)
+            if isinstance(price, Price) and price.num_rematerialized
+        },
     )
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from jaxquard.intraop.plan.call_arguments import as_planned, check_weak_types, c
 from jaxquard.intraop.plan.plan_record import PlannedSegment, PlanRecord, plan_content, read_plan
 from jaxquard.intraop.plan.sharded_step import CompiledStep, ShardedStep
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step, check_choices
+from jaxquard.intraop.segments.block_names import where_text
+from jaxquard.intraop.segments.fold_repeats import Fold, fold_repeats, fold_text
 from jaxquard.intraop.segments.tune_products import check_products
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import WEAK, differences, type_text
@@ -213,11 +214,8 @@ def _plan_text(plan: PlanRecord) -> str:
     if plan.storage is not Storage.AS_USED:
         lines[0] += f", state kept as {plan.storage.value} does"
     rows: list[tuple[str, ...]] = [("segment", "strategy of its blocks", "time", "reshard", "memory", "where")]
-    number = 0
-    for _, group in groupby(plan.segments, key=lambda segment: (segment.kind, segment.strategy, segment.reshard_s)):
-        same = list(group)
-        rows.append(_row(number, same))
-        number += len(same)
+    for fold in fold_repeats([(segment.kind, segment.strategy, segment.reshard_s) for segment in plan.segments]):
+        rows += [_row(plan.segments[fold.start + place], fold, place) for place in range(fold.period)]
     lines += _align(rows)
     lines.append("")
     compared: list[tuple[str, ...]] = [
@@ -242,14 +240,15 @@ def _product_lines(plan: PlanRecord) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _row(number: int, same: list[PlannedSegment]) -> tuple[str, ...]:
-    first, count = same[0], len(same)
-    name = f"{number}" if count == 1 else f"{number}-{number + count - 1}"
-    strategy = ", ".join("/".join(names) for names in first.strategy)
-    times = "" if count == 1 else f" x {count}"
-    where = " ".join(dict.fromkeys(first.lines))
-    reshard = _time(first.reshard_s) if first.reshard_s else "-"
-    return name, strategy, _time(first.time_s) + times, reshard, _size(first.size_bytes) + times, where
+def _row(segment: PlannedSegment, fold: Fold, place: int) -> tuple[str, ...]:
+    """Returns the cells of a segment, and of those that it stands for: the others in its place of the fold."""
+    strategy = ", ".join("/".join(names) for names in segment.strategy)
+    times = "" if fold.count == 1 else f" x {fold.count}"
+    paths = (path for paths in segment.parameters for path in paths)
+    where = where_text(paths, segment.scopes, segment.lines, is_folded=fold.count > 1)
+    reshard = _time(segment.reshard_s) if segment.reshard_s else "-"
+    name, time, size = fold_text(fold, place), _time(segment.time_s) + times, _size(segment.size_bytes) + times
+    return name, strategy, time, reshard, size, where
 
 
 def _align(rows: list[tuple[str, ...]]) -> list[str]:

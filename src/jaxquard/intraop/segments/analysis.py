@@ -15,7 +15,7 @@ from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.segments.tune_products import ProductPlans
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import Var
-from jaxquard.ir.source import source_line
+from jaxquard.ir.source import source_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def _nothing_to_shard(graph: StepGraph) -> str:
     loop = next((equation for equation in graph.equations if equation.primitive.name in ("scan", "while")), None)
     if loop is not None:
         return (
-            f"{beginning} this one has none outside of the loop at {source_line(loop)}. A `lax.scan` over stacked "
+            f"{beginning} this one has none outside of the loop at {source_place(loop)}. A `lax.scan` over stacked "
             "weights is opened; a loop over microbatches or over time hides the layers. Search with a step on one "
             "microbatch, or on the whole batch at once; write layers that share weights, or pick theirs by a counter, "
             "one after the other."

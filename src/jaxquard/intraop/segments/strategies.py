@@ -9,7 +9,7 @@ from jaxquard.intraop.blocks.block import Block
 from jaxquard.intraop.blocks.shard_sequence import SEQUENCE
 from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.ir.source import source_line
+from jaxquard.ir.source import source_place
 
 
 def block_choices(
@@ -107,6 +107,6 @@ def _no_dim_divides(block: Block, axes: Mapping[str, int]) -> str:
     mesh = " x ".join(map(str, axes.values()))
     sizes = ", ".join(f"{choice.name} into {choice.num_chunks}" for choice in block.choices)
     return (
-        f"the block at {source_line(block.seeds[0].equation)} has no dims that a mesh of {mesh} divides; it can be "
+        f"the block at {source_place(block.seeds[0].equation)} has no dims that a mesh of {mesh} divides; it can be "
         f"sharded at most along its {sizes}. Use a mesh whose axes divide these, or pad the dims."
     )

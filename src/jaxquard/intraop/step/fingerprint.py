@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.jaxpr_tools import Jaxpr, close
-from jaxquard.ir.source import source_line
+from jaxquard.ir.source import source_place
 from jaxquard.pricing.program.fingerprint import Fingerprints, loose_key, operation_texts
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
@@ -37,7 +37,7 @@ def first_difference(planned: str, jaxpr: Jaxpr) -> str:
     if num_same == len(now):
         return counts
     equation = jaxpr.eqns[num_same]
-    first = f"the first that differs is {equation.primitive.name} at {source_line(equation)}"
+    first = f"the first that differs is {equation.primitive.name} at {source_place(equation)}"
     return f"{counts}; {first}" if counts else f"of its operations {first}"
 
 

@@ -18,6 +18,7 @@ from jaxquard.intraop.step.layer_rules import LayerForm, Rearranged, layer_form,
 from jaxquard.intraop.step.parts import LeafPart, pair_parts
 from jaxquard.intraop.step.stack_values import FromNothing, StackValues, count_layers, layer_type, numbers_of_layers
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, make_jaxpr, new_var, prune, substitute, variables
+from jaxquard.ir.source import source_inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +245,8 @@ class _Writer(StackValues):
 
 
 def _named(inner: Equation, scan: Equation) -> Equation:
-    """Returns an equation of a body with the name stack of the scan before its own."""
-    names = scan.source_info.name_stack + inner.source_info.name_stack
-    return inner.replace(source_info=inner.source_info.replace(name_stack=names))
+    """Returns an equation of a body with the name stack of the scan before its own, and a line of the user's."""
+    return inner.replace(source_info=source_inside(scan, inner))
 
 
 def _parts(part: LeafPart, count: int) -> list[LeafPart]:

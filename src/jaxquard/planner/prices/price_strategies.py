@@ -16,7 +16,7 @@ from jaxquard.intraop.segments.strategies import Strategy, segment_strategies
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.ir.source import source_line
+from jaxquard.ir.source import source_place
 from jaxquard.planner.prices.prune import PruneSettings, prune_strategies
 from jaxquard.planner.prices.step_costs import Allowed, PricedStrategies, without_single_axes
 from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
@@ -177,7 +177,7 @@ def _nothing_allowed(
     for place, number in enumerate(segment.blocks):
         names = dict.fromkeys(strategy[place] for strategy in strategies)
         if not any(allowed(number, found) for found in names):
-            line = source_line(analysis.blocks[number].seeds[0].equation)
+            line = source_place(analysis.blocks[number].seeds[0].equation)
             choices = ", ".join("/".join(found) for found in names)
             return (
                 f"{wishes or 'the wishes'} leave nothing for the product at {line}, which on a mesh of {axes} can be "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.errors import PlanError
+from jaxquard.intraop.segments.fold_repeats import span_text
 from jaxquard.ir.codec import to_data
 from jaxquard.planner.record.fold_blocks import block_rows
 from jaxquard.planner.record.plan_data import PlanData
@@ -13,7 +14,6 @@ from jaxquard.planner.record.summarise_plan import (
     memory_by_term,
     microbatches_text,
     pipeline_text,
-    span_text,
     time_by_term,
 )
 from jaxquard.planner.record.tables import (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxquard.errors import PlanError
+from jaxquard.intraop.segments.fold_repeats import span_text
 from jaxquard.planner.record.fold_blocks import block_rows, find_layers, fold_blocks
 from jaxquard.planner.record.match_names import is_line, match_line, match_path, nearest_names, path_prefixes
 from jaxquard.planner.record.plan_data import PlanAlternative, PlanData
@@ -19,7 +20,6 @@ from jaxquard.planner.record.summarise_plan import (
     memory_lines,
     microbatches_text,
     pipeline_text,
-    span_text,
     time_by_term,
     time_lines,
 )

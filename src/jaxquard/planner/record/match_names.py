@@ -21,8 +21,9 @@ def is_line(text: str) -> bool:
 
 
 def match_line(pattern: str, line: str) -> bool:
-    """Returns true if a line is the one that is meant; folders before the file make no difference."""
-    return pattern.replace("\\", "/").rpartition("/")[2] == line
+    """Returns true if a line is the one that is meant; folders that only one of the two has make no difference."""
+    meant, found = (f"/{text}".replace("\\", "/") for text in (pattern, line))
+    return meant.endswith(found) or found.endswith(meant)
 
 
 def match_path(pattern: str, path: str) -> bool:

@@ -6,8 +6,9 @@ Stages and blocks that recur are shown once. No line has more than 100 columns, 
 import math
 from itertools import groupby
 
+from jaxquard.intraop.segments.fold_repeats import Fold, fold_text, span_text, star_numbers
 from jaxquard.planner.record.check_plan import NO_SCHEDULE
-from jaxquard.planner.record.fold_blocks import Fold, block_rows, fold_blocks, star_numbers
+from jaxquard.planner.record.fold_blocks import block_rows, fold_blocks
 from jaxquard.planner.record.plan_data import MemoryTerms, PlanBaseline, PlanData, StagePlan, TimeTerms
 from jaxquard.planner.record.tables import (
     align_table,
@@ -129,42 +130,24 @@ def _stage_row(same: list[tuple[int, StagePlan]]) -> tuple[str, ...]:
     )
 
 
-def span_text(first: int, last: int) -> str:
-    """Returns `3` or `3-7`."""
-    return str(first) if first == last else f"{first}-{last}"
-
-
 def sharding_lines(plan: PlanData) -> list[str]:
     """Returns a table with the choice of every block on every axis; layers that recur are shown once."""
     rows = block_rows(plan)
     axes = tuple(plan.axes) if any(rows[0][0]) and len(rows[0][0]) == len(plan.axes) else ("strategy",)
     unit = "layer" if plan.fingerprint is None else "block"
     has_lines, has_parameters = any(line for _, line, _ in rows), any(paths for *_, paths in rows)
-    table = [(unit, *axes, *(["where"] if has_lines else []), *(["parameters"] if has_parameters else []))]
+    table = [(unit, *axes, *(["parameters"] if has_parameters else []), *(["where"] if has_lines else []))]
     for fold in fold_blocks(plan):
         table += [
             (
-                _fold_text(fold, place),
+                fold_text(fold, place),
                 *(names if len(names) == len(axes) else ("/".join(names) or "-",)),
-                *([line] if has_lines else []),
                 *([shorten_cell(_paths_text(paths, fold), 36)] if has_parameters else []),
+                *([line] if has_lines else []),
             )
             for place, (names, line, paths) in enumerate(rows[fold.start : fold.start + fold.period])
         ]
     return [*align_table(table), *_product_lines(plan)]
-
-
-def _fold_text(fold: Fold, place: int) -> str:
-    """Returns `0`, `1-24` for one that stands 24 times in a row, or `3, 9, ... 141` for one of a layer of six."""
-    first = fold.start + place
-    if fold.count == 1:
-        return str(first)
-    last = first + fold.period * (fold.count - 1)
-    if fold.period == 1:
-        return span_text(first, last)
-    middle = "" if fold.count == 2 else " ..." if fold.count > 3 else f" {first + fold.period},"
-    second = f" {first + fold.period}," if fold.count > 3 else ""
-    return f"{first},{second}{middle} {last}"
 
 
 def _paths_text(paths: tuple[str, ...], fold: Fold) -> str:

@@ -4,10 +4,9 @@ import itertools
 from collections.abc import Iterator
 
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
+from jaxquard.intraop.segments.block_names import BlockNames
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import fingerprint_step
-from jaxquard.ir.source import source_line
-from jaxquard.planner.block_names import BlockNames
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan
 from jaxquard.planner.search.list_shapes import count_devices
@@ -66,14 +65,13 @@ def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterat
     for stage, ((start, stop), totals) in enumerate(zip(itertools.pairwise(bounds), played.stages, strict=True)):
         first, last = segments[start].blocks[0], segments[stop - 1].blocks[-1]
         blocks = range(first, last + 1)
-        seeds = [prices.analysis.blocks[block].seeds[0].equation for block in blocks]
         cost = totals.cost()
         yield StagePlan(
             name=stage_name([prices.names[block] for block in blocks], stage),
             actor=played.actor_of[stage],
             blocks=(first, last + 1),
             strategies=tuple(tuple(chosen[block]) for block in blocks),
-            lines=tuple(source_line(equation) for equation in seeds),
+            lines=tuple(prices.names[block].line for block in blocks),
             parameters=tuple(prices.names[block].paths for block in blocks),
             forward_s=cost.forward_s,
             backward_s=cost.backward_s,

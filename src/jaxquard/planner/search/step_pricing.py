@@ -9,10 +9,10 @@ from jax.sharding import AbstractMesh, AxisType
 from jaxquard.cluster import Cluster
 from jaxquard.errors import PlanError, ShardingError
 from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.block_names import BlockNames, names_of_blocks
 from jaxquard.intraop.segments.tune_products import tune_products
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
-from jaxquard.planner.block_names import BlockNames, names_of_blocks
 from jaxquard.planner.prices.price_strategies import price_strategies
 from jaxquard.planner.prices.prune import PruneSettings
 from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts

@@ -185,7 +185,7 @@ def _in_words(wish: Any) -> str:
 
 def _without(space: PlanSpace, wishes: Collection[tuple[str, str]]) -> PlanSpace:
     """Returns the space without some wishes."""
-    left = {
+    left: dict[str, Any] = {
         kind: {name: value for name, value in getattr(space, kind).items() if (kind, name) not in wishes}
         for kind in _WISHES
     }

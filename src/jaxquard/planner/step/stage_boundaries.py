@@ -14,7 +14,7 @@ from jaxquard.errors import PlanError
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
 from jaxquard.ir.jaxpr_tools import Equation, Var, size_bytes
 from jaxquard.ir.operations import MATMULS
-from jaxquard.ir.source import source_line
+from jaxquard.ir.source import source_place
 from jaxquard.planner.step.apply_plan import microbatch_inputs, part_loop
 from jaxquard.planner.step.equation_stages import EquationStages, find_body, stage_equations
 from jaxquard.planner.step.mark_blocks import find_mark_blocks
@@ -143,7 +143,7 @@ def _boundary(
     across = next((equation for first, last, equation in moved if first < segment <= last), None)
     reason = ""
     if across is not None:
-        reason = f"the product at {source_line(across)} needs both sides of the boundary before segment {segment}"
+        reason = f"the product at {source_place(across)} needs both sides of the boundary before segment {segment}"
     elif not is_allowed:
         reason = "stages begin at the marks of the code alone"
     elif not forward:

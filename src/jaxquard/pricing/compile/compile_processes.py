@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ from jax.sharding import Mesh
 
 from jaxquard import _jax_compat
 from jaxquard.pricing.compile.compilation_folder import use_compilation_folder
+from jaxquard.pricing.compile.partitioner_warnings import (
+    OnRematerialized,
+    catch_warnings,
+    count_rematerialized,
+    disregard,
+)
 
 _PACKAGES = str(Path(__file__).parents[2])
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
@@ -41,11 +48,12 @@ def ignore(_: float) -> None:
     """Does nothing with the seconds of a compilation."""
 
 
-def compile_timed(lowered: Any, on_compiled: OnCompiled) -> Any:
-    """Compiles in this thread and reports the seconds that it took, however it ends."""
+def compile_timed(lowered: Any, on_compiled: OnCompiled, on_rematerialized: OnRematerialized = disregard) -> Any:
+    """Compiles in this thread and reports the seconds that it took, and the partitioner's warnings, however it ends."""
     start_s = time.perf_counter()
     try:
-        return lowered.compile()
+        with catch_warnings(partial(on_rematerialized, lowered)):
+            return lowered.compile()
     finally:
         on_compiled(time.perf_counter() - start_s)
 
@@ -65,9 +73,18 @@ class CompileProcesses:
     # prices would be those of a busy machine. On accelerators threads compile, and do overlap.
     may_overlap = False
 
-    def __init__(self, mesh: Mesh, *, num_compilers: int, limit_s: float, on_compiled: OnCompiled = ignore) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        *,
+        num_compilers: int,
+        limit_s: float,
+        on_compiled: OnCompiled = ignore,
+        on_rematerialized: OnRematerialized = disregard,
+    ) -> None:
         self._devices = tuple(mesh.devices.flat)
         self._num_compilers, self._limit_s, self._on_compiled = num_compilers, limit_s, on_compiled
+        self._on_rematerialized = on_rematerialized
         self._group: _CompilerGroup | None = None
 
     def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Any]:
@@ -77,17 +94,19 @@ class CompileProcesses:
         with use_compilation_folder(group.folder):
             request = _jax_compat.compile_request(lowered, self._devices, free_outputs)
         if request is None:
-            return lambda: compile_timed(lowered, self._on_compiled)
+            return lambda: compile_timed(lowered, self._on_compiled, self._on_rematerialized)
         compiled = group.compile(request)
 
         def load() -> Any:
             try:
-                message, time_s = compiled.result()
+                message, time_s, num_rematerialized = compiled.result()
             except NotStartedError:
                 if self._group is not group:
                     raise
-                return compile_timed(lowered, self._on_compiled)
+                return compile_timed(lowered, self._on_compiled, self._on_rematerialized)
             self._on_compiled(time_s)
+            if num_rematerialized:
+                self._on_rematerialized(lowered, num_rematerialized)
             if message:
                 raise RuntimeError(message)
             with use_compilation_folder(group.folder):
@@ -117,11 +136,11 @@ class _CompilerGroup:
         for _ in range(num_workers):
             self._add_worker()
 
-    def compile(self, request: bytes) -> "Future[tuple[str, float]]":
-        """Answers with "" or what went wrong, and the seconds that it took."""
+    def compile(self, request: bytes) -> "Future[tuple[str, float, int]]":
+        """Answers with "" or what went wrong, the seconds that it took, and the number of warnings."""
         return self._pool.submit(self._compile, request)
 
-    def _compile(self, request: bytes) -> tuple[str, float]:
+    def _compile(self, request: bytes) -> tuple[str, float, int]:
         if self._is_broken:
             raise NotStartedError("no process could be started before")
         worker = self._idle.get()
@@ -129,7 +148,8 @@ class _CompilerGroup:
             self._idle.put(None)  # For whoever waits next.
             raise NotStartedError("no process could be started before")
         try:
-            answer = worker.ask(request, limit_s=self._limit_s)
+            message, time_s = worker.ask(request, limit_s=self._limit_s)
+            num_rematerialized = worker.take_warnings()
         except (EOFError, OSError, CompileStalledError, NotStartedError) as error:
             # It is of no more use; the next program gets another, which would not start either if this one did not.
             worker.kill()
@@ -140,7 +160,7 @@ class _CompilerGroup:
                 self._add_worker()
             raise
         self._idle.put(worker)
-        return answer
+        return message, time_s, num_rematerialized
 
     def _add_worker(self) -> None:
         try:
@@ -188,6 +208,7 @@ class CompilerProcess:
         self._has_started = False
         self._in_use = threading.Lock()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._num_read_bytes = 0
         descriptor = theirs.fileno()
         # -P: the working folder may have files with the names of modules. A session of its own: Ctrl-C is for us, and
         # we end it.
@@ -236,6 +257,15 @@ class CompilerProcess:
     def _wait(self, end_s: float, limit_s: float) -> None:
         if not self._connection.poll(max(0.0, end_s - time.monotonic())):
             raise CompileStalledError(f"not compiled within {limit_s:g} s")
+
+    def take_warnings(self) -> int:
+        """Returns the number of values that the partitioner gathers whole in what was compiled since the last call."""
+        with self._in_use:
+            if self._errors.closed:
+                return 0
+            start, stop = self._num_read_bytes, os.fstat(self._errors.fileno()).st_size
+            self._num_read_bytes = stop
+            return count_rematerialized(os.pread(self._errors.fileno(), stop - start, start))
 
     def _log_tail(self) -> str:
         """The last line that the process wrote, after a colon; nothing once we have ended it ourselves."""

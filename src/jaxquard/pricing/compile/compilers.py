@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from jax.sharding import Mesh
 
 from jaxquard.pricing.compile.compile_processes import CompileProcesses, OnCompiled, compile_timed, ignore
+from jaxquard.pricing.compile.partitioner_warnings import OnRematerialized, disregard
 
 Executable = Any
 
@@ -44,11 +45,11 @@ class CompileHere:
 
     may_overlap = False
 
-    def __init__(self, *, on_compiled: OnCompiled = ignore) -> None:
-        self._on_compiled = on_compiled
+    def __init__(self, *, on_compiled: OnCompiled = ignore, on_rematerialized: OnRematerialized = disregard) -> None:
+        self._on_compiled, self._on_rematerialized = on_compiled, on_rematerialized
 
     def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Executable]:
-        return lambda: compile_timed(lowered, self._on_compiled)
+        return lambda: compile_timed(lowered, self._on_compiled, self._on_rematerialized)
 
     def stop(self) -> None:
         return
@@ -59,14 +60,21 @@ class CompileInThreads:
 
     may_overlap = True
 
-    def __init__(self, num_compilers: int, *, on_compiled: OnCompiled = ignore) -> None:
+    def __init__(
+        self,
+        num_compilers: int,
+        *,
+        on_compiled: OnCompiled = ignore,
+        on_rematerialized: OnRematerialized = disregard,
+    ) -> None:
         self._num_compilers, self._on_compiled = num_compilers, on_compiled
+        self._on_rematerialized = on_rematerialized
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Executable]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_compilers, thread_name_prefix="compile")
-        return self._pool.submit(compile_timed, lowered, self._on_compiled).result
+        return self._pool.submit(compile_timed, lowered, self._on_compiled, self._on_rematerialized).result
 
     def stop(self) -> None:
         if self._pool is not None:
@@ -74,16 +82,25 @@ class CompileInThreads:
         self._pool = None
 
 
-def choose_compilers(mesh: Mesh, *, num_compilers: int, limit_s: float, on_compiled: OnCompiled = ignore) -> Compilers:
+def choose_compilers(
+    mesh: Mesh,
+    *,
+    num_compilers: int,
+    limit_s: float,
+    on_compiled: OnCompiled = ignore,
+    on_rematerialized: OnRematerialized = disregard,
+) -> Compilers:
     """So many compilers, of the kind that suits the platform; one is as good as none.
 
-    `on_compiled` is called with the seconds of each compilation, possibly in another thread.
+    `on_compiled` is called with the seconds of each compilation, `on_rematerialized` with a program of which values are
+    gathered whole, possibly in another thread.
     """
+    reports: dict[str, Any] = {"on_compiled": on_compiled, "on_rematerialized": on_rematerialized}
     if num_compilers < 2:
-        return CompileHere(on_compiled=on_compiled)
+        return CompileHere(**reports)
     if mesh.devices.flat[0].platform != "cpu":
-        return CompileInThreads(num_compilers, on_compiled=on_compiled)
-    return CompileProcesses(mesh, num_compilers=num_compilers, limit_s=limit_s, on_compiled=on_compiled)
+        return CompileInThreads(num_compilers, **reports)
+    return CompileProcesses(mesh, num_compilers=num_compilers, limit_s=limit_s, **reports)
 
 
 def num_cores() -> int:

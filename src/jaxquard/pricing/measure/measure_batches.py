@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import logging
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers
+from jaxquard.pricing.compile.partitioner_warnings import RematerializedCounts
 from jaxquard.pricing.measure.machine.environment import device_kind
 from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, failure_of, over_limit
@@ -32,6 +34,7 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 # What may stay in memory beside all others takes at most one such part of it.
 _SMALL_SHARE = 20
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +54,20 @@ class PricingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """A job whose compilation has begun; `finish` waits for it, and `again` compiles once more, at once."""
+    """A job whose compilation has begun.
+
+    Attributes:
+        finish: waits for it.
+        again: compiles once more, at once.
+        num_rematerialized: returns the number of values that the compiled program gathers whole.
+    """
 
     job: PricingJob
     key: str
     text_key: str
     finish: Callable[[], Any]
     again: Callable[[], Any]
+    num_rematerialized: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,7 @@ class _Ready:
     key: str
     executable: Any
     peak_bytes: int
+    num_rematerialized: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +88,9 @@ class Measurement:
     Attributes:
         are_compared: whether programs of a round are compared by their runs side by side (`paired_times`).
         loops: the steps of each program as a training loop, which replace rounds; None for rounds.
-        compiled: executables of programs that were compared, by the key of their text: they may run as loops next.
+        compiled: executables of programs that were compared, by the key of their text, with the number of values that
+            they gather whole: they may run as loops next.
+        rematerialized: receives the partitioner's warnings.
     """
 
     mesh: Mesh
@@ -95,7 +108,8 @@ class Measurement:
     watch: WatchedRun
     meter: Meter
     loops: LoopBudget | None = None
-    compiled: dict[str, Any] = field(default_factory=dict)
+    compiled: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    rematerialized: RematerializedCounts = field(default_factory=RematerializedCounts)
 
     def measure_loops(self, jobs: Sequence[PricingJob], *, batch_size: int, end_s: float) -> None:
         """Compiles until a moment of the monotonic clock, then runs what is compiled; the others fail as too slow."""
@@ -137,15 +151,20 @@ class Measurement:
             if known is not None:
                 self._settle(job, key, known, is_cached=True)
                 continue
-            if (executable := self.compiled.get(text_key)) is not None:
-                give = partial(_identity, executable)
-                begun.append(_Begun(job=job, key=key, text_key=text_key, finish=give, again=give))
+            if (compiled := self.compiled.get(text_key)) is not None:
+                give, count = (partial(_identity, value) for value in compiled)
+                begun.append(
+                    _Begun(job=job, key=key, text_key=text_key, finish=give, again=give, num_rematerialized=count)
+                )
                 continue
             free_outputs = tuple(spec is None for spec in job.program.out_specs)
             with self.meter.during("compiling_s"):
                 finish = self.compilers.start(lowered, free_outputs=free_outputs)
-            again = CompileHere().start(lowered, free_outputs=free_outputs)
-            begun.append(_Begun(job=job, key=key, text_key=text_key, finish=finish, again=again))
+            again = CompileHere(on_rematerialized=self.rematerialized.add).start(lowered, free_outputs=free_outputs)
+            count = partial(self.rematerialized.take, lowered)
+            begun.append(
+                _Begun(job=job, key=key, text_key=text_key, finish=finish, again=again, num_rematerialized=count)
+            )
         return begun
 
     def _finish(self, begun: Sequence[_Begun]) -> Iterator[_Ready]:
@@ -159,15 +178,24 @@ class Measurement:
             except Exception as error:  # The compiler refuses this candidate.
                 self._reject(item.job, FailureReason.NO_COMPILATION, error)
                 continue
+            num_rematerialized = item.num_rematerialized()
+            if num_rematerialized:
+                _log.info("%s: the partitioner gathers %d values whole", item.job.program.name, num_rematerialized)
             if self.are_compared:
-                self.compiled[item.text_key] = executable
+                self.compiled[item.text_key] = executable, num_rematerialized
             available = self._available_for(needed)
             if available is not None and needed > available:
                 for number in item.job.numbers:
                     name = item.job.program.name
                     self.ledger.settle(number, over_limit(name, needed_bytes=needed, available_bytes=available))
                 continue
-            yield _Ready(job=item.job, key=item.key, executable=executable, peak_bytes=needed)
+            yield _Ready(
+                job=item.job,
+                key=item.key,
+                executable=executable,
+                peak_bytes=needed,
+                num_rematerialized=num_rematerialized,
+            )
 
     def _compiled(self, begun: _Begun) -> Any:
         """The outcome of compiling it.
@@ -309,6 +337,7 @@ class Measurement:
                 num_runs=len(counted),
                 was_stopped_early=timed.was_stopped_early,
             ),
+            num_rematerialized=ready.num_rematerialized,
         )
 
     def _settle(self, job: PricingJob, key: str, price: Price, *, is_cached: bool = False) -> None:

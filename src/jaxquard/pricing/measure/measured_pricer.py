@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxquard.errors import PricingError
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers, choose_compilers, num_cores
+from jaxquard.pricing.compile.partitioner_warnings import RematerializedCounts
 from jaxquard.pricing.measure.machine.environment import environment_key
 from jaxquard.pricing.measure.measure_batches import Measurement, PricingJob
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown
@@ -105,8 +106,13 @@ class MeasuredPricer:
         self._cache = PriceCache() if cache == "default" else cache
         num_compilers = min(num_cores() if num_compilers is None else num_compilers, _MOST_TOGETHER)
         self._meter = Meter()
+        self._rematerialized = RematerializedCounts()
         self._compilers = choose_compilers(
-            mesh, num_compilers=num_compilers, limit_s=compile_limit_s, on_compiled=self._meter.add_compile_work
+            mesh,
+            num_compilers=num_compilers,
+            limit_s=compile_limit_s,
+            on_compiled=self._meter.add_compile_work,
+            on_rematerialized=self._rematerialized.add,
         )
         # They hold what they have compiled, so once there are some, even a few programs go to them.
         self._has_compilers = False
@@ -275,7 +281,7 @@ class MeasuredPricer:
         environment = self._environment(budget, candidates, loops)
         jobs = _find_missing(programs, groups or [None] * len(programs), cache, environment, ledger, best)
         self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS
-        here = CompileHere(on_compiled=self._meter.add_compile_work)
+        here = CompileHere(on_compiled=self._meter.add_compile_work, on_rematerialized=self._rematerialized.add)
         measurement = Measurement(
             mesh=self._mesh,
             budget=budget,
@@ -293,6 +299,7 @@ class MeasuredPricer:
             meter=self._meter,
             loops=loops,
             compiled=self._compiled,
+            rematerialized=self._rematerialized,
         )
         try:
             if loops is None:

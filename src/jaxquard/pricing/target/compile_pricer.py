@@ -10,6 +10,7 @@ that does not fit a chip's memory fails, and says by how much.
 
 import datetime
 import hashlib
+import logging
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -37,6 +38,7 @@ from jaxquard.pricing.target.walk_schedule import WalkedProgram, walk_schedule
 
 # Counts how programs are walked and priced: a price of an earlier way is not one of the current way.
 _PRICING = 3
+_log = logging.getLogger(__name__)
 # Machine code that nothing runs; the scheduled program is the same.
 _QUICK_OPTIONS: dict[str, dict[str, str]] = {"cpu": {"xla_backend_optimization_level": "0"}}
 # Settings of JAX that change what a jaxpr lowers to.
@@ -275,6 +277,8 @@ class CompilePricer:
         walked = self._walk_or_fail(name, compiled)
         if isinstance(walked, Failure):
             return walked
+        if compiled.num_rematerialized:
+            _log.info("%s: the partitioner gathers %d values whole", name, compiled.num_rematerialized)
         return Price(
             time_s=walked.time_s,
             compute_s=walked.compute_s,
@@ -282,6 +286,7 @@ class CompilePricer:
             peak_bytes=compiled.peak_bytes,
             spread=None,
             provenance=self._provenance(),
+            num_rematerialized=compiled.num_rematerialized,
         )
 
     def _check(self, name: str, result: Price | Failure) -> Price | Failure:

@@ -47,6 +47,7 @@ class CompiledProgram:
         temporary_bytes: of it, all that is computed in between.
         chips: for each device of the program, the number of its chip in the cluster.
         compile_s: of the processor.
+        num_rematerialized: values that the partitioner gathers whole.
     """
 
     text: str
@@ -55,6 +56,7 @@ class CompiledProgram:
     temporary_bytes: int
     chips: tuple[int, ...]
     compile_s: float
+    num_rematerialized: int = 0
 
 
 class CompiledFolder:
@@ -74,6 +76,7 @@ class CompiledFolder:
                 temporary_bytes=content["temporary_bytes"],
                 chips=tuple(content["chips"]),
                 compile_s=content["compile_s"],
+                num_rematerialized=content.get("num_rematerialized", 0),
             )
         except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError):
             return None

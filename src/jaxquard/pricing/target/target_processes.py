@@ -6,6 +6,7 @@ import queue
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from jaxquard.pricing.compile.compile_processes import (
     CompilerProcess,
@@ -49,8 +50,9 @@ class TargetProcesses:
             process.kill()
             self._processes.remove(process)
             return str(error)
+        num_rematerialized = process.take_warnings()
         self._idle.put(process)
-        return answer
+        return answer if isinstance(answer, str) else replace(answer, num_rematerialized=num_rematerialized)
 
     def _find_idle(self) -> CompilerProcess:
         try:
