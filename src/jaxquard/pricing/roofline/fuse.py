@@ -11,12 +11,14 @@ what is broadcast.
 Equations of different parts (forward, backward, update) are in different programs, and never in one group.
 """
 
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedJaxpr, WorkKind
 
 _IN_GROUPS = (WorkKind.FUSED, WorkKind.REDUCTION)
+_MOST_FUSED = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,24 @@ def fuse_equations(prepared: PreparedJaxpr, parts: Sequence[Hashable] | None = N
     """
     finder = _Groups(prepared, parts or [None] * len(prepared.equations))
     return tuple(finder.kernel(positions) for positions in finder.groups())
+
+
+class FusedJaxprs:
+    """The kernels of prepared jaxprs, each found once; those that were used last are kept."""
+
+    def __init__(self) -> None:
+        # By ids; the objects are kept beside, so that no others get theirs.
+        self._known: OrderedDict[tuple[int, int], tuple[object, object, tuple[FusedKernel, ...]]] = OrderedDict()
+
+    def find(self, prepared: PreparedJaxpr, parts: Sequence[Hashable] | None) -> tuple[FusedKernel, ...]:
+        """Returns the kernels of a jaxpr whose equations belong to these parts."""
+        key = id(prepared), id(parts)
+        if key not in self._known:
+            self._known[key] = prepared, parts, fuse_equations(prepared, parts)
+            if len(self._known) > _MOST_FUSED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key][2]
 
 
 class _Groups:

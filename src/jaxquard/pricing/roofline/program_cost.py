@@ -134,7 +134,7 @@ class ShardingWalk:
     def _visit(self, position: int, constraints: dict[tuple[int, int], Dims]) -> None:
         equation = self.prepared.equations[position]
         held = tuple(self._whole if number == NO_VALUE else self.dims[number] for number in equation.inputs)
-        chosen = self._partitioner.choose(position, held, constraints.get((position, 0)))
+        chosen = self._partitioner.choose(equation.work, held, constraints.get((position, 0)))
         self.chosen.append(chosen)
         for number, dims in zip(equation.inputs, chosen.in_dims, strict=True):
             if number != NO_VALUE:
