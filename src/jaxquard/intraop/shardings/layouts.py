@@ -79,13 +79,13 @@ class Layouts:
         return self._make(var, dims, late={axis for axis, of_axis in self.stored.items() if var in of_axis})
 
     def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
-        return self._make(var, dims, late={axis for axis, of_axis in self.late.items() if var in of_axis})
+        return self._make(var, dims, late=[axis for axis, of_axis in self.late.items() if var in of_axis])
 
     def _make(
         self, var: Var, dims: Mapping[str, Mapping[Var, int | None]], *, late: Collection[str]
     ) -> PartitionSpec | None:
         """Puts axes that shard state in use first: state, and what updates it, is gathered along the others alone."""
-        axes = sorted(dims, key=lambda axis: axis in late)
+        axes = sorted(dims, key=lambda axis: axis in late) if late else dims
         axis_dims = [(axis, self.axes[axis], dims[axis][var]) for axis in axes if var in dims[axis]]
         return _make_spec(tuple(var.aval.shape), tuple(axis_dims)) if axis_dims else None
 

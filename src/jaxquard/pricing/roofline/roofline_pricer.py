@@ -36,6 +36,8 @@ from jaxquard.pricing.roofline.program_cost import (
 )
 from jaxquard.pricing.roofline.value_dims import Dims, dims_of_spec
 
+_MOST_SPECS = 65536
+
 
 class RooflinePricer(BatchPricer):
     """Prices programs for a mesh of a cluster from their jaxprs alone.
@@ -74,6 +76,7 @@ class RooflinePricer(BatchPricer):
         self._prepared = PreparedJaxprs() if shared is None else shared._prepared
         self._fused = FusedJaxprs() if shared is None else shared._fused
         self._mesh_times = MeshTimes(self._cluster, self._sizes)
+        self._known_dims: dict[int, tuple[Any, Dims]] = {}
         self._partitioner = Partitioner(self._sizes, bytes_per_flop=self._kernel_times.bytes_per_flop)
 
     @property
@@ -128,11 +131,11 @@ class RooflinePricer(BatchPricer):
         walk = ShardingWalk(prepared, self._partitioner, self._sizes)
         walk.walk(
             [self._dims(spec) for spec in program.in_specs],
-            {(position, output): self._dims(spec) for position, output, spec in program.constraints},
+            [(position, output, self._dims(spec)) for position, output, spec in program.constraints],
             [None if spec is None else self._dims(spec) for spec in program.out_specs],
         )
         moved = reassociate_sums(walk.collectives, prepared) if self._kernel_times.is_accelerator else walk.collectives
-        kernels = self._fused.find(prepared, parts)
+        kernels, ends = self._fused.find(prepared, parts)
         costs = KernelCosts(
             prepared,
             names=self._names,
@@ -150,11 +153,19 @@ class RooflinePricer(BatchPricer):
             kernels=tuple(costs.price(kernel, walk.chosen, local) for kernel in kernels),
             collectives=tuple(time_collectives(moved, prepared, self._mesh_times)),
             flops=sum(costs.flops(kernel, walk.chosen) for kernel in kernels),
-            peak_bytes=peak_live_bytes(prepared, kernels, local, gathered=gathered_bytes(moved), shared_bytes=shared),
+            peak_bytes=peak_live_bytes(
+                prepared, kernels, local, ends=ends, gathered=gathered_bytes(moved), shared_bytes=shared
+            ),
         )
 
     def _dims(self, spec: Any) -> Dims:
-        return dims_of_spec(spec, self._names)
+        """Returns the dims of a spec; most are the same few objects, which are kept so that no others get their ids."""
+        found = self._known_dims.get(id(spec))
+        if found is None:
+            if len(self._known_dims) >= _MOST_SPECS:
+                self._known_dims.clear()
+            found = self._known_dims[id(spec)] = spec, dims_of_spec(spec, self._names)
+        return found[1]
 
     def _provenance(self) -> Provenance:
         return Provenance(
