@@ -15,6 +15,8 @@ from jaxquard.planner.wishes import parse_wishes
 from tests.planner.small_losses import mlp_args, mlp_loss, train_plainly
 
 PARAMS, BATCH = mlp_args()
+# One mesh and one number of microbatches are priced, where a test needs any plan.
+ONE_ACTOR = {"stages": 1, "data": 2, "microbatches": 1}
 
 
 def train(run, *, num_steps=2):
@@ -36,7 +38,7 @@ def assert_as_plain(found, optimizer):
 
 @pytest.mark.parametrize(
     "fix",
-    [{"stages": 1, "model": 2}, {"stages": 2, "schedule": "1f1b", "microbatches": 4}],
+    [{"stages": 1, "model": 2, "microbatches": 2}, {"stages": 2, "schedule": "1f1b", "microbatches": 4}],
     ids=["one actor", "pipeline"],
 )
 def test_equal_to_plain_jax(fix):
@@ -59,7 +61,7 @@ def test_a_saved_plan_runs_again(tmp_path):
 
 def test_a_plan_of_another_step_or_cluster():
     optimizer = optax.sgd(0.1)
-    made = jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), cluster="h100-2", fix={"stages": 1, "data": 2})
+    made = jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), cluster="h100-2", fix=ONE_ACTOR)
     with pytest.raises(PlanError, match=r"the plan was made for h100-2, but this is cpu-2.*cluster='h100-2'"):
         jq.parallelize(mlp_loss, optimizer, (PARAMS, BATCH), devices=2, plan=made.plan)
     asked = {"cluster": "h100-2", "devices": 2, "plan": made.plan}
@@ -74,7 +76,8 @@ def test_a_plan_of_another_step_or_cluster():
 
 
 def test_plans_that_ran_say_so():
-    with jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2, fix={"stages": 1}, num_measured=1) as run:
+    fix = {"stages": 1, "microbatches": 1}
+    with jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2, fix=fix, num_measured=1) as run:
         plan = run.plan
         assert plan.provenance.startswith("the step: measured on 2 devices")
         assert plan.log.num_measured >= 1
@@ -84,7 +87,8 @@ def test_plans_that_ran_say_so():
 
 
 def test_a_plan_for_a_cluster_that_is_not_here():
-    run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix={"stages": 2, "model": 2})
+    fix = {"stages": 2, "model": 2, "microbatches": 2}
+    run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix=fix)
     assert run.plan.cluster == "h100-8"
     assert 0 < run.plan.mfu < 1
     with pytest.raises(PlanError, match=r"is for 8 devices of h100-8, which are not here"):
@@ -95,7 +99,7 @@ def test_no_plan_fits():
     with pytest.raises(
         InfeasiblePlanError, match=r"no plan fits 1e-06 GB a device\. The smallest found needs .* most of it"
     ):
-        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", memory_limit_bytes=1000)
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=1000)
 
 
 def test_usual_plans_that_do_not_fit_are_shown():
@@ -155,7 +159,7 @@ def test_a_strategy_that_is_fixed():
         optax.sgd(0.1),
         (PARAMS, BATCH),
         cluster="h100-8",
-        fix={"layers.*.up": "columns", "stages": 1, "model": 8},
+        fix={"layers.*.up": "columns", "stages": 1, "model": 8, "microbatches": 1},
     )
     chosen = [
         names
@@ -203,7 +207,7 @@ def test_two_model_axes_are_searched_on_a_torus(cluster, expected):
 
 
 def test_options_of_a_search_beside_a_plan(tmp_path):
-    run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix={"stages": 1})
+    run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", fix=ONE_ACTOR)
     with pytest.raises(PlanError, match="fix is for a search"):
         jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), plan=run.plan, fix={"stages": 1})
 

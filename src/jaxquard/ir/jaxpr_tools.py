@@ -5,6 +5,7 @@ like any other, and its value travels beside (`ir.step.Step.constants`). A jaxpr
 three sequences: inputs, equations, outputs.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +97,7 @@ def variables(atoms: Iterable[Any]) -> list[Var]:
 
 def size_bytes(aval: Any) -> int:
     """Bytes of an array of this type; a PRNG key counts as 16."""
-    count = int(np.prod(aval.shape, dtype=np.int64))
-    return count * getattr(aval.dtype, "itemsize", 16)
+    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 16)
 
 
 def substitute(atom: Any, renamed: Mapping[Var, Any]) -> Any:

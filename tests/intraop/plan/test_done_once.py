@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from jaxquard.intraop.plan.search_sharding import search_sharding
-from jaxquard.intraop.segments.analysis import analyse_step
+from jaxquard.intraop.segments.analysis import StepAnalyser, analyse_step
+from jaxquard.intraop.segments.interfaces import SegmentInterfaces
 from jaxquard.intraop.segments.strategies import segment_strategies
 from jaxquard.intraop.shardings import layouts
 from jaxquard.intraop.shardings.baselines import baselines
@@ -35,12 +36,12 @@ class KeepingPricer(FakePricer):
 def counted(monkeypatch):
     """Counts how often each segment was analysed, and laid out under each choice of its blocks."""
     found = Counter()
-    find, axis_layout = layouts.find_interface, layouts._AxisLayout
+    read, axis_layout = SegmentInterfaces._read, layouts._AxisLayout
     lay_out_blocks, lay_out_state = axis_layout.lay_out_blocks, axis_layout.lay_out_state
 
-    def find_counted(graph, owners, boundary_values, segment):
+    def read_counted(self, segment):
         found["interface", segment] += 1
-        return find(graph, owners, boundary_values, segment)
+        return read(self, segment)
 
     def blocks_counted(self, blocks, choices):
         self.laid_out = tuple((block.number, choices[block.number].name) for block in blocks)
@@ -50,7 +51,7 @@ def counted(monkeypatch):
         found["layouts", self.laid_out, storage] += 1
         return lay_out_state(self, storage, **more)
 
-    monkeypatch.setattr(layouts, "find_interface", find_counted)
+    monkeypatch.setattr(SegmentInterfaces, "_read", read_counted)
     monkeypatch.setattr(axis_layout, "lay_out_blocks", blocks_counted)
     monkeypatch.setattr(axis_layout, "lay_out_state", state_counted)
     return found
@@ -96,3 +97,27 @@ def test_a_program_does_not_depend_on_those_written_before(name):
         fresh = StepPrograms(analysis)
         again, first = (write_whole_step(one, plan.assignment, storage=plan.storage) for one in (used, fresh))
         assert keys.key(again) == keys.key(first) is not None
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "moe-tiny"])
+def test_an_analysis_for_many_meshes_is_that_of_each(name):
+    traced = trace_step(*zoo_types(name))
+    analyser = StepAnalyser(traced)
+    keys, sizes = Fingerprints(), ((8,), (4,), (2, 4), (4, 2), (1, 8), (16,))
+    before = None
+    for of_axes in sizes:
+        axes = dict(zip("xyz", of_axes, strict=False))
+        alone, shared = analyse_step(traced, axes=axes), analyser.analyse(axes=axes)
+        assert [block.names for block in shared.blocks] == [block.names for block in alone.blocks]
+        assert (shared.segments, shared.owners) == (alone.segments, alone.owners)
+        before = StepPrograms(shared, like=before)
+        fresh = StepPrograms(alone)
+        assert len(before.boundaries) == len(fresh.boundaries)
+        for plan in baselines(alone, with_volume=False).values():
+            for segment in alone.segments[:2]:
+                for storage in Storage:
+                    again, first = (
+                        one.write_segments([segment], plan.assignment, storage=storage) for one in (before, fresh)
+                    )
+                    assert keys.key(again) == keys.key(first) is not None
+    assert len(analyser._grouped) < len(sizes)

@@ -1,5 +1,6 @@
 """GPT and LLAMA whose layers run on a 2D mesh beside data parallelism: the same losses, and no other traffic."""
 
+import functools
 from collections import Counter
 from dataclasses import replace
 
@@ -40,11 +41,12 @@ def make_plan(*, kept="yxyx", slices=SLICES):
     return GemmPlan(algorithm="meshslice", mesh_shape=(2, 2), layers=layers)
 
 
-def compiled(name, num_layers, **how):
-    """The step, its parameters and its batch, placed on a (2, 2, 2) mesh."""
+@functools.cache
+def compiled(name, num_layers, kept="yxyx"):
+    """The step, its parameters and its batch, placed on a (2, 2, 2) mesh; tests of the same one share it."""
     model, config = MODELS[name]
     config, mesh = replace(config, num_layers=num_layers), make_mesh((2, 2, 2), ("dp", "x", "y"))
-    planned = products(make_plan(**how), mesh=mesh, **NAMES)
+    planned = products(make_plan(kept=kept), mesh=mesh, **NAMES)
     params = model.init(jax.random.key(0), config)
     params = jax.device_put(params, model.shardings(params, planned))
     batch = model.synthetic_batch(jax.random.key(1), config, num_microbatches=1, microbatch_size=8)
@@ -60,7 +62,7 @@ def compiled(name, num_layers, **how):
 @pytest.mark.parametrize(("name", "kept"), [("gpt", "yxyx"), ("llama", "yxyx"), ("gpt", "wyxw")])
 def test_losses_and_gradients_are_those_of_one_device(name, kept):
     """Also with stationary weights, between which rows and columns of the mesh change their parts."""
-    step, params, batch, config = compiled(name, 2, kept=kept)
+    step, params, batch, config = compiled(name, 2, kept)
     model = MODELS[name][0]
     whole_params, whole_batch = jax.tree.map(np.asarray, (params, batch))
     expected = jax.value_and_grad(lambda params: model.loss(params, whole_batch, config))(whole_params)
@@ -79,7 +81,7 @@ def count(text):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer_sends_its_products_and_the_sums_of_its_norms(name):
     """By the difference between models of three and of two layers; nothing else moves inside a layer."""
-    two, three = (count(compiled(name, num_layers)[0].as_text()) for num_layers in (2, 3))
+    two, three = (count(compiled(name, num_layers, "yxyx")[0].as_text()) for num_layers in (2, 3))
     assert not two - three
     _, config = MODELS[name]
     # Of float32 numbers on one of 8 chips; rows are those of the batch on 2 replicas.

@@ -127,11 +127,15 @@ def test_nothing_fits():
 
 def test_a_time_budget_says_what_it_left_out():
     chain = equal_layers(10, layer())
-    found = search_configurations(SPACE, lambda one: chain, time_budget_s=0.0, num_finalists=1)
+    families = {"2 actors": lambda one: one.num_actors == 2}
+    found = search_configurations(SPACE, lambda one: chain, time_budget_s=0.0, num_finalists=1, families=families)
     assert found.best is not None
-    (text,) = found.log.left_out
+    text, families, alternatives = found.log.left_out
     assert text.startswith("the time budget of 0 s left out ")
     assert "configurations; by their bounds none of them is more than" in text
+    assert families == "the time budget ended among the best of 2 actors"
+    assert found.families == {"2 actors": None}
+    assert alternatives.startswith("the time budget left out alternatives to schedule, stages, ")
     assert found.log.num_pruned + found.log.num_priced < found.log.num_seen
 
 

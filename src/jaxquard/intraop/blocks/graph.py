@@ -19,7 +19,7 @@ class StepGraph:
     _links: dict[int, Dependences] = field(default_factory=dict, repr=False)
     _memo: Memo = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def equations(self) -> Sequence[Equation]:
         return self.step.jaxpr.eqns
 
@@ -95,6 +95,16 @@ class StepGraph:
         if found is None:
             found = self._links[position] = dependences(self.equations[position], self._memo)
         return found
+
+    def known_chunks(self) -> set[int]:
+        """Returns the numbers of chunks of all links that were looked at."""
+        return {
+            link.num_chunks
+            for found in self._links.values()
+            for of_output in found.links
+            for of_input in of_output
+            for link in of_input
+        }
 
     def unknown_primitives(self) -> tuple[str, ...]:
         """Returns the primitives without a rule, of equations that were looked at and the first of every other one."""

@@ -16,8 +16,8 @@ from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.segments.strategies import Strategy, segment_strategies
-from jaxquard.intraop.shardings.boundaries import Boundary, BoundarySide, Specs, find_boundaries
-from jaxquard.intraop.shardings.layouts import Assignment, StepLayouts
+from jaxquard.intraop.shardings.boundaries import Boundary, BoundarySide, Specs
+from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram, reshard_program
 
@@ -103,7 +103,7 @@ def price_segments(
     strategies = {kind: list(written[kind]) for kind in first}
     to_price = [program for kind in first for program in written[kind].values()]
     groups: list[object] = [kind for kind in first for _ in written[kind]]
-    boundaries = _lay_out_boundaries(programs.layouts, strategies)
+    boundaries = _lay_out_boundaries(programs, strategies)
     reshards = _reshards(boundaries)
     num_programs = len(to_price) + sum(
         len(set(boundary.left)) * len(set(boundary.right)) for boundary in dict.fromkeys(boundaries)
@@ -180,7 +180,7 @@ def _key(reshards: Sequence[tuple[Any, PartitionSpec, PartitionSpec]]) -> Reshar
     return tuple((aval.str_short(), source, target) for aval, source, target in reshards)
 
 
-def _lay_out_boundaries(layouts: StepLayouts, strategies: Mapping[int, Sequence[Strategy]]) -> list[BoundaryLayouts]:
+def _lay_out_boundaries(programs: StepPrograms, strategies: Mapping[int, Sequence[Strategy]]) -> list[BoundaryLayouts]:
     """Returns the segment boundaries of a step, the same object for those that are alike."""
     known: dict[tuple[int, object], tuple[Specs, ...]] = {}
     made: dict[Boundary, BoundaryLayouts] = {}
@@ -188,11 +188,11 @@ def _lay_out_boundaries(layouts: StepLayouts, strategies: Mapping[int, Sequence[
     def specs(side: BoundarySide) -> tuple[Specs, ...]:
         key = side.segment.number, side.roles
         if key not in known:
-            known[key] = tuple(side.specs(layouts, names) for names in strategies[side.segment.kind])
+            known[key] = tuple(side.specs(programs.layouts, names) for names in strategies[side.segment.kind])
         return known[key]
 
     found = []
-    for boundary in find_boundaries(layouts):
+    for boundary in programs.boundaries:
         if boundary not in made:
             made[boundary] = BoundaryLayouts(boundary=boundary, left=specs(boundary.left), right=specs(boundary.right))
         found.append(made[boundary])

@@ -1,7 +1,12 @@
-"""The analysis of a step, before anything is priced: its blocks, its segments, and the owner of each equation."""
+"""The analysis of a step, before anything is priced: its blocks, its segments, and the owner of each equation.
+
+For several meshes a step is read once. Its blocks depend on the mesh only as far as sizes divide, and its segments as
+far as blocks have as many strategies: where these are alike, so are the blocks and segments, and all that follows.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.blocks.assign_owners import assign_owners
@@ -10,7 +15,8 @@ from jaxquard.intraop.blocks.find_blocks import find_blocks
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches, match_backward
 from jaxquard.intraop.segments.boundary_values import BoundaryValue, find_boundary_values
-from jaxquard.intraop.segments.find_segments import Segment, find_segments, given_segments
+from jaxquard.intraop.segments.find_segments import BlockRuns, Segment
+from jaxquard.intraop.segments.interfaces import SegmentInterfaces
 from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.segments.tune_products import ProductPlans
 from jaxquard.intraop.step.traced_step import TracedStep
@@ -26,6 +32,7 @@ class Analysis:
         axes: the mesh axes and their sizes, the outer one first.
         owners: for each equation, the number of its block.
         boundary_values: activations and gradients that cross segment boundaries.
+        interfaces: the inputs and outputs of segments; the same object for meshes that have the same segments.
         products: for each block that may be a 2D product, the plan of each of its first contractions.
     """
 
@@ -36,6 +43,7 @@ class Analysis:
     matches: Matches = field(repr=False)
     owners: tuple[int, ...] = field(repr=False)
     boundary_values: Mapping[Var, BoundaryValue] = field(repr=False)
+    interfaces: SegmentInterfaces = field(repr=False, compare=False)
     products: ProductPlans = field(default_factory=dict, repr=False)
 
     @property
@@ -68,32 +76,91 @@ def analyse_step(
         ShardingError: if there is no contraction, one has no dim that the largest axis divides, or there are not as
             many blocks as the segments have.
     """
-    graph = StepGraph(step=step)
-    blocks = find_blocks(graph, num_shards=max(axes.values()), fewest_shards=min(axes.values()))
-    if not blocks:
-        raise ShardingError(_nothing_to_shard(graph))
-    matches = match_backward(graph)
-    owners = tuple(assign_owners(graph, blocks, matches))
-    products = plan_products(blocks)
-    if lengths is None:
-        counts = _counts(blocks, axes, every_combination, products)
-        segments = tuple(find_segments(graph, blocks, matches=matches, owners=owners, counts=counts))
-    elif sum(lengths) == len(blocks):
-        segments = tuple(given_segments(graph, blocks, lengths, matches=matches, owners=owners))
-    else:
-        raise ShardingError(
-            f"the plan has {sum(lengths)} blocks, and this version of jaxquard finds {len(blocks)}. Search again."
-        )
-    return Analysis(
-        graph=graph,
-        axes=dict(axes),
-        blocks=blocks,
-        segments=segments,
-        matches=matches,
-        owners=owners,
-        boundary_values=find_boundary_values(graph, owners, segments, matches),
-        products=products,
+    return StepAnalyser(step).analyse(
+        axes=axes, every_combination=every_combination, lengths=lengths, plan_products=plan_products
     )
+
+
+class StepAnalyser:
+    """Analyses one step for many meshes."""
+
+    def __init__(self, step: TracedStep) -> None:
+        self.graph = StepGraph(step=step)
+        self._grouped: list[_GroupedStep] = []
+
+    @cached_property
+    def matches(self) -> Matches:
+        """The gradients that backward contractions compute."""
+        return match_backward(self.graph)
+
+    def analyse(
+        self,
+        *,
+        axes: Mapping[str, int],
+        every_combination: bool = False,
+        lengths: Sequence[int] | None = None,
+        plan_products: Callable[[Sequence[Block]], ProductPlans] = lambda blocks: {},
+    ) -> Analysis:
+        """Finds the blocks and segments for a mesh, as `analyse_step` does."""
+        grouped = self._group(max(axes.values()), min(axes.values()))
+        blocks = grouped.blocks
+        products = plan_products(blocks)
+        if lengths is None:
+            segments = grouped.runs.find(_counts(blocks, axes, every_combination, products))
+        elif sum(lengths) == len(blocks):
+            segments = grouped.runs.of_lengths(lengths)
+        else:
+            raise ShardingError(
+                f"the plan has {sum(lengths)} blocks, and this version of jaxquard finds {len(blocks)}. Search again."
+            )
+        boundary_values, interfaces = grouped.connect(segments)
+        return Analysis(
+            graph=self.graph,
+            axes=dict(axes),
+            blocks=blocks,
+            segments=segments,
+            matches=self.matches,
+            owners=grouped.owners,
+            boundary_values=boundary_values,
+            interfaces=interfaces,
+            products=products,
+        )
+
+    def _group(self, num_shards: int, fewest_shards: int) -> "_GroupedStep":
+        known = next((found for found in self._grouped if found.is_same_for(num_shards, fewest_shards)), None)
+        if known is None:
+            known = _GroupedStep(self.graph, self.matches, num_shards, fewest_shards)
+            self._grouped.append(known)
+        return known
+
+
+class _GroupedStep:
+    """The blocks of a step on axes of some size, and what follows from them."""
+
+    def __init__(self, graph: StepGraph, matches: Matches, num_shards: int, fewest_shards: int) -> None:
+        self._graph, self._matches = graph, matches
+        self._num_shards, self._fewest_shards = num_shards, fewest_shards
+        self.blocks = find_blocks(graph, num_shards=num_shards, fewest_shards=fewest_shards)
+        if not self.blocks:
+            raise ShardingError(_nothing_to_shard(graph))
+        # Growing blocks asks nothing else of the mesh than which of these it divides.
+        sizes = {one.size for found in graph.contractions.values() for group in found.groups for one in group}
+        self._sizes = frozenset(sizes | graph.known_chunks())
+        self.owners = tuple(assign_owners(graph, self.blocks, matches))
+        self.runs = BlockRuns(graph, self.blocks, matches=matches, owners=self.owners)
+        self._connected: dict[tuple[Segment, ...], tuple[dict[Var, BoundaryValue], SegmentInterfaces]] = {}
+
+    def is_same_for(self, num_shards: int, fewest_shards: int) -> bool:
+        """Returns true if blocks are the same on axes of other sizes: what these divide, or do not, is as before."""
+        pairs = (num_shards, self._num_shards), (fewest_shards, self._fewest_shards)
+        return all((size % one == 0) == (size % other == 0) for one, other in pairs for size in self._sizes)
+
+    def connect(self, segments: tuple[Segment, ...]) -> tuple[dict[Var, BoundaryValue], SegmentInterfaces]:
+        """Returns the values that cross segment boundaries, and the segments' interfaces."""
+        if segments not in self._connected:
+            found = find_boundary_values(self._graph, self.owners, segments, self._matches)
+            self._connected[segments] = found, SegmentInterfaces(self._graph, self.owners, found, self._matches)
+        return self._connected[segments]
 
 
 def check_choices(analysis: Analysis, assignment: Mapping[int, Sequence[str]]) -> None:

@@ -8,8 +8,6 @@ A boundary value is resharded at every segment boundary that it crosses, to the 
 boundary wants. A gradient has the layout of the value that it is a gradient of. Where several values have its shape, it
 belongs to the one that goes through the contractions whose backward the gradient went through. Gradients of state, and
 values that depend on state or data alone (masks), are no boundary values.
-
-`SegmentInterface` lists all inputs and outputs of a segment, with its boundary values among them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +18,7 @@ from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches
 from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.step.phases import COPIES, EquationPhase
-from jaxquard.ir.jaxpr_tools import Var, size_bytes, variables
+from jaxquard.ir.jaxpr_tools import Var, variables
 
 # The number of a segment, and one of its phases.
 SegmentPhase = tuple[int, EquationPhase]
@@ -214,58 +212,3 @@ class _ValueFinder:
             for var in targets:
                 masks[var] = masks.get(var, 0) | mask
         return masks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentInterface:
-    """The inputs and outputs of a segment, or of neighbouring segments taken as one.
-
-    Attributes:
-        positions: of the segment's equations.
-        inputs: all values that the segment uses and does not compute.
-        outputs: all values that the segment computes and others use, or the step returns.
-        arriving: the boundary values among the inputs.
-        leaving: the boundary values among the outputs.
-        entry: the largest activation that comes in; None for a segment that only data enters.
-    """
-
-    positions: tuple[int, ...] = field(repr=False)
-    inputs: tuple[Var, ...]
-    outputs: tuple[Var, ...]
-    arriving: tuple[BoundaryValue, ...]
-    leaving: tuple[BoundaryValue, ...]
-    entry: Var | None
-
-
-def find_interface(
-    graph: StepGraph, owners: Sequence[int], boundary_values: Mapping[Var, BoundaryValue], segment: Segment
-) -> SegmentInterface:
-    """Returns the inputs and outputs of a segment, given the block that owns each equation."""
-    owned = set(segment.blocks)
-    positions = tuple(position for position, owner in enumerate(owners) if owner in owned)
-    inside = set(positions)
-    made = {var for position in positions for var in graph.equations[position].outvars}
-    used = dict.fromkeys(var for position in positions for var in variables(graph.equations[position].invars))
-    inputs = tuple(var for var in used if var not in made)
-    results = set(graph.outputs)
-    outputs = tuple(
-        var
-        for position in positions
-        for var in graph.equations[position].outvars
-        if var in results or any(user not in inside for user in graph.users.get(var, ()))
-    )
-    number = segment.number
-    arriving = tuple(found for found in boundary_values.values() if any(place == number for place, _ in found.uses))
-    leaving = tuple(found for found in boundary_values.values() if found.producer == number)
-    return SegmentInterface(
-        positions=positions,
-        inputs=inputs,
-        outputs=outputs,
-        arriving=arriving,
-        leaving=leaving,
-        entry=_largest(found.var for found in arriving if (number, EquationPhase.FORWARD) in found.uses),
-    )
-
-
-def _largest(values: Iterable[Var]) -> Var | None:
-    return max(values, key=lambda var: size_bytes(var.aval), default=None)

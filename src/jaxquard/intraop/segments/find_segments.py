@@ -34,47 +34,47 @@ class Segment:
     blocks: tuple[int, ...] = field(default=())
 
 
-def find_segments(
-    graph: StepGraph,
-    blocks: Sequence[Block],
-    *,
-    matches: Matches,
-    owners: Sequence[int],
-    counts: Sequence[int] | None = None,
-    max_strategies: int = MAX_STRATEGIES,
-) -> list[Segment]:
-    """Covers the blocks of a step with segments, few of them unique.
+class BlockRuns:
+    """Covers the blocks of a step with segments, for many meshes; the blocks are compared once.
 
     Args:
         matches: the gradients that backward contractions compute.
         owners: the block of each equation.
-        counts: the strategies of each block; by default its choices on one axis.
-        max_strategies: of a segment, unless it is one block.
     """
-    words = block_words(graph, blocks, matches, owners)
-    counts = [len(block.choices) for block in blocks] if counts is None else counts
-    return _segments(words, cover(words, counts, max_strategies=max_strategies, crossing=_crossing(graph, blocks)))
 
+    def __init__(self, graph: StepGraph, blocks: Sequence[Block], *, matches: Matches, owners: Sequence[int]) -> None:
+        self._words = block_words(graph, blocks, matches, owners)
+        self._crossing = _crossing(graph, blocks)
+        self._found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
-def given_segments(
-    graph: StepGraph, blocks: Sequence[Block], lengths: Sequence[int], *, matches: Matches, owners: Sequence[int]
-) -> list[Segment]:
-    """Returns segments of so many blocks each, as a plan has them."""
-    stops = list(itertools.accumulate(lengths, initial=0))
-    assert stops[-1] == len(blocks)
-    return _segments(block_words(graph, blocks, matches, owners), list(itertools.pairwise(stops)))
+    def find(self, counts: Sequence[int], *, max_strategies: int = MAX_STRATEGIES) -> tuple[Segment, ...]:
+        """Returns segments, few of them unique.
 
+        Args:
+            counts: the strategies of each block.
+            max_strategies: of a segment, unless it is one block.
+        """
+        key = (*counts, max_strategies)
+        if key not in self._found:
+            self._found[key] = cover(self._words, counts, max_strategies=max_strategies, crossing=self._crossing)
+        return self._segments(self._found[key])
 
-def _segments(words: Sequence[int], runs: Sequence[tuple[int, int]]) -> list[Segment]:
-    kinds: dict[tuple[int, ...], int] = {}
-    return [
-        Segment(
-            number=number,
-            kind=kinds.setdefault(tuple(words[start:stop]), len(kinds)),
-            blocks=tuple(range(start, stop)),
+    def of_lengths(self, lengths: Sequence[int]) -> tuple[Segment, ...]:
+        """Returns segments of so many blocks each, as a plan has them."""
+        stops = list(itertools.accumulate(lengths, initial=0))
+        assert stops[-1] == len(self._words)
+        return self._segments(list(itertools.pairwise(stops)))
+
+    def _segments(self, runs: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
+        kinds: dict[tuple[int, ...], int] = {}
+        return tuple(
+            Segment(
+                number=number,
+                kind=kinds.setdefault(tuple(self._words[start:stop]), len(kinds)),
+                blocks=tuple(range(start, stop)),
+            )
+            for number, (start, stop) in enumerate(runs)
         )
-        for number, (start, stop) in enumerate(runs)
-    ]
 
 
 def cover(

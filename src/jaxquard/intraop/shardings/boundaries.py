@@ -15,8 +15,9 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from jaxquard.intraop.segments.boundary_values import BoundaryValue, SegmentInterface
+from jaxquard.intraop.segments.boundary_values import BoundaryValue
 from jaxquard.intraop.segments.find_segments import Segment
+from jaxquard.intraop.segments.interfaces import SegmentInterface
 from jaxquard.intraop.shardings.layouts import Layouts, StepLayouts, make_spec
 from jaxquard.ir.jaxpr_tools import Var
 

@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec
 from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.segments.boundary_values import SegmentInterface, find_interface
 from jaxquard.intraop.segments.find_segments import Segment
+from jaxquard.intraop.segments.interfaces import SegmentInterface
 from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.dependence import can_partition
@@ -79,13 +79,13 @@ class Layouts:
         return self._make(var, dims, late={axis for axis, of_axis in self.stored.items() if var in of_axis})
 
     def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
-        return self._make(var, dims, late={axis for axis, of_axis in self.late.items() if var in of_axis})
+        return self._make(var, dims, late=[axis for axis, of_axis in self.late.items() if var in of_axis])
 
     def _make(
         self, var: Var, dims: Mapping[str, Mapping[Var, int | None]], *, late: Collection[str]
     ) -> PartitionSpec | None:
         """Puts axes that shard state in use first: state, and what updates it, is gathered along the others alone."""
-        axes = sorted(dims, key=lambda axis: axis in late)
+        axes = sorted(dims, key=lambda axis: axis in late) if late else dims
         axis_dims = [(axis, self.axes[axis], dims[axis][var]) for axis in axes if var in dims[axis]]
         return _make_spec(tuple(var.aval.shape), tuple(axis_dims)) if axis_dims else None
 
@@ -118,16 +118,12 @@ class StepLayouts:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self._interfaces: dict[Segment, SegmentInterface] = {}
         self._layouts: dict[tuple[Segment, Strategy, Storage], Layouts] = {}
         self._on_axes: dict[tuple[Segment, str, tuple[str, ...], Storage], _AxisLayout] = {}
 
     def interface(self, segment: Segment) -> SegmentInterface:
         """Returns the inputs and outputs of a segment."""
-        if segment not in self._interfaces:
-            found = self.analysis
-            self._interfaces[segment] = find_interface(found.graph, found.owners, found.boundary_values, segment)
-        return self._interfaces[segment]
+        return self.analysis.interfaces.find(segment)
 
     def lay_out(self, assignment: Assignment, *, segment: Segment, storage: Storage = Storage.AS_USED) -> Layouts:
         """Returns the layouts of a segment's values, and of those that it takes from other segments."""
@@ -156,11 +152,11 @@ class StepLayouts:
             blocks = [analysis.blocks[number] for number in segment.blocks]
             choices = {block.number: block.choice(name) for block, name in zip(blocks, names, strict=True)}
             num_devices = math.prod(analysis.axes.values())
-            layout = _AxisLayout(analysis.graph, num_shards=analysis.axes[axis], positions=interface.positions)
+            layout = _AxisLayout(analysis.graph, num_shards=analysis.axes[axis], interface=interface)
             layout.lay_out_blocks(blocks, choices)
             layout.lay_out_gradients(analysis, choices)
             layout.lay_out_state(storage, num_devices=num_devices)
-            layout.lay_out_rest(interface)
+            layout.lay_out_rest()
             layout.lay_out_followers(storage, num_devices=num_devices)
             self._on_axes[key] = layout
         return self._on_axes[key]
@@ -169,11 +165,11 @@ class StepLayouts:
 class _AxisLayout:
     """The layouts along one mesh axis, filled in step by step."""
 
-    def __init__(self, graph: StepGraph, *, num_shards: int, positions: Sequence[int]):
+    def __init__(self, graph: StepGraph, *, num_shards: int, interface: SegmentInterface):
         self.graph = graph
         self.num_shards = num_shards
-        self.positions = positions
-        self.inside = set(positions)
+        self.interface = interface
+        self.inside = set(interface.positions)
         self.dims: dict[Var, int | None] = {}
         self.entries: dict[Var, int | None] = {}
         self.stored: dict[Var, int | None] = {}
@@ -189,11 +185,10 @@ class _AxisLayout:
                 self._want(self.graph.equations[position].invars[place], dim)
 
     def lay_out_gradients(self, analysis: Analysis, choices: Mapping[int, Choice]) -> None:
-        for var, cotangent in analysis.matches.cotangents.items():
-            owner = analysis.owners[cotangent.position]
-            if owner not in choices or var in self.dims:
+        for var, cotangent in self.interface.cotangents:
+            if var in self.dims:
                 continue
-            choice = choices[owner]
+            choice = choices[analysis.owners[cotangent.position]]
             equation = self.graph.equations[cotangent.position]
             value = equation.outvars[0] if cotangent.place is None else equation.invars[cotangent.place]
             key = (cotangent.position, cotangent.place)
@@ -210,12 +205,8 @@ class _AxisLayout:
 
     def lay_out_state(self, storage: Storage, *, num_devices: int) -> None:
         """Gives new state the layout of the old, and what the update computes on the way that of the stored state."""
-        step = self.graph.step
-        for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
-            if result is None or var not in self.dims:
-                continue
-            out = step.jaxpr.outvars[result]
-            if not is_var(out) or not self._is_inside(out):
+        for var, out in self.interface.state:
+            if var not in self.dims or not self._is_inside(out):
                 continue
             used = self.dims[var]
             kept = _largest_dim(var, num_devices) if storage is not Storage.AS_USED and used is None else used
@@ -232,12 +223,8 @@ class _AxisLayout:
 
     def lay_out_followers(self, storage: Storage, *, num_devices: int) -> None:
         """Gives state that only tracks other state, such as a running mean of weights, the layout it is computed in."""
-        step = self.graph.step
-        for var, result in zip(step.jaxpr.invars, step.result_of_input, strict=True):
-            if result is None or var in self.dims or not var.aval.shape or var not in self.graph.users:
-                continue
-            out = step.jaxpr.outvars[result]
-            if not is_var(out) or out not in self.dims:
+        for var, out in self.interface.state:
+            if var in self.dims or not var.aval.shape or var not in self.graph.users or out not in self.dims:
                 continue
             position = self.graph.definitions.get(out)
             if position is None or position not in self.inside:
@@ -251,8 +238,9 @@ class _AxisLayout:
             if var not in self.dims:
                 self._shard(var, kept, is_late=is_late)
 
-    def lay_out_rest(self, interface: SegmentInterface) -> None:
+    def lay_out_rest(self) -> None:
         """Propagates layouts through the other equations, in order: most of the backward, the ends of the forward."""
+        interface = self.interface
         for found in interface.arriving:
             # A gradient that goes on through sums, to values further back, is sharded as a value of its shape.
             others = (other.var for other in (*interface.leaving, *interface.arriving) if other.value is None)
@@ -260,7 +248,7 @@ class _AxisLayout:
             value = next((var for var in (found.value, *like) if var in self.dims or var in self.entries), None)
             if found.value is not None and value is not None:
                 self.entries[found.var] = self._known(value)
-        for position in self.positions:
+        for position in interface.positions:
             equation = self.graph.equations[position]
             for output, var in enumerate(equation.outvars):
                 first = self.graph.first(var)

@@ -18,7 +18,7 @@ further than the next segment is copied at every boundary that it crosses.
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -27,9 +27,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.segments.boundary_values import BoundaryValue, SegmentInterface, SegmentPhase
+from jaxquard.intraop.segments.boundary_values import BoundaryValue, SegmentPhase
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.intraop.shardings.boundaries import role_of
+from jaxquard.intraop.segments.interfaces import SegmentInterface
+from jaxquard.intraop.shardings.boundaries import Boundary, find_boundaries, role_of
 from jaxquard.intraop.shardings.layouts import Assignment, Layouts, StepLayouts, Storage
 from jaxquard.intraop.shardings.write_products import EquationProduct, find_products
 from jaxquard.intraop.step.phases import EquationPhase
@@ -68,20 +69,41 @@ class CopiedJaxpr:
     results: tuple[tuple[int, int, Var], ...]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _SharedPrograms:
+    """All that programs of the same segments share, whatever their mesh."""
+
+    copied: dict[Hashable, CopiedJaxpr] = field(default_factory=dict)
+    boundaries: tuple[Boundary, ...] | None = None
+
+
 class StepPrograms:
     """Writes the programs of a step; layouts and copied jaxprs are derived once for all of them.
+
+    Args:
+        like: writes the programs of the same step for another mesh. Where both have the same segments, they share
+            copied jaxprs and boundaries.
 
     Attributes:
         layouts: of the step's segments.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Analysis, *, like: "StepPrograms | None" = None) -> None:
         self.layouts = StepLayouts(analysis)
-        self._copied: dict[Hashable, CopiedJaxpr] = {}
+        self._shared = _SharedPrograms()
+        if like is not None and like.analysis.interfaces is analysis.interfaces:
+            self._shared = like._shared
 
     @property
     def analysis(self) -> Analysis:
         return self.layouts.analysis
+
+    @property
+    def boundaries(self) -> tuple[Boundary, ...]:
+        """The segment boundaries of the step, in order."""
+        if self._shared.boundaries is None:
+            self._shared.boundaries = find_boundaries(self.layouts)
+        return self._shared.boundaries
 
     def write_segments(
         self, segments: Sequence[Segment], assignment: Assignment, *, storage: Storage = Storage.AS_USED
@@ -129,16 +151,17 @@ class StepPrograms:
         """
         products = find_products(self.analysis, {block: assignment[block] for block in parts.blocks})
         key = name, frozenset(parts.stops.items()), frozenset(products.items())
-        if key not in self._copied:
+        copied = self._shared.copied
+        if key not in copied:
             of_equation = {
                 number: products[position]
                 for number, position in enumerate(parts.whole.positions)
                 if position in products
             }
-            self._copied[key] = copy_at_boundaries(
+            copied[key] = copy_at_boundaries(
                 make(), phases=parts.segment_phases(), stops=parts.stops, products=of_equation
             )
-        return self._copied[key]
+        return copied[key]
 
 
 def name_segments(segments: Sequence[Segment], assignment: Assignment, *, storage: Storage) -> str:
@@ -177,10 +200,11 @@ class _Parts:
         for number, (of_segment, interface) in self._layouts.items():
             self.held |= of_segment.specs(var for place in interface.positions for var in equations[place].outvars)
             self._enter(number, of_segment, interface)
-        for boundary_value in self._analysis.boundary_values.values():
-            for use in boundary_value.uses:
-                if use[0] in self._layouts:
-                    self.routes[use, boundary_value.var] = self._route(boundary_value, use)
+        for number, (_, interface) in self._layouts.items():
+            for boundary_value in interface.arriving:
+                for use in boundary_value.uses:
+                    if use[0] == number:
+                        self.routes[use, boundary_value.var] = self._route(boundary_value, use)
 
     @property
     def stops(self) -> Stops:

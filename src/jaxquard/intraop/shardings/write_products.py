@@ -92,9 +92,9 @@ def _of_block(analysis: Analysis, block: Block, names: tuple[str, ...]) -> Itera
         columns_axis=axis_of[COLUMNS_2D],
         batch_axes=tuple(axis for name, axis in axis_of.items() if name not in (ROWS_2D, COLUMNS_2D)),
     )
-    for position, owner in enumerate(analysis.owners):
+    for position in analysis.interfaces.positions_of(block.number):
         equation = graph.equations[position]
-        if owner != block.number or equation.primitive.name != "dot_general":
+        if equation.primitive.name != "dot_general":
             continue
         forward = graph.definitions.get(graph.first(equation.outvars[0]))
         matched = analysis.matches.contractions.get(position)

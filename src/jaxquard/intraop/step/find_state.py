@@ -90,7 +90,7 @@ def pair_state(
         options = [
             found
             for found in results
-            if found.tree == first.tree
+            if _have_one_form(found, first)
             and free.issuperset(found.leaves)
             and _may_replace(first, found)
             and _same_types(first, found, arg_types, result_types)
@@ -160,7 +160,12 @@ def _alike(in_tree: Any, arg_types: Sequence[Any]) -> Iterator[list[_Subtree]]:
 
 
 def _are_alike(one: _Subtree, other: _Subtree, arg_types: Sequence[Any]) -> bool:
-    return one.tree == other.tree and _same_types(one, other, arg_types, arg_types)
+    return _have_one_form(one, other) and _same_types(one, other, arg_types, arg_types)
+
+
+def _have_one_form(one: _Subtree, other: _Subtree) -> bool:
+    """Compares structures; of the thousands of subtrees that a result may have, few have as many leaves."""
+    return one.tree.num_leaves == other.tree.num_leaves and one.tree == other.tree
 
 
 def changed_dtype(
@@ -172,7 +177,7 @@ def changed_dtype(
         if pairs[arg.start] is not None or _is_data(arg, place, arg_types):
             continue
         for found in _by_depth(out_tree):
-            if found.tree == arg.tree and free.issuperset(found.leaves) and _may_replace(arg, found):
+            if _have_one_form(found, arg) and free.issuperset(found.leaves) and _may_replace(arg, found):
                 leaves = list(zip(arg.leaves, found.leaves, strict=True))
                 if all(arg_types[own].shape == result_types[other].shape for own, other in leaves):
                     return next(pair for pair in leaves if arg_types[pair[0]].dtype != result_types[pair[1]].dtype)

@@ -21,6 +21,7 @@ from jaxquard.planner.prices.prune import PruneSettings, prune_strategies
 from jaxquard.planner.prices.step_costs import Allowed, PricedStrategies, without_single_axes
 from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
+from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
 
 
@@ -34,6 +35,7 @@ def price_strategies(
     wishes: str = "",
     prune: PruneSettings | None = None,
     recipes: Mapping[str, Assignment] | None = None,
+    like: PricedStrategies | None = None,
     on_progress: OnProgress | None = None,
 ) -> PricedStrategies:
     """Prices the strategies of a step's segments on the mesh of a pricer.
@@ -47,14 +49,15 @@ def price_strategies(
         wishes: of the user, as text for the error if they leave a block nothing.
         prune: limits of what is priced beyond its rank; by default `PruneSettings()` for `pricer`, and none without it.
         recipes: known assignments, whose strategies stay; by default the baselines but for `volume`.
+        like: the prices on another mesh; where both have the same segments, their programs are read once.
         on_progress: called as prices become known.
 
     Raises:
         PlanError: if nothing is allowed for a block.
         ShardingError: if a block cannot be sharded over all axes.
     """
-    programs = StepPrograms(analysis)
-    costs = StrategyCosts(programs, coarse)
+    programs = StepPrograms(analysis, like=None if like is None else like.prices.programs)
+    costs = StrategyCosts(programs, coarse, like=None if like is None else like.strategy_costs)
     if recipes is None:
         recipes = {name: found.assignment for name, found in baselines(analysis, with_volume=False).items()}
     written = _write(programs, batch_axis, allowed, wishes, recipes)
@@ -86,16 +89,12 @@ def price_strategies(
     )
 
 
-class _RankedPricer:
+class _RankedPricer(BatchPricer):
     """Gives programs the prices that they were ranked by, and prices reshards."""
 
     def __init__(self, coarse: RooflinePricer, ranked: Mapping[int, StrategyCost]) -> None:
         self._coarse = coarse
         self._ranked = ranked
-
-    def price(self, program: ShardedProgram) -> Price:
-        known = self._ranked.get(id(program))
-        return self._coarse.price(program) if known is None else self._coarse.to_price(known.cost)
 
     def price_all(
         self,
@@ -104,9 +103,11 @@ class _RankedPricer:
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
-        return [self.price(program) for program in programs]
-
-    compare = price_all
+        known = [self._ranked.get(id(program)) for program in programs]
+        return [
+            self._coarse.price(program) if found is None else self._coarse.to_price(found.cost)
+            for program, found in zip(programs, known, strict=True)
+        ]
 
 
 def _write(

@@ -70,6 +70,7 @@ class PricedStrategies:
     Attributes:
         prices: of the strategies that were priced, and of reshards between segments.
         recipes: known assignments by name, whose strategies are among those priced where they are allowed.
+        strategy_costs: the roofline of strategies.
         num_strategies: over all kinds of segments, that were ranked.
         num_pruned: of those, the ones that were not priced any further.
     """
@@ -89,11 +90,13 @@ class PricedStrategies:
         self.recipes = recipes
         self.num_strategies = len(coarse)
         self.num_pruned = len(coarse) - sum(map(len, written.values()))
-        self._costs = costs
+        self.strategy_costs = costs
         self._coarse = coarse
         self._is_coarse = is_coarse
         self._allowed = allowed
         self._stored: dict[tuple[int, Strategy, Storage], StrategyCost] = {}
+        # Of every segment: what the search has of it, its strategies' places, and the bytes that enter.
+        self._chain: tuple[tuple[PricedSegment, tuple[int, ...], int], ...] | None = None
 
     @property
     def analysis(self) -> Analysis:
@@ -130,13 +133,11 @@ class PricedStrategies:
         known: dict[int, tuple[tuple[SegmentCost, ...], tuple[Strategy, ...]]] = {}
         made: dict[object, SegmentCosts] = {}
         segments, strategies = [], []
-        for segment, priced in zip(self.analysis.segments, make_chain(self.prices), strict=True):
-            places = self._places(segment, priced)
+        for segment, (priced, places, input_bytes) in zip(self.analysis.segments, self._read_chain(), strict=True):
             kind = kinds.setdefault((id(priced), places), len(kinds))
             if kind not in known:
                 known[kind] = self._segment_costs(segment, priced, places, storage, recompute)
             may_begin = can_begin_stage is None or can_begin_stage.get(segment.number, True)
-            input_bytes = self._input_bytes(segment, places)
             costs, chosen = known[kind]
             one = SegmentCosts(
                 kind=kind,
@@ -153,6 +154,20 @@ class PricedStrategies:
             blocks=tuple(segment.blocks for segment in self.analysis.segments),
             axes=self.analysis.axes,
         )
+
+    def _read_chain(self) -> tuple[tuple[PricedSegment, tuple[int, ...], int], ...]:
+        """Returns what does not depend on storage and recomputation."""
+        if self._chain is None:
+            sizes: dict[tuple[int, tuple[int, ...]], int] = {}
+            found = []
+            for segment, priced in zip(self.analysis.segments, make_chain(self.prices), strict=True):
+                places = self._places(segment, priced)
+                key = id(priced), places
+                if key not in sizes:
+                    sizes[key] = self._input_bytes(segment, places)
+                found.append((priced, places, sizes[key]))
+            self._chain = tuple(found)
+        return self._chain
 
     def _places(self, segment: Segment, priced: PricedSegment) -> tuple[int, ...]:
         """Returns the places of the strategies that have a price and are allowed at this segment."""
@@ -193,7 +208,7 @@ class PricedStrategies:
             return self._coarse[segment.kind, strategy]
         key = segment.kind, strategy, storage
         if key not in self._stored:
-            self._stored[key] = self._costs.write_and_cost(segment, strategy, storage=storage)
+            self._stored[key] = self.strategy_costs.write_and_cost(segment, strategy, storage=storage)
         return self._stored[key]
 
     def _input_bytes(self, segment: Segment, places: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.segments.boundary_values import SegmentInterface
+from jaxquard.intraop.segments.interfaces import SegmentInterface
 from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, users, variables
 from jaxquard.ir.operations import is_linear_in_first, is_sum

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.segments.block_names import BlockNames
@@ -10,6 +11,7 @@ from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan
 from jaxquard.planner.search.list_shapes import count_devices
+from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.step_pricing import MeshPrices, StepPricing
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 
@@ -17,7 +19,7 @@ from jaxquard.planner.stages.configuration_search import PlanFinalist
 def describe_plan(
     pricing: StepPricing, found: PlanFinalist, *, costs: StepCosts | None = None, memory_limit_bytes: int | None
 ) -> Plan:
-    """Returns the plan of a configuration with its stages, alone: without baselines, alternatives and log.
+    """Returns the plan of a configuration with its stages, alone: without fingerprint, baselines, alternatives and log.
 
     Args:
         costs: by which it was found; by default all that were priced.
@@ -34,7 +36,7 @@ def describe_plan(
     analysis = prices.analysis
     return Plan(
         model=pricing.problem.name,
-        fingerprint=fingerprint_step(pricing.problem.trace(shape.num_microbatches, shape.recompute).traced),
+        fingerprint=None,
         cluster=pricing.cluster.name,
         num_devices=num_devices,
         num_actors=shape.num_actors,
@@ -56,6 +58,12 @@ def describe_plan(
         flops=pricing.flops,
         provenance=prices.priced.provenance,
     )
+
+
+def with_fingerprint(plan: Plan, problem: PlanProblem) -> Plan:
+    """Returns a plan with the fingerprint of its step, which is traced with the plan's recomputation."""
+    one = problem.trace(plan.num_microbatches, plan.recompute)
+    return replace(plan, fingerprint=fingerprint_step(one.traced))
 
 
 def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterator[StagePlan]:

@@ -15,7 +15,8 @@ from typing import Any
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanBaseline
-from jaxquard.planner.search.describe_plan import describe_plan
+from jaxquard.planner.search.deadline import Deadline
+from jaxquard.planner.search.describe_plan import describe_plan, with_fingerprint
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
 from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import PlanProblem
@@ -30,6 +31,10 @@ from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh
+
+# Of a time budget, the share of the search where plans run as well, and where they do not: the rest goes to the usual
+# plans, and to the description of the plan.
+_SEARCH, _ALONE, _USUAL = 0.5, 0.85, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +106,8 @@ def find_plan(
         PlanError: if a wish cannot be met.
         InfeasiblePlanError: if nothing fits the memory.
     """
-    start_s = time.monotonic()
+    start_s, deadline = time.monotonic(), Deadline.after(options.time_budget_s)
+    runs_plans = make_mesh is not None and options.num_measured > 0
     wishes = parse_wishes(options.fix, options.forbid)
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
     limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
@@ -119,21 +125,20 @@ def find_plan(
         search = TwoPassSearch(
             pricing=pricing,
             memory_limit_bytes=limit_bytes,
-            time_budget_s=options.time_budget_s,
+            deadline=deadline.part(_SEARCH) if runs_plans else deadline.part(_ALONE),
             on_progress=options.on_progress or (lambda done, total, name: None),
         )
         result = search.run(shapes)
         candidates = _candidates(result, pricing, limit_bytes)
-        usual, too_large = _usual_candidates(search, problem, target, max_stages)
-    if make_mesh is not None and options.num_measured:
-        spent_s = time.monotonic() - start_s
-        budget_s = math.inf if options.time_budget_s is None else options.time_budget_s - spent_s
+        usual_end = deadline.part(_USUAL) if runs_plans else deadline
+        usual, too_large = _usual_candidates(search, problem, target, max_stages, usual_end)
+    if make_mesh is not None and runs_plans:
         candidates, usual = run_candidates(
             problem,
             candidates[: options.num_measured],
             usual,
             make_mesh=make_mesh,
-            budget_s=budget_s,
+            deadline=deadline,
             on_progress=options.on_progress,
         )
     chosen = _choose(candidates, usual, wishes, options)
@@ -148,10 +153,11 @@ def find_plan(
         num_measured=sum(one.is_measured for one in (*candidates, *usual)),
         num_programs=pricing.num_programs,
         time_s=time.monotonic() - start_s,
+        left_out=tuple(dict.fromkeys(deadline.left_out)),
     )
     is_best = chosen.finalist is result.best
     return replace(
-        chosen.plan,
+        with_fingerprint(chosen.plan, problem),
         baselines=tuple(map(_baseline, baselines)),
         alternatives=result.alternatives if is_best else compare_candidates(chosen, candidates),
         log=log,
@@ -179,11 +185,12 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
 
 
 def _usual_candidates(
-    search: TwoPassSearch, problem: PlanProblem, target: PlanTarget, max_stages: int
+    search: TwoPassSearch, problem: PlanProblem, target: PlanTarget, max_stages: int, deadline: Deadline
 ) -> tuple[list[Candidate], list[Candidate]]:
     """Returns the usual plans, and those that do not fit the memory."""
     found: dict[bool, list[Candidate]] = {True: [], False: []}
-    for one in UsualPlans(search=search, problem=problem, target=target, max_stages=max_stages):
+    plans = UsualPlans(search=search, problem=problem, target=target, max_stages=max_stages, deadline=deadline)
+    for one in plans:
         plan = describe_plan(
             search.pricing, one.finalist, costs=one.costs, memory_limit_bytes=search.memory_limit_bytes
         )

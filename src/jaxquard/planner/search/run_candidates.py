@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import Plan, PlanAlternative, TimeTerms
+from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.measure_plans import MeasuredPlan, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.stages.alternatives import largest_rise
@@ -37,23 +38,30 @@ def run_candidates(
     usual: Sequence[Candidate],
     *,
     make_mesh: Callable[[Plan], RemoteMesh],
-    budget_s: float,
+    deadline: Deadline,
     on_progress: Callable[[int, int, str], None] | None,
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Runs candidates and usual plans, as far as the budget goes; returns those that ran, or failed.
+    """Runs candidates and usual plans until the deadline; returns those that ran, or failed.
+
+    Without any time left all of them are returned as they are.
 
     Raises:
         PlanError: if none of the candidates runs.
     """
     # The best by prices first, then what people would run, then the others.
     ordered = [*candidates[:1], *usual, *candidates[1:]]
+    if not deadline.has_time():
+        deadline.left_out.append(f"the time budget left no time to run {len(ordered)} plans")
+        return [*candidates], [*usual]
     measured = measure_plans(
         problem,
         [one.plan for one in ordered],
         make_mesh=make_mesh,
-        budget_s=budget_s,
+        budget_s=deadline.rest_s,
         on_progress=on_progress,
     )
+    if len(measured) < len(ordered):
+        deadline.left_out.append(f"the time budget left out runs of {len(ordered) - len(measured)} plans")
     ran = [_as_measured(one, result) for one, result in zip(ordered, measured, strict=False)]
     if all(one.failure for one in ran):
         raise PlanError(f"none of {len(ran)} plans runs on the devices here; the first: {ran[0].failure}")

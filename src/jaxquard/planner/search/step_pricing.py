@@ -8,8 +8,9 @@ from jax.sharding import AbstractMesh, AxisType
 
 from jaxquard.cluster import Cluster
 from jaxquard.errors import PlanError, ShardingError
-from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.analysis import Analysis, StepAnalyser
 from jaxquard.intraop.segments.block_names import BlockNames, names_of_blocks
+from jaxquard.intraop.segments.interfaces import SegmentInterfaces
 from jaxquard.intraop.segments.tune_products import tune_products
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
@@ -79,6 +80,12 @@ class StepPricing:
         self._prices: dict[MeshKey, MeshPrices | None] = {}
         self._costs: dict[tuple[MeshKey, Storage, Recompute], StepCosts] = {}
         self._flops: float | None = None
+        self._coarse: RooflinePricer | None = None
+        self._analysers: dict[int, StepAnalyser] = {}
+        # Meshes with the same segments share what is read from the step.
+        self._like: dict[SegmentInterfaces, PricedStrategies] = {}
+        self._names: dict[SegmentInterfaces, Mapping[int, BlockNames]] = {}
+        self._boundaries: dict[SegmentInterfaces, tuple[StageBoundary, ...]] = {}
         self.failures: dict[MeshKey, str] = {}
 
     @property
@@ -98,8 +105,8 @@ class StepPricing:
         """
         count = self.problem.counts[0]
         analysis = self._analyse({BATCH_AXIS: 1}, count)
-        self._wishes.strategy_filter(names_of_blocks(analysis))
-        return find_stage_boundaries(self.problem.trace(count), analysis, ignores_marks=self._ignores_marks)
+        self._wishes.strategy_filter(self._find_names(analysis))
+        return self._find_boundaries(analysis, count)
 
     @property
     def num_programs(self) -> int:
@@ -134,17 +141,32 @@ class StepPricing:
     def _analyse(self, axes: dict[str, int], num_microbatches: int) -> Analysis:
         """Finds the segments; where these are few, each block is one, so that stages can begin there."""
         one = self.problem.trace(num_microbatches)
+        if num_microbatches not in self._analysers:
+            self._analysers[num_microbatches] = StepAnalyser(one.traced)
         tune = partial(tune_products, axes=axes, cluster=self.cluster, batch_axis=None)
-        analysis = analyse_microbatch(one, axes=axes, plan_products=tune)
+        analyse = partial(
+            analyse_microbatch, one, axes=axes, analyser=self._analysers[num_microbatches], plan_products=tune
+        )
+        analysis = analyse()
         num_blocks = len(analysis.blocks)
-        if len(analysis.segments) < min(_MIN_SEGMENTS, num_blocks):
-            analysis = analyse_microbatch(one, axes=axes, plan_products=tune, lengths=[1] * num_blocks)
-        return analysis
+        is_short = len(analysis.segments) < min(_MIN_SEGMENTS, num_blocks)
+        return analyse(lengths=[1] * num_blocks) if is_short else analysis
+
+    def _find_names(self, analysis: Analysis) -> Mapping[int, BlockNames]:
+        if analysis.interfaces not in self._names:
+            self._names[analysis.interfaces] = names_of_blocks(analysis)
+        return self._names[analysis.interfaces]
+
+    def _find_boundaries(self, analysis: Analysis, num_microbatches: int) -> tuple[StageBoundary, ...]:
+        if analysis.interfaces not in self._boundaries:
+            self._boundaries[analysis.interfaces] = find_stage_boundaries(
+                self.problem.trace(num_microbatches), analysis, ignores_marks=self._ignores_marks
+            )
+        return self._boundaries[analysis.interfaces]
 
     def _price(self, axes: dict[str, int], num_microbatches: int) -> MeshPrices:
-        one = self.problem.trace(num_microbatches)
         analysis = self._analyse(axes, num_microbatches)
-        names = names_of_blocks(analysis)
+        names = self._find_names(analysis)
         is_allowed = self._wishes.strategy_filter(names)
         mesh = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
         recipes = None
@@ -154,18 +176,21 @@ class StepPricing:
             self._wishes.check_strategies(names, {block: [tuple(choice)] for block, choice in rows.items()})
             recipes = {"data parallel": rows}
             is_allowed = partial(_is_same, rows)
+        self._coarse = RooflinePricer(self.cluster, mesh, like=self._coarse)
         priced = price_strategies(
             analysis,
-            coarse=RooflinePricer(self.cluster, mesh),
+            coarse=self._coarse,
             pricer=None if self._make_pricer is None else self._make_pricer(mesh),
             batch_axis=BATCH_AXIS if BATCH_AXIS in axes and mesh.size > 1 else None,
             allowed=is_allowed,
             wishes=", ".join(map(str, self._wishes.strategies)),
             prune=_PRUNE,
             recipes=recipes,
+            like=self._like.get(analysis.interfaces),
             on_progress=self._on_progress,
         )
-        boundaries = find_stage_boundaries(one, analysis, ignores_marks=self._ignores_marks)
+        self._like.setdefault(analysis.interfaces, priced)
+        boundaries = self._find_boundaries(analysis, num_microbatches)
         return MeshPrices(
             priced=priced,
             names=names,

@@ -15,6 +15,7 @@ from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.prices.step_flops import bound_time_s
 from jaxquard.planner.record.plan import PlanSearchLog
+from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configuration import PlanConfiguration
@@ -26,6 +27,8 @@ SINGLE_AXIS = "best of a single axis"
 # The best of the first pass, whose meshes and numbers of microbatches are priced as they are.
 _NUM_RANKED = 8
 _NUM_FINALISTS = 6
+# Of the time that a search has, the share of the first pass; and of that, the share of its prices.
+_FIRST_PASS, _PRICING = 0.7, 0.7
 _TIMES = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s", "communication_s")
 _SIZES = ("activation_bytes", "working_bytes")
 
@@ -40,12 +43,12 @@ class TwoPassSearch:
 
     Attributes:
         memory_limit_bytes: of a device.
-        time_budget_s: for both passes together; None for no limit.
+        deadline: of both passes together.
     """
 
     pricing: StepPricing
     memory_limit_bytes: int
-    time_budget_s: float | None = None
+    deadline: Deadline = field(default_factory=Deadline)
     on_progress: OnPlanProgress = field(default=lambda done, total, name: None, repr=False)
     _links: dict[tuple[int, int], ActorLinks] = field(default_factory=dict, repr=False)
     _scaled: dict[object, Sequence[SegmentCosts]] = field(default_factory=dict, repr=False)
@@ -57,21 +60,20 @@ class TwoPassSearch:
             PlanError: if the step cannot be sharded over any of the meshes.
             InfeasiblePlanError: if nothing fits the memory; the smallest that would, and what most of it holds.
         """
-        end_s = None if self.time_budget_s is None else time.monotonic() + self.time_budget_s
-        references, left_out = self._price_meshes(shapes, end_s)
+        first_pass = self.deadline.part(_FIRST_PASS)
+        references = self._price_meshes(shapes, first_pass.part(_PRICING))
         known = [shape for shape in shapes if shape.axes in references]
         ranked = self._search(
-            known, lambda shape: self._scaled_costs(shape, references[shape.axes]), _NUM_RANKED, _rest_s(end_s)
+            known, lambda shape: self._scaled_costs(shape, references[shape.axes]), _NUM_RANKED, first_pass
         )
         if ranked.best is None:
             raise self._infeasible(ranked)
-        best = [*ranked.finalists, *(one for one in ranked.families.values() if one is not None)]
-        pairs = {(one.configuration.axes, one.configuration.num_microbatches) for one in best}
+        pairs = self._price_ranked(ranked)
         exact = self._search(
             [shape for shape in known if (shape.axes, shape.num_microbatches) in pairs],
             self.find_costs,
             _NUM_FINALISTS,
-            _rest_s(end_s),
+            self.deadline,
         )
         if exact.best is None:
             raise self._infeasible(exact)
@@ -80,7 +82,7 @@ class TwoPassSearch:
             # Parts that the second pass has one value of.
             known_parts = {one.part for one in alternatives}
             alternatives += tuple(one for one in ranked.alternatives if one.part not in known_parts)
-        log = _add_logs(ranked.log, exact.log, num_seen=len(shapes), left_out=left_out)
+        log = _add_logs(ranked.log, exact.log, num_seen=len(shapes))
         return replace(exact, alternatives=alternatives, log=log)
 
     def find_costs(self, shape: PlanConfiguration) -> Sequence[SegmentCosts]:
@@ -101,50 +103,73 @@ class TwoPassSearch:
         shapes: Sequence[PlanConfiguration],
         costs: Callable[[PlanConfiguration], Sequence[SegmentCosts]],
         num_finalists: int,
-        time_budget_s: float | None,
+        deadline: Deadline,
     ) -> PlanSearchResult:
         actors = sorted({shape.num_actors for shape in shapes})
         families: dict[str, Callable[[PlanConfiguration], bool]] = {
             f"{number} actors": lambda shape, number=number: shape.num_actors == number for number in actors
         }
         families[SINGLE_AXIS] = has_single_axis
-        return search_configurations(
+        found = search_configurations(
             shapes,
             costs,
             bound=self._bound_s,
             memory_limit_bytes=self.memory_limit_bytes,
             links=self.links,
-            time_budget_s=time_budget_s,
+            time_budget_s=deadline.budget_s,
             num_finalists=num_finalists,
             families=families,
+            as_used=lambda shape: replace(shape, storage=Storage.AS_USED.value),
             on_progress=self.on_progress,
         )
+        deadline.left_out.extend(found.log.left_out)
+        return found
 
     def _bound_s(self, shape: PlanConfiguration) -> float:
         num_devices = shape.num_actors * count_devices(shape)
         return bound_time_s(self.pricing.flops, self.pricing.cluster, num_devices)
 
-    def _price_meshes(
-        self, shapes: Sequence[PlanConfiguration], end_s: float | None
-    ) -> tuple[dict[MeshAxes, tuple[int, ...]], list[str]]:
-        """Prices every mesh; returns the numbers of microbatches that it was priced with, and what was left out."""
+    def _price_meshes(self, shapes: Sequence[PlanConfiguration], deadline: Deadline) -> dict[MeshAxes, tuple[int, ...]]:
+        """Prices every mesh; returns the numbers of microbatches that it was priced with."""
         counts: dict[MeshAxes, dict[int, None]] = {}
         for shape in shapes:
             counts.setdefault(shape.axes, {})[shape.num_microbatches] = None
         found: dict[MeshAxes, tuple[int, ...]] = {}
-        left_out = []
+        longest_s = 0.0
         for done, (axes, possible) in enumerate(counts.items()):
-            if found and end_s is not None and time.monotonic() > end_s:
-                left_out.append(f"the time budget left out {len(counts) - done} of {len(counts)} meshes")
+            if found and not deadline.has_time(longest_s):
+                deadline.left_out.append(f"the time budget left out {len(counts) - done} of {len(counts)} meshes")
                 break
+            start_s = time.monotonic()
             self.on_progress(done, len(counts), f"pricing a mesh of {dict(axes)}")
             ends = dict.fromkeys((min(possible), max(possible)))
             priced = tuple(count for count in ends if self.pricing.find(dict(axes), count) is not None)
             if priced:
                 found[axes] = priced
+            longest_s = max(longest_s, time.monotonic() - start_s)
         if not found:
             raise PlanError(f"the step cannot be sharded over any mesh: {next(iter(self.pricing.failures.values()))}")
-        return found, left_out
+        return found
+
+    def _price_ranked(self, ranked: PlanSearchResult) -> set[tuple[MeshAxes, int]]:
+        """Prices the best meshes of the first pass with their own numbers of microbatches, the very best first."""
+        assert ranked.best is not None
+        others = [*ranked.finalists, *(one for one in ranked.families.values() if one is not None)]
+        pairs = dict.fromkeys((one.configuration.axes, one.configuration.num_microbatches) for one in others)
+        found: set[tuple[MeshAxes, int]] = set()
+        longest_s = 0.0
+        for axes, count in pairs:
+            if found and not self.deadline.has_time(longest_s):
+                self.deadline.left_out.append(
+                    f"the time budget left out the own prices of {len(pairs) - len(found)} of the {len(pairs)} best "
+                    "meshes and microbatches"
+                )
+                break
+            start_s = time.monotonic()
+            self.pricing.find(dict(axes), count)
+            found.add((axes, count))
+            longest_s = max(longest_s, time.monotonic() - start_s)
+        return found
 
     def _scaled_costs(self, shape: PlanConfiguration, references: Sequence[int]) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration, from those of other numbers of microbatches."""
@@ -169,17 +194,12 @@ class TwoPassSearch:
         )
 
 
-def _rest_s(end_s: float | None) -> float | None:
-    return None if end_s is None else max(0.0, end_s - time.monotonic())
-
-
-def _add_logs(first: PlanSearchLog, second: PlanSearchLog, *, num_seen: int, left_out: Sequence[str]) -> PlanSearchLog:
+def _add_logs(first: PlanSearchLog, second: PlanSearchLog, *, num_seen: int) -> PlanSearchLog:
     return PlanSearchLog(
         num_seen=num_seen,
         num_pruned=first.num_pruned,
         num_priced=first.num_priced + second.num_priced,
         num_simulated=first.num_simulated + second.num_simulated,
-        left_out=(*left_out, *first.left_out, *second.left_out),
     )
 
 

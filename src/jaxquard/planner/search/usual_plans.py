@@ -4,7 +4,7 @@ Megatron's rules: tensor parallelism over a host, or over what the model's produ
 stages as fit, with 1F1B; all other devices are replicas, with ZeRO-1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from jaxquard.errors import ClusterError, ScheduleError
@@ -13,6 +13,7 @@ from jaxquard.intraop.shardings.layouts import Assignment, Storage
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.check_plan import NO_SCHEDULE
 from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import TwoPassSearch
@@ -49,15 +50,23 @@ class UsualPlans:
     problem: PlanProblem
     target: PlanTarget
     max_stages: int
+    deadline: Deadline
 
     def __iter__(self) -> Iterator[UsualPlan]:
-        """Yields those that run; those that do not fit the memory say so."""
-        found = [
-            self.data_parallel("data parallel", Storage.AS_USED),
-            self.data_parallel("fsdp", Storage.ZERO_3),
-            self.megatron(),
-        ]
-        yield from (plan for plan in found if plan is not None)
+        """Yields those that run, until the deadline; those that do not fit the memory say so."""
+        makers: dict[str, Callable[[], UsualPlan | None]] = {
+            "data parallel": lambda: self.data_parallel("data parallel", Storage.AS_USED),
+            "fsdp": lambda: self.data_parallel("fsdp", Storage.ZERO_3),
+            "megatron": self.megatron,
+        }
+        for number, make in enumerate(makers.values()):
+            if not self.deadline.has_time():
+                left = ", ".join([*makers][number:])
+                self.deadline.left_out.append(f"the time budget left out usual plans: {left}")
+                return
+            plan = make()
+            if plan is not None:
+                yield plan
 
     def data_parallel(self, name: str, storage: Storage) -> UsualPlan | None:
         """Returns data parallelism over all devices, with as few microbatches as fit, or as many as there are."""

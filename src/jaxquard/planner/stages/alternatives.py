@@ -44,13 +44,16 @@ _TERMS = {
 
 def find_alternatives(
     search: ConfigurationSearch, space: Sequence[PlanConfiguration], best: PlanFinalist
-) -> tuple[PlanAlternative, ...]:
+) -> tuple[tuple[PlanAlternative, ...], tuple[str, ...]]:
     """Returns for each part the fastest configuration that differs in it and is otherwise as the best one is.
 
-    A faster one that does not fit the memory comes along.
+    A faster one that does not fit the memory comes along. The parts for which the time budget was over come second.
     """
-    found = []
+    found, missing = [], []
     for part, (value, kept) in _PARTS.items():
+        if search.is_late():
+            missing.append(part)
+            continue
         others = [one for one in space if value(one) != value(best.configuration) and _agree(one, best, kept)]
         fitting = _fastest(search, others, has_limit=True)
         if fitting is not None:
@@ -60,7 +63,7 @@ def find_alternatives(
         larger = _fastest(search, others, has_limit=False)
         if larger is not None and larger.memory_bytes > search.memory_limit_bytes and larger.time_s < best.time_s:
             found.append(_compare(part, value, best, larger))
-    return tuple(found)
+    return tuple(found), tuple(missing)
 
 
 def _agree(one: PlanConfiguration, best: PlanFinalist, names: Sequence[str]) -> bool:
@@ -73,6 +76,8 @@ def _fastest(
     """Returns the configuration of the fastest estimate, played."""
     best_s, best = float("inf"), None
     for configuration in space:
+        if best is not None and search.is_late():
+            break
         assignment = search.estimate(configuration, known_s=best_s, has_limit=has_limit)
         if assignment is not None and assignment.time_s < best_s:
             best_s, best = assignment.time_s, (configuration, assignment)

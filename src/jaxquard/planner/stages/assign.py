@@ -16,8 +16,8 @@ import numpy as np
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import MemoryTerms
 from jaxquard.planner.stages.label_search import FoundPath, LabelSearch
-from jaxquard.planner.stages.quick_assignment import quick_time_s
-from jaxquard.planner.stages.range_options import MAX_CHOICES, OptionTable, RangeOptions
+from jaxquard.planner.stages.quick_assignment import fastest_strategies, quick_time_s
+from jaxquard.planner.stages.range_options import MAX_CHOICES, RangeOptions
 from jaxquard.planner.stages.schedule_profile import ScheduleProfile, profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts, StageAssignment
 from jaxquard.planner.stages.stage_problem import Completions, StageProblem, bound_completions, find_incumbents
@@ -105,6 +105,7 @@ class SegmentAssigner:
         rows = np.asarray([minima[segment.kind] for segment in self.chain], dtype=np.float64)
         self._times_s, self._steps_s, self._fixed, self._activations = rows.T
         self._ends_bytes: dict[int, np.ndarray] = {}
+        self._fastest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._fast = RangeOptions(self.chain, counts_memory=False)
         self._small: dict[tuple[int | None, bool], RangeOptions] = {}
 
@@ -132,46 +133,77 @@ class SegmentAssigner:
             return ()
         slack = 1 + _FINALIST_SLACK * (max_finalists > 1)
         crossings_s = self._crossings_s(profile, links)
-        quick_s = quick_time_s(self.chain, profile, crossings_s)
-        table = self._table(self._fast, profile, min(known_s, quick_s * slack))
-        problem = StageProblem(table, profile, crossings_s=crossings_s)
+        if shape.num_microbatches not in self._fastest:
+            self._fastest[shape.num_microbatches] = fastest_strategies(self.chain, shape.num_microbatches)
+        quick_s = quick_time_s(self.chain, profile, crossings_s, self._fastest[shape.num_microbatches])
+        problem = self._problem(self._fast, profile, crossings_s, min(known_s, quick_s * slack))
         found, is_proven = _search(problem, slack, known_s, is_coarse)
         limit_bytes = np.inf if memory_limit_bytes is None else float(memory_limit_bytes)
         if found and problem.peak_bytes(found[0].options).max() > limit_bytes:
             fastest_s = found[0].time_s
             for within_s in (_WITHIN * fastest_s, np.inf):
                 options = self._small_options(memory_limit_bytes, profile, is_coarse)
-                table = self._table(options, profile, min(known_s, within_s))
-                problem = StageProblem(table, profile, crossings_s=crossings_s, memory_limit_bytes=limit_bytes)
+                problem = self._problem(options, profile, crossings_s, min(known_s, within_s), limit_bytes)
                 found, is_proven = _search(problem, slack, min(known_s, within_s), is_coarse)
                 if found or known_s <= within_s:
                     break
         found = [path for path in found if problem.peak_bytes(path.options).max() <= limit_bytes]
         return tuple(_assignment(problem, path, is_proven) for path in found[:max_finalists])
 
-    def _table(self, options: RangeOptions, profile: ScheduleProfile, known_s: float) -> OptionTable:
-        """Returns the options without the runs that, with the fills of all stages, take longer than is known."""
-        fill_s = profile.fill_weight * self._times_s.sum()
-        return options.table(
-            profile.num_stages, num_microbatches=profile.num_microbatches, max_load_s=(known_s - fill_s) * (1 + 1e-9)
+    def _problem(
+        self,
+        options: RangeOptions,
+        profile: ScheduleProfile,
+        crossings_s: np.ndarray,
+        known_s: float,
+        memory_limit_bytes: float = np.inf,
+    ) -> StageProblem:
+        """Returns the problem without the runs that, with all else at its bounds, take longer than is known."""
+        max_load_s = self._max_load_s(profile, known_s) * (1 + 1e-9)
+        table = options.table(profile.num_stages, num_microbatches=profile.num_microbatches, max_load_s=max_load_s)
+        return StageProblem(
+            table,
+            profile,
+            crossings_s=crossings_s,
+            memory_limit_bytes=memory_limit_bytes,
+            max_load_s=max_load_s,
+            ends_s=np.append(0.0, np.cumsum(self._loads_s(profile.num_microbatches))),
         )
 
-    def bound_s(self, shape: PipelineShape) -> float:
+    def _loads_s(self, num_microbatches: int) -> np.ndarray:
+        """Returns a bound on the load of each segment, from below."""
+        return (num_microbatches - 1) * self._times_s + self._steps_s
+
+    def _max_load_s(self, profile: ScheduleProfile, known_s: float) -> float:
+        """Returns a bound on the load of a stage, if the step takes no longer than is known."""
+        limit_s = known_s - profile.fill_weight * float(self._times_s.sum())
+        if profile.num_chunks > 1 and profile.stage_weight:
+            weight = profile.stage_weight
+            mean_s = float(self._loads_s(profile.num_microbatches).sum()) / profile.num_actors
+            limit_s = min(limit_s, (limit_s - (1 - weight) * mean_s) / (weight * profile.num_chunks))
+        return limit_s
+
+    def bound_s(self, shape: PipelineShape, *, counts_step: bool = True) -> float:
         """Returns a bound on the estimated time of any assignment, without playing the schedule.
 
         No schedule's fill is shorter than its actors' first tasks and a forward through all other actors.
+
+        Args:
+            counts_step: whether it has what runs once a step; the rest holds for all storages of state.
         """
         num_actors, num_chunks = shape.num_actors, shape.num_stages // shape.num_actors
         fill_weight = (num_chunks + (num_actors - 1) / 3) / shape.num_stages
-        return self._estimate_bound_s(fill_weight, num_actors, shape.num_microbatches)
+        return self._estimate_bound_s(fill_weight, num_actors, shape.num_microbatches, counts_step)
 
     def smallest_share_bytes(self, num_actors: int, *, num_kept: int = 1) -> float:
         """Returns the smallest memory of an actor's equal share, with the activations of so many microbatches."""
         return float(self._fixed.sum() + num_kept * self._activations.sum()) / num_actors
 
-    def _estimate_bound_s(self, fill_weight: float, num_actors: int, num_microbatches: int) -> float:
+    def _estimate_bound_s(
+        self, fill_weight: float, num_actors: int, num_microbatches: int, counts_step: bool = True
+    ) -> float:
         """Returns a bound on the estimated time, as if segments could be divided among the actors."""
-        time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum())
+        time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum()) if counts_step else 0.0
         return fill_weight * time_s + ((num_microbatches - 1) * time_s + step_s) / num_actors
 
     def _may_fit(self, profile: ScheduleProfile, memory_limit_bytes: float | None, known_s: float) -> bool:
@@ -197,11 +229,7 @@ class SegmentAssigner:
 
         A stage takes activations only as far as its load allows; those that keep the fewest take the most.
         """
-        loads_s = (profile.num_microbatches - 1) * self._times_s + self._steps_s
-        limit_s = known_s - profile.fill_weight * float(self._times_s.sum())
-        if profile.num_chunks > 1 and profile.stage_weight:
-            mean_s, weight = float(loads_s.sum()) / profile.num_actors, profile.stage_weight
-            limit_s = min(limit_s, (limit_s - (1 - weight) * mean_s) / (weight * profile.num_chunks))
+        loads_s, limit_s = self._loads_s(profile.num_microbatches), self._max_load_s(profile, known_s)
         held = self._activations > 0
         ratio = float((self._activations[held] / np.maximum(loads_s[held], 1e-300)).max(initial=0.0))
         most = max(0.0, limit_s) * ratio * (1 + 1e-9)

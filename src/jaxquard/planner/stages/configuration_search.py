@@ -67,8 +67,9 @@ class ConfigurationSearch:
         memory_limit_bytes: int | None,
         links: Callable[[PlanConfiguration], ActorLinks],
         started_s: float,
+        as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
     ) -> None:
-        self._costs, self._bound, self._links = costs, bound, links
+        self._costs, self._bound, self._links, self._as_used = costs, bound, links, as_used
         self.memory_limit_bytes, self._started_s = memory_limit_bytes, started_s
         self.time_budget_s: float | None = None
         self.num_pruned = self.num_priced = self.num_simulated = 0
@@ -87,7 +88,7 @@ class ConfigurationSearch:
         estimates = self._estimate_all(space, on_progress)
         finalists: list[PlanFinalist] = []
         for configuration, assignment in sorted(estimates.items(), key=lambda item: item[1].time_s):
-            if len(finalists) >= num_finalists:
+            if len(finalists) >= num_finalists or (finalists and self.is_late()):
                 break
             on_progress(len(space), len(space), f"playing {configuration}")
             finalist = self.play(configuration, assignment)
@@ -99,9 +100,9 @@ class ConfigurationSearch:
         self, space: Sequence[PlanConfiguration], on_progress: Callable[[int, int, str], None]
     ) -> dict[PlanConfiguration, StageAssignment]:
         """Returns the assignments of the configurations that no bound leaves out."""
-        queue = [(self._bound(one), False, place) for place, one in enumerate(space)]
+        queue = [(self._first_bound_s(one), False, place) for place, one in enumerate(space)]
         heapq.heapify(queue)
-        found = self._seeds(space)
+        found = self._seeds(space, queue)
         best_s = min((each.time_s for each in found.values()), default=float("inf"))
         num_left_out = 0
         while queue:
@@ -109,7 +110,7 @@ class ConfigurationSearch:
             configuration, done = space[place], len(space) - len(queue)
             if bound_s > best_s * (1 + _MARGIN):
                 break
-            if found and self._is_late():
+            if found and self.is_late():
                 num_left_out = len(queue) + 1
                 self.left_out = (self._say_left_out(num_left_out, len(space), bound_s, best_s),)
                 break
@@ -128,27 +129,48 @@ class ConfigurationSearch:
         self.num_pruned = len(space) - len(found) - num_left_out
         return {one: each for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)}
 
-    def _seeds(self, space: Sequence[PlanConfiguration]) -> dict[PlanConfiguration, StageAssignment]:
-        """Returns a few configurations that surely fit, so that others are compared with something early."""
-        if self.memory_limit_bytes is None or self._is_late():
-            return {}
-        promising = []
-        for place, configuration in enumerate(space):
-            assigner = self.assigner(configuration)
+    def _first_bound_s(self, configuration: PlanConfiguration) -> float:
+        """Returns a bound before the configuration has costs: a microbatch costs what it does with state as used."""
+        bound_s = self._bound(configuration)
+        if self._as_used is None:
+            return bound_s
+        like = self.assigner(self._as_used(configuration))
+        return bound_s if like is None else max(bound_s, like.bound_s(configuration.shape, counts_step=False))
+
+    def _seeds(
+        self, space: Sequence[PlanConfiguration], queue: Sequence[tuple[float, bool, int]]
+    ) -> dict[PlanConfiguration, StageAssignment]:
+        """Returns a few configurations that surely fit, so that others are compared with something early.
+
+        Args:
+            queue: the first bound of each configuration, as a heap.
+        """
+        promising, waiting = list[int](), list(queue)
+        has_limit = self.memory_limit_bytes is not None
+        while has_limit and waiting and len(promising) < _NUM_SEEDS and not self.is_late():
+            bound_s, is_priced, place = heapq.heappop(waiting)
+            if is_priced:
+                promising.append(place)
+                continue
+            assigner, num_actors = self.assigner(space[place]), space[place].num_actors
             # As if every stage kept the activations of all actors.
-            if assigner is not None:
-                share = assigner.smallest_share_bytes(configuration.num_actors, num_kept=configuration.num_actors)
-                if share <= self.memory_limit_bytes:
-                    promising.append((assigner.bound_s(configuration.shape), place))
+            if assigner is not None and self._has_room(assigner.smallest_share_bytes(num_actors, num_kept=num_actors)):
+                heapq.heappush(waiting, (max(bound_s, assigner.bound_s(space[place].shape)), True, place))
         found: dict[PlanConfiguration, StageAssignment] = {}
-        for _, place in heapq.nsmallest(_NUM_SEEDS, promising):
+        for place in promising:
+            if found and self.is_late():
+                break
             best_s = min((each.time_s for each in found.values()), default=float("inf"))
             assignment = self.estimate(space[place], known_s=best_s)
             if assignment is not None:
                 found[space[place]] = assignment
         return found
 
-    def _is_late(self) -> bool:
+    def _has_room(self, size_bytes: float) -> bool:
+        return self.memory_limit_bytes is None or size_bytes <= self.memory_limit_bytes
+
+    def is_late(self) -> bool:
+        """Says whether the time budget is over."""
         return self.time_budget_s is not None and time.perf_counter() - self._started_s > self.time_budget_s
 
     def _say_left_out(self, num_left: int, num_all: int, bound_s: float, best_s: float) -> str:

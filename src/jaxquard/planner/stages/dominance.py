@@ -23,20 +23,39 @@ def undominated(costs: Float[np.ndarray, "rows dims"]) -> Int[np.ndarray, " kept
     kept = np.arange(0)
     for start in range(0, len(order), _BLOCK):
         block = np.arange(start, min(start + _BLOCK, len(order)))
-        block = block[~_is_dominated(ranked[block], ranked[kept])]
+        if len(kept):
+            block = block[~_is_dominated(ranked[block], ranked[kept])]
         # Rows of a block: only an earlier one can dominate, as they are sorted.
         values = ranked[block]
-        pairs = (values[None] <= values[:, None]).all(axis=2)
-        block = block[~np.tril(pairs, -1).any(axis=1)]
-        kept = np.concatenate([kept, block])
+        pairs = _are_smaller(values, values, is_ranked=True)
+        pairs &= _earlier_rows(_BLOCK)[: len(block), : len(block)]
+        block = block[~pairs.any(axis=1)]
+        kept = np.concatenate([kept, block]) if len(kept) else block
     return order[kept]
+
+
+@functools.cache
+def _earlier_rows(num_rows: int) -> np.ndarray:
+    return np.tri(num_rows, k=-1, dtype=bool)
+
+
+def _are_smaller(rows: np.ndarray, others: np.ndarray, *, is_ranked: bool = False) -> np.ndarray:
+    """Returns for each row which others are at most as large in all dims; column by column, which is quicker.
+
+    Args:
+        is_ranked: the first dim is not compared, as the rows that matter are in its order.
+    """
+    first = 1 if is_ranked else 0
+    found = others[None, :, first] <= rows[:, None, first]
+    for dim in range(first + 1, rows.shape[1]):
+        found &= others[None, :, dim] <= rows[:, None, dim]
+    return found
 
 
 def _is_dominated(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     found = np.zeros(len(rows), dtype=bool)
     for start in range(0, len(others), _BLOCK):
-        is_smaller = np.all(others[None, start : start + _BLOCK] <= rows[:, None], axis=2)
-        found |= is_smaller.any(axis=1)
+        found |= _are_smaller(rows, others[start : start + _BLOCK]).any(axis=1)
     return found
 
 
@@ -65,10 +84,11 @@ def representatives(costs: Float[np.ndarray, "rows dims"], max_rows: int) -> Int
     low, high = costs.min(axis=0), costs.max(axis=0)
     scaled = (costs - low) / np.where(high > low, high - low, 1.0)
     found = np.argmin(scaled @ _directions(costs.shape[1], 4 * max_rows).T, axis=0)
-    _, first = np.unique(found, return_index=True)
-    kept = found[np.sort(first)][:max_rows]
+    kept = np.asarray(list(dict.fromkeys(found.tolist()))[:max_rows])
     if len(kept) < max_rows:
-        others = np.setdiff1d(np.arange(len(costs)), kept)
+        is_left = np.ones(len(costs), dtype=bool)
+        is_left[kept] = False
+        others = np.flatnonzero(is_left)
         others = others[np.argsort(costs[others, 0], kind="stable")]
         places = np.linspace(0, len(others) - 1, max_rows - len(kept)).round().astype(np.int64)
         kept = np.concatenate([kept, others[np.unique(places)]])

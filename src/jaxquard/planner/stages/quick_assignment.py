@@ -12,13 +12,19 @@ from jaxquard.planner.stages.schedule_profile import ScheduleProfile
 from jaxquard.planner.stages.segment_costs import SegmentCosts
 
 
-def quick_time_s(chain: Sequence[SegmentCosts], profile: ScheduleProfile, crossings_s: np.ndarray) -> float:
+def quick_time_s(
+    chain: Sequence[SegmentCosts],
+    profile: ScheduleProfile,
+    crossings_s: np.ndarray,
+    fastest: tuple[np.ndarray, np.ndarray] | None = None,
+) -> float:
     """Returns the estimated time of an assignment, whatever its memory; infinite if none is found at once.
 
     Args:
+        fastest: what `fastest_strategies` returns for the chain, if it is known.
         crossings_s: for each stage, the weighted time of the transfer into it, for each segment with which it begins.
     """
-    times_s, steps_s = _fastest_strategies(chain, profile.num_microbatches)
+    times_s, steps_s = fastest_strategies(chain, profile.num_microbatches) if fastest is None else fastest
     loads_s = (profile.num_microbatches - 1) * times_s + steps_s
     begins = _even_begins(chain, np.cumsum(loads_s), profile.num_stages)
     if begins is None:
@@ -31,7 +37,7 @@ def quick_time_s(chain: Sequence[SegmentCosts], profile: ScheduleProfile, crossi
     return float(fill_s + busiest_s)
 
 
-def _fastest_strategies(chain: Sequence[SegmentCosts], num_microbatches: int) -> tuple[np.ndarray, np.ndarray]:
+def fastest_strategies(chain: Sequence[SegmentCosts], num_microbatches: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the time of each segment with the reshard before it, and its time once a step."""
     known: dict[tuple[int, int, int], tuple[float, float, int]] = {}
     times_s, steps_s, layout = [], [], 0

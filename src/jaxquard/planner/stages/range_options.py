@@ -7,7 +7,7 @@ with any exit layout, as its values are transferred, not resharded.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,6 +19,8 @@ from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
 TIME, STEP, FIXED, ACTIVATION, WORKING = range(5)
 _TIME_COLUMNS = (TIME, STEP)
 _ALL_COLUMNS = (TIME, STEP, FIXED, ACTIVATION, WORKING)
+# A table is made for somewhat larger loads than are asked for, as the next schedule may ask for more.
+_SPARE = 1.25
 # Choices kept at an exit layout.
 MAX_CHOICES = 48
 
@@ -43,6 +45,23 @@ class OptionTable:
     runs: tuple["_Run", ...] = field(repr=False)
     run_of: Int[np.ndarray, " options"] = field(repr=False)
     choice_of: Int[np.ndarray, " options"] = field(repr=False)
+
+    def within(self, num_microbatches: int, max_load_s: float) -> "OptionTable":
+        """Returns the options whose load, (microbatches - 1) x their time + their time once a step, is not larger."""
+        if not np.isfinite(max_load_s):
+            return self
+        kept = np.flatnonzero((num_microbatches - 1) * self.costs[:, TIME] + self.costs[:, STEP] <= max_load_s)
+        if len(kept) == len(self.starts):
+            return self
+        return replace(
+            self,
+            starts=self.starts[kept],
+            stops=self.stops[kept],
+            costs=self.costs[kept],
+            bounds=np.searchsorted(self.starts[kept], np.arange(len(self.bounds))),
+            run_of=self.run_of[kept],
+            choice_of=self.choice_of[kept],
+        )
 
     def strategies(self, option: int) -> tuple[int, ...]:
         """The strategy of each segment of an option."""
@@ -110,7 +129,7 @@ class RangeOptions:
         self._limit_bytes = memory_limit_bytes if counts_memory else None
         self._max_choices = max_choices
         self._roots: dict[Hashable, _Run] = {}
-        self._segments: dict[int, np.ndarray] = {}
+        self._segments: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._keys = self._number_segments()
         self._tables: dict[tuple[int, int], tuple[float, OptionTable]] = {}
 
@@ -123,9 +142,10 @@ class RangeOptions:
         key = min(num_stages, 3), num_microbatches
         made_for_s, table = self._tables.get(key, (-np.inf, None))
         if table is None or made_for_s < max_load_s:
-            table = self._make_table(key[0], num_microbatches, max_load_s)
-            self._tables[key] = max_load_s, table
-        return table
+            made_for_s = _SPARE * max_load_s
+            table = self._make_table(key[0], num_microbatches, made_for_s)
+            self._tables[key] = made_for_s, table
+        return table.within(num_microbatches, max_load_s)
 
     def _make_table(self, num_stages: int, num_microbatches: int, max_load_s: float) -> OptionTable:
         chain, length, keys = self._chain, len(self._chain), self._keys
@@ -199,21 +219,19 @@ class RangeOptions:
         return longer
 
     def _begin(self, segment: SegmentCosts) -> _Run:
-        costs = self._costs(segment)
+        costs, _, exits = self._segment(segment)
         strategies = np.arange(len(costs))
-        return self._trim(costs, _exits(segment), strategies, strategies, None)
+        return self._trim(costs, exits, strategies, strategies, None)
 
     def _append(self, run: _Run, segment: SegmentCosts) -> _Run:
-        own = self._costs(segment)
+        own, entries, exits = self._segment(segment)
         num_choices, num_strategies = len(run.costs), len(own)
         costs = run.costs[:, None] + own[None]
         costs[:, :, WORKING] = np.maximum(run.costs[:, None, WORKING], own[None, :, WORKING])
         if segment.reshards_s is not None:
-            entries = np.asarray([strategy.entry for strategy in segment.strategies])
             costs[:, :, TIME] += np.asarray(segment.reshards_s)[run.exits[:, None], entries[None]]
-        parents = np.repeat(np.arange(num_choices), num_strategies)
-        chosen = np.tile(np.arange(num_strategies), num_choices)
-        return self._trim(costs.reshape(-1, 5), np.tile(_exits(segment), num_choices), parents, chosen, run)
+        parents, chosen = np.divmod(np.arange(num_choices * num_strategies), num_strategies)
+        return self._trim(costs.reshape(-1, 5), exits[chosen], parents, chosen, run)
 
     def _trim(
         self, costs: np.ndarray, exits: np.ndarray, parents: np.ndarray, chosen: np.ndarray, before: _Run | None
@@ -225,8 +243,10 @@ class RangeOptions:
         possible = np.flatnonzero(is_possible)
         is_whole = before is None or before.is_whole
         kept = []
-        for exit_ in np.unique(exits[possible]):
-            group = possible[exits[possible] == exit_]
+        used = exits[possible]
+        numbers = sorted(set(used.tolist()))
+        for exit_ in numbers:
+            group = possible if len(numbers) == 1 else possible[used == exit_]
             group = group[self._undominated(costs[group])]
             if len(group) > self._max_choices:
                 is_whole = False
@@ -239,7 +259,8 @@ class RangeOptions:
             exits=exits[chosen_rows],
             parents=parents[chosen_rows],
             chosen=chosen[chosen_rows],
-            ends=self._undominated(costs),
+            # The choices at one exit layout are in order already, and none dominates another.
+            ends=np.arange(len(costs)) if len(numbers) == 1 else self._undominated(costs),
             before=before,
             is_whole=is_whole,
         )
@@ -251,14 +272,16 @@ class RangeOptions:
         by_size = np.argsort(costs[:, FIXED] + costs[:, ACTIVATION] + costs[:, WORKING], kind="stable")
         return by_size[undominated(costs[by_size][:, self._columns])]
 
-    def _costs(self, segment: SegmentCosts) -> np.ndarray:
+    def _segment(self, segment: SegmentCosts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the costs, the entry layouts and the exit layouts of a segment's strategies."""
         if segment.kind not in self._segments:
-            self._segments[segment.kind] = np.asarray([_row(strategy) for strategy in segment.strategies])
+            costs = segment.strategies
+            self._segments[segment.kind] = (
+                np.asarray([_row(cost) for cost in costs]),
+                np.asarray([cost.entry for cost in costs]),
+                np.asarray([cost.exit for cost in costs]),
+            )
         return self._segments[segment.kind]
-
-
-def _exits(segment: SegmentCosts) -> np.ndarray:
-    return np.asarray([strategy.exit for strategy in segment.strategies])
 
 
 def _row(cost: SegmentCost) -> tuple[float, ...]:

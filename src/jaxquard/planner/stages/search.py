@@ -46,6 +46,7 @@ def search_configurations(
     time_budget_s: float | None = None,
     num_finalists: int = 5,
     families: Mapping[str, Callable[[PlanConfiguration], bool]] | None = None,
+    as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> PlanSearchResult:
     """Finds the fastest configurations and their assignments.
@@ -56,25 +57,35 @@ def search_configurations(
         bound: on the time of a step, from below, without prices.
         memory_limit_bytes: of a device; None for no limit.
         links: between the actors of a configuration.
-        time_budget_s: after which configurations are left out; at least one is priced.
+        time_budget_s: after which configurations, families and alternatives are left out; at least one is priced.
         num_finalists: that are played.
         families: conditions; the fastest configuration that meets each is found as well.
+        as_used: returns a configuration with the same costs of a microbatch, whose costs are known sooner: what they
+            rule out is not asked for its own. None if there is none.
         on_progress: called with the configurations done, their number, and the one at hand.
     """
     started_s = time.perf_counter()
     space = tuple(configurations)
     search = ConfigurationSearch(
-        costs, bound=bound, memory_limit_bytes=memory_limit_bytes, links=links, started_s=started_s
+        costs,
+        bound=bound,
+        memory_limit_bytes=memory_limit_bytes,
+        links=links,
+        started_s=started_s,
+        as_used=as_used,
     )
     search.time_budget_s = time_budget_s
     finalists = search.find(space, num_finalists, on_progress)
-    counts = search.num_pruned, search.num_priced, search.left_out
-    search.time_budget_s = None
-    found = {
-        name: next(iter(search.find([one for one in space if accepts(one)], 1)), None)
-        for name, accepts in (families or {}).items()
-    }
-    alternatives = find_alternatives(search, space, finalists[0]) if finalists else ()
+    counts, left_out = (search.num_pruned, search.num_priced), [*search.left_out]
+    found: dict[str, PlanFinalist | None] = {}
+    for name, accepts in (families or {}).items():
+        members = () if search.is_late() else [one for one in space if accepts(one)]
+        found[name] = next(iter(search.find(members, 1)), None)
+    if families and search.is_late():
+        left_out.append(f"the time budget ended among the best of {', '.join(families)}")
+    alternatives, missing = find_alternatives(search, space, finalists[0]) if finalists else ((), ())
+    if missing:
+        left_out.append(f"the time budget left out alternatives to {', '.join(missing)}")
     return PlanSearchResult(
         finalists=finalists,
         alternatives=alternatives,
@@ -86,6 +97,6 @@ def search_configurations(
             num_priced=counts[1],
             num_simulated=search.num_simulated,
             time_s=time.perf_counter() - started_s,
-            left_out=counts[2],
+            left_out=tuple(left_out),
         ),
     )

@@ -46,6 +46,9 @@ class StageProblem:
             on it: the sum of the stages' own peaks.
         shares_memory: each stage has a fixed share of its actor's memory, by the activations that it keeps. What fits
             then, fits; other assignments fit as well.
+        max_load_s: of a stage; assignments with a larger one are not looked for.
+        ends_s: bounds from below on the load of the first segments, of none to all of them: with the limit they say
+            how early and how late a stage can begin and end.
     """
 
     def __init__(
@@ -57,7 +60,10 @@ class StageProblem:
         memory_limit_bytes: float = np.inf,
         minimises_memory: bool = False,
         shares_memory: bool = False,
+        max_load_s: float = np.inf,
+        ends_s: Float[np.ndarray, " segments_and_one"] | None = None,
     ) -> None:
+        self.max_load_s, self._ends_s = max_load_s, ends_s
         self.table, self.profile, self.limit_bytes = table, profile, memory_limit_bytes
         self.minimises_memory = minimises_memory
         self.num_segments = len(table.bounds) - 1
@@ -84,6 +90,9 @@ class StageProblem:
         rest = self.num_stages - 1 - stage
         is_possible = (starts == 0) if stage == 0 else (starts >= stage)
         is_possible &= (stops == self.num_segments) if rest == 0 else (stops <= self.num_segments - rest)
+        if self._ends_s is not None and np.isfinite(self.max_load_s):
+            ends_s, limit_s = self._ends_s, self.max_load_s * (1 + 1e-9)
+            is_possible &= (ends_s <= stage * limit_s)[starts] & (ends_s[-1] - ends_s <= rest * limit_s)[stops]
         options = options[is_possible]
         starts = table.starts[options]
         return StageOptions(
@@ -154,6 +163,8 @@ class StageProblem:
             memory_limit_bytes=self.limit_bytes,
             minimises_memory=self.minimises_memory,
             shares_memory=True,
+            max_load_s=self.max_load_s,
+            ends_s=self._ends_s,
         )
 
     def combine(self, actor_s: Any, stage_s: Any) -> Any:

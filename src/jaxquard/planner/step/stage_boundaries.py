@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.errors import PlanError
-from jaxquard.intraop.segments.analysis import Analysis, analyse_step
+from jaxquard.intraop.segments.analysis import Analysis, StepAnalyser
 from jaxquard.ir.jaxpr_tools import Equation, Var, size_bytes
 from jaxquard.ir.operations import MATMULS
 from jaxquard.ir.source import source_place
@@ -50,21 +50,25 @@ class StageBoundary:
         return sum(size_bytes(var.aval) for var in self.backward)
 
 
-def analyse_microbatch(one: OneMicrobatch, *, axes: Mapping[str, int], **options: Any) -> Analysis:
+def analyse_microbatch(
+    one: OneMicrobatch, *, axes: Mapping[str, int], analyser: StepAnalyser | None = None, **options: Any
+) -> Analysis:
     """Finds the blocks and segments of a step on one microbatch; at the user's marks segments end.
 
     Args:
         axes: of an actor's mesh, and their sizes.
+        analyser: of the same step, for several meshes.
         **options: more of those that `analyse_step` has; not the lengths of segments.
     """
-    analysis = analyse_step(one.traced, axes=axes, **options)
+    analyser = StepAnalyser(one.traced) if analyser is None else analyser
+    analysis = analyser.analyse(axes=axes, **options)
     stops = set(itertools.accumulate(len(segment.blocks) for segment in analysis.segments))
     at_marks = set(find_mark_blocks(analysis).values())
     if at_marks <= stops:
         return analysis
     bounds = [0, *sorted(stops | at_marks)]
     lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
-    return analyse_step(one.traced, axes=axes, lengths=lengths, **options)
+    return analyser.analyse(axes=axes, lengths=lengths, **options)
 
 
 def find_stage_boundaries(

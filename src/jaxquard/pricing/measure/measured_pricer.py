@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from jaxquard.errors import PricingError
+from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers, choose_compilers, num_cores
 from jaxquard.pricing.compile.partitioner_warnings import RematerializedCounts
@@ -41,7 +41,7 @@ _FINE_RUNS, _FINE_EXTRA_S = 4, 8.0
 _FAIR_S = 1.0
 
 
-class MeasuredPricer:
+class MeasuredPricer(BatchPricer):
     """Prices programs by running them on a mesh.
 
     It keeps its compiler processes for further calls; `close`, or leaving it as a context, ends them.
@@ -123,12 +123,6 @@ class MeasuredPricer:
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
 
-    def __enter__(self) -> "MeasuredPricer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
         self._compilers.stop()
@@ -150,17 +144,6 @@ class MeasuredPricer:
     def time_breakdown(self) -> TimeBreakdown:
         """The time of all calls so far, by activity."""
         return self._meter.time_breakdown
-
-    def price(self, program: ShardedProgram) -> Price:
-        """The price of one program.
-
-        Raises:
-            PricingError: if it does not compile, fit or run.
-        """
-        (result,) = self.price_all([program])
-        if isinstance(result, Failure):
-            raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
-        return result
 
     def price_all(
         self,

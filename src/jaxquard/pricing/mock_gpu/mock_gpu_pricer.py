@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from jaxquard.cluster import Cluster, cluster_text, load_cluster
 from jaxquard.errors import HloError, PricingError
+from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import num_cores
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown, failure_of
@@ -75,7 +76,7 @@ class _Job:
     request: ProgramRequest
 
 
-class MockGpuPricer:
+class MockGpuPricer(BatchPricer):
     """Prices programs for a cluster of GPUs on one of them: computation measured, communication modelled.
 
     The GPU is in a process of its own, which starts when it is first needed; `close`, or leaving the pricer as a
@@ -137,12 +138,6 @@ class MockGpuPricer:
         )
         self._meter = Meter()
 
-    def __enter__(self) -> "MockGpuPricer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Ends the process with the GPU; another call starts a new one."""
         self._devices.stop()
@@ -166,17 +161,6 @@ class MockGpuPricer:
     def time_breakdown(self) -> TimeBreakdown:
         """The time of all calls so far, by activity."""
         return self._meter.time_breakdown
-
-    def price(self, program: ShardedProgram) -> Price:
-        """The price of one program.
-
-        Raises:
-            PricingError: if it does not compile, fit or run, or there is no GPU.
-        """
-        (result,) = self.price_all([program])
-        if isinstance(result, Failure):
-            raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
-        return result
 
     def price_all(
         self,

@@ -11,12 +11,14 @@ what is broadcast.
 Equations of different parts (forward, backward, update) are in different programs, and never in one group.
 """
 
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedJaxpr, WorkKind
 
 _IN_GROUPS = (WorkKind.FUSED, WorkKind.REDUCTION)
+_MOST_FUSED = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,44 @@ def fuse_equations(prepared: PreparedJaxpr, parts: Sequence[Hashable] | None = N
     """
     finder = _Groups(prepared, parts or [None] * len(prepared.equations))
     return tuple(finder.kernel(positions) for positions in finder.groups())
+
+
+def find_ends(prepared: PreparedJaxpr, kernels: Sequence[FusedKernel]) -> tuple[tuple[int, ...], ...]:
+    """Returns for each kernel the values that are not needed after it; results of the jaxpr are."""
+    kept = set(prepared.outputs)
+    last = {number: place for place, kernel in enumerate(kernels) for number in kernel.written}
+    for place, kernel in enumerate(kernels):
+        for chain in kernel.read:
+            if chain[-1] in last:
+                last[chain[-1]] = max(last[chain[-1]], place)
+    ends: list[list[int]] = [[] for _ in kernels]
+    for number, place in last.items():
+        if number not in kept:
+            ends[place].append(number)
+    return tuple(map(tuple, ends))
+
+
+# The kernels of a jaxpr, and the values that end with each.
+FusedJaxpr = tuple[tuple[FusedKernel, ...], tuple[tuple[int, ...], ...]]
+
+
+class FusedJaxprs:
+    """The kernels of prepared jaxprs, each found once; those that were used last are kept."""
+
+    def __init__(self) -> None:
+        # By ids; the objects are kept beside, so that no others get theirs.
+        self._known: OrderedDict[tuple[int, int], tuple[object, object, FusedJaxpr]] = OrderedDict()
+
+    def find(self, prepared: PreparedJaxpr, parts: Sequence[Hashable] | None) -> FusedJaxpr:
+        """Returns the kernels of a jaxpr whose equations belong to these parts, and the values that end with each."""
+        key = id(prepared), id(parts)
+        if key not in self._known:
+            kernels = fuse_equations(prepared, parts)
+            self._known[key] = prepared, parts, (kernels, find_ends(prepared, kernels))
+            if len(self._known) > _MOST_FUSED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key][2]
 
 
 class _Groups:

@@ -68,7 +68,7 @@ class KernelCosts:
             max(1.0, sizes.m / parts["m"]),
             max(1.0, sizes.k / parts["k"]),
             max(1.0, sizes.n / parts["n"]),
-            equation.dtype,
+            equation.work.dtype,
             max(1, round(out / elements)),
         )
 
@@ -100,7 +100,7 @@ class KernelCosts:
         arithmetic = sum(
             self._prepared.equations[position].arithmetic / chosen[position].num_parts for position in kernel.positions
         )
-        return self._kernels.pass_s(size_bytes, arithmetic, first.dtype_name) if size_bytes else 0.0
+        return self._kernels.pass_s(size_bytes, arithmetic, first.work.dtype_name) if size_bytes else 0.0
 
     def _kernel_bytes(self, equation: PreparedEquation, local: Sequence[int]) -> int:
         """Returns the bytes that a look-up, an update or a sort reads and writes."""

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from jaxquard.pricing.roofline.equation_partitions import EquationPartition
-from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedEquation, PreparedJaxpr, WorkKind
+from jaxquard.pricing.roofline.prepare import EquationWork, WorkKind
 from jaxquard.pricing.roofline.value_dims import Dims
 
 # Of the time in which links move an array, the part in which memory passes over it.
@@ -36,35 +36,35 @@ class ChosenPartition:
 
 
 class Partitioner:
-    """Chooses partitions of a jaxpr's equations on a mesh; each combination of shardings is decided once."""
+    """Chooses partitions of equations on a mesh; each combination of shardings is decided once."""
 
-    def __init__(self, prepared: PreparedJaxpr, sizes: tuple[int, ...], *, bytes_per_flop: float) -> None:
-        self._prepared = prepared
+    def __init__(self, sizes: tuple[int, ...], *, bytes_per_flop: float) -> None:
         self._sizes = sizes
         self._bytes_per_flop = bytes_per_flop
-        self._known: dict[tuple[int, tuple[Dims, ...], Dims | None], ChosenPartition] = {}
+        self._known: dict[tuple[EquationWork, tuple[Dims, ...], Dims | None], ChosenPartition] = {}
 
-    def choose(self, position: int, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
+    def choose(self, work: EquationWork, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
         """Returns the sharding of an equation.
 
         Args:
             held: of its inputs.
             wanted: of its first output; None where it is free.
         """
-        key = position, held, wanted
-        if key not in self._known:
-            equation = self._prepared.equations[position]
-            is_local = equation.body is not None and equation.body.is_local
-            if equation.follows_inputs or is_local or not equation.outputs:
-                self._known[key] = self._follow(equation, held, wanted)
+        key = work, held, wanted
+        found = self._known.get(key)
+        if found is None:
+            is_local = work.body is not None and work.body.is_local
+            if work.follows_inputs or is_local or not work.output_bytes:
+                found = self._follow(work, held, wanted)
             else:
-                self._known[key] = self._choose(equation, held, wanted)
-        return self._known[key]
+                found = self._choose(work, held, wanted)
+            self._known[key] = found
+        return found
 
-    def _follow(self, equation: PreparedEquation, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
+    def _follow(self, equation: EquationWork, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
         """Returns the sharding of a copy, or of a body that has its shards as it wants them."""
         whole = (None,) * len(self._sizes)
-        others = (whole if wanted is None else wanted,) * len(equation.outputs)
+        others = (whole if wanted is None else wanted,) * len(equation.output_bytes)
         return ChosenPartition(
             in_dims=held,
             out_dims=held if equation.follows_inputs else others,
@@ -73,7 +73,7 @@ class Partitioner:
             num_parts=math.prod(self._sizes),
         )
 
-    def _choose(self, equation: PreparedEquation, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
+    def _choose(self, equation: EquationWork, held: tuple[Dims, ...], wanted: Dims | None) -> ChosenPartition:
         used: dict[EquationPartition, int] = {}
         chosen: list[EquationPartition | None] = []
         for axis, size in enumerate(self._sizes):
@@ -91,7 +91,7 @@ class Partitioner:
 
     def _cheapest(
         self,
-        equation: PreparedEquation,
+        equation: EquationWork,
         fitting: list[EquationPartition],
         axis: int,
         held: tuple[Dims, ...],
@@ -109,16 +109,16 @@ class Partitioner:
         costs = [self._moved_bytes(equation, option, axis, held, wanted) for option in options]
         return options[costs.index(min(costs))]
 
-    def _combine(self, equation: PreparedEquation, chosen: list[EquationPartition | None]) -> ChosenPartition:
+    def _combine(self, equation: EquationWork, chosen: list[EquationPartition | None]) -> ChosenPartition:
         pairs = list(zip(chosen, self._sizes, strict=True))
         return ChosenPartition(
             in_dims=tuple(
                 tuple(None if found is None else found.in_dims[place] for found in chosen)
-                for place in range(len(equation.inputs))
+                for place in range(len(equation.input_bytes))
             ),
             out_dims=tuple(
                 tuple(None if found is None else found.out_dims[place] for found in chosen)
-                for place in range(len(equation.outputs))
+                for place in range(len(equation.output_bytes))
             ),
             summed=tuple(axis for axis, (found, size) in enumerate(pairs) if found and found.is_summed and size > 1),
             letters=tuple("" if found is None else found.letter for found in chosen),
@@ -127,19 +127,18 @@ class Partitioner:
 
     def _moved_bytes(
         self,
-        equation: PreparedEquation,
+        equation: EquationWork,
         partition: EquationPartition | None,
         axis: int,
         held: tuple[Dims, ...],
         wanted: Dims | None,
     ) -> float:
-        sizes, count = self._prepared.sizes_bytes, self._sizes[axis]
-        total = 0.0
-        for place, number in enumerate(equation.inputs):
-            if number != NO_VALUE:
+        count, total = self._sizes[axis], 0.0
+        for place, size in enumerate(equation.input_bytes):
+            if size is not None:
                 needed = None if partition is None else partition.in_dims[place]
-                total += sizes[number] * _share(held[place][axis], needed, count)
-        out_bytes = sizes[equation.outputs[0]]
+                total += size * _share(held[place][axis], needed, count)
+        out_bytes = equation.output_bytes[0]
         computed = None if partition is None else partition.out_dims[0]
         target = computed if wanted is None else wanted[axis]
         if partition is not None and partition.is_summed:
@@ -150,18 +149,18 @@ class Partitioner:
             total += self._work_bytes(equation) * (count - 1) / count
         return total
 
-    def _work_bytes(self, equation: PreparedEquation) -> float:
+    def _work_bytes(self, equation: EquationWork) -> float:
         """Returns the bytes that links move in the time of the equation."""
         if equation.kind is WorkKind.PRODUCT and equation.sizes is not None:
             return equation.sizes.flops * self._bytes_per_flop
         if equation.body is not None:
             return equation.body.flops * self._bytes_per_flop
-        numbers = [number for number in (*equation.inputs, *equation.outputs) if number != NO_VALUE]
-        return _MEMORY_TO_LINKS * max(self._prepared.sizes_bytes[number] for number in numbers)
+        sizes = [size for size in (*equation.input_bytes, *equation.output_bytes) if size is not None]
+        return _MEMORY_TO_LINKS * max(sizes)
 
 
 def _is_considered(
-    equation: PreparedEquation, partition: EquationPartition, axis: int, held: tuple[Dims, ...], wanted: Dims | None
+    equation: EquationWork, partition: EquationPartition, axis: int, held: tuple[Dims, ...], wanted: Dims | None
 ) -> bool:
     """Returns true for a partition that XLA's partitioner considers.
 
@@ -171,8 +170,8 @@ def _is_considered(
     """
     matches = [
         of_input[axis] == dim
-        for number, of_input, dim in zip(equation.inputs, held, partition.in_dims, strict=True)
-        if number != NO_VALUE and dim is not None
+        for size, of_input, dim in zip(equation.input_bytes, held, partition.in_dims, strict=True)
+        if size is not None and dim is not None
     ]
     if equation.kind is WorkKind.PRODUCT and partition.is_summed:
         return all(matches)

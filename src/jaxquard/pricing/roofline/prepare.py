@@ -1,5 +1,7 @@
 """Reads a jaxpr once for all shardings: its values by numbers, the work and the partitions of its equations.
 
+Jaxprs that differ in a few copies, as those of strategies do, have most equations in common, whose work is read once.
+
 product     a matrix product or convolution: a kernel of its own
 fused       elementwise: computed together with its neighbours (`fuse`)
 reduction   the same, but what follows must wait for it
@@ -10,7 +12,8 @@ body        loops, branches, calls
 
 import enum
 import math
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +41,8 @@ _COSTLY = frozenset(
 # As in the arithmetic of compiled programs (`hlo.work.arithmetic`).
 _COSTLY_ARITHMETIC = 10
 NO_VALUE = -1
+# Jaxprs that are kept prepared: the strategies of a segment share a few.
+_MOST_PREPARED = 2048
 
 
 class WorkKind(enum.Enum):
@@ -52,12 +57,12 @@ class WorkKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PreparedEquation:
-    """An equation with all that does not depend on shardings.
+class EquationWork:
+    """The work of an equation, whatever its inputs are called and however they are sharded.
 
     Attributes:
-        inputs: the numbers of its inputs; `NO_VALUE` for a literal.
-        outputs: the numbers of its outputs.
+        input_bytes: of each input; None for a literal.
+        output_bytes: of each output.
         partitions: the ways to partition it.
         sizes: of a product.
         arithmetic: operations on elements beside products.
@@ -67,8 +72,8 @@ class PreparedEquation:
 
     kind: WorkKind
     name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    input_bytes: tuple[int | None, ...]
+    output_bytes: tuple[int, ...]
     partitions: tuple[EquationPartition, ...] = field(repr=False)
     sizes: ProductSizes | None = None
     body: BodyWork | None = field(default=None, repr=False)
@@ -76,6 +81,22 @@ class PreparedEquation:
     dtype: Any = None
     dtype_name: str = ""
     follows_inputs: bool = False
+
+
+class PreparedEquation:
+    """An equation with all that does not depend on shardings.
+
+    Args:
+        inputs: the numbers of its inputs; `NO_VALUE` for a literal.
+        outputs: the numbers of its outputs.
+    """
+
+    __slots__ = ("arithmetic", "body", "follows_inputs", "inputs", "kind", "name", "outputs", "sizes", "work")
+
+    def __init__(self, work: EquationWork, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        self.work, self.inputs, self.outputs = work, inputs, outputs
+        self.kind, self.name, self.sizes, self.body = work.kind, work.name, work.sizes, work.body
+        self.arithmetic, self.follows_inputs = work.arithmetic, work.follows_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,13 +123,28 @@ class PreparedJaxpr:
     first_uses: tuple[int, ...] = field(repr=False)
 
 
-def prepare_equations(jaxpr: Jaxpr) -> PreparedJaxpr:
-    """Numbers the values of a jaxpr, and prepares its equations."""
+# The parameters of an equation, which are kept so that no others get their id, and its work.
+KnownWork = dict[Hashable, tuple[Any, EquationWork]]
+
+
+def prepare_equations(jaxpr: Jaxpr, known: KnownWork | None = None) -> PreparedJaxpr:
+    """Numbers the values of a jaxpr, and prepares its equations.
+
+    Args:
+        known: the work of equations that were prepared before; it is filled.
+    """
     numbers: dict[Var, int] = {}
     for var in (*jaxpr.constvars, *jaxpr.invars, *(var for equation in jaxpr.eqns for var in equation.outvars)):
         numbers.setdefault(var, len(numbers))
-    memo: Memo = {}
-    equations = tuple(_prepare(equation, numbers, memo) for equation in jaxpr.eqns)
+    reader = _WorkReader({} if known is None else known)
+    equations = tuple(
+        PreparedEquation(
+            reader.read(equation),
+            tuple([numbers[atom] if is_var(atom) else NO_VALUE for atom in equation.invars]),
+            tuple([numbers[var] for var in equation.outvars]),
+        )
+        for equation in jaxpr.eqns
+    )
     users: list[list[int]] = [[] for _ in numbers]
     for position, equation in enumerate(equations):
         for number in set(equation.inputs) - {NO_VALUE}:
@@ -141,17 +177,44 @@ def _size(aval: Any) -> int:
     return size_bytes(aval) if hasattr(aval, "dtype") else 0
 
 
-def _prepare(equation: Equation, numbers: dict[Var, int], memo: Memo) -> PreparedEquation:
+class _WorkReader:
+    """Reads the work of equations, of those that differ in the names of variables alone once."""
+
+    def __init__(self, known: KnownWork) -> None:
+        self._known = known
+        self._memo: Memo = {}
+
+    def read(self, equation: Equation) -> EquationWork:
+        key = (
+            id(equation.params),
+            equation.primitive.name,
+            tuple([_type_key(atom) for atom in equation.invars]),
+            tuple([_type_key(var) for var in equation.outvars]),
+        )
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = equation.params, _read_work(equation, self._memo)
+        return found[1]
+
+
+def _type_key(atom: Any) -> Hashable:
+    aval = atom.aval
+    if not is_var(atom):
+        return "literal", str(aval), repr(atom.val)
+    return (aval.shape, aval.dtype) if hasattr(aval, "dtype") else str(aval)
+
+
+def _read_work(equation: Equation, memo: Memo) -> EquationWork:
     kind = _kind(equation)
     name = equation.primitive.name
     avals = [var.aval for var in (*equation.outvars, *equation.invars) if hasattr(var.aval, "dtype")]
     widest = max(avals, key=_size, default=None)
     dtype = None if widest is None else (equation.invars[0].aval if kind is WorkKind.PRODUCT else widest).dtype
-    return PreparedEquation(
+    return EquationWork(
         kind=kind,
         name=name,
-        inputs=tuple(numbers[atom] if is_var(atom) else NO_VALUE for atom in equation.invars),
-        outputs=tuple(numbers[var] for var in equation.outvars),
+        input_bytes=tuple(_size(atom.aval) if is_var(atom) else None for atom in equation.invars),
+        output_bytes=tuple(_size(var.aval) for var in equation.outvars),
         partitions=find_partitions(equation, dependences(equation, memo)),
         sizes=product_sizes(equation),
         body=find_body_work(equation) if kind is WorkKind.BODY else None,
@@ -186,3 +249,22 @@ def _arithmetic(equation: Equation, kind: WorkKind) -> float:
     atoms: Sequence[Var] = equation.invars if kind is WorkKind.REDUCTION else equation.outvars
     elements = max((math.prod(getattr(atom.aval, "shape", ())) for atom in atoms), default=0)
     return float(elements * (_COSTLY_ARITHMETIC if equation.primitive.name in _COSTLY else 1))
+
+
+class PreparedJaxprs:
+    """Jaxprs that are prepared once, for the pricers of many meshes; those that were used last are kept."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, tuple[Any, PreparedJaxpr]] = OrderedDict()
+        self._work: KnownWork = {}
+
+    def find(self, closed: Any) -> PreparedJaxpr:
+        """Returns a closed jaxpr prepared."""
+        key = id(closed)
+        if key not in self._known:
+            # The jaxpr is kept beside, so that no other one gets its id.
+            self._known[key] = closed, prepare_equations(closed.jaxpr, self._work)
+            if len(self._known) > _MOST_PREPARED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key][1]

@@ -6,13 +6,13 @@ which all users take slices is a reduce-scatter.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.cluster.speeds import GroupCollective
 from jaxquard.pricing.roofline.fuse import FusedKernel
 from jaxquard.pricing.roofline.partition import ChosenPartition, Partitioner
-from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedJaxpr
+from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedEquation, PreparedJaxpr
 from jaxquard.pricing.roofline.value_dims import AxisCollective, Dims, num_shards, reshard_collectives
 
 
@@ -91,61 +91,62 @@ class ShardingWalk:
         self.dims: list[Dims] = [self._whole] * len(prepared.sizes_bytes)
         self.chosen: list[ChosenPartition] = []
         self.collectives: list[CollectiveCost] = []
+        # For each value that is added up over axes, the shardings in which it is used.
         self._needs: dict[int, set[Dims]] = {}
         self._moved: set[tuple[int, Dims]] = set()
 
     def walk(
         self,
         in_dims: Sequence[Dims],
-        constraints: Mapping[tuple[int, int], Dims],
+        constraints: Iterable[tuple[int, int, Dims]],
         out_dims: Sequence[Dims | None],
     ) -> None:
-        """Follows all equations, from the shardings of inputs to those of outputs."""
-        for number, dims in zip(self.prepared.inputs, in_dims, strict=True):
+        """Follows all equations, from the shardings of inputs to those of outputs.
+
+        Args:
+            constraints: equation, output and sharding of the values that are held to one.
+        """
+        prepared = self.prepared
+        for number, dims in zip(prepared.inputs, in_dims, strict=True):
             self.dims[number] = dims
-        constraints = self._with_outputs(constraints, out_dims)
-        for position in range(len(self.prepared.equations)):
-            self._visit(position, constraints)
-        end = len(self.prepared.equations)
-        for number, dims in zip(self.prepared.outputs, out_dims, strict=True):
+        # Outputs that are held to nothing else are held to their own shardings.
+        pairs = zip(prepared.outputs, out_dims, strict=True)
+        wanted = {number: dims for number, dims in pairs if dims is not None and number != NO_VALUE}
+        for position, output, dims in constraints:
+            wanted[prepared.equations[position].outputs[output]] = dims
+        for position, equation in enumerate(prepared.equations):
+            self._visit(position, equation, wanted)
+        end = len(prepared.equations)
+        for number, dims in zip(prepared.outputs, out_dims, strict=True):
             if number != NO_VALUE:
                 self._need(end, number, self.dims[number] if dims is None else dims)
         self.collectives = [self._scattered(found) for found in self.collectives]
-
-    def _with_outputs(
-        self, constraints: Mapping[tuple[int, int], Dims], out_dims: Sequence[Dims | None]
-    ) -> dict[tuple[int, int], Dims]:
-        """Returns the constraints with those on outputs that are held to nothing else."""
-        wanted = {
-            number: dims for number, dims in zip(self.prepared.outputs, out_dims, strict=True) if dims is not None
-        }
-        found = dict(constraints)
-        for position, equation in enumerate(self.prepared.equations):
-            for place, number in enumerate(equation.outputs):
-                if number in wanted:
-                    found.setdefault((position, place), wanted[number])
-        return found
 
     def local_sizes(self) -> list[int]:
         """Returns the bytes of each value on one device."""
         shards = {dims: num_shards(dims, self._sizes) for dims in set(self.dims)}
         return [-(-size // shards[dims]) for size, dims in zip(self.prepared.sizes_bytes, self.dims, strict=True)]
 
-    def _visit(self, position: int, constraints: dict[tuple[int, int], Dims]) -> None:
-        equation = self.prepared.equations[position]
-        held = tuple(self._whole if number == NO_VALUE else self.dims[number] for number in equation.inputs)
-        chosen = self._partitioner.choose(position, held, constraints.get((position, 0)))
+    def _visit(self, position: int, equation: PreparedEquation, wanted: Mapping[int, Dims]) -> None:
+        dims, whole, inputs, outputs = self.dims, self._whole, equation.inputs, equation.outputs
+        held = tuple([whole if number == NO_VALUE else dims[number] for number in inputs])
+        first = wanted.get(outputs[0]) if outputs else None
+        chosen = self._partitioner.choose(equation.work, held, first)
         self.chosen.append(chosen)
-        for number, dims in zip(equation.inputs, chosen.in_dims, strict=True):
-            if number != NO_VALUE:
-                self._need(position, number, dims)
-        for place, number in enumerate(equation.outputs):
-            wanted = constraints.get((position, place))
-            self._hold(position, number, chosen.out_dims[place], chosen.summed, wanted)
+        for number, has, needs in zip(inputs, held, chosen.in_dims, strict=True):
+            if number != NO_VALUE and (needs != has or number in self._needs):
+                self._need(position, number, needs)
+        for number, computed in zip(outputs, chosen.out_dims, strict=True):
+            final = wanted.get(number)
+            if final is None and not chosen.summed:
+                dims[number] = computed
+            else:
+                self._hold(position, number, computed, chosen.summed, final)
 
     def _need(self, position: int, number: int, dims: Dims) -> None:
         """Reshards a value for a use, unless another use wanted the same."""
-        self._needs.setdefault(number, set()).add(dims)
+        if number in self._needs:
+            self._needs[number].add(dims)
         if dims != self.dims[number] and (number, dims) not in self._moved:
             self._moved.add((number, dims))
             self._reshard(position, number, self.dims[number], dims)
@@ -164,6 +165,7 @@ class ShardingWalk:
             before = size / num_shards(computed, self._sizes)
             self._add(position, number, GroupCollective.REDUCE_SCATTER, scattered, before)
         if reduced:
+            self._needs.setdefault(number, set())
             self._add(position, number, GroupCollective.ALL_REDUCE, reduced, size / num_shards(reached, self._sizes))
         self._reshard(position, number, reached, final)
 
@@ -203,6 +205,7 @@ def peak_live_bytes(
     kernels: Sequence[FusedKernel],
     sizes_bytes: Sequence[int],
     *,
+    ends: Sequence[Sequence[int]],
     gathered: Mapping[int, float],
     shared_bytes: int = 0,
 ) -> int:
@@ -210,23 +213,17 @@ def peak_live_bytes(
 
     Args:
         sizes_bytes: of each value on the device.
+        ends: for each kernel, the values that are not needed after it (`fuse.find_ends`).
         gathered: of each equation, what it has gathered for itself.
         shared_bytes: of outputs that reuse the memory of arguments.
     """
     arguments = sum(sizes_bytes[number] for number in prepared.inputs)
-    kept = {number for number in prepared.outputs if number != NO_VALUE}
-    last = {number: place for place, kernel in enumerate(kernels) for number in kernel.written}
-    for place, kernel in enumerate(kernels):
-        for chain in kernel.read:
-            if chain[-1] in last:
-                last[chain[-1]] = max(last[chain[-1]], place)
-    ends: dict[int, list[int]] = {}
-    for number, place in last.items():
-        if number not in kept:
-            ends.setdefault(place, []).append(number)
     live = peak = 0
-    for place, kernel in enumerate(kernels):
-        live += sum(sizes_bytes[number] for number in kernel.written)
-        peak = max(peak, live + round(sum(gathered.get(position, 0.0) for position in kernel.positions)))
-        live -= sum(sizes_bytes[number] for number in ends.get(place, ()))
+    for kernel, ended in zip(kernels, ends, strict=True):
+        for number in kernel.written:
+            live += sizes_bytes[number]
+        added = round(sum([gathered.get(position, 0.0) for position in kernel.positions])) if gathered else 0
+        peak = max(peak, live + added)
+        for number in ended:
+            live -= sizes_bytes[number]
     return arguments + max(0, peak - shared_bytes)

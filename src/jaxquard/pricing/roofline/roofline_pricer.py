@@ -10,7 +10,6 @@ search, and come out too long rather than too short where communication can hide
 """
 
 import datetime
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -18,16 +17,17 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from jaxquard.cluster import Cluster, load_cluster
+from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.price import Failure, OnProgress, Price, Progress, Provenance
 from jaxquard.pricing.program.lower_program import program_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
-from jaxquard.pricing.roofline.fuse import FusedKernel, fuse_equations
+from jaxquard.pricing.roofline.fuse import FusedJaxprs
 from jaxquard.pricing.roofline.kernel_costs import KernelCosts
 from jaxquard.pricing.roofline.kernel_times import KernelTimes
 from jaxquard.pricing.roofline.merge_sums import reassociate_sums, time_collectives
 from jaxquard.pricing.roofline.mesh_times import MeshTimes
 from jaxquard.pricing.roofline.partition import Partitioner
-from jaxquard.pricing.roofline.prepare import PreparedJaxpr, prepare_equations
+from jaxquard.pricing.roofline.prepare import PreparedJaxprs
 from jaxquard.pricing.roofline.program_cost import (
     ProgramCost,
     ShardingWalk,
@@ -36,11 +36,10 @@ from jaxquard.pricing.roofline.program_cost import (
 )
 from jaxquard.pricing.roofline.value_dims import Dims, dims_of_spec
 
-# Jaxprs that are kept prepared: the strategies of a segment share a few.
-_MOST_PREPARED = 512
+_MOST_SPECS = 65536
 
 
-class RooflinePricer:
+class RooflinePricer(BatchPricer):
     """Prices programs for a mesh of a cluster from their jaxprs alone.
 
     Example:
@@ -57,8 +56,13 @@ class RooflinePricer:
         '38 us of computation, 215 us of communication'
     """
 
-    def __init__(self, cluster: Cluster | str, mesh: Mesh | AbstractMesh) -> None:
+    def __init__(
+        self, cluster: Cluster | str, mesh: Mesh | AbstractMesh, *, like: "RooflinePricer | None" = None
+    ) -> None:
         """A pricer for a mesh over the innermost chips of a cluster.
+
+        Args:
+            like: a pricer for another mesh of the same cluster, with which it shares what it reads from jaxprs.
 
         Raises:
             ClusterError: if the cluster is unknown.
@@ -67,9 +71,13 @@ class RooflinePricer:
         self._mesh = abstract_mesh(mesh)
         self._names = tuple(self._mesh.axis_names)
         self._sizes = tuple(self._mesh.shape[name] for name in self._names)
-        self._kernel_times = KernelTimes(self._cluster)
+        shared = like if like is not None and like.cluster == self._cluster else None
+        self._kernel_times = KernelTimes(self._cluster) if shared is None else shared._kernel_times
+        self._prepared = PreparedJaxprs() if shared is None else shared._prepared
+        self._fused = FusedJaxprs() if shared is None else shared._fused
         self._mesh_times = MeshTimes(self._cluster, self._sizes)
-        self._prepared: OrderedDict[int, _Prepared] = OrderedDict()
+        self._known_dims: dict[int, tuple[Any, Dims]] = {}
+        self._partitioner = Partitioner(self._sizes, bytes_per_flop=self._kernel_times.bytes_per_flop)
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -113,33 +121,21 @@ class RooflinePricer:
                 )
         return found
 
-    def compare(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> list[Price | Failure]:
-        """Returns the same prices: there is nothing to measure again."""
-        return self.price_all(programs, groups=groups, on_progress=on_progress)
-
     def cost(self, program: ShardedProgram, *, parts: tuple[Hashable, ...] | None = None) -> ProgramCost:
         """Returns the seconds of each kernel and collective of a program.
 
         Args:
             parts: for each equation, the program that it really runs in, such as a forward or a backward of its own.
         """
-        closed: Any = program.jaxpr
-        kept = self._prepare(closed)
-        prepared = kept.prepared
-        walk = ShardingWalk(prepared, kept.partitioner, self._sizes)
+        prepared = self._prepared.find(program.jaxpr)
+        walk = ShardingWalk(prepared, self._partitioner, self._sizes)
         walk.walk(
             [self._dims(spec) for spec in program.in_specs],
-            {(position, output): self._dims(spec) for position, output, spec in program.constraints},
+            [(position, output, self._dims(spec)) for position, output, spec in program.constraints],
             [None if spec is None else self._dims(spec) for spec in program.out_specs],
         )
         moved = reassociate_sums(walk.collectives, prepared) if self._kernel_times.is_accelerator else walk.collectives
-        kernels = kept.kernels(parts)
+        kernels, ends = self._fused.find(prepared, parts)
         costs = KernelCosts(
             prepared,
             names=self._names,
@@ -157,20 +153,19 @@ class RooflinePricer:
             kernels=tuple(costs.price(kernel, walk.chosen, local) for kernel in kernels),
             collectives=tuple(time_collectives(moved, prepared, self._mesh_times)),
             flops=sum(costs.flops(kernel, walk.chosen) for kernel in kernels),
-            peak_bytes=peak_live_bytes(prepared, kernels, local, gathered=gathered_bytes(moved), shared_bytes=shared),
+            peak_bytes=peak_live_bytes(
+                prepared, kernels, local, ends=ends, gathered=gathered_bytes(moved), shared_bytes=shared
+            ),
         )
 
     def _dims(self, spec: Any) -> Dims:
-        return dims_of_spec(spec, self._names)
-
-    def _prepare(self, closed: Any) -> "_Prepared":
-        key = id(closed)
-        if key not in self._prepared:
-            self._prepared[key] = _Prepared(closed, self._sizes, self._kernel_times.bytes_per_flop)
-            if len(self._prepared) > _MOST_PREPARED:
-                self._prepared.popitem(last=False)
-        self._prepared.move_to_end(key)
-        return self._prepared[key]
+        """Returns the dims of a spec; most are the same few objects, which are kept so that no others get their ids."""
+        found = self._known_dims.get(id(spec))
+        if found is None:
+            if len(self._known_dims) >= _MOST_SPECS:
+                self._known_dims.clear()
+            found = self._known_dims[id(spec)] = spec, dims_of_spec(spec, self._names)
+        return found[1]
 
     def _provenance(self) -> Provenance:
         return Provenance(
@@ -183,18 +178,3 @@ class RooflinePricer:
             num_runs=0,
             modelled=f"all, on {self._cluster.name}",
         )
-
-
-class _Prepared:
-    """A jaxpr with what was derived from it; it holds the jaxpr, so that no other one gets its id."""
-
-    def __init__(self, closed: Any, sizes: tuple[int, ...], bytes_per_flop: float) -> None:
-        self.closed = closed
-        self.prepared: PreparedJaxpr = prepare_equations(closed.jaxpr)
-        self.partitioner = Partitioner(self.prepared, sizes, bytes_per_flop=bytes_per_flop)
-        self._kernels: dict[tuple[Hashable, ...] | None, tuple[FusedKernel, ...]] = {}
-
-    def kernels(self, parts: tuple[Hashable, ...] | None) -> tuple[FusedKernel, ...]:
-        if parts not in self._kernels:
-            self._kernels[parts] = fuse_equations(self.prepared, parts)
-        return self._kernels[parts]

@@ -23,6 +23,7 @@ from jaxquard import _jax_compat
 from jaxquard.cluster import Cluster, cluster_text, load_cluster
 from jaxquard.errors import HloError, PricingError
 from jaxquard.hlo import list_schedule, parse_module
+from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import num_cores
 from jaxquard.pricing.measure.outcomes import Ledger
@@ -45,7 +46,7 @@ _QUICK_OPTIONS: dict[str, dict[str, str]] = {"cpu": {"xla_backend_optimization_l
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
 
 
-class CompilePricer:
+class CompilePricer(BatchPricer):
     """Prices programs for a cluster that need not be here, by its compiler.
 
     It keeps its compiler processes for further calls; `close`, or leaving it as a context, ends them.
@@ -104,12 +105,6 @@ class CompilePricer:
         self._processes: TargetProcesses | None = None
         self._compile_s = 0.0
 
-    def __enter__(self) -> "CompilePricer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
         if self._processes is not None:
@@ -141,17 +136,6 @@ class CompilePricer:
         """The seconds of the processor that its compilers took so far; what was on disk takes none."""
         return self._compile_s
 
-    def price(self, program: ShardedProgram) -> Price:
-        """The price of one program.
-
-        Raises:
-            PricingError: if it does not compile or fit.
-        """
-        (result,) = self.price_all([program])
-        if isinstance(result, Failure):
-            raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
-        return result
-
     def price_all(
         self,
         programs: Sequence[ShardedProgram],
@@ -161,28 +145,19 @@ class CompilePricer:
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
         ledger = Ledger([program.name for program in programs], on_progress)
-        missing = self._find_known(programs, ledger)
+        keys = self._keys(programs)
+        missing = self._find_known(programs, keys, ledger)
         try:
             for first, numbers, compiled in self._compile_all(programs, missing):
                 result = compiled if isinstance(compiled, Failure) else self._price(programs[first].name, compiled)
-                if isinstance(result, Price) and self._cache is not None:
-                    self._keep(self._cache, programs[first], result)
+                if isinstance(result, Price):
+                    self._keep(keys[first], programs[first].name, result)
                 for number in numbers:
                     ledger.settle(number, self._check(programs[number].name, result))
         except BaseException:
             self.close()
             raise
         return ledger.results()
-
-    def compare(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> list[Price | Failure]:
-        """The same as `price_all`: no run is noisy, so nothing is gained by a comparison."""
-        return self.price_all(programs, groups=groups, on_progress=on_progress)
 
     def walk(self, program: ShardedProgram) -> tuple[WalkedProgram, CompiledProgram]:
         """Returns the program as it would run on one chip, with its timeline and collectives, and as compiled.
@@ -206,12 +181,18 @@ class CompilePricer:
             walked = self._walk_or_fail(programs[number].name, compiled)
             yield walked if isinstance(walked, Failure) else (walked, compiled)
 
-    def _find_known(self, programs: Sequence[ShardedProgram], ledger: Ledger) -> dict[str, list[int]]:
+    def _keys(self, programs: Sequence[ShardedProgram]) -> list[str | None]:
+        """Returns the key of each program's price; None for one that has none."""
+        fingerprints, environment = Fingerprints(), self._environment()
+        found = [fingerprints.key(program) for program in programs]
+        return [None if key is None else combine_keys(environment, key) for key in found]
+
+    def _find_known(
+        self, programs: Sequence[ShardedProgram], keys: Sequence[str | None], ledger: Ledger
+    ) -> dict[str, list[int]]:
         """Settles what has a price on disk; returns the places of the others, those of equal ones together."""
-        fingerprints, missing = Fingerprints(), {}
-        for number, program in enumerate(programs):
-            fingerprint = fingerprints.key(program)
-            key = None if fingerprint is None else combine_keys(self._environment(), fingerprint)
+        missing: dict[str, list[int]] = {}
+        for number, (program, key) in enumerate(zip(programs, keys, strict=True)):
             known = None if key is None or self._cache is None else self._cache.find_quickly(key)
             if known is None:
                 missing.setdefault(key or f"program {number}", []).append(number)
@@ -316,13 +297,10 @@ class CompilePricer:
             modelled=f"{seconds}, from the figures of {self._cluster.name}; program and memory are the compiler's",
         )
 
-    def _keep(self, cache: PriceCache, program: ShardedProgram, price: Price) -> None:
-        fingerprint = Fingerprints().key(program)
-        if fingerprint is None:
-            return
-        key = combine_keys(self._environment(), fingerprint)
-        cache.store(key, price, name=program.name)
-        cache.add_alias(key, key)
+    def _keep(self, key: str | None, name: str, price: Price) -> None:
+        if key is not None and self._cache is not None:
+            self._cache.store(key, price, name=name)
+            self._cache.add_alias(key, key)
 
     def _compiler_key(self) -> str:
         """Returns the key of everything beside the program that decides the compiled text."""

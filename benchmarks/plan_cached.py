@@ -1,0 +1,161 @@
+"""The seconds of a whole plan with compiled prices from a cache: a 96-layer GPT on 64 chips, by phase.
+
+    python -m benchmarks.plan_cached [--layers 96] [--cluster h100-8x8] [--batch 512] [--scanned]
+
+The cache is filled first, outside of the clock: with the prices of the closed form, under the keys of compiled ones, as
+compiling thousands of programs takes hours. To read a price costs the same, whoever made it. Then the plan is made by
+`find_plan(pricer="compile")` as a user makes it, in a fresh problem.
+
+    trace      the step, for each number of microbatches
+    analysis   its blocks, segments and boundaries
+    prices     the strategies: ranks, keys, and prices from the disk
+    search     configurations, assignments of segments to stages, finalists played, alternatives
+    rest       usual plans, and the description of the plan
+"""
+
+import argparse
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxquard.models import gpt
+from jaxquard.planner.search import step_pricing, two_passes
+from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.problem import PlanProblem, loss_problem
+from jaxquard.planner.search.targets import find_plan_target
+from jaxquard.pricing import PriceCache, RooflinePricer
+from jaxquard.pricing.target import compile_pricer, find_target
+from jaxquard.pricing.target.compile_pricer import CompilePricer
+
+
+class PhaseClock:
+    """Adds up the wall and processor seconds of phases; what runs inside of another phase counts for itself alone."""
+
+    def __init__(self) -> None:
+        self.wall_s: dict[str, float] = {}
+        self.cpu_s: dict[str, float] = {}
+        self._phases = ["rest"]
+        self._last_s = time.perf_counter(), time.process_time()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Counts what runs inside for a phase."""
+        self.stop()
+        self._phases.append(name)
+        try:
+            yield
+        finally:
+            self.stop()
+            self._phases.pop()
+
+    def stop(self) -> None:
+        """Counts the time since the last call for the current phase."""
+        now_s = time.perf_counter(), time.process_time()
+        name = self._phases[-1]
+        for found, now, last in zip((self.wall_s, self.cpu_s), now_s, self._last_s, strict=True):
+            found[name] = found.get(name, 0.0) + now - last
+        self._last_s = now_s
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function whose time counts for a phase."""
+
+        def call(*args: Any, **options: Any) -> Any:
+            with self.phase(name):
+                return function(*args, **options)
+
+        return call
+
+    def watch(self, stack: contextlib.ExitStack) -> None:
+        """Times the phases of every search until the stack ends."""
+        for owner, name, phase in (
+            (PlanProblem, "trace", "trace"),
+            (step_pricing.StepPricing, "_analyse", "analysis"),
+            (step_pricing.StepPricing, "_find_names", "analysis"),
+            (step_pricing.StepPricing, "_find_boundaries", "analysis"),
+            (step_pricing.StepPricing, "find", "prices"),
+            (step_pricing.StepPricing, "costs", "prices"),
+            (two_passes, "search_configurations", "search"),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))
+
+
+class FillingPricer(CompilePricer):
+    """Gives what is not in the cache the price of the closed form, and keeps it under the compiler's key."""
+
+    def price_all(self, programs: Any, *, groups: Any = None, on_progress: Any = None) -> list[Any]:
+        """Fills the cache, and returns its prices."""
+        model = RooflinePricer(self.cluster, self.mesh)
+        for program, key in zip(programs, self._keys(programs), strict=True):
+            assert key is not None
+            self._keep(key, program.name, model.price(program))
+        return super().price_all(programs, groups=groups, on_progress=on_progress)
+
+
+def make_problem(options: argparse.Namespace) -> PlanProblem:
+    """A GPT with the sizes of GPT-3, its layers one after the other, or scanned."""
+    config = gpt.GptConfig(
+        vocab_size=51200,
+        num_layers=options.layers,
+        num_heads=96,
+        model_dim=options.width,
+        sequence_length=2048,
+        dtype=jnp.bfloat16,
+    )
+    make = (
+        (lambda key: gpt.stack_layers(gpt.init(key, config)))
+        if options.scanned
+        else (lambda key: gpt.init(key, config))
+    )
+    params = jax.eval_shape(make, jax.random.key(0))
+    rows = jax.ShapeDtypeStruct((options.batch, config.sequence_length), jnp.int32)
+    run = gpt.loss_scanned if options.scanned else gpt.loss
+    problem, _ = loss_problem(
+        lambda params, batch: run(params, batch, config),
+        optax.adam(1e-4),
+        (params, {"tokens": rows, "targets": rows}),
+        name=f"gpt of {options.layers} layers",
+    )
+    return problem
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Fills a cache, plans from it, and prints the seconds of each phase."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=96)
+    parser.add_argument("--width", type=int, default=12288)
+    parser.add_argument("--cluster", default="h100-8x8")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--scanned", action="store_true", help="the layers are a lax.scan over stacked weights")
+    options = parser.parse_args(arguments)
+    target = find_plan_target(cluster=options.cluster, devices=None, runtime="in_process")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        # Nothing is compiled, so that the compiler need not be here.
+        stack.enter_context(mock.patch.object(find_target, "_require_cuda", return_value=None))
+        settings = PlanOptions(pricer="compile", cache=PriceCache(folder), num_measured=0)
+        with mock.patch("jaxquard.planner.search.pricers.CompilePricer", FillingPricer):
+            find_plan(make_problem(options), target, settings)
+        stack.enter_context(mock.patch.object(compile_pricer.CompilePricer, "_begin", None))
+        jax.clear_caches()
+        clock = PhaseClock()
+        clock.watch(stack)
+        with clock.phase("trace"):
+            problem = make_problem(options)
+        plan = find_plan(problem, target, settings)
+        clock.stop()
+    print(plan)
+    for name in ("trace", "analysis", "prices", "search", "rest"):
+        print(f"{name:10} {clock.wall_s.get(name, 0.0):7.2f} s, {clock.cpu_s.get(name, 0.0):7.2f} s of the processor")
+    print(f"{'all':10} {sum(clock.wall_s.values()):7.2f} s, {sum(clock.cpu_s.values()):7.2f} s of the processor")
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])

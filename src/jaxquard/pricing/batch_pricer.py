@@ -1,0 +1,52 @@
+"""The base of pricers: one program is priced as a batch of one, and what was started ends with the context."""
+
+from collections.abc import Hashable, Sequence
+from typing import Self
+
+from jaxquard.errors import PricingError
+from jaxquard.pricing.price import Failure, OnProgress, Price
+from jaxquard.pricing.program.sharded_program import ShardedProgram
+
+
+class BatchPricer:
+    """A pricer that prices batches; `close`, or leaving it as a context, ends what it has started."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what it has started; another call starts it anew."""
+
+    def price(self, program: ShardedProgram) -> Price:
+        """The price of one program.
+
+        Raises:
+            PricingError: if it does not compile, fit or run.
+        """
+        (result,) = self.price_all([program])
+        if isinstance(result, Failure):
+            raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
+        return result
+
+    def price_all(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Price | Failure]:
+        """The prices of many, in their order; see `Pricer`."""
+        raise NotImplementedError(f"{type(self).__name__} has no price_all.")
+
+    def compare(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[Price | Failure]:
+        """The same as `price_all`: where no run is noisy, nothing is gained by a comparison."""
+        return self.price_all(programs, groups=groups, on_progress=on_progress)

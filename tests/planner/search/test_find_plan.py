@@ -1,0 +1,112 @@
+"""Plans with each pricer, from a cache, and within a time budget."""
+
+import time
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from jaxquard.errors import PlanError, PricingError
+from jaxquard.planner.search.deadline import Deadline
+from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.problem import loss_problem
+from jaxquard.planner.search.targets import find_plan_target
+from jaxquard.pricing import PriceCache
+from jaxquard.pricing.measure.measure_batches import Measurement
+from jaxquard.pricing.mock_gpu.mock_process import _no_device
+from jaxquard.pricing.target.compile_pricer import CompilePricer
+from tests.machine_pace import machine_pace
+from tests.planner.small_losses import mlp_args, mlp_loss
+
+# One mesh, one number of microbatches and one strategy for each block: a few programs are priced.
+ONE_SHAPE = {"actors": 1, "data": 2, "microbatches": 1, "layers.*": "rows", "out": "rows"}
+
+
+def plan(*, cluster=None, devices=None, **options):
+    params, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mlp_args(num_layers=2))
+    problem, _ = loss_problem(mlp_loss, optax.sgd(0.1), (params, batch))
+    target = find_plan_target(cluster=cluster, devices=devices, runtime="in_process")
+    return find_plan(problem, target, PlanOptions(num_measured=0, **options))
+
+
+@pytest.mark.parametrize(
+    ("pricer", "where", "origin"),
+    [
+        ("model", {"cluster": "cpu-2"}, "model on 2 x cpu-2"),
+        ("compile", {"cluster": "cpu-2"}, "compiled on 2 x cpu"),
+        ("measure", {"devices": 2}, "measured on 2 x cpu"),
+    ],
+)
+def test_every_pricer_prices_a_plan_and_finds_it_again_in_its_cache(pricer, where, origin, tmp_path, monkeypatch):
+    cache = PriceCache(tmp_path)
+    first = plan(pricer=pricer, cache=cache, fix=ONE_SHAPE, **where)
+    assert first.provenance.startswith(origin)
+    assert first.time_s > 0
+    assert first.log.num_programs > 0
+    assert first.log.left_out == ()
+    if pricer == "model":
+        return
+    # All prices come from the disk: nothing is compiled, and nothing runs.
+    assert any(tmp_path.glob("price-*.json"))
+    monkeypatch.setattr(CompilePricer, "_begin", None)
+    monkeypatch.setattr(Measurement, "_run", None)
+    again = plan(pricer=pricer, cache=cache, fix=ONE_SHAPE, **where)
+    assert again.time_s == first.time_s
+    assert again.stages == first.stages
+
+
+def test_pricers_that_cannot_price_here_are_refused():
+    with pytest.raises(PlanError, match=r"pricer='guess' is not known. Use one of: model, compile, mock-gpu, measure"):
+        plan(pricer="guess", cluster="cpu-2")
+    with pytest.raises(
+        PlanError, match=r"nothing can be measured: h100-8 is not here. Use the pricer model or compile"
+    ):
+        plan(pricer="measure", cluster="h100-8")
+
+
+def test_without_a_gpu_the_mock_is_refused_with_what_to_do(monkeypatch, tmp_path):
+    class NoGpu:
+        def __init__(self, **settings):
+            assert settings["platform"] == "cuda"
+
+        @property
+        def device_kind(self):
+            raise PricingError(_no_device("cuda", "no devices"))
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr("jaxquard.pricing.mock_gpu.mock_gpu_pricer.MockProcess", NoGpu)
+    monkeypatch.setattr("jaxquard.pricing.mock_gpu.mock_gpu_pricer.gpu_model", lambda: None)
+    with pytest.raises(PricingError, match=r"JAX finds none that it can use: no devices. Run this on a machine with"):
+        plan(pricer="mock-gpu", cluster="h100-8", cache=PriceCache(tmp_path), fix={**ONE_SHAPE, "data": 8})
+
+
+def test_a_time_budget_holds_and_says_what_it_left_out():
+    start_s = time.process_time()
+    found = plan(cluster="h100-4", time_budget_s=1e-3)
+    spent_s = time.process_time() - start_s
+    assert found.time_s > 0
+    left_out = "; ".join(found.log.left_out)
+    for text in ("left out 5 of 6 meshes", "alternatives to", "usual plans: data parallel, fsdp, megatron"):
+        assert text in left_out
+    # One mesh and one plan, not all of them.
+    assert spent_s < 5 * machine_pace()
+    assert found.baselines == () or [one.name for one in found.baselines] == ["best of a single axis"]
+
+
+def test_a_deadline_divides_its_time():
+    never = Deadline.after(None)
+    assert never.part(0.1) is never
+    assert never.budget_s is None
+    assert never.has_time(1e9)
+    end = Deadline.after(100.0)
+    part = end.part(0.5)
+    assert 45 < part.rest_s < 51 < end.rest_s <= 100
+    assert part.has_time(40.0)
+    assert not part.has_time(60.0)
+    part.left_out.append("a mesh")
+    assert end.left_out == ["a mesh"]
+    assert not Deadline.after(0.0).has_time()
+    assert np.isinf(never.rest_s)
