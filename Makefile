@@ -22,6 +22,7 @@ NEED_PYTHON = test -n '$(PYTHON)' || \
 	{ echo 'make needs one of Python $(PYTHONS), and found none that runs. Name one: make PYTHON=PATH' >&2; exit 1; }
 JOBS ?= 2
 BIN := $(VENV)/bin
+FIELD := $(VENV)-field
 # The TPU's compiler, apart from the environment: where JAX finds it, it looks for a TPU at every start. Its wheels are for
 # x86-64 only; `make test ARCH=aarch64` does what it does on other machines.
 ARCH ?= $(shell uname -m)
@@ -59,7 +60,7 @@ MAKEFLAGS += --no-print-directory
 # lets the first of two commands joined by && fail.
 timed = @printf '== %s\n' '$(1)'; start=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - start))
 
-.PHONY: help demo test test-quick test-slow lint imports typecheck unit unit-jax unit-apart apart format golden bench docs pins check-pins clean
+.PHONY: help demo test test-quick test-slow test-field lint imports typecheck unit unit-jax unit-apart apart format golden bench docs pins check-pins clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -85,6 +86,10 @@ ifeq ($(ARCH),x86_64)
 else
 	$(NO_TPU)
 endif
+
+# Public models want other packages, and some of these other versions: they get an environment of their own.
+test-field: $(FIELD)/.done  ## Public models of Flax, Equinox, Haiku, Keras and penzai as pipelines
+	$(call timed,public models,$(QUICK) $(FIELD)/bin/python -m pytest -q tests/field)
 
 lint: $(VENV)/.dev  ## Check format and style
 	$(call timed,ruff,$(BIN)/ruff check --quiet .; $(BIN)/ruff format --quiet --diff .)
@@ -156,7 +161,7 @@ check-pins:  ## Check that there are wheels of the pinned versions for each Pyth
 			$$(printf -- "--platform %s_$$arch " $(TAGS)) -r $(DEV_PINS); done; done
 
 clean:  ## Remove the environment and all that was made
-	@rm -rf .venv .venv-newest build dist docs/_build docs/jupyter_execute
+	@rm -rf .venv .venv-newest .venv-field .venv-newest-field build dist docs/_build docs/jupyter_execute
 	@rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -167,6 +172,15 @@ $(VENV)/.dev: $(DEV_PINS) pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --no-compile -r $(DEV_PINS)
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(FIELD)/.done: $(DEV_PINS) requirements/field.txt pyproject.toml
+	@$(NEED_PYTHON)
+	@echo '== setting up $(FIELD) with $(PYTHON) (minutes, once)'
+	@$(PYTHON) -m venv $(FIELD)
+	@$(FIELD)/bin/python -m pip -qq install --no-compile -r $(DEV_PINS)
+	@$(FIELD)/bin/python -m pip -qq install --no-deps --no-build-isolation -e .
+	@$(FIELD)/bin/python -m pip -qq install --no-compile -c $(DEV_PINS) -r requirements/field.txt
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev requirements/docs.txt

@@ -69,7 +69,7 @@ def main():
         model = Model(is_scanned=is_scanned)
         pipelined, plain = train(model, where, batch), train(model, "", batch)
         np.testing.assert_allclose(pipelined, plain, rtol=1e-4)
-        print(f"losses on 2 actors, cut at {where}:", *(f"{loss:.4f}" for loss in pipelined))
+        print(f"losses on 2 actors, marked at {where}:", *(f"{loss:.4f}" for loss in pipelined))
         print("losses in one jit:", *(f"{loss:.4f}" for loss in plain))
 
 

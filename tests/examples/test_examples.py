@@ -60,9 +60,9 @@ def test_flax_nnx():
 def test_mark_layers():
     lines = run("mark_layers.py").splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "losses on 2 actors, cut at block_*",
+        "losses on 2 actors, marked at block_*",
         "losses in one jit",
-        "losses on 2 actors, cut at blocks[*]",
+        "losses on 2 actors, marked at blocks[*]",
         "losses in one jit",
     ]
     assert lines[0].split(":")[1] == lines[1].split(":")[1]

@@ -1,9 +1,11 @@
 """The transformer in Equinox: `eqx.partition` splits module and arrays, as `jax.jit` needs too."""
 
 import warnings
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import jaxquard as jq
 from tests.frameworks.transformer import HEADS, LENGTH, VOCAB, WIDTH, check_two_steps, cross_entropy
@@ -66,3 +68,21 @@ def test_two_steps():
     state = check_two_steps(loss_fn, params, jq.schedules.OneFOneB(2))
     blocks = state["params"].blocks
     assert [block.up.weight.placement[0].actors for block in blocks] == [(0,), (1,)]
+
+
+def test_a_module_with_a_function_among_its_leaves():
+    """JAX takes an activation for a leaf: the message says how Equinox splits modules."""
+
+    class Activated(eqx.Module):
+        weight: jax.Array
+        activation: Callable
+
+    step = jq.RemoteMesh((1,)).distributed(lambda model, x: model.activation(x @ model.weight))
+    expected = (
+        r"found <.*tanh.*> of type .*\. It is a leaf of the module Activated: split the module by `params, static = "
+        r"eqx\.partition\(module, eqx\.is_array\)`, pass `params`, and call `eqx\.combine\(params, static\)` in"
+    )
+    with pytest.raises(TypeError, match=expected):
+        step(Activated(weight=jnp.ones((2, 2)), activation=jnp.tanh), jnp.ones(2))
+    with pytest.raises(TypeError, match=r"Pass it through static_argnums"):
+        step(jnp.tanh, jnp.ones(2))

@@ -84,7 +84,7 @@ def test_modules_of_linen(kind):
 
 @pytest.mark.parametrize("number", range(3))
 def test_modules_of_linen_that_share_a_trace(number):
-    """JAX traces equal layers once, under the name of the first: the parameters tell them apart."""
+    """JAX traces equal layers once, under the name of the first: the parameters distinguish them."""
     model, params = linen("jit")
     jaxpr = jax.make_jaxpr(jq.mark_layers(model.apply, f"block_{number}"))(params, TOKENS)
     names = [equation.primitive.name for equation in jaxpr.eqns]

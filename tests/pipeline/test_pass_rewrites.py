@@ -53,9 +53,8 @@ def test_own_mesh(golden):
     step, _ = trace(fn, jnp.zeros((4, 2)))
     owned = own_mesh(step, mesh=DATA_MESH)
     (before,), (after,) = meshes(step), meshes(owned)
-    names = Names()
-    assert write_step(step, names=names) == write_step(owned, names=names), "only the mesh differs"
-    golden(f"{write_step(owned, names=names)}\nthe mesh of the constraint: {before} => {after}\n")
+    assert write_step(step, names=Names()) == write_step(owned, names=Names()), "only the mesh differs"
+    golden(f"{write_step(owned, names=Names())}\nthe mesh of the constraint: {before} => {after}\n")
 
 
 def test_own_results(golden):

@@ -5,13 +5,13 @@ from typing import Any
 
 import jax
 
-from jaxquard.errors import PlanError
+from jaxquard.errors import PlanError, ShardingError
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.find_plan import find_plan, read_options
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
 from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
-from jaxquard.planner.step.check_arguments import find_difference
+from jaxquard.planner.step.check_arguments import check_arguments, find_difference
 from jaxquard.planner.step.train_step import GradientOptimizer, TrainStep
 from jaxquard.runtime.distributed import DistributedStep
 from jaxquard.runtime.remote_mesh import RemoteMesh
@@ -84,8 +84,16 @@ class TrainingRun:
 
         Returns:
             The new state, and metrics: `loss`, and `aux` if the loss has any.
+
+        Raises:
+            PlanError: if the state or the batch is of other types than the plan's.
         """
-        return self.distributed(state, batch)
+        try:
+            return self.distributed(state, batch)
+        except ShardingError:
+            # The shardings of the plan fit its own arguments.
+            check_arguments(self._problem.args, (state, batch))
+            raise
 
     @property
     def distributed(self) -> DistributedStep:

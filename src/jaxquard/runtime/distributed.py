@@ -6,8 +6,10 @@ and compiles one), gives every actor its inputs and returns handles of the resul
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -25,7 +27,7 @@ from jaxquard.runtime.call_leaves import flat_specs, pair_results
 from jaxquard.runtime.engine import ActorMesh, Loaded, Running
 from jaxquard.runtime.initial_state import trace_on_mesh
 from jaxquard.runtime.remote_array import RemoteArray
-from jaxquard.runtime.typed_leaves import leaf_type, own_spec
+from jaxquard.runtime.typed_leaves import argument_type, own_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ class DistributedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(call.dynamic)
-        key = (tree, call.static, self._signatures(leaves), _jax_compat.trace_context())
+        key = (tree, call.static, self._signatures(leaves, call.dynamic), _jax_compat.trace_context())
         ready = self._ready.get(key)
         if ready is None:
             ready = self._ready[key] = self._compile(call, leaves, tree)
@@ -177,20 +179,20 @@ class DistributedStep:
         binder = ArgumentBinder(loaded, arg_parts=planned.arg_parts, names=names, owner=self._mesh.engine.token)
         return _Ready(loaded=loaded, binder=binder, out_tree=traced.out_tree)
 
-    def _signatures(self, leaves: list[Any]) -> tuple[Any, ...]:
+    def _signatures(self, leaves: list[Any], args: Any) -> tuple[Any, ...]:
         """Returns the types of arguments as a key; a sharding is part of one only on explicit axes."""
         explicit = explicit_axes(self._mesh.abstract_mesh)
-        signatures = tuple(map(_signature, leaves))
+        signatures = tuple(map(_signature, leaves, repeat(args)))
         if not explicit:
             return signatures
         return signatures, tuple(restrict_axes(own_spec(leaf), explicit) for leaf in leaves)
 
     def _trace(self, call: "_Call", leaves: list[Any], tree: Any, *, keep_text: bool) -> _Traced:
-        types = [_abstract(leaf) for leaf in leaves]
+        types = [_abstract(leaf, call.dynamic) for leaf in leaves]
         arg_specs = self._arg_specs(call, jax.tree.unflatten(tree, types))
         mesh = self._mesh.abstract_mesh
         if explicit_axes(mesh):
-            types = [leaf_type(leaf, spec=spec, mesh=mesh) for leaf, spec in zip(leaves, arg_specs, strict=True)]
+            types = [argument_type(leaf, spec=spec, mesh=mesh) for leaf, spec in zip(leaves, arg_specs, strict=True)]
         step, shapes = trace_on_mesh(
             lambda *flat: self._fn_of(call)(jax.tree.unflatten(tree, flat)), types, mesh=self._mesh
         )
@@ -276,33 +278,51 @@ def _positions(fn: Callable[..., Any], numbers: Sequence[int], names: Sequence[s
     return _Arguments(numbers=frozenset(by_number), names=frozenset(by_name))
 
 
-def _signature(leaf: Any) -> Any:
+def _signature(leaf: Any, args: Any) -> Any:
     if isinstance(leaf, RemoteArray):
         return leaf.type.shape, leaf.type.dtype, False
     if isinstance(leaf, bool | int | float | complex):
         return type(leaf)
-    _check_leaf(leaf)
+    _check_leaf(leaf, args)
     return leaf.shape, str(leaf.dtype), getattr(leaf, "weak_type", False)
 
 
-def _abstract(leaf: Any) -> Any:
+def _abstract(leaf: Any, args: Any) -> Any:
     if isinstance(leaf, RemoteArray):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
-    _check_leaf(leaf)
+    _check_leaf(leaf, args)
     aval = jax.typeof(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _check_leaf(leaf: Any) -> None:
+def _check_leaf(leaf: Any, args: Any) -> None:
     if isinstance(leaf, jax.core.Tracer):
         raise TypeError(
             "a distributed step was called under a JAX transformation (jit, grad, vmap). It is the outermost "
             "function: call it with arrays."
         )
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+        module = _equinox_module_of(leaf, args)
+        cure = "Pass it through static_argnums, or turn it into an array."
+        if module is not None:
+            cure = (
+                f"It is a leaf of the module {type(module).__name__}: split the module by `params, static = "
+                "eqx.partition(module, eqx.is_array)`, pass `params`, and call `eqx.combine(params, static)` in "
+                "the step."
+            )
         raise TypeError(
-            f"a distributed step takes arrays, RemoteArrays and numbers; found {leaf!r} of type "
-            f"{type(leaf).__name__}. Pass it through static_argnums, or turn it into an array."
+            f"a distributed step takes arrays, RemoteArrays and numbers; found {leaf!r} of type {type(leaf).__name__}. "
+            + cure
         )
+
+
+def _equinox_module_of(leaf: Any, args: Any) -> Any:
+    """Returns the module of Equinox among the arguments that has a leaf, or None."""
+    equinox = sys.modules.get("equinox")
+    if equinox is None:
+        return None
+    nodes = jax.tree.leaves(args, is_leaf=lambda node: isinstance(node, equinox.Module))
+    modules = (node for node in nodes if isinstance(node, equinox.Module))
+    return next((node for node in modules if any(leaf is other for other in jax.tree.leaves(node))), None)

@@ -21,7 +21,7 @@ from jaxquard.ir.typed_shardings import type_axes, typed_context
 from jaxquard.pipeline.plan_init import Wanted, plan_init
 from jaxquard.runtime.engine import ActorMesh
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
-from jaxquard.runtime.typed_leaves import leaf_type, type_on
+from jaxquard.runtime.typed_leaves import argument_type, type_on
 
 
 def trace_on_mesh(fn: Callable[..., Any], leaves: Sequence[Any], *, mesh: ActorMesh) -> tuple[Step, Any]:
@@ -91,7 +91,7 @@ class Initialisation:
     @classmethod
     def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: ActorMesh) -> "Initialisation":
         flat, tree = jax.tree.flatten(args)
-        types = [leaf_type(leaf, spec=None, mesh=mesh.abstract_mesh) for leaf in flat]
+        types = [argument_type(leaf, spec=None, mesh=mesh.abstract_mesh) for leaf in flat]
         step, shapes = trace_on_mesh(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), types, mesh=mesh)
         return cls(step=step, args=flat, tree=jax.tree.structure(shapes), mesh=mesh)
 

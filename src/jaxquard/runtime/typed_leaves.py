@@ -18,7 +18,7 @@ def own_spec(leaf: Any) -> Spec:
     return spec_of(sharding.spec) if isinstance(sharding, NamedSharding) else ()
 
 
-def leaf_type(leaf: Any, *, spec: Spec | None, mesh: AbstractMesh) -> Any:
+def argument_type(leaf: Any, *, spec: Spec | None, mesh: AbstractMesh) -> Any:
     """Returns the type to trace an argument as, with explicit axes in it; on a mesh without any, the argument itself.
 
     Args:

@@ -147,7 +147,7 @@ def test_calls_of_one_layer_are_one_boundary():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_is_cut_at_an_iteration(reverse):
+def test_a_scan_is_split_at_an_iteration(reverse):
     plain = functools.partial(scanned_loss, reverse=reverse)
     marked = jq.mark_layers(plain, "blocks[2]")
     params = make_params(stacked=True)
@@ -259,7 +259,7 @@ def test_iterations_that_a_scan_does_not_have():
 def test_a_part_of_an_iteration():
     expected = (
         r"'blocks.1.kernel' is a part of the lax.scan at test_mark_layers.py:\d+, inside of which no stage can end. "
-        r"A scan can be cut between its iterations: name one, as in blocks\[0\]\."
+        r"A scan can be split between its iterations: name one, as in blocks\[0\]\."
     )
     with pytest.raises(MarkError, match=expected):
         jq.mark_layers(scanned_loss, "blocks.1.kernel")(make_params(stacked=True), BATCH[0])

@@ -12,8 +12,8 @@ from jaxquard.planner.step.train_step import (
     apply_updates,
     check_reduction,
     count_rows,
-    possible_counts,
     split_rows,
+    valid_microbatch_counts,
 )
 from tests.pipeline.oracle import assert_close
 
@@ -169,8 +169,8 @@ def test_microbatches_that_a_loss_cannot_take():
     def all_rows(params, batch):
         return jnp.mean((batch["x"] @ params["w"]).reshape(12, 2))
 
-    assert possible_counts(mean_loss, *arguments()) == (1, 2, 3, 4, 6, 12)
-    assert possible_counts(pairs, *arguments()) == (1, 2, 3, 6)
-    assert possible_counts(all_rows, *arguments()) == (1,)
+    assert valid_microbatch_counts(mean_loss, *arguments()) == (1, 2, 3, 4, 6, 12)
+    assert valid_microbatch_counts(pairs, *arguments()) == (1, 2, 3, 6)
+    assert valid_microbatch_counts(all_rows, *arguments()) == (1,)
     check_reduction(TrainStep(loss=pairs, optimizer=optax.sgd(0.1)), *arguments())
     check_reduction(TrainStep(loss=all_rows, optimizer=optax.sgd(0.1)), *arguments())

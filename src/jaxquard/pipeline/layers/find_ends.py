@@ -31,7 +31,7 @@ _NAMES = {
 _CURES = {
     "remat2": "Checkpoint each layer by itself, and name the layer that is checkpointed.",
     "checkpoint": "Checkpoint each layer by itself, and name the layer that is checkpointed.",
-    "scan": "A scan can be cut between its iterations: name one, as in {path}[0].",
+    "scan": "A scan can be split between its iterations: name one, as in {path}[0].",
     "while": "Its number of iterations is not known before it runs: use lax.scan.",
 }
 

@@ -13,11 +13,11 @@ import jax
 from jaxquard.errors import MarkError
 from jaxquard.ir.jaxpr_tools import Equation, Var, evaluate, make_jaxpr, rename, substitute
 from jaxquard.ir.source import source_line
-from jaxquard.pipeline.layers.cut_scans import cut_scan, new_mark
 from jaxquard.pipeline.layers.find_ends import EndFinder
 from jaxquard.pipeline.layers.flat_function import FlatFunction, flatten_function
 from jaxquard.pipeline.layers.layer_path import key_components, parse_path
 from jaxquard.pipeline.layers.live_values import LayerEnd
+from jaxquard.pipeline.layers.split_scans import new_mark, split_scan_at
 from jaxquard.pipeline.marks import Mark
 
 
@@ -108,8 +108,8 @@ def _insert(function: FlatFunction, ends: Sequence[LayerEnd]) -> tuple[list[Equa
     for position, original in enumerate(function.equations):
         equation = rename(original, renamed)
         here = [end for end in ends if end.position == position]
-        cuts = {end.iteration: _mark(end, original) for end in here if end.iteration >= 0}
-        equations.extend(cut_scan(equation, cuts) if cuts else [equation])
+        splits = {end.iteration: _mark(end, original) for end in here if end.iteration >= 0}
+        equations.extend(split_scan_at(equation, splits) if splits else [equation])
         whole = [end for end in here if end.iteration < 0]
         if whole:
             values = list(dict.fromkeys(value for end in whole for value in end.values))

@@ -18,7 +18,7 @@ from jaxquard.planner.step.train_step import (
     check_reduction,
     check_scalar,
     count_rows,
-    possible_counts,
+    valid_microbatch_counts,
 )
 
 
@@ -77,7 +77,7 @@ def loss_problem(
     types = jax.tree.map(type_of, (params, batch))
     found = jax.eval_shape(loss, *types)
     check_scalar(_scalar_of(found, has_aux, loss), loss)
-    counts = possible_counts(loss, *types)
+    counts = valid_microbatch_counts(loss, *types)
     check_reduction(step, params, batch, counts=counts)
     state = jax.eval_shape(step.init, types[0])
     problem = PlanProblem(

@@ -29,7 +29,7 @@ from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close
 from jaxquard.pipeline.loop import Loop
 from jaxquard.planner.record.plan import Plan, Recompute
 from jaxquard.planner.step.build_loop import build_step
-from jaxquard.planner.step.check_arguments import find_difference
+from jaxquard.planner.step.check_arguments import check_arguments
 from jaxquard.planner.step.equation_stages import EquationStages, find_body, stage_equations
 from jaxquard.planner.step.insert_marks import insert_marks
 from jaxquard.planner.step.mark_blocks import find_mark_blocks
@@ -204,12 +204,7 @@ def _as_function(one: OneMicrobatch, jaxpr: Jaxpr, constants: Sequence[Any]) -> 
     types = jax.tree.unflatten(one.in_tree, [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals])
 
     def applied_step(*args: Any) -> Any:
-        if len(args) != len(types):
-            raise PlanError(f"the step was planned for {len(types)} arguments, found {len(args)}. Pass as many.")
-        for number, (wanted, found) in enumerate(zip(types, args, strict=True)):
-            different = find_difference(wanted, found, name=f"argument {number}")
-            if different:
-                raise PlanError(f"the step was planned for others: {different} Pass such arguments, or plan again.")
+        check_arguments(types, args)
         leaves = jax.tree.leaves(args)
         return jax.tree.unflatten(one.out_tree, run(*leaves, *constants))
 

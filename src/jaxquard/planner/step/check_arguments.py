@@ -1,10 +1,26 @@
 """The difference between the arguments that a step was planned for and those that it gets."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from jaxquard.errors import PlanError
 from jaxquard.intraop.step.traced_step import type_of
+
+
+def check_arguments(types: Sequence[Any], args: Sequence[Any]) -> None:
+    """Checks that a step gets arguments of the types that it was planned for.
+
+    Raises:
+        PlanError: naming the leaf that differs.
+    """
+    if len(args) != len(types):
+        raise PlanError(f"the step was planned for {len(types)} arguments, found {len(args)}. Pass as many.")
+    for number, (wanted, found) in enumerate(zip(types, args, strict=True)):
+        different = find_difference(wanted, found, name=f"argument {number}")
+        if different:
+            raise PlanError(f"the step was planned for others: {different} Pass such arguments, or plan again.")
 
 
 def find_difference(wanted: Any, found: Any, *, name: str = "") -> str:

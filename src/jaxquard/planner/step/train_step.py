@@ -225,7 +225,7 @@ def _listed(counts: Sequence[int]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
 
 
-def possible_counts(loss: Callable[..., Any], params: Any, batch: Any) -> tuple[int, ...]:
+def valid_microbatch_counts(loss: Callable[..., Any], params: Any, batch: Any) -> tuple[int, ...]:
     """Returns the numbers of microbatches that a batch can have: they divide its rows, and the loss can take them.
 
     A loss that takes a microbatch of one row takes any.
@@ -262,7 +262,7 @@ def check_reduction(step: TrainStep, params: Any, batch: Any, *, counts: Sequenc
         PlanError: if the loss is not the mean, or sum, of those, as the step says.
     """
     leaves = jax.tree.leaves((params, batch))
-    counts = counts or possible_counts(step.loss, params, batch)
+    counts = counts or valid_microbatch_counts(step.loss, params, batch)
     if len(counts) == 1 or not all(
         isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in leaves
     ):

@@ -1,4 +1,4 @@
-"""Cuts a scan over layers after some of its iterations, as `pipeline_scan` does.
+"""Splits a scan over layers after some of its iterations, as `pipeline_scan` does.
 
 c, y = scan[length=4] a x
 =>
@@ -18,7 +18,7 @@ from jaxquard.pipeline.marks import Mark, MarkRole, mark_p
 from jaxquard.pipeline.stacks import join_stack_p, split_stack_p
 
 
-def cut_scan(scan: Equation, marks: Mapping[int, Mark]) -> list[Equation]:
+def split_scan_at(scan: Equation, marks: Mapping[int, Mark]) -> list[Equation]:
     """Returns the equations of a scan with marks.
 
     Args:

@@ -1,0 +1,66 @@
+"""Flax models of Hugging Face's transformers: found by the scopes of Flax Linen."""
+
+import jax.numpy as jnp
+import pytest
+
+from tests.field.pipelined import check_model, next_token_loss, random_tokens
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers.modeling_flax_utils")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+VOCAB = 32
+
+
+def make(model_class, config, **options):
+    model = model_class(config, input_shape=(1, 6), seed=0, **options)
+    return model, model.params
+
+
+def test_llama():
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        max_position_embeddings=16,
+    )
+    model, params = make(transformers.FlaxLlamaForCausalLM, config)
+
+    def loss(params, tokens):
+        return next_token_loss(model(tokens, params=params, train=False).logits, tokens)
+
+    check_model(loss, params, random_tokens(VOCAB), "layers.*", num_stages=3)
+
+
+def test_gpt2():
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+    model, params = make(transformers.FlaxGPT2LMHeadModel, config)
+
+    def loss(params, tokens):
+        return next_token_loss(model(tokens, params=params, train=False).logits, tokens)
+
+    check_model(loss, params, random_tokens(VOCAB), "h.0", num_stages=2)
+
+
+def test_bart():
+    """An encoder and a decoder: boundaries in both."""
+    config = transformers.BartConfig(
+        vocab_size=VOCAB,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=16,
+    )
+    model, params = make(transformers.FlaxBartForConditionalGeneration, config)
+
+    def loss(params, tokens):
+        logits = model(tokens, decoder_input_ids=jnp.roll(tokens, 1, -1), params=params, train=False).logits
+        return next_token_loss(logits, tokens)
+
+    check_model(loss, params, random_tokens(VOCAB), ["encoder.layers.0", "decoder.layers.0"], num_stages=3)
