@@ -14,6 +14,7 @@ from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
 from jaxquard.planner.step.check_arguments import check_arguments, find_difference
 from jaxquard.planner.step.train_step import GradientOptimizer, TrainStep
 from jaxquard.runtime.distributed import DistributedStep
+from jaxquard.runtime.remote_array import RemoteArray
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 
@@ -92,7 +93,7 @@ class TrainingRun:
             return self.distributed(state, batch)
         except ShardingError:
             # The shardings of the plan fit its own arguments.
-            check_arguments(self._problem.args, (state, batch))
+            check_arguments(self._problem.args, jax.tree.map(_type_of_remote, (state, batch)))
             raise
 
     @property
@@ -189,6 +190,10 @@ def parallelize(
         return run
     found = find_plan(problem, target, read_options(options), make_mesh=make_mesh if target.has_devices else None)
     return TrainingRun(found, problem, first, make_mesh=make_mesh)
+
+
+def _type_of_remote(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, RemoteArray) else leaf
 
 
 def _check_given(plan: Any, options: Mapping[str, Any]) -> None:

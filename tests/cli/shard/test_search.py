@@ -62,7 +62,8 @@ def test_nothing_fits():
     result = run("steps:make_step", "--no-cache", "--memory-limit", "1kB")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("error: --memory-limit 1000 (")
-    assert "Raise the limit to at least that" in result.stderr
+    assert "cannot hold the arguments of the step" in result.stderr
+    assert "(state in argument 0: 1024, data in argument 1: 768). Raise the limit, use more devices" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_more_devices_than_there_are(words, message):
 def test_a_step_that_cannot_be_sharded():
     result = run("steps:make_odd", "--no-cache")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert re.match(r"error: the contraction at w, steps\.py:\d+ has no dim that 8 devices can share", result.stderr)
+    assert re.match(r"error: the contraction at argument 0, steps\.py:\d+ has no dim that 8 devices can share", result.stderr)
 
 
 def test_one_device_has_nothing_to_shard(monkeypatch):
