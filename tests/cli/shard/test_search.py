@@ -234,7 +234,8 @@ def test_more_devices_than_there_are(words, message):
 def test_a_step_that_cannot_be_sharded():
     result = run("steps:make_odd", "--no-cache")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert re.match(r"error: the contraction at argument 0, steps\.py:\d+ has no dim that 8 devices can share", result.stderr)
+    words = r"error: the contraction at argument 0, steps\.py:\d+ has no dim that 8 devices can share"
+    assert re.match(words, result.stderr)
 
 
 def test_one_device_has_nothing_to_shard(monkeypatch):
