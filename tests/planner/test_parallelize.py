@@ -262,6 +262,8 @@ def test_other_arguments_than_those_of_the_plan():
             run.step(state, BATCH | {"x": BATCH["x"].astype(np.int32)})
         with pytest.raises(PlanError, match=r"argument 1\['y'\] is missing"):
             run.step(state, {"x": BATCH["x"]})
+        with pytest.raises(PlanError, match=r"argument 0\['params'\].* is missing"):
+            run.step(PARAMS, BATCH)
 
 
 @pytest.mark.parametrize(
