@@ -8,6 +8,7 @@ import pytest
 
 import jaxquard as jq
 from jaxquard.errors import InfeasiblePlanError, PlanError
+from jaxquard.planner.search.find_plan import name_axis
 from jaxquard.planner.search.list_shapes import list_shapes
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.targets import find_plan_target
@@ -181,6 +182,11 @@ def test_a_data_axis_shards_rows():
         choices[axis] = {name for stage in plan.stages for names in stage.strategies for name in names}
     assert choices["data"] == {"rows"}
     assert choices["model"] != {"rows"}
+    asked = parse_wishes({"model": 8})
+    plan = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-8", fix={**fix, "model": 8}).plan
+    assert {name for names in plan.stages[0].strategies for name in names} == {"rows"}
+    assert name_axis(plan, asked).axes == {"model": 8}
+    assert name_axis(plan, parse_wishes()).axes == {"data": 8}
 
 
 def test_2d_products_beside_data_parallelism():
@@ -256,6 +262,8 @@ def test_other_arguments_than_those_of_the_plan():
             run.step(state, BATCH | {"x": BATCH["x"].astype(np.int32)})
         with pytest.raises(PlanError, match=r"argument 1\['y'\] is missing"):
             run.step(state, {"x": BATCH["x"]})
+        with pytest.raises(PlanError, match=r"argument 0\['params'\].* is missing"):
+            run.step(PARAMS, BATCH)
 
 
 @pytest.mark.parametrize(

@@ -157,12 +157,20 @@ def find_plan(
     )
     is_best = chosen.finalist is result.best
     return replace(
-        with_fingerprint(chosen.plan, problem),
+        with_fingerprint(name_axis(chosen.plan, wishes), problem),
         baselines=tuple(map(_baseline, baselines)),
         alternatives=result.alternatives if is_best else compare_candidates(chosen, candidates),
         log=log,
         notes=(*_notes(pricing), *(one.failure for one in (*candidates, *usual) if one.failure)),
     )
+
+
+def name_axis(plan: Plan, wishes: Wishes) -> Plan:
+    """Names the only axis of a plan by its use: one that shards rows alone is a data axis."""
+    names = {name for stage in plan.stages for choice in stage.strategies for name in choice}
+    axes = {DATA_AXIS: plan.axes.get(MODEL_AXIS, 1)}
+    is_data = list(plan.axes) == [MODEL_AXIS] and names <= {"rows", "batch 0"} and wishes.allows_mesh(axes)
+    return replace(plan, axes=axes) if is_data else plan
 
 
 def wishes_allow(wishes: Wishes, configuration: PlanConfiguration) -> bool:

@@ -7,6 +7,7 @@ import jax
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.step.traced_step import type_of
+from jaxquard.runtime.remote_array import RemoteArray
 
 
 def check_arguments(types: Sequence[Any], args: Sequence[Any]) -> None:
@@ -28,7 +29,7 @@ def find_difference(wanted: Any, found: Any, *, name: str = "") -> str:
 
     Args:
         wanted: types.
-        found: arrays, or their types.
+        found: arrays, here or on actors, or their types.
         name: of the pytrees; it stands in front of the path of a leaf.
     """
     if jax.tree.structure(wanted) == jax.tree.structure(found):
@@ -47,7 +48,7 @@ def find_difference(wanted: Any, found: Any, *, name: str = "") -> str:
 def _type_difference(wanted: Any, found: Any, name: str) -> str:
     leaves = zip(jax.tree_util.tree_leaves_with_path(wanted), jax.tree.leaves(found), strict=True)
     for (path, one), other in leaves:
-        one, other = type_of(one), type_of(other)
+        one, other = type_of(one), other if isinstance(other, RemoteArray) else type_of(other)
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             types = f"{one.dtype}{list(one.shape)}, and is {other.dtype}{list(other.shape)}"
             return f"{name}{jax.tree_util.keystr(path)} was {types}."
