@@ -1,9 +1,11 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from jaxquard import _jax_compat
-from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls
+from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls, compiler_options
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
 from tests.runtime.mlp_pipeline import MlpPipeline
@@ -32,7 +34,7 @@ def test_each_call_is_traced_and_compiled_once(monkeypatch):
     compiled = []
     original = jax.stages.Lowered.compile
     monkeypatch.setattr(
-        jax.stages.Lowered, "compile", lambda self, *args: compiled.append(self) or original(self, *args)
+        jax.stages.Lowered, "compile", lambda self, **options: compiled.append(self) or original(self, **options)
     )
     sites = sites_of(make_meshes(4))
     executables = compile_calls(make_program(4, lambda x: x + 1), sites)
@@ -42,6 +44,20 @@ def test_each_call_is_traced_and_compiled_once(monkeypatch):
         (found,) = run(executables, 0, site, np.ones(4, np.float32))
         np.testing.assert_array_equal(found, np.full(4, 2.0))
         assert found.devices() == set(site.mesh.devices.flat)
+
+
+def test_what_runs_once_is_compiled_quickly():
+    program = make_program(2, lambda x: x + 1)
+    (call,) = program.calls
+    (mesh,) = make_meshes(1)
+    assert compiler_options(call, mesh) is None
+    once = dataclasses.replace(call, runs_once=True)
+    assert compiler_options(once, mesh) == {"xla_backend_optimization_level": 1}
+    assert once == call, "a program reads back equal from its text"
+    sites = sites_of(make_meshes(2))
+    executables = compile_calls(dataclasses.replace(program, calls=(once,)), sites)
+    for site in sites:
+        np.testing.assert_array_equal(run(executables, 0, site, np.ones(4, np.float32))[0], np.full(4, 2.0))
 
 
 def test_actors_on_the_same_devices_share():
