@@ -1,4 +1,4 @@
-"""Compiles the calls of a program, each once per mesh, in parallel.
+"""Compiles the calls of a program, each once per mesh, in parallel, the largest first: none is left over at the end.
 
 Actors on the same devices share an executable. CPU clients cannot; but actors whose meshes look alike, with
 the same device ids on other clients, get the first one's executable serialised and loaded again, which took
@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxquard import _jax_compat
 from jaxquard.ir.array_type import ArrayType, usable_donations
+from jaxquard.ir.jaxpr_tools import Jaxpr, sub_jaxprs
 from jaxquard.ir.program import Call, Program, Run
 from jaxquard.ir.typed_shardings import explicit_axes
 from jaxquard.runtime.engine import Progress
@@ -66,9 +67,10 @@ def compile_calls(
     executables: dict[tuple[int, Site], Executable] = {}
     pool = ThreadPoolExecutor(max_workers=os.cpu_count())
     try:
+        largest_first = sorted(groups.items(), key=lambda item: -_count_equations(program.calls[item[0][0]].code.jaxpr))
         futures = {
             pool.submit(_compile_group, program.calls[key[0]], group, enable_x64): (key[0], group)
-            for key, group in groups.items()
+            for key, group in largest_first
         }
         for future in as_completed(futures):
             call, group = futures[future]
@@ -79,6 +81,11 @@ def compile_calls(
         # After an error or Ctrl-C, what has not started is not waited for.
         pool.shutdown(cancel_futures=True)
     return executables
+
+
+def _count_equations(jaxpr: Jaxpr) -> int:
+    """Counts the equations of a call, those of its loops included."""
+    return sum(1 + sum(map(_count_equations, sub_jaxprs(equation))) for equation in jaxpr.eqns)
 
 
 def call_donations(call: Call) -> tuple[int, ...]:
