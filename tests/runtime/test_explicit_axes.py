@@ -281,3 +281,40 @@ def test_types_are_automatic_by_default():
     with jq.RemoteMesh((2,), (2, 2)) as mesh:
         assert mesh.spmd_axis_types == (AUTO, AUTO)
         assert mesh.abstract_mesh == mesh.meshes[1].abstract_mesh
+
+
+def carrying_step(state, batch, reshard):
+    """Three stages; the first carries a mean of what it makes, which is sharded over `model` by its type."""
+
+    def one(mean, x):
+        def loss(params):
+            hidden = jnp.tanh(x @ params["first"]) - mean
+            after = reshard(0.9 * mean + 0.1 * jnp.mean(hidden, axis=0))
+            hidden = jq.pipeline_yield(jnp.tanh(hidden))
+            hidden = jq.pipeline_yield(hidden * 2)
+            return jnp.mean(hidden**2), jax.lax.stop_gradient(after)
+
+        (value, mean), grads = jax.value_and_grad(loss, has_aux=True)(state["params"])
+        return mean, (grads["first"], value)
+
+    loop = jq.accumulate_grads(one, jq.schedules.OneFOneB(3), ("mean", "stack"), carry=state["mean"])
+    mean, (first, losses) = loop(batch)
+    return {"params": {"first": state["params"]["first"] - first}, "mean": mean}, losses
+
+
+def test_a_carry_has_its_sharding_in_its_type(explicit_mesh):
+    state = {"params": {"first": make_params()["first"]}, "mean": np.ones(8, np.float32)}
+    specs = {"params": {"first": SPECS["first"]}, "mean": PartitionSpec("model")}
+
+    def distributed(reshard):
+        step = functools.partial(carrying_step, reshard=reshard)
+        return explicit_mesh.distributed(step, in_shardings=(specs, PartitionSpec(None, "data")))
+
+    found = distributed(lambda mean: jax.sharding.reshard(mean, PartitionSpec("model")))(state, make_batch())
+    expected = jax.jit(functools.partial(carrying_step, reshard=lambda mean: mean))(state, make_batch())
+    jax.tree.map(
+        lambda left, right: np.testing.assert_allclose(left, right, 1e-5, 1e-6), jax.device_get(found), expected
+    )
+    assert str(found[0]["mean"].type) == "float32[8]{model}"
+    with pytest.raises(LoopError, match="carry comes in sharded over model and is returned sharded over nothing"):
+        distributed(lambda mean: jax.sharding.reshard(mean, PartitionSpec()))(state, make_batch())

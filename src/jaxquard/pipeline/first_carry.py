@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxquard.errors import LoopError
+from jaxquard.ir.typed_shardings import abstract_type, type_axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class FirstCarry:
     @property
     def type(self) -> Any:
         """The carry with types in place of arrays."""
-        return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self.leaves])
+        return jax.tree.unflatten(self.tree, [abstract_type(jax.typeof(leaf)) for leaf in self.leaves])
 
     def check(self, fn: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """Returns `fn` with the carry that it returns checked against this one."""
@@ -61,6 +62,11 @@ class FirstCarry:
             raise LoopError(
                 f"accumulate_grads at {self.source}: {name} comes in as {_write(wanted)} and is returned as "
                 f"{_write(found)}. Return the type that came in, or give a first carry of the other."
+            )
+        if type_axes(found) != type_axes(wanted):
+            raise LoopError(
+                f"accumulate_grads at {self.source}: {name} comes in sharded over {_write_axes(wanted)} and is "
+                f"returned sharded over {_write_axes(found)}. Return it as it came in, with jax.sharding.reshard."
             )
         return jnp.asarray(leaf) if found.dtype == wanted.dtype else jnp.asarray(leaf, wanted.dtype)
 
@@ -96,6 +102,10 @@ def _fits_weakly(found: Any, wanted: Any) -> bool:
 
 def _write(type_: Any) -> str:
     return f"{type_.dtype}[{','.join(map(str, type_.shape))}]"
+
+
+def _write_axes(type_: Any) -> str:
+    return ", ".join("x".join(axes) or "nothing" for axes in type_axes(type_)) or "nothing"
 
 
 def _describe(found: Any) -> str:

@@ -69,7 +69,7 @@ def _actor(step: Step, wanted: Sequence[Wanted], actor: int, calls: dict[object,
         for atom, entry in zip(jaxpr.outvars, held, strict=True)
     )
     key = (fingerprint(jaxpr), in_types, out_types)
-    call = Call(name="init", inputs=in_types, outputs=out_types, code=close(jaxpr))
+    call = Call(name="init", inputs=in_types, outputs=out_types, code=close(jaxpr), runs_once=True)
     number, _ = calls.setdefault(key, (len(calls), call))
     num_args = len(step.arg_parts)
     slots = range(len(inputs))

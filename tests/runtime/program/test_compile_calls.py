@@ -1,9 +1,14 @@
+import dataclasses
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxquard import _jax_compat
-from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls
+from jaxquard.runtime.program import compile_calls as compile_calls_file
+from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls, compiler_options
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
 from tests.runtime.mlp_pipeline import MlpPipeline
@@ -32,7 +37,7 @@ def test_each_call_is_traced_and_compiled_once(monkeypatch):
     compiled = []
     original = jax.stages.Lowered.compile
     monkeypatch.setattr(
-        jax.stages.Lowered, "compile", lambda self, *args: compiled.append(self) or original(self, *args)
+        jax.stages.Lowered, "compile", lambda self, **options: compiled.append(self) or original(self, **options)
     )
     sites = sites_of(make_meshes(4))
     executables = compile_calls(make_program(4, lambda x: x + 1), sites)
@@ -42,6 +47,42 @@ def test_each_call_is_traced_and_compiled_once(monkeypatch):
         (found,) = run(executables, 0, site, np.ones(4, np.float32))
         np.testing.assert_array_equal(found, np.full(4, 2.0))
         assert found.devices() == set(site.mesh.devices.flat)
+
+
+def test_what_runs_once_is_compiled_quickly():
+    program = make_program(2, lambda x: x + 1)
+    (call,) = program.calls
+    (mesh,) = make_meshes(1)
+    assert compiler_options(call, mesh) is None
+    once = dataclasses.replace(call, runs_once=True)
+    assert compiler_options(once, mesh) == {"xla_backend_optimization_level": 1}
+    assert once == call, "a program reads back equal from its text"
+    sites = sites_of(make_meshes(2))
+    executables = compile_calls(dataclasses.replace(program, calls=(once,)), sites)
+    for site in sites:
+        np.testing.assert_array_equal(run(executables, 0, site, np.ones(4, np.float32))[0], np.full(4, 2.0))
+
+
+def test_the_largest_call_is_compiled_first(monkeypatch):
+    monkeypatch.setattr(compile_calls_file.os, "cpu_count", lambda: 1)
+    builder = ProgramBuilder(1)
+    (actor,) = builder.actors
+    calls = [
+        builder.call(
+            lambda x, n=n: jax.lax.fori_loop(0, 2, lambda _, y: functools.reduce(jnp.add, [y] * n), x),
+            vector,
+            name=name,
+        )
+        for name, n in (("small", 2), ("large", 30), ("middle", 9))
+    ]
+    for number, call in enumerate(calls):
+        actor.output(actor.run(f"f.{number}", call, actor.input(vector, number))[0], number)
+    seen, original = [], compile_calls_file._compile_group
+    monkeypatch.setattr(
+        compile_calls_file, "_compile_group", lambda call, *args: seen.append(call.name) or original(call, *args)
+    )
+    compile_calls(builder.build(), sites_of(make_meshes(1)))
+    assert seen == ["large", "middle", "small"]
 
 
 def test_actors_on_the_same_devices_share():

@@ -21,6 +21,8 @@ class Call:
     Attributes:
         donated: positions of the arguments whose buffers the call may reuse.
         code: the closed jaxpr; absent in a program read from text, and no part of equality.
+        runs_once: True for code that runs only once, so that a quick compilation counts for more than fast code;
+            no part of the text and of equality.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Call:
     outputs: tuple[ArrayType, ...]
     donated: tuple[int, ...] = ()
     code: Any = field(default=None, compare=False, repr=False)
+    runs_once: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

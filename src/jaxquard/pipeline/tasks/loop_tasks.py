@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, is_var, variables
 from jaxquard.ir.task import Phase, Task
+from jaxquard.ir.typed_shardings import abstract_type
 from jaxquard.pipeline.body_uses import body_uses
 from jaxquard.pipeline.loop import Place, Reduction
 from jaxquard.pipeline.tasks.task_code import ActorTask, Carried, Local, Outer, TaskCode, Total
@@ -80,7 +81,7 @@ class LoopTasks:
                 for (reduction, aval), atom in zip(starts, first, strict=True)
             ]
 
-        closed = jax.make_jaxpr(start)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs))
+        closed = jax.make_jaxpr(start)(*(abstract_type(var.aval) for var in inputs))
         return TaskCode(
             name=f"start.{self.number}" if self.number else "start",
             jaxpr=closed.jaxpr,

@@ -18,7 +18,13 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
 from jaxquard.ir.program import Call
-from jaxquard.runtime.program.compile_calls import Executable, call_donations, call_types, make_function
+from jaxquard.runtime.program.compile_calls import (
+    Executable,
+    call_donations,
+    call_types,
+    compiler_options,
+    make_function,
+)
 from jaxquard.runtime.transfer import sharding_on
 
 # What JAX says of callbacks on devices that are not here; with ordered effects or shards, the latter.
@@ -83,7 +89,7 @@ def import_call(code: bytes, call: Call, *, mesh: Mesh, adds_witness: bool) -> E
         out_shardings=_out_shardings(call, mesh, adds_witness),
         donate_argnums=call_donations(call),
     )
-    return jitted.lower(*call_types(call, mesh)).compile()
+    return jitted.lower(*call_types(call, mesh)).compile(compiler_options=compiler_options(call, mesh))
 
 
 def _out_shardings(call: Call, mesh: Any, adds_witness: bool) -> list[NamedSharding]:
