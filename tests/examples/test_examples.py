@@ -51,6 +51,28 @@ def test_train_gpt():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("--capacity", 10, "--schedule", "ZeroBubbleV")], ids=["dropless", "capacity"])
+def test_mixture_of_experts(words):
+    check_experts(run("mixture_of_experts.py", *words))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_mixture_of_experts_on_ray():
+    check_experts(run("mixture_of_experts.py", "--runtime", "ray"))
+
+
+def check_experts(text):
+    *steps, layer_0, layer_1, layer_2, layer_3 = text.splitlines()
+    assert len(steps) == 3
+    for line in steps:
+        here, alone = (numbers(part, r"\d+\.\d+") for part in line.split("on one device"))
+        assert here == pytest.approx(alone, rel=1e-5)
+    for line in (layer_0, layer_1, layer_2, layer_3):
+        assert sum(numbers(line.split("microbatch: ")[1], r"\d+\.\d*")) == pytest.approx(1)
+
+
+@pytest.mark.slow
 def test_flax_nnx():
     actors, jit = run("flax_nnx.py").splitlines()
     assert actors.split(": ")[1].split() == jit.split(": ")[1].split()

@@ -138,6 +138,7 @@ def test_mixed_axes(mixed_mesh):
     check_mixed(mixed_mesh)
 
 
+@pytest.mark.slow
 def test_plain_jit_under_the_same_mesh():
     """The same step runs under `jax.set_mesh` on one mesh: nothing in it is jaxquard's own."""
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"), axis_types=(EXPLICIT,) * 2)
@@ -172,6 +173,7 @@ def test_initial_state_has_shardings_in_types(explicit_mesh):
     assert moments[0].nu["second"].placement[0].spec == SPECS["second"]
 
 
+@pytest.mark.slow
 def test_stacked_layers_and_shared_weights(explicit_mesh):
     """Layers in a scan that is split into stages, and an embedding that two actors use."""
     random = np.random.default_rng(2)
