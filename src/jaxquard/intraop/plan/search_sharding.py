@@ -157,7 +157,7 @@ def search_sharding(
             )
             budgeted = None
             if time_budget_s is not None:
-                budgeted = _within_budget(used, analysis, mesh, chips, time_budget_s - (time.monotonic() - start_s))
+                budgeted = _within_budget(used, analysis, mesh, chips, time_budget_s, start_s)
             asked = budgeted or used
             prices = price_segments(
                 StepPrograms(analysis),
@@ -187,12 +187,17 @@ def search_sharding(
 
 
 def _within_budget(
-    pricer: Pricer, analysis: Analysis, mesh: Mesh | AbstractMesh, cluster: Cluster | None, budget_s: float
+    pricer: Pricer,
+    analysis: Analysis,
+    mesh: Mesh | AbstractMesh,
+    cluster: Cluster | None,
+    budget_s: float,
+    start_s: float,
 ) -> BudgetedPricer:
     """Returns the pricer with a budget of time. Coarse prices are those of the cluster, or of as many CPUs."""
     counts: dict[Hashable, int] = {**Counter(segment.kind for segment in analysis.segments)}
     coarse = RooflinePricer(cluster or f"cpu-{mesh.size}", mesh)
-    return BudgetedPricer(pricer, coarse=coarse, recurrences=counts, budget_s=budget_s)
+    return BudgetedPricer(pricer, coarse=coarse, recurrences=counts, budget_s=budget_s, start_s=start_s)
 
 
 def _announce(
@@ -304,5 +309,6 @@ def _provenance(prices: StepPrices) -> str:
     found = [price for kind in prices.kinds.values() for price in kind.prices if isinstance(price, Price)]
     if not found:
         return ""
-    source = found[0].provenance
+    # A budget of time may leave prices to the model.
+    source = next((price for price in found if price.provenance.pricer != "model"), found[0]).provenance
     return f"{source.pricer} on {source.num_devices} x {source.device_kind}, JAX {source.jax_version}"

@@ -41,7 +41,8 @@ class BudgetedPricer:
         pricer: the fine one.
         coarse: prices any program in milliseconds.
         recurrences: for each group, how often it stands in the step; once for others.
-        budget_s: from now on.
+        budget_s: of the whole search.
+        start_s: when it began, by the clock; by default now.
         clock: the seconds that pass.
     """
 
@@ -52,11 +53,12 @@ class BudgetedPricer:
         coarse: Pricer,
         recurrences: Mapping[Hashable, int],
         budget_s: float,
+        start_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pricer, self._coarse, self._recurrences = pricer, coarse, recurrences
         self._budget_s, self._clock = budget_s, clock
-        self._start_s = clock()
+        self._start_s = clock() if start_s is None else start_s
         self._until_s = self._start_s + _SEGMENTS_UNTIL * budget_s
         # For each group, by how much fine times and bytes exceed coarse ones.
         self._ratios: dict[Hashable, list[tuple[float, float]]] = {}
