@@ -76,6 +76,16 @@ LoopBudgetOption = Annotated[
         help="Time in which the fastest plans are compiled whole and run as training loops in the end; 0 for none.",
     ),
 ]
+SearchBudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--time-budget",
+        metavar="SECONDS",
+        min=0.001,
+        help="Time of the whole search, about: the most important programs are priced, and the others modelled.",
+        show_default="as long as it takes",
+    ),
+]
 
 PRICERS = ("measure", "compile", "mock-gpu")
 PricerOption = Annotated[

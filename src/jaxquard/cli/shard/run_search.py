@@ -25,6 +25,7 @@ def run_search(
     every_combination: bool,
     cluster: Cluster | None = None,
     loop_budget_s: float = 300.0,
+    time_budget_s: float | None = None,
     cache: PriceCache | None,
     pricer: Pricer | None = None,
 ) -> ShardingPlan:
@@ -38,6 +39,7 @@ def run_search(
             every_combination=every_combination,
             cluster=cluster,
             loop_budget_s=loop_budget_s,
+            time_budget_s=time_budget_s,
             cache=cache,
             pricer=pricer,
             on_progress=move_bars(

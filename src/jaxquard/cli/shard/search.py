@@ -20,6 +20,7 @@ from jaxquard.cli.shard.options import (
     ModelArgument,
     NoCacheOption,
     PricerOption,
+    SearchBudgetOption,
     choose_cache,
     parse_mesh,
 )
@@ -35,6 +36,7 @@ def search(
     cluster: ClusterOption = None,
     pricer: PricerOption = "measure",
     loop_budget: LoopBudgetOption = 300.0,
+    time_budget: SearchBudgetOption = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the plan to this file.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw time against memory into this file.")
@@ -70,6 +72,7 @@ def search(
 
     chips = None if cluster is None else find_cluster(cluster)
     settings: dict[str, Any] = {"memory_limit_bytes": limit_bytes, "every_combination": every_combination}
+    settings["time_budget_s"] = time_budget
     if is_for_cluster:
         assert chips is not None
         start_for_target()

@@ -7,21 +7,29 @@ search_plans      the candidate plans, and the fastest that fits
 ShardingPlan      the answer, to be applied, saved and printed
 """
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
-import jax
-import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from jaxquard._jax_compat import without_mesh
 from jaxquard.cluster import Cluster, find_preset, load_cluster
-from jaxquard.errors import ShardingError
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.blocks.unplanned_matmuls import step_notes
-from jaxquard.intraop.plan.check_state import check_state_fits
+from jaxquard.intraop.plan.limits.budgeted_pricer import BudgetedPricer
+from jaxquard.intraop.plan.limits.check_arguments import (
+    ClusterPricer,
+    check_axes,
+    check_budget,
+    check_pricer,
+    check_types,
+)
+from jaxquard.intraop.plan.limits.check_state import check_state_fits
 from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
@@ -36,20 +44,23 @@ from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import (
-    CompilePricer,
     Failure,
+    LoopPricer,
     MeasuredPricer,
-    MockGpuPricer,
     OnProgress,
     Price,
     PriceCache,
     Pricer,
+    RooflinePricer,
+    ShardedProgram,
 )
+from jaxquard.pricing.compile.compilers import num_cores
 from jaxquard.pricing.measure.machine.memory import capacity_bytes
 from jaxquard.pricing.program.sharded_program import abstract_mesh, automatic_mesh
 
-# They price for a cluster and run nothing on the mesh, of which only the axes matter.
-ClusterPricer = CompilePricer | MockGpuPricer
+_log = logging.getLogger(__name__)
+# Seconds of one core to compile and run a program, and more for each of its equations; of programs on 8 virtual CPUs.
+_PROGRAM_S, _EQUATION_S = 1.5, 0.04
 
 
 def search_sharding(
@@ -65,6 +76,7 @@ def search_sharding(
     cache: PriceCache | Literal["default"] | None = "default",
     num_finalists: int = 8,
     loop_budget_s: float = 300.0,
+    time_budget_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> ShardingPlan:
     """Finds the fastest sharding of a training step by pricing its recurring segments (CFP).
@@ -95,6 +107,10 @@ def search_sharding(
         loop_budget_s: seconds in which the fastest plans and the two best baselines are compiled whole and run as
             training loops, in the end. The time of the plan is then what such a loop takes: the median over steps, each
             with a batch that comes from the host. 0 leaves it out: the time is the minimum of runs, which is less.
+        time_budget_s: seconds for the whole search, about. They go to what matters most: candidates that cannot win by
+            their FLOPs and the volume that they communicate are not priced, kinds of segments that recur most come
+            first, and what is left has modelled prices. A note of the plan says how many. None prices everything; the
+            log (`jaxquard`, level INFO) says before how many programs that are, and how long it may take.
         on_progress: called with each `Progress` of the pricing.
 
     Raises:
@@ -112,11 +128,13 @@ def search_sharding(
         >>> float(loss)
         256.0
     """
-    _check_types(args, mesh, pricer, memory_limit_bytes, num_finalists, loop_budget_s)
+    check_types(args, mesh, pricer, memory_limit_bytes, num_finalists, loop_budget_s)
+    check_budget(time_budget_s)
     mesh = automatic_mesh(mesh) if isinstance(mesh, Mesh) else abstract_mesh(mesh)
-    _check_pricer(pricer, cache, mesh)
+    check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
-    held = _check_axes(axes, batch_axis, every_combination)
+    start_s = time.monotonic()
+    held = check_axes(axes, batch_axis, every_combination)
     chips = _find_cluster(cluster, mesh, pricer)
     traced = trace_step(step, args)
     with without_mesh():
@@ -137,13 +155,23 @@ def search_sharding(
                 memory_limit_bytes=_capacity(used, mesh) if memory_limit_bytes is None else memory_limit_bytes,
                 is_limit_given=memory_limit_bytes is not None,
             )
-            prices = price_segments(StepPrograms(analysis), pricer=used, batch_axis=held, on_progress=on_progress)
+            budgeted = None
+            if time_budget_s is not None:
+                budgeted = _within_budget(used, analysis, mesh, chips, time_budget_s, start_s)
+            asked = budgeted or used
+            prices = price_segments(
+                StepPrograms(analysis),
+                pricer=asked,
+                batch_axis=held,
+                on_programs=partial(_announce, analysis, used, time_budget_s),
+                on_progress=on_progress,
+            )
             search = partial(
                 search_plans,
                 prices,
-                pricer=used,
+                pricer=asked,
                 num_finalists=num_finalists,
-                loop_budget_s=loop_budget_s,
+                loop_budget_s=loop_budget_s if isinstance(used, LoopPricer) else 0.0,
                 on_progress=on_progress,
             )
             found = search(memory_limit_bytes=memory_limit_bytes)
@@ -152,7 +180,38 @@ def search_sharding(
         finally:
             if own is not None:
                 own.close()
-        return _make_plan(prices, found, mesh)
+        notes = () if budgeted is None else budgeted.notes
+        for note in notes:
+            _log.info("%s", note)
+        return _make_plan(prices, found, mesh, notes=notes)
+
+
+def _within_budget(
+    pricer: Pricer,
+    analysis: Analysis,
+    mesh: Mesh | AbstractMesh,
+    cluster: Cluster | None,
+    budget_s: float,
+    start_s: float,
+) -> BudgetedPricer:
+    """Returns the pricer with a budget of time. Coarse prices are those of the cluster, or of as many CPUs."""
+    counts: dict[Hashable, int] = {**Counter(segment.kind for segment in analysis.segments)}
+    coarse = RooflinePricer(cluster or f"cpu-{mesh.size}", mesh)
+    return BudgetedPricer(pricer, coarse=coarse, recurrences=counts, budget_s=budget_s, start_s=start_s)
+
+
+def _announce(
+    analysis: Analysis, pricer: Pricer, time_budget_s: float | None, programs: Sequence[ShardedProgram]
+) -> None:
+    """Logs the number of programs to price, and about how long that takes where they are measured."""
+    kinds = len({segment.kind for segment in analysis.segments})
+    time_s = sum(_PROGRAM_S + _EQUATION_S * len(program.jaxpr.jaxpr.eqns) for program in programs)
+    takes = f", up to about {math.ceil(time_s / num_cores() / 60)} min" if isinstance(pricer, MeasuredPricer) else ""
+    budget = "" if time_budget_s is None else f"; time_budget_s={time_budget_s:g} goes to the most important ones"
+    _log.info(
+        "%d programs to price for %d segments of %d kinds%s if none is cached%s",
+        *(len(programs), len(analysis.segments), kinds, takes, budget),
+    )
 
 
 def _find_cluster(cluster: Cluster | str | None, mesh: Mesh | AbstractMesh, pricer: object) -> Cluster | None:
@@ -174,103 +233,9 @@ def _capacity(pricer: Pricer, mesh: Mesh | AbstractMesh) -> float:
     return math.inf if capacity is None else capacity
 
 
-def _check_types(
-    args: object, mesh: object, pricer: object, memory_limit_bytes: object, num_finalists: object, loop_budget_s: object
-) -> None:
-    if not isinstance(args, tuple | list):
-        raise ShardingError(
-            f"args must be a tuple of the step's arguments, but is of type {type(args).__name__}. For `step(state, "
-            "batch)` pass (state, batch); for `step(state)` pass (state,)."
-        )
-    if not isinstance(mesh, Mesh | AbstractMesh):
-        raise ShardingError(f"mesh must be a jax.sharding.Mesh, but is {mesh!r}. Make one with jax.make_mesh.")
-    devices = mesh.devices.flat if isinstance(mesh, Mesh) and not isinstance(pricer, ClusterPricer) else ()
-    elsewhere = {device.process_index for device in devices} - {jax.process_index()}
-    if elsewhere:
-        raise ShardingError(
-            f"the mesh has devices of other processes ({', '.join(map(str, sorted(elsewhere)))}), which would have to "
-            "run every candidate as often as this one. Search on the devices of one process (jax.local_devices()), or "
-            "with a pricer that needs none of them (CompilePricer, MockGpuPricer)."
-        )
-    _check_numbers(memory_limit_bytes, num_finalists)
-    is_time = isinstance(loop_budget_s, int | float | np.number) and not isinstance(loop_budget_s, bool)
-    if not is_time or not loop_budget_s >= 0:
-        raise ShardingError(f"loop_budget_s={loop_budget_s!r}, but it is a number of seconds, 0 or more. 300 is usual.")
-
-
-def _check_pricer(pricer: object, cache: object, mesh: Mesh | AbstractMesh) -> None:
-    missing = [name for name in ("price_all", "compare") if not callable(getattr(pricer, name, None))]
-    if pricer is not None and missing:
-        raise ShardingError(
-            f"pricer must be a jaxquard.pricing.Pricer, but {type(pricer).__name__} has no {' and no '.join(missing)}. "
-            "Leave it out to measure on the mesh."
-        )
-    if isinstance(mesh, AbstractMesh) and (pricer is None or isinstance(pricer, MeasuredPricer)):
-        raise ShardingError(
-            "the mesh has no devices (jax.sharding.AbstractMesh), so nothing can be measured on it. Pass a pricer for "
-            "a cluster, such as jaxquard.pricing.CompilePricer('h100-8', mesh), or a mesh of devices."
-        )
-    if isinstance(pricer, ClusterPricer) and dict(pricer.mesh.shape) != dict(mesh.shape):
-        raise ShardingError(
-            f"the pricer is for a mesh of {dict(pricer.mesh.shape)}, but the one to plan for is {dict(mesh.shape)}. "
-            "Make it with the same mesh."
-        )
-    if isinstance(pricer, MeasuredPricer) and isinstance(mesh, Mesh) and pricer.mesh != mesh:
-        raise ShardingError(
-            f"the pricer measures on another mesh than the one to plan for: {_describe(pricer.mesh)}, not "
-            f"{_describe(mesh)}. Make it with MeasuredPricer(mesh)."
-        )
-    if cache is not None and cache != "default" and not isinstance(cache, PriceCache):
-        raise ShardingError(
-            f"cache must be a jaxquard.pricing.PriceCache, None or 'default', but is {cache!r}. For a folder pass "
-            "PriceCache(folder)."
-        )
-
-
-def _describe(mesh: Mesh) -> str:
-    sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-    return f"({sizes}) of devices {', '.join(str(device.id) for device in mesh.devices.flat)}"
-
-
-def _check_numbers(memory_limit_bytes: Any, num_finalists: Any) -> None:
-    is_size = isinstance(memory_limit_bytes, int | float | np.number) and not isinstance(memory_limit_bytes, bool)
-    if memory_limit_bytes is not None and (not is_size or not math.isfinite(memory_limit_bytes)):
-        raise ShardingError(
-            f"memory_limit_bytes={memory_limit_bytes!r} is no number of bytes. 16 MiB are 16 * 2**20; None is all that "
-            "the devices have."
-        )
-    if memory_limit_bytes is not None and memory_limit_bytes <= 0:
-        raise ShardingError(
-            f"memory_limit_bytes={memory_limit_bytes!r} leaves nothing. 16 MiB are 16 * 2**20; None is all that the "
-            "devices have."
-        )
-    is_count = isinstance(num_finalists, int | np.integer) and not isinstance(num_finalists, bool)
-    if not is_count or num_finalists < 0:
-        raise ShardingError(
-            f"num_finalists={num_finalists!r}, but it is a number of plans. 0 prices the baselines alone, 8 is usual."
-        )
-
-
-def _check_axes(axes: dict[str, int], batch_axis: str | None, every_combination: bool) -> str | None:
-    """Returns the axis over which every block shards its batch; None if blocks are free on every axis."""
-    if not 1 <= len(axes) <= 2:
-        raise ShardingError(f"a mesh has one or two axes to shard over, but found {len(axes)}: {axes}.")
-    if batch_axis is not None and batch_axis not in axes:
-        raise ShardingError(
-            f"batch_axis={batch_axis!r}, but the mesh has the axes {', '.join(axes)}. Name one of them, or leave it "
-            "out for the first of two axes."
-        )
-    if batch_axis is not None and every_combination:
-        raise ShardingError(
-            f"batch_axis={batch_axis!r} holds one axis to the batch, but every_combination=True holds none. Pass one "
-            "of the two."
-        )
-    if every_combination or (batch_axis is None and len(axes) == 1):
-        return None
-    return batch_axis or next(iter(axes))
-
-
-def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh | AbstractMesh) -> ShardingPlan:
+def _make_plan(
+    prices: StepPrices, found: PlanSearch, mesh: Mesh | AbstractMesh, *, notes: Sequence[str]
+) -> ShardingPlan:
     analysis = prices.analysis
     plan, prediction = found.plans[found.chosen], found.predictions[found.chosen]
     program = write_whole_step(prices.programs, plan.assignment, storage=plan.storage)
@@ -292,6 +257,7 @@ def _make_plan(prices: StepPrices, found: PlanSearch, mesh: Mesh | AbstractMesh)
         notes=(
             *_notes(analysis, [*prices.failures, *found.failures], gap_s=found.gap_s),
             *_rematerialized_notes(prices),
+            *notes,
         ),
         provenance=_provenance(prices),
         products={
@@ -343,5 +309,6 @@ def _provenance(prices: StepPrices) -> str:
     found = [price for kind in prices.kinds.values() for price in kind.prices if isinstance(price, Price)]
     if not found:
         return ""
-    source = found[0].provenance
+    # A budget of time may leave prices to the model.
+    source = next((price for price in found if price.provenance.pricer != "model"), found[0]).provenance
     return f"{source.pricer} on {source.num_devices} x {source.device_kind}, JAX {source.jax_version}"

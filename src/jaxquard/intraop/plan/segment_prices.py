@@ -5,7 +5,7 @@ backward together. Their layouts depend on few blocks on each side, so there is 
 and only where they differ. Equation (7) counts the programs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,12 +88,14 @@ def price_segments(
     pricer: Pricer,
     batch_axis: str | None = None,
     written: WrittenStrategies | None = None,
+    on_programs: Callable[[Sequence[ShardedProgram]], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> StepPrices:
     """Prices all strategies of all kinds of segments, and all reshards between them.
 
     Args:
         written: the strategies to price, as `write_strategies` returns them; None for all.
+        on_programs: called with all programs before any is priced.
     """
     analysis = programs.analysis
     written = write_strategies(programs, batch_axis=batch_axis) if written is None else written
@@ -110,6 +112,8 @@ def price_segments(
     )
     to_price += [program for program, _ in reshards.values()]
     groups += [("reshard", number) for _, number in reshards.values()]
+    if on_programs is not None:
+        on_programs(to_price)
     prices = pricer.price_all(to_price, groups=groups, on_progress=on_progress)
     start = len(prices) - len(reshards)
     return StepPrices(

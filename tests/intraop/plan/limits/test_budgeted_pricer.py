@@ -1,0 +1,148 @@
+"""A budget of time goes to what matters, and what is left out is said."""
+
+import logging
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxquard.errors import ShardingError
+from jaxquard.intraop.plan.limits.budgeted_pricer import BudgetedPricer
+from jaxquard.intraop.plan.search_sharding import search_sharding
+from jaxquard.pricing import Failure, FailureReason, Price, ShardedProgram
+from tests.intraop.fake_pricer import PROVENANCE, FakePricer
+from tests.intraop.patterns import PATTERNS
+from tests.intraop.steps import mesh_of
+from tests.intraop.unet_step import unet_step
+
+
+def program(name):
+    jaxpr = jax.make_jaxpr(jnp.sin)(jax.ShapeDtypeStruct((8,), jnp.float32))
+    return ShardedProgram(name=name, jaxpr=jaxpr, in_specs=(jax.P(),), out_specs=(jax.P(),))
+
+
+class Named:
+    """A program costs what its name says, times a factor; each takes a second of the clock."""
+
+    def __init__(self, factor=1.0):
+        self.factor, self.now_s, self.names, self.compared = factor, 0.0, [], 0
+
+    def clock(self):
+        return self.now_s
+
+    def price(self, program):
+        time_s = self.factor * float(program.name)
+        return Price(time_s=time_s, peak_bytes=int(100 * self.factor), spread=None, provenance=PROVENANCE)
+
+    def price_all(self, programs, *, groups=None, on_progress=None):
+        self.now_s += len(programs)
+        self.names += [program.name for program in programs]
+        return [self.price(program) for program in programs]
+
+    def compare(self, programs, *, groups=None, on_progress=None):
+        self.compared += 1
+        return [self.price(program) for program in programs]
+
+
+def budgeted(fine, budget_s, recurrences=None):
+    return BudgetedPricer(fine, coarse=Named(), recurrences=recurrences or {}, budget_s=budget_s, clock=fine.clock)
+
+
+def price(pricer, names, groups):
+    return pricer.price_all([program(name) for name in names], groups=groups)
+
+
+def test_with_enough_time_all_that_can_win_are_priced():
+    fine = Named(2.0)
+    pricer = budgeted(fine, 1e6)
+    found = price(pricer, ["1", "2.5", "2.6", "10"], [0] * 4)
+    assert sorted(fine.names) == ["1", "2.5"]
+    # The others are scaled as those were.
+    assert [one.time_s for one in found] == pytest.approx([2, 5, 5.2, 20])
+    assert [one.peak_bytes for one in found] == [200] * 4
+    assert pricer.notes == (
+        "time_budget_s=1e+06 left out 2 of 4 programs, which have modelled prices: 2 that by FLOPs and volume take "
+        "over 2.5 times as long as the best of their kind, 0 for lack of time",
+    )
+
+
+def test_kinds_that_recur_come_first():
+    fine = Named()
+    names = [*("1.0", "1.1", "1.2", "1.3"), *("1.01", "1.11", "1.21", "1.31"), *("1.02", "1.12", "1.22", "1.32")]
+    price(budgeted(fine, 2.0, {1: 10, 2: 3}), names, [0] * 4 + [1] * 4 + [2] * 4)
+    # A chunk of eight, and then the time for segments is over.
+    assert fine.names == ["1.01", "1.11", "1.21", "1.02", "1.12", "1.22", "1.0", "1.1"]
+
+
+def test_for_lack_of_time_prices_are_modelled():
+    fine = Named(3.0)
+    pricer = budgeted(fine, 10.0)
+    found = price(pricer, [f"{1 + number / 100}" for number in range(20)], [0] * 20)
+    assert len(fine.names) == 8
+    assert [one.time_s for one in found] == pytest.approx([3 + 3 * number / 100 for number in range(20)])
+    assert "12 for lack of time" in pricer.notes[0]
+
+
+def test_without_any_time_there_are_prices():
+    fine = Named()
+    fine.now_s = 5.0
+    pricer = budgeted(fine, -1.0)
+    assert [one.time_s for one in price(pricer, ["3", "4"], None)] == [3, 4]
+    assert fine.names == []
+
+
+def test_what_fails_stays_so():
+    class Failing(Named):
+        def price_all(self, programs, *, groups=None, on_progress=None):
+            return [Failure(name=one.name, reason=FailureReason.NO_RUN, message="it fails") for one in programs]
+
+    (found,) = price(budgeted(Failing(), 100.0), ["1"], None)
+    assert isinstance(found, Failure)
+
+
+@pytest.mark.parametrize(("budget_s", "compared"), [(1000.0, 1), (30.0, 0)])
+def test_candidates_are_compared_if_there_is_time(budget_s, compared):
+    fine = Named()
+    pricer = budgeted(fine, budget_s)
+    price(pricer, ["1"] * 8, [0] * 8)
+    found = pricer.compare([program("1") for _ in range(8)], groups=[0] * 8)
+    assert fine.compared == compared
+    assert [one.time_s for one in found] == [1] * 8
+
+
+@pytest.mark.parametrize("budget", [0, -1, "60", True, float("nan")])
+def test_a_budget_that_is_none(budget):
+    with pytest.raises(ShardingError, match=r"^time_budget_s=.* is a number of seconds above 0"):
+        search_sharding(*PATTERNS["mlp"](), mesh=mesh_of(x=8), pricer=FakePricer(), time_budget_s=budget)
+
+
+def test_a_search_says_how_many_programs_it_prices(caplog):
+    pricer = FakePricer()
+    with caplog.at_level(logging.INFO, logger="jaxquard"):
+        search_sharding(*PATTERNS["mlp"](), mesh=mesh_of(x=8), pricer=pricer)
+    count = sum(name.startswith("segment") and " and " not in name for name in pricer.names)
+    assert "programs to price for 1 segments of 1 kinds if none is cached" in caplog.text
+    assert count >= int(caplog.text.split(" programs to price")[0].split()[-1])
+
+
+def test_a_plan_says_what_was_left_out():
+    found = search_sharding(
+        *PATTERNS["mlp"](), mesh=mesh_of(x=8), pricer=FakePricer(), num_finalists=0, time_budget_s=1e-6
+    )
+    assert any(note.startswith("time_budget_s=") and "for lack of time" in note for note in found.notes)
+    assert replace(found, notes=()).time_s > 0
+
+
+@pytest.mark.slow
+def test_an_irregular_model_has_a_plan_in_a_minute():
+    step, args = unet_step()
+    plan = search_sharding(step, args, mesh=mesh_of(x=8), cache=None, time_budget_s=60)
+    data_parallel = next(one for one in plan.baselines if one.name == "data parallel")
+    assert plan.time_s <= 1.05 * data_parallel.time_s
+    assert any("time_budget_s" in note for note in plan.notes)
+    state, loss = plan.apply(step, donate=False)(plan.shard(args[0]), args[1])
+    expected, expected_loss = jax.jit(step)(*args)
+    assert float(loss) == pytest.approx(float(expected_loss), rel=1e-5)
+    for found, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        assert jnp.allclose(jax.device_get(found), wanted, rtol=1e-5, atol=1e-5)
