@@ -2,9 +2,9 @@
 
     python -m benchmarks.plan_cached [--layers 96] [--cluster h100-8x8] [--batch 512] [--scanned]
 
-The cache is filled first, outside of the clock: with the prices of the closed form, under the keys of compiled ones, as
-compiling thousands of programs takes hours. To read a price costs the same, whoever made it. Then the plan is made by
-`find_plan(pricer="compile")` as a user makes it, in a fresh problem.
+The plan is made by `find_plan(pricer="compile")`, as a user makes it. Right before the prices of a mesh are asked for,
+the cache is filled with them, outside of the clock: those of the closed form, under the keys of compiled ones, as
+compiling thousands of programs takes hours. To read a price costs the same, whoever made it.
 
     trace      the step, for each number of microbatches
     analysis   its blocks, segments and boundaries
@@ -31,8 +31,10 @@ from jaxquard.planner.search.find_plan import PlanOptions, find_plan
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.pricing import PriceCache, RooflinePricer
-from jaxquard.pricing.target import compile_pricer, find_target
+from jaxquard.pricing.target import find_target
 from jaxquard.pricing.target.compile_pricer import CompilePricer
+
+_FILLING = "filling the cache"
 
 
 class PhaseClock:
@@ -86,16 +88,19 @@ class PhaseClock:
             stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))
 
 
-class FillingPricer(CompilePricer):
-    """Gives what is not in the cache the price of the closed form, and keeps it under the compiler's key."""
+def filling_pricer(clock: PhaseClock) -> type[CompilePricer]:
+    """Returns a pricer by the compiler whose cache always knows the price, as if an earlier search had made it."""
 
-    def price_all(self, programs: Any, *, groups: Any = None, on_progress: Any = None) -> list[Any]:
-        """Fills the cache, and returns its prices."""
-        model = RooflinePricer(self.cluster, self.mesh)
-        for program, key in zip(programs, self._keys(programs), strict=True):
-            assert key is not None
-            self._keep(key, program.name, model.price(program))
-        return super().price_all(programs, groups=groups, on_progress=on_progress)
+    class FillingPricer(CompilePricer):
+        def price_all(self, programs: Any, *, groups: Any = None, on_progress: Any = None) -> list[Any]:
+            with clock.phase(_FILLING):
+                model = RooflinePricer(self.cluster, self.mesh)
+                for program, key in zip(programs, self._keys(programs), strict=True):
+                    assert key is not None
+                    self._keep(key, program.name, model.price(program))
+            return super().price_all(programs, groups=groups, on_progress=on_progress)
+
+    return FillingPricer
 
 
 def make_problem(options: argparse.Namespace) -> PlanProblem:
@@ -126,7 +131,7 @@ def make_problem(options: argparse.Namespace) -> PlanProblem:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Fills a cache, plans from it, and prints the seconds of each phase."""
+    """Plans, and prints the seconds of each phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=96)
     parser.add_argument("--width", type=int, default=12288)
@@ -138,21 +143,21 @@ def main(arguments: Sequence[str] = ()) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         # Nothing is compiled, so that the compiler need not be here.
         stack.enter_context(mock.patch.object(find_target, "_require_cuda", return_value=None))
+        stack.enter_context(mock.patch.object(CompilePricer, "_begin", None))
         settings = PlanOptions(pricer="compile", cache=PriceCache(folder), num_measured=0)
-        with mock.patch("jaxquard.planner.search.pricers.CompilePricer", FillingPricer):
-            find_plan(make_problem(options), target, settings)
-        stack.enter_context(mock.patch.object(compile_pricer.CompilePricer, "_begin", None))
-        jax.clear_caches()
         clock = PhaseClock()
+        stack.enter_context(mock.patch("jaxquard.pricing.CompilePricer", filling_pricer(clock)))
         clock.watch(stack)
         with clock.phase("trace"):
             problem = make_problem(options)
         plan = find_plan(problem, target, settings)
         clock.stop()
     print(plan)
-    for name in ("trace", "analysis", "prices", "search", "rest"):
+    names = ("trace", "analysis", "prices", "search", "rest")
+    for name in names:
         print(f"{name:10} {clock.wall_s.get(name, 0.0):7.2f} s, {clock.cpu_s.get(name, 0.0):7.2f} s of the processor")
-    print(f"{'all':10} {sum(clock.wall_s.values()):7.2f} s, {sum(clock.cpu_s.values()):7.2f} s of the processor")
+    wall_s, cpu_s = (sum(found.get(name, 0.0) for name in names) for found in (clock.wall_s, clock.cpu_s))
+    print(f"{'all':10} {wall_s:7.2f} s, {cpu_s:7.2f} s of the processor")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,20 @@ def test_other_segments_with_other_microbatches():
     assert fastest_s(_between(16, (1, 16), (few, other))) == pytest.approx(fastest_s(other.segments))
 
 
+def test_strategies_are_ranked_with_the_fewest_microbatches():
+    search, _ = make_search()
+    pricing, axes = search.pricing, {"data": 2, "model": 2}
+    few = pricing.find(axes, 1).priced
+    many = pricing.find(axes, 16, ranked_by=1).priced
+    assert many.num_strategies < few.num_strategies
+    kept = few.strategies()
+    assert all(set(strategies) <= set(kept[blocks]) for blocks, strategies in many.strategies().items())
+    # The second pass has its own ranks, and the first takes those where they are known.
+    own = pricing.find(axes, 16)
+    assert own.priced.num_strategies > many.num_strategies
+    assert pricing.find(axes, 16, ranked_by=1) is own
+
+
 def fastest_s(segments):
     return sum(min(cost.microbatch_s for cost in segment.strategies) for segment in segments)
 

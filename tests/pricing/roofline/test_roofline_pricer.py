@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 from jaxquard.cluster import GroupCollective, group_spans, group_time_s, levels_of, load_cluster
 from jaxquard.intraop.segments.strategies import segment_strategies
 from jaxquard.intraop.shardings.baselines import baselines
+from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.volume import volume
 from jaxquard.pricing import (
@@ -267,6 +268,21 @@ def test_known_recipes_communicate_the_bytes_that_symbolic_rules_give(model):
         cost = pricer.cost(programs.write_step(assignment))
         moved = sum(sent_bytes(found.collective) for found in cost.collectives)
         assert moved == pytest.approx(volume(analysis, assignment).size_bytes, rel=0.08)
+
+
+def test_a_pricer_that_shares_what_another_read_prices_as_a_new_one():
+    """Equations, kernels and partitions are known from other jaxprs, meshes and storages."""
+    analysis = analyse_model("gpt-tiny")
+    programs, segment = StepPrograms(analysis), analysis.segments[1]
+    shared = RooflinePricer("h100-8", LINE, like=RooflinePricer("h100-8", LINE))
+    for plan in baselines(analysis, with_volume=False).values():
+        for storage in Storage:
+            program = programs.write_segments([segment], plan.assignment, storage=storage)
+            fresh = RooflinePricer("h100-8", LINE)
+            assert shared.cost(program).kernels == fresh.cost(program).kernels
+            assert shared.cost(program).collectives == fresh.cost(program).collectives
+            found, wanted = shared.price(program), fresh.price(program)
+            assert (found.time_s, found.peak_bytes) == (wanted.time_s, wanted.peak_bytes)
 
 
 @pytest.mark.slow

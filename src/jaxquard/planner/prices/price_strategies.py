@@ -6,7 +6,7 @@ prune      for a pricer that compiles or measures, all but the promising ones
 price      what is left, and the reshards between segments
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.plan.segment_prices import WrittenStrategies, price_segments
@@ -35,6 +35,7 @@ def price_strategies(
     wishes: str = "",
     prune: PruneSettings | None = None,
     recipes: Mapping[str, Assignment] | None = None,
+    only: Mapping[tuple[int, ...], Collection[Strategy]] | None = None,
     like: PricedStrategies | None = None,
     on_progress: OnProgress | None = None,
 ) -> PricedStrategies:
@@ -49,6 +50,7 @@ def price_strategies(
         wishes: of the user, as text for the error if they leave a block nothing.
         prune: limits of what is priced beyond its rank; by default `PruneSettings()` for `pricer`, and none without it.
         recipes: known assignments, whose strategies stay; by default the baselines but for `volume`.
+        only: the strategies to consider, by the blocks of a segment; all of those for which it has none.
         like: the prices on another mesh; where both have the same segments, their programs are read once.
         on_progress: called as prices become known.
 
@@ -60,7 +62,7 @@ def price_strategies(
     costs = StrategyCosts(programs, coarse, like=None if like is None else like.strategy_costs)
     if recipes is None:
         recipes = {name: found.assignment for name, found in baselines(analysis, with_volume=False).items()}
-    written = _write(programs, batch_axis, allowed, wishes, recipes)
+    written = _write(programs, batch_axis, allowed, wishes, recipes, only or {})
     first = {segment.kind: segment for segment in reversed(analysis.segments)}
     known = {
         (kind, strategy): costs.cost(first[kind], strategy, program)
@@ -116,6 +118,7 @@ def _write(
     allowed: Allowed,
     wishes: str,
     recipes: Mapping[str, Assignment],
+    only: Mapping[tuple[int, ...], Collection[Strategy]],
 ) -> WrittenStrategies:
     """Writes the strategies that some segment of each kind may have; of those that are the same here, one."""
     analysis = programs.analysis
@@ -140,7 +143,8 @@ def _write(
                     fitting.setdefault(without_single_axes(strategy, analysis.axes), strategy)
             if not fitting:
                 raise PlanError(_nothing_allowed(analysis, segment, strategies, allowed, wishes))
-            wanted.update(dict.fromkeys(fitting.values()))
+            considered = only.get(segment.blocks, ())
+            wanted.update(dict.fromkeys([one for one in fitting.values() if one in considered] or fitting.values()))
         written[kind] = {
             strategy: programs.write_segments([first], dict(zip(first.blocks, strategy, strict=True)))
             for strategy in strategies

@@ -115,6 +115,10 @@ class PricedStrategies:
         texts = [f"{origin.pricer} on {origin.num_devices} x {origin.device_kind}" for origin in origins]
         return ", ".join(dict.fromkeys(texts))
 
+    def strategies(self) -> dict[tuple[int, ...], tuple[Strategy, ...]]:
+        """Returns the strategies that were priced, by the blocks of each segment."""
+        return {segment.blocks: self.prices.kinds[segment.kind].strategies for segment in self.analysis.segments}
+
     def costs(
         self,
         *,

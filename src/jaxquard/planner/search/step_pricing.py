@@ -77,8 +77,8 @@ class StepPricing:
         self.problem, self.cluster = problem, cluster
         self._wishes, self._make_pricer = wishes, make_pricer
         self._ignores_marks, self._on_progress = ignores_marks, on_progress
-        self._prices: dict[MeshKey, MeshPrices | None] = {}
-        self._costs: dict[tuple[MeshKey, Storage, Recompute], StepCosts] = {}
+        self._prices: dict[tuple[MeshKey, int | None], MeshPrices | None] = {}
+        self._costs: dict[tuple[MeshKey, int | None, Storage, Recompute], StepCosts] = {}
         self._flops: float | None = None
         self._coarse: RooflinePricer | None = None
         self._analysers: dict[int, StepAnalyser] = {}
@@ -113,24 +113,41 @@ class StepPricing:
         """The programs that were priced."""
         return sum(found.priced.prices.num_programs for found in self._prices.values() if found is not None)
 
-    def find(self, axes: Mapping[str, int], num_microbatches: int) -> MeshPrices | None:
-        """Returns the prices on a mesh; None if the step cannot be sharded over it."""
-        key = tuple(axes.items()), num_microbatches
+    def find(
+        self, axes: Mapping[str, int], num_microbatches: int, *, ranked_by: int | None = None
+    ) -> MeshPrices | None:
+        """Returns the prices on a mesh; None if the step cannot be sharded over it.
+
+        Args:
+            ranked_by: another number of microbatches; the strategies that are left out with it are not ranked again.
+        """
+        mesh_key = tuple(axes.items()), num_microbatches
+        if ranked_by == num_microbatches or (mesh_key, None) in self._prices:
+            ranked_by = None
+        key = mesh_key, ranked_by
         if key not in self._prices:
             try:
-                self._prices[key] = self._price(dict(axes), num_microbatches)
+                like = None if ranked_by is None else self.find(axes, ranked_by)
+                self._prices[key] = self._price(dict(axes), num_microbatches, like)
             except (ShardingError, PlanError) as error:
                 self._prices[key] = None
-                self.failures[key] = str(error)
+                self.failures[mesh_key] = str(error)
         return self._prices[key]
 
     def costs(
-        self, axes: Mapping[str, int], num_microbatches: int, *, storage: Storage, recompute: Recompute
+        self,
+        axes: Mapping[str, int],
+        num_microbatches: int,
+        *,
+        storage: Storage,
+        recompute: Recompute,
+        ranked_by: int | None = None,
     ) -> StepCosts | None:
         """Returns the costs of all segments; None if the step cannot be sharded over the mesh."""
-        key = (tuple(axes.items()), num_microbatches), storage, recompute
+        ranked_by = None if ranked_by == num_microbatches else ranked_by
+        key = (tuple(axes.items()), num_microbatches), ranked_by, storage, recompute
         if key not in self._costs:
-            found = self.find(axes, num_microbatches)
+            found = self.find(axes, num_microbatches, ranked_by=ranked_by)
             if found is None:
                 return None
             self._costs[key] = found.priced.costs(
@@ -164,7 +181,8 @@ class StepPricing:
             )
         return self._boundaries[analysis.interfaces]
 
-    def _price(self, axes: dict[str, int], num_microbatches: int) -> MeshPrices:
+    def _price(self, axes: dict[str, int], num_microbatches: int, ranked: MeshPrices | None = None) -> MeshPrices:
+        """Prices a mesh; of the strategies, those alone that another number of microbatches has left."""
         analysis = self._analyse(axes, num_microbatches)
         names = self._find_names(analysis)
         is_allowed = self._wishes.strategy_filter(names)
@@ -186,6 +204,7 @@ class StepPricing:
             wishes=", ".join(map(str, self._wishes.strategies)),
             prune=_PRUNE,
             recipes=recipes,
+            only=None if ranked is None else ranked.priced.strategies(),
             like=self._like.get(analysis.interfaces),
             on_progress=self._on_progress,
         )

@@ -1,8 +1,8 @@
 """Searches the configurations in two passes: all of them by scaled prices, then the best as they are.
 
 In the first pass a mesh is priced with the fewest and with the most microbatches, and with others its costs lie between
-these, linear in the rows of a microbatch: a kernel has a time to begin, and one for each row. The second pass prices
-the best meshes with their own numbers.
+these, linear in the rows of a microbatch: a kernel has a time to begin, and one for each row. The strategies are ranked
+with the fewest. The second pass ranks and prices the best meshes with their own numbers.
 """
 
 import time
@@ -142,8 +142,11 @@ class TwoPassSearch:
                 break
             start_s = time.monotonic()
             self.on_progress(done, len(counts), f"pricing a mesh of {dict(axes)}")
-            ends = dict.fromkeys((min(possible), max(possible)))
-            priced = tuple(count for count in ends if self.pricing.find(dict(axes), count) is not None)
+            fewest = min(possible)
+            ends = dict.fromkeys((fewest, max(possible)))
+            priced = tuple(
+                count for count in ends if self.pricing.find(dict(axes), count, ranked_by=fewest) is not None
+            )
             if priced:
                 found[axes] = priced
             longest_s = max(longest_s, time.monotonic() - start_s)
@@ -175,13 +178,21 @@ class TwoPassSearch:
         """Returns the costs of a configuration, from those of other numbers of microbatches."""
         key = shape.priced_as
         if key not in self._scaled:
-            known = [self._step_costs(replace(shape, num_microbatches=count)) for count in references]
+            known = [
+                self._step_costs(replace(shape, num_microbatches=count), ranked_by=references[0])
+                for count in references
+            ]
             self._scaled[key] = _between(shape.num_microbatches, references, [one for one in known if one is not None])
         return self._scaled[key]
 
-    def _step_costs(self, shape: PlanConfiguration) -> StepCosts | None:
-        storage = Storage(shape.storage)
-        return self.pricing.costs(shape.mesh, shape.num_microbatches, storage=storage, recompute=shape.recompute)
+    def _step_costs(self, shape: PlanConfiguration, *, ranked_by: int | None = None) -> StepCosts | None:
+        return self.pricing.costs(
+            shape.mesh,
+            shape.num_microbatches,
+            storage=Storage(shape.storage),
+            recompute=shape.recompute,
+            ranked_by=ranked_by,
+        )
 
     def _infeasible(self, result: PlanSearchResult) -> PlanError:
         if result.smallest is None:

@@ -17,6 +17,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from jaxquard.ir.dependence import Memo, dependences
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, size_bytes, sub_jaxprs
 from jaxquard.ir.operations import ELEMENTWISE, PASSING
@@ -198,9 +200,10 @@ class _WorkReader:
 
 
 def _type_key(atom: Any) -> Hashable:
-    aval = atom.aval
     if not is_var(atom):
-        return "literal", str(aval), repr(atom.val)
+        value = np.asarray(atom.val)
+        return value.shape, value.dtype, value.tobytes()
+    aval = atom.aval
     return (aval.shape, aval.dtype) if hasattr(aval, "dtype") else str(aval)
 
 
