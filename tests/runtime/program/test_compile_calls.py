@@ -8,7 +8,7 @@ import pytest
 
 from jaxquard import _jax_compat
 from jaxquard.runtime.program import compile_calls as compile_calls_file
-from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls, compiler_options
+from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls, xla_options_of
 from jaxquard.runtime.transfer import place, sharding_on
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
 from tests.runtime.mlp_pipeline import MlpPipeline
@@ -53,9 +53,9 @@ def test_what_runs_once_is_compiled_quickly():
     program = make_program(2, lambda x: x + 1)
     (call,) = program.calls
     (mesh,) = make_meshes(1)
-    assert compiler_options(call, mesh) is None
+    assert xla_options_of(call, mesh) is None
     once = dataclasses.replace(call, runs_once=True)
-    assert compiler_options(once, mesh) == {"xla_backend_optimization_level": 1}
+    assert xla_options_of(once, mesh) == {"xla_backend_optimization_level": 1}
     assert once == call, "a program reads back equal from its text"
     sites = sites_of(make_meshes(2))
     executables = compile_calls(dataclasses.replace(program, calls=(once,)), sites)

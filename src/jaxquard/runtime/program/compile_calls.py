@@ -141,7 +141,7 @@ def call_types(call: Call, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStru
     ]
 
 
-def compiler_options(call: Call, mesh: Mesh) -> dict[str, Any] | None:
+def xla_options_of(call: Call, mesh: Mesh) -> dict[str, Any] | None:
     """Returns the options of XLA for a call; None for those that are set anyway.
 
     On CPUs, LLVM spends most of the compilation of an init on random bits: 5.5 CPU seconds for 2 layers of a GPT, 1.5
@@ -162,7 +162,7 @@ def _compile(call: Call, function: Executable, site: Site, enable_x64: bool) -> 
     )
     with _jax_compat.lowering_context(mesh.abstract_mesh, enable_x64=enable_x64):
         try:
-            return jitted.lower(*call_types(call, mesh)).compile(compiler_options=compiler_options(call, mesh))
+            return jitted.lower(*call_types(call, mesh)).compile(compiler_options=xla_options_of(call, mesh))
         except Exception as error:
             error.add_note(f"while compiling the task {call.name} for a mesh {dict(mesh.shape)}")
             raise

@@ -22,8 +22,8 @@ from jaxquard.runtime.program.compile_calls import (
     Executable,
     call_donations,
     call_types,
-    compiler_options,
     make_function,
+    xla_options_of,
 )
 from jaxquard.runtime.transfer import sharding_on
 
@@ -89,7 +89,7 @@ def import_call(code: bytes, call: Call, *, mesh: Mesh, adds_witness: bool) -> E
         out_shardings=_out_shardings(call, mesh, adds_witness),
         donate_argnums=call_donations(call),
     )
-    return jitted.lower(*call_types(call, mesh)).compile(compiler_options=compiler_options(call, mesh))
+    return jitted.lower(*call_types(call, mesh)).compile(compiler_options=xla_options_of(call, mesh))
 
 
 def _out_shardings(call: Call, mesh: Any, adds_witness: bool) -> list[NamedSharding]:
