@@ -169,6 +169,8 @@ def test_a_strategy_that_is_fixed():
         if any(path.endswith(".up") for path in paths)
     ]
     assert chosen == [("columns",)] * 4
+    # Data parallelism has no columns: the plan says that it is not among the baselines.
+    assert any(note.startswith("not compared: data parallel, fsdp") for note in run.plan.notes)
 
 
 def test_a_data_axis_shards_rows():

@@ -8,7 +8,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from jaxquard.planner.search.run_candidates import Candidate, compare_candidates
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
-from jaxquard.planner.search.usual_plans import UsualPlans
+from jaxquard.planner.search.usual_plans import USUAL_PLANS, UsualPlans
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult
 from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
@@ -161,7 +161,11 @@ def find_plan(
         baselines=tuple(map(_baseline, baselines)),
         alternatives=result.alternatives if is_best else compare_candidates(chosen, candidates),
         log=log,
-        notes=(*_notes(pricing), *(one.failure for one in (*candidates, *usual) if one.failure)),
+        notes=(
+            *_notes(pricing),
+            *_not_compared([*usual, *too_large]),
+            *(one.failure for one in (*candidates, *usual) if one.failure),
+        ),
     )
 
 
@@ -232,6 +236,13 @@ def _baseline(found: Candidate) -> PlanBaseline:
         fits=plan.memory_limit_bytes is None or plan.memory_bytes <= plan.memory_limit_bytes,
         note=found.failure or ("measured" if found.is_measured else ""),
     )
+
+
+def _not_compared(usual: Sequence[Candidate]) -> Iterator[str]:
+    """Says which of the usual plans are not among the baselines."""
+    missing = [name for name in USUAL_PLANS if not any(one.name.startswith(name) for one in usual)]
+    if missing:
+        yield f"not compared: {', '.join(missing)}: no device or row for it, a wish against it, or no time left"
 
 
 def _notes(pricing: StepPricing) -> list[str]:

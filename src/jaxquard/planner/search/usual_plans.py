@@ -22,6 +22,8 @@ from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.stages.search import search_configurations
 from jaxquard.planner.stages.segment_costs import SegmentCosts
 
+# The first words of their names.
+USUAL_PLANS = ("data parallel", "fsdp", "megatron")
 # Microbatches an actor, with which bubbles are small.
 _MEGATRON_MICROBATCHES = 4
 _MAX_TRIES = 3
