@@ -175,12 +175,10 @@ class EndFinder:
 
     def _known(self) -> Iterable[Components]:
         """Returns the paths of all modules and parameters."""
-        found: set[Components] = set()
+        paths = {path[1:] for path in self.function.paths}
         for equation in self.function.equations:
-            paths = [scopes_of(equation), *(scopes for scopes, _ in nested_equations(equation))]
-            paths += [path[1:] for path in self.function.paths]
-            found.update(path[:stop] for path in paths for stop in range(1, len(path) + 1))
-        return found
+            paths.update([scopes_of(equation), *(scopes for scopes, _ in nested_equations(equation))])
+        return {path[:stop] for path in paths for stop in range(1, len(path) + 1)}
 
     def _unknown_line(self, path: LayerPath) -> str:
         lines = {line for position in range(len(self.function.equations)) for line in self.function.lines(position)}

@@ -85,7 +85,7 @@ class ParameterUses:
     ) -> LayerEnd | None:
         for position in positions:
             self._refuse_shared_bodies(layer, self.function.equations[position])
-        made = self._made_by(positions)
+        made = self._made_by(set(positions))
         best: tuple[int, tuple[Var, ...]] | None = None
         weights = self.function.paths[next(iter(leaves))][0]
         for position in self._candidates(positions[-1], made):

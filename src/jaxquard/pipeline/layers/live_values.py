@@ -49,6 +49,8 @@ class LiveValues:
         self.arguments: dict[Var, frozenset[str]] = {var: frozenset([_CLOSURE]) for var in function.constants}
         for var, path in zip(function.inputs, function.paths, strict=True):
             self.arguments[var] = frozenset(path[:1])
+        self.leaves = frozenset(self.arguments)
+        self.num_arguments = len({name for names in self.arguments.values() for name in names})
         for equation in equations:
             needed = frozenset[str]().union(*(self.arguments.get(var, ()) for var in variables(equation.invars)))
             self.arguments.update(dict.fromkeys(equation.outvars, needed))
@@ -66,8 +68,7 @@ class LiveValues:
             position: of the equation that they cross.
             weights: the argument that has the weights; "" if it is not known.
         """
-        num_arguments = len({name for names in self.arguments.values() for name in names})
-        only_weights = frozenset([weights] if weights and num_arguments > 1 else [])
+        only_weights = frozenset([weights] if weights and self.num_arguments > 1 else [])
         found = [
             var for var in made if self.last_use.get(var, -1) > position and not self.arguments[var] <= only_weights
         ]
@@ -76,6 +77,5 @@ class LiveValues:
     def _weights_of(self, positions: Sequence[int]) -> str:
         """Returns the argument of which some equations use most leaves."""
         used = (var for position in positions for var in variables(self.function.equations[position].invars))
-        leaves = {var for var in used if var in self.function.constants or var in self.function.inputs}
-        counts = Counter(name for var in leaves for name in self.arguments[var])
+        counts = Counter(name for var in self.leaves.intersection(used) for name in self.arguments[var])
         return counts.most_common(1)[0][0] if counts else ""
