@@ -34,7 +34,7 @@ def plan(*, cluster=None, devices=None, **options):
     ("pricer", "where", "origin"),
     [
         ("model", {"cluster": "cpu-2"}, "model on 2 x cpu-2"),
-        ("compile", {"cluster": "cpu-2"}, "compiled on 2 x cpu"),
+        pytest.param("compile", {"cluster": "cpu-2"}, "compiled on 2 x cpu", marks=pytest.mark.slow),
         ("measure", {"devices": 2}, "measured on 2 x cpu"),
     ],
 )
