@@ -20,7 +20,8 @@ PYTHON ?= $(shell for version in $(PYTHONS); do \
 	if python$$version -c '' 2> /dev/null; then echo python$$version; break; fi; done)
 NEED_PYTHON = test -n '$(PYTHON)' || \
 	{ echo 'make needs one of Python $(PYTHONS), and found none that runs. Name one: make PYTHON=PATH' >&2; exit 1; }
-JOBS ?= 2
+# One more than the cores that CI has: some tests wait for processes.
+JOBS ?= 3
 BIN := $(VENV)/bin
 FIELD := $(VENV)-field
 # The TPU's compiler, apart from the environment: where JAX finds it, it looks for a TPU at every start. Its wheels are for

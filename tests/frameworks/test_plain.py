@@ -35,6 +35,7 @@ def test_layers_in_a_list(remat):
     assert state["params"]["embedding"]["tokens"].placement[0].actors == (0,)
 
 
+@pytest.mark.slow
 def test_layers_in_a_scan():
     def loss_fn(params, microbatch):
         scan = functools.partial(jq.pipeline_scan, num_stages=2)

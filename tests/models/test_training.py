@@ -41,6 +41,7 @@ def run(step, num_steps, seed=0):
     return state, losses
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in ("bert", "llama") else name for name in zoo.MODELS]
 )

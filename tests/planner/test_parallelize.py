@@ -103,6 +103,7 @@ def test_no_plan_fits():
         jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=1000)
 
 
+@pytest.mark.slow
 def test_usual_plans_that_do_not_fit_are_shown():
     """Data parallelism has all weights on every device; a plan that does not fit is not taken, whatever its time."""
     params, batch = mlp_args(width=64)
@@ -214,6 +215,7 @@ def test_two_model_axes_are_searched_on_a_torus(cluster, expected):
     assert any("columns" in shape.mesh for shape in shapes) is expected
 
 
+@pytest.mark.slow
 def test_options_of_a_search_beside_a_plan(tmp_path):
     run = jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", fix=ONE_ACTOR)
     with pytest.raises(PlanError, match="fix is for a search"):
@@ -268,6 +270,7 @@ def test_other_arguments_than_those_of_the_plan():
             run.step(PARAMS, BATCH)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("fix", "forbid"),
     [

@@ -42,7 +42,7 @@ BLOCKS = {
 QUICK = "meshslice", "cannon"
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("block", "algorithm"),
     [

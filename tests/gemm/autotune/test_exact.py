@@ -32,7 +32,7 @@ def _problem(*sizes, num_rows=4096):
     return GemmProblem(layers=tuple(layers), num_rows=num_rows)
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(20)
 @pytest.mark.parametrize("name", _PRESETS)
 @pytest.mark.parametrize("num_chips", [4, 16])
 def test_simulated_regret(name, num_chips):
@@ -134,6 +134,7 @@ class TestAlgorithms:
             alone = autotune(problem, "tpu-v4", 64, name, memory_limit_bytes=math.inf).best
             assert together.simulated_s <= alone.simulated_s * 1.001
 
+    @pytest.mark.slow
     def test_a_mixed_plan_says_so_and_runs(self):
         """Each layer by its own algorithm, on virtual devices."""
         problem = _problem((64, 128), (128, 64), num_rows=64)
@@ -189,6 +190,7 @@ def test_the_papers_constants_are_warned_of():
         autotune(gpt3(num_blocks=1), "tpu-v4-main", 16, memory_limit_bytes=math.inf)
 
 
+@pytest.mark.slow
 def test_memory_has_the_optimizers_state():
     problem = gpt3()
     with_state = autotune(problem, "tpu-v4", 256).best.memory_bytes

@@ -86,6 +86,7 @@ def test_a_random_second_expert_takes_part_by_its_weight():
     assert balance == all_balance
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("experts", [2, 4, 8])
 def test_the_balance_loss_is_1_under_an_even_load_and_the_number_of_experts_under_the_worst(experts):
     even = 30 * jnp.eye(experts)[jnp.arange(16) % experts][None]

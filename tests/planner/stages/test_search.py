@@ -54,6 +54,7 @@ def play_all(limit):
     return found
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("limit", [None, 2_000_000_000, 1_200_000_000])
 def test_the_fastest_of_all_is_found(limit):
     known = play_all(limit)

@@ -45,6 +45,7 @@ def mlp_arguments(num_layers=3, width=8):
     return params, batch
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("axes", "stops", "schedule", "num_actors", "storage"),
     [

@@ -404,6 +404,7 @@ def test_a_comparison_reports_every_round():
     assert [p.done for p in seen[-2:]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_prices(tmp_path):
     code = (
         "import jax, sys; jax.config.update('jax_num_cpu_devices', 8); jax.config.update('jax_platforms', 'cpu')\n"

@@ -87,6 +87,7 @@ def test_processes_report_their_work_without_their_start():
     assert 0.001 < reported[0] < waited_s - 0.2
 
 
+@pytest.mark.slow
 def test_the_work_of_processes_is_counted():
     with quick_pricer(num_compilers=2, slow_factor=1e9) as pricer:
         start_s = time.perf_counter()

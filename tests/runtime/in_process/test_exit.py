@@ -18,6 +18,8 @@ from jaxquard.runtime.in_process.engine import InProcessEngine
 from jaxquard.runtime.transfer import place
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
 
+import pytest
+
 def make_run(time_s, num_steps=1):
     def wait(x):
         print("running", flush=True)
@@ -75,6 +77,7 @@ def test_a_process_ends_while_steps_are_under_way():
     assert time.perf_counter() - start_s < 120
 
 
+@pytest.mark.slow
 def test_control_c_reaches_a_waiting_main_thread():
     process = start(
         "engine, runs = make_run(5.0)\n"

@@ -35,6 +35,7 @@ def num_cells(mesh):
     return [call_inside(mesh, actor, lambda process: len(process._cells))[0] for actor in range(mesh.num_actors)]
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_300_steps(mesh):
     """One copy of the batch or of the state kept by each step would show as 19 MB, or 75 MB."""
     width = 128

@@ -32,6 +32,7 @@ def step(mesh):
     return distribute(mesh, 2)
 
 
+@pytest.mark.slow
 def test_training_with_sharded_state_and_keys(mesh, step, tmp_path):
     state = mesh.init(init_state, KEY)
     expected = init_state(KEY)

@@ -94,6 +94,7 @@ def descendants(child):
 # ---- A Ray of our own
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_nothing_is_left_behind_and_it_starts_again(capfd):
     others, variables = {process.pid for process in processes_of_ray()}, dict(os.environ)
@@ -122,6 +123,7 @@ def directory_of(processes):
     return Path(option.removeprefix("--temp_dir=")).parent
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_it_is_private():
     with private() as session:

@@ -70,6 +70,7 @@ def _use_closed(worker):
         receivers[1 - worker.actor].begin(9)
 
 
+@pytest.mark.thin(3)
 def test_memory_is_bounded_and_freed(group):
     """Pulls that wait would hold the offers of both sides (`drain`), so there are some of each kind."""
     group.open(window_messages=4, window_bytes=70 * 2**20)
