@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 PROLOGUE = """
@@ -17,8 +19,6 @@ jax.config.update("jax_platforms", "cpu")
 from jaxquard.runtime.in_process.engine import InProcessEngine
 from jaxquard.runtime.transfer import place
 from tests.runtime.build_program import ProgramBuilder, array_type, make_meshes
-
-import pytest
 
 def make_run(time_s, num_steps=1):
     def wait(x):
