@@ -90,11 +90,9 @@ def _by_hand(optimizer: Any) -> tuple[jq.RemoteMesh, Any, Any]:
     step = TrainStep(loss=loss_by_hand, optimizer=optimizer, num_microbatches=NUM_MICROBATCHES, schedule=schedule)
     mesh = jq.RemoteMesh((NUM_STAGES,), spmd_mesh=(2,), spmd_axis_names=("model",))
     state = mesh.init(lambda key: step.init(init(key)), jax.random.key(0))
-    layers = [{"up": P(None, "model"), "down": P("model", None)}] * NUM_LAYERS
-    specs = jax.tree_util.tree_map_with_path(
-        lambda path, _: layers[0].get(getattr(path[-1], "key", None)),
-        jax.eval_shape(step.init, jax.eval_shape(init, jax.random.key(0))),
-    )
+    of_layer = {"up": P(None, "model"), "down": P("model", None)}
+    types = jax.eval_shape(lambda key: step.init(init(key)), jax.random.key(0))
+    specs = jax.tree_util.tree_map_with_path(lambda path, _: of_layer.get(getattr(path[-1], "key", None)), types)
     return mesh, mesh.distributed(step, in_shardings=(specs, None), donate_argnums=(0,)), state
 
 

@@ -63,4 +63,6 @@ def test_bart():
         logits = model(tokens, decoder_input_ids=jnp.roll(tokens, 1, -1), params=params, train=False).logits
         return next_token_loss(logits, tokens)
 
-    check_model(loss, params, random_tokens(VOCAB), ["encoder.layers.0", "decoder.layers.0"], num_stages=3)
+    where = ["encoder.layers.0", "decoder.layers.0"]
+    # Biases of keys in attention have gradients of 0, up to rounding.
+    check_model(loss, params, random_tokens(VOCAB), where, num_stages=3, absolute=1e-10)

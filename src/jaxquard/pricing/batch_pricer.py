@@ -1,5 +1,6 @@
 """The base of pricers: one program is priced as a batch of one, and what was started ends with the context."""
 
+import abc
 from collections.abc import Hashable, Sequence
 from typing import Self
 
@@ -8,7 +9,7 @@ from jaxquard.pricing.price import Failure, OnProgress, Price
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
-class BatchPricer:
+class BatchPricer(abc.ABC):
     """A pricer that prices batches; `close`, or leaving it as a context, ends what it has started."""
 
     def __enter__(self) -> Self:
@@ -17,7 +18,7 @@ class BatchPricer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not abstract: many pricers start nothing.
         """Ends what it has started; another call starts it anew."""
 
     def price(self, program: ShardedProgram) -> Price:
@@ -31,6 +32,7 @@ class BatchPricer:
             raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
         return result
 
+    @abc.abstractmethod
     def price_all(
         self,
         programs: Sequence[ShardedProgram],
@@ -39,7 +41,6 @@ class BatchPricer:
         on_progress: OnProgress | None = None,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
-        raise NotImplementedError(f"{type(self).__name__} has no price_all.")
 
     def compare(
         self,
