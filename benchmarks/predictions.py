@@ -4,13 +4,14 @@ An MLP-Mixer, a scanned decoder with grouped-query attention, the same decoder a
 recommender, each on 8 virtual CPU devices. The loop is the user's: `plan.apply`, `plan.shard`, a batch of NumPy arrays
 every step.
 
-    python -m benchmarks.predictions [--models mixer decoder ...] [--steps 40]
+    python -m benchmarks.predictions [--models mixer decoder ...] [--steps 40] [--cache FOLDER]
 """
 
 import argparse
 import json
 import statistics
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -167,10 +168,10 @@ def by_hand(train_step, mesh, state, batch):
     return lambda state, batch: jitted(state, jax.device_put(batch, rows)), jax.device_put(state, whole)
 
 
-def run(name, mesh, num_steps):
+def run(name, mesh, num_steps, cache):
     train_step, params, batch = MODELS[name]()
     start_s = time.perf_counter()
-    plan = jq.search_sharding(train_step, (params, batch), mesh=mesh, cache=None)
+    plan = jq.search_sharding(train_step, (params, batch), mesh=mesh, cache=cache and jq.pricing.PriceCache(cache))
     searched_s = time.perf_counter() - start_s
     step, state = plan.apply(train_step), plan.shard(params)
     hand, hand_state = by_hand(train_step, mesh, params, batch)
@@ -197,11 +198,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--cache", type=Path, help="a folder that keeps prices; without it nothing is kept")
     options = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", 8)
     mesh = jax.make_mesh((8,), ("devices",), axis_types=(AxisType.Auto,))
     for name in options.models:
-        print(json.dumps(run(name, mesh, options.steps)), flush=True)
+        print(json.dumps(run(name, mesh, options.steps, options.cache)), flush=True)
 
 
 if __name__ == "__main__":
