@@ -1,5 +1,7 @@
 """`parallelize`: from a loss to a running step, equal to plain JAX; and all that it refuses."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +76,21 @@ def test_a_plan_of_another_step_or_cluster():
 
     with pytest.raises(PlanError, match="the plan was made for another step"):
         jq.parallelize(doubled, optimizer, (PARAMS, BATCH), **asked)
+
+
+def test_a_plan_fits_other_learning_rates(tmp_path):
+    """A plan does not depend on the numbers that the step multiplies with; all else of its program counts."""
+    made = jq.parallelize(mlp_loss, optax.adam(1e-2), (PARAMS, BATCH), cluster="h100-2", fix=ONE_ACTOR).plan
+    made.save(tmp_path / "plan.json")
+    asked = {"cluster": "h100-2", "devices": 2, "plan": jq.load_plan(tmp_path / "plan.json")}
+    with jq.parallelize(mlp_loss, optax.adam(2e-2, b1=0.8), (PARAMS, BATCH), **asked) as run:
+        assert_as_plain(train(run), optax.adam(2e-2, b1=0.8))
+    with pytest.raises(PlanError, match=r"made for another step: .*the first that differs is"):
+        jq.parallelize(mlp_loss, optax.adamw(1e-2), (PARAMS, BATCH), **asked)
+    # A file from before has no structure: there the numbers count.
+    old = replace(made, fingerprint=replace(made.fingerprint, structure=""))
+    with pytest.raises(PlanError, match="made for another step"):
+        jq.parallelize(mlp_loss, optax.adam(2e-2), (PARAMS, BATCH), **asked | {"plan": old})
 
 
 def test_plans_that_ran_say_so():
