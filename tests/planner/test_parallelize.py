@@ -93,6 +93,37 @@ def test_a_plan_fits_other_learning_rates(tmp_path):
         jq.parallelize(mlp_loss, optax.adam(2e-2), (PARAMS, BATCH), **asked | {"plan": old})
 
 
+@pytest.mark.parametrize("fix", [{"stages": 1, "data": 2}, {"stages": 2}], ids=["data parallel", "pipeline"])
+def test_short_gradients_are_summed_in_float32(fix):
+    """Every gradient of a microbatch is exact in bfloat16, and their sum in float32."""
+    rng = np.random.default_rng(0)
+    params = {name: jnp.asarray(rng.integers(1, 3, size=(4, 4)), jnp.bfloat16) for name in ("first", "second")}
+    batch = jnp.asarray(2.0 ** rng.integers(-9, 1, size=(32, 4)), jnp.bfloat16)
+
+    def loss(params, batch):
+        return jnp.sum(batch @ params["first"] @ params["second"])
+
+    given = {"loss_reduction": "sum", "num_measured": 0, "fix": {"microbatches": 16, "recompute": "none", **fix}}
+    with jq.parallelize(loss, optax.sgd(1.0), (params, batch), devices=2, **given) as run:
+        state, _ = run.step(run.init(lambda: params), batch)
+        found = jax.tree.map(np.asarray, state["params"])
+    totals = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), params)
+    for rows in np.split(np.asarray(batch), 16):
+        grads = jax.grad(loss)(params, rows)
+        totals = jax.tree.map(lambda total, grad: total + np.asarray(grad, np.float32), totals, grads)
+    for name, total in totals.items():
+        np.testing.assert_array_equal(found[name], params[name] - total.astype(jnp.bfloat16))
+
+
+def test_sums_of_gradients_are_counted_and_priced_in_their_dtype():
+    args = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), (PARAMS, BATCH))
+    given = {"cluster": "h100-2", "fix": {"stages": 1, "data": 2, "microbatches": 4, "storage": "as used"}}
+    wide = jq.parallelize(mlp_loss, optax.sgd(0.1), args, **given).plan
+    short = jq.parallelize(mlp_loss, optax.sgd(0.1), args, sum_dtype=jnp.bfloat16, **given).plan
+    assert wide.memory.gradient_bytes == 2 * wide.memory.weight_bytes == 2 * short.memory.gradient_bytes
+    assert wide.times.gradient_s > short.times.gradient_s
+
+
 def test_plans_that_ran_say_so():
     fix = {"stages": 1, "microbatches": 1}
     with jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2, fix=fix, num_measured=1) as run:

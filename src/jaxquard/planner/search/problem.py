@@ -12,8 +12,8 @@ from jaxquard.intraop.step.traced_step import type_of
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
 from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
+from jaxquard.planner.step.optimizer import GradientOptimizer
 from jaxquard.planner.step.train_step import (
-    GradientOptimizer,
     TrainStep,
     check_reduction,
     check_scalar,
@@ -59,6 +59,7 @@ def loss_problem(
     *,
     has_aux: bool = False,
     loss_reduction: str = "mean",
+    sum_dtype: Any = None,
     name: str | None = None,
 ) -> tuple[PlanProblem, TrainStep]:
     """Makes the problem of a loss and an optimizer, and the step on one microbatch.
@@ -73,7 +74,9 @@ def loss_problem(
     params, batch = args
     rows = count_rows(batch)
     _check_leaves(params, batch)
-    step = TrainStep(loss=loss, optimizer=optimizer, has_aux=has_aux, loss_reduction=loss_reduction)
+    step = TrainStep(
+        loss=loss, optimizer=optimizer, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype
+    )
     types = jax.tree.map(type_of, (params, batch))
     found = jax.eval_shape(loss, *types)
     check_scalar(_scalar_of(found, has_aux, loss), loss)
