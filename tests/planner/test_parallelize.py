@@ -124,6 +124,41 @@ def test_sums_of_gradients_are_counted_and_priced_in_their_dtype():
     assert wide.times.gradient_s > short.times.gradient_s
 
 
+def scaled_loss(params, batch):
+    return jnp.mean((batch["x"] * params["scale"] + params["shift"] - batch["y"]) ** 2)
+
+
+def recurrent_loss(params, batch):
+    """Its products stand in a loop over time, which is one equation of the step."""
+
+    def cell(hidden, x):
+        return jnp.tanh(hidden @ params["again"] + x * params["scale"]), None
+
+    hidden, _ = jax.lax.scan(cell, jnp.zeros_like(batch["y"]), jnp.moveaxis(batch["x"], 1, 0)[..., None])
+    return jnp.mean((hidden + params["shift"] - batch["y"]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "storage"), [(scaled_loss, "as used"), (scaled_loss, "zero 3"), (recurrent_loss, "zero 1")]
+)
+def test_a_loss_without_products_is_data_parallel(loss, storage):
+    rng = np.random.default_rng(0)
+    params = {name: rng.normal(size=4).astype(np.float32) for name in ("scale", "shift")}
+    if loss is recurrent_loss:
+        params["again"] = rng.normal(size=(4, 4)).astype(np.float32)
+    batch = {name: rng.normal(size=(16, 4)).astype(np.float32) for name in ("x", "y")}
+    optimizer, fix = optax.adam(0.1), {"microbatches": 2, "storage": storage}
+    with jq.parallelize(loss, optimizer, (params, batch), devices=2, fix=fix, num_measured=0) as run:
+        plan, state = run.plan, run.init(lambda: params)
+        for _ in range(2):
+            state, _ = run.step(state, batch)
+        found = jax.tree.map(np.asarray, state["params"])
+    assert (plan.num_stages, plan.storage, plan.stages[0].strategies) == (1, storage, (("rows",),))
+    wanted, _ = train_plainly(loss, optimizer, params, batch, num_steps=2)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
+
+
 def test_plans_that_ran_say_so():
     fix = {"stages": 1, "microbatches": 1}
     with jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2, fix=fix, num_measured=1) as run:

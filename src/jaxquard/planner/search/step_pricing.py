@@ -159,7 +159,7 @@ class StepPricing:
         """Finds the segments; where these are few, each block is one, so that stages can begin there."""
         one = self.problem.trace(num_microbatches)
         if num_microbatches not in self._analysers:
-            self._analysers[num_microbatches] = StepAnalyser(one.traced)
+            self._analysers[num_microbatches] = StepAnalyser(one.traced, shards_rows_alone=True)
         tune = partial(tune_products, axes=axes, cluster=self.cluster, batch_axis=None)
         analyse = partial(
             analyse_microbatch, one, axes=axes, analyser=self._analysers[num_microbatches], plan_products=tune
