@@ -181,9 +181,19 @@ def test_a_plan_for_a_cluster_that_is_not_here():
 
 def test_no_plan_fits():
     with pytest.raises(
-        InfeasiblePlanError, match=r"no plan fits 1e-06 GB a device\. The smallest found needs .* most of it"
+        InfeasiblePlanError, match=r"no plan fits 1e-05 GB a device\. The smallest found needs .* most of it"
     ):
-        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=1000)
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=10_000)
+
+
+def test_a_limit_below_the_state_is_refused_before_anything_is_priced(monkeypatch):
+    monkeypatch.setattr("jaxquard.planner.search.step_pricing.price_strategies", None)
+    message = (
+        r"no plan fits 1e-06 GB a device: the state .* takes 2\.53e-05 GB of each of 2 devices.*"
+        r"\['layers'\]\[0\]\['(up|down)'\] is the largest, 2\.05e-06 GB whole"
+    )
+    with pytest.raises(InfeasiblePlanError, match=message):
+        jq.parallelize(mlp_loss, optax.adam(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=1000)
 
 
 @pytest.mark.slow

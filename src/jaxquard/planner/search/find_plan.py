@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxquard.errors import PlanError
+from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanBaseline
 from jaxquard.planner.search.deadline import Deadline
@@ -111,6 +111,7 @@ def find_plan(
     wishes = parse_wishes(options.fix, options.forbid)
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
     limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
+    _check_state_fits(problem, num_devices=target.num_devices, limit_bytes=limit_bytes)
     with make_pricers(options.pricer, target, cache=options.cache) as make_pricer:
         pricing = StepPricing(
             problem, target.cluster, wishes=wishes, make_pricer=make_pricer, ignores_marks=options.ignores_marks
@@ -166,6 +167,20 @@ def find_plan(
             *_not_compared([*usual, *too_large]),
             *(one.failure for one in (*candidates, *usual) if one.failure),
         ),
+    )
+
+
+def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: int) -> None:
+    """Refuses a limit below an equal share of the state, which no plan can beat, before anything is priced."""
+    sizes = problem.state_sizes()
+    share_bytes = -(-sum(sizes.values()) // num_devices)
+    if share_bytes <= limit_bytes:
+        return
+    largest = max(sizes, key=lambda name: sizes[name])
+    raise InfeasiblePlanError(
+        f"no plan fits {limit_bytes / 1e9:.3g} GB a device: the state of the step alone, parameters and optimizer, "
+        f"takes {share_bytes / 1e9:.3g} GB of each of {num_devices} devices, if all of them share it ({largest} is the "
+        f"largest, {sizes[largest] / 1e9:.3g} GB whole). Use more devices, or keep less state."
     )
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.step.traced_step import type_of
+from jaxquard.ir.jaxpr_tools import size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
 from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
@@ -50,6 +51,13 @@ class PlanProblem:
             step = fit_step(self.step, num_microbatches=num_microbatches, recompute=recompute)
             self._traced[key] = trace_microbatch(step, self.args)
         return self._traced[key]
+
+    def state_sizes(self) -> dict[str, int]:
+        """Returns the bytes of every argument that a result replaces in the next step, whole, by its name."""
+        traced = self.trace(self.counts[0]).traced
+        pairs = zip(traced.inputs, traced.result_of_input, strict=False)
+        leaves = dict.fromkeys(part.leaf for part, result in pairs if result is not None)
+        return {traced.arg_names[leaf]: size_bytes(traced.arg_types[leaf]) for leaf in leaves}
 
 
 def loss_problem(
