@@ -263,8 +263,30 @@ def test_a_strategy_that_is_fixed():
         if any(path.endswith(".up") for path in paths)
     ]
     assert chosen == [("columns",)] * 4
-    # Data parallelism has no columns: the plan says that it is not among the baselines.
-    assert any(note.startswith("not compared: data parallel, fsdp") for note in run.plan.notes)
+    # Data parallelism has no columns: it is priced beside the plan, and says that it does not follow the wish.
+    baselines = {baseline.name: baseline for baseline in run.plan.baselines}
+    assert not any("not compared" in note for note in run.plan.notes)
+    for name in ("data parallel", "fsdp"):
+        assert 0 < baselines[name].time_s < np.inf
+        assert baselines[name].note == "does not follow fix layers.*.up=columns"
+    tensor = next(baseline for name, baseline in baselines.items() if name.startswith("megatron, tp 8"))
+    assert tensor.note == ""
+    assert "data parallel: does not follow fix layers.*.up=columns" in str(run.plan)
+
+
+def test_a_usual_plan_against_a_wish_is_not_taken():
+    """Data parallelism is the fastest for wide rows and small weights; a wish for columns rules it out."""
+    params, batch = mlp_args(num_layers=2, rows=4096)
+    given = {"cluster": "h100-2", "fix": {"stages": 1, "microbatches": 1, "layers.*.up": "columns"}}
+    plan = jq.parallelize(mlp_loss, optax.sgd(0.1), (params, batch), **given).plan
+    usual = next(baseline for baseline in plan.baselines if baseline.name == "data parallel")
+    assert usual.time_s < plan.time_s
+    assert ("rows",) not in [
+        names
+        for stage in plan.stages
+        for paths, names in zip(stage.parameters, stage.strategies, strict=True)
+        if any(path.endswith(".up") for path in paths)
+    ]
 
 
 def test_a_data_axis_shards_rows():
