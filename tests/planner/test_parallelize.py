@@ -1,5 +1,7 @@
 """`parallelize`: from a loss to a running step, equal to plain JAX; and all that it refuses."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,6 +78,87 @@ def test_a_plan_of_another_step_or_cluster():
         jq.parallelize(doubled, optimizer, (PARAMS, BATCH), **asked)
 
 
+def test_a_plan_fits_other_learning_rates(tmp_path):
+    """A plan does not depend on the numbers that the step multiplies with; all else of its program counts."""
+    made = jq.parallelize(mlp_loss, optax.adam(1e-2), (PARAMS, BATCH), cluster="h100-2", fix=ONE_ACTOR).plan
+    made.save(tmp_path / "plan.json")
+    asked = {"cluster": "h100-2", "devices": 2, "plan": jq.load_plan(tmp_path / "plan.json")}
+    with jq.parallelize(mlp_loss, optax.adam(2e-2, b1=0.8), (PARAMS, BATCH), **asked) as run:
+        assert_as_plain(train(run), optax.adam(2e-2, b1=0.8))
+    with pytest.raises(PlanError, match=r"made for another step: .*the first that differs is"):
+        jq.parallelize(mlp_loss, optax.adamw(1e-2), (PARAMS, BATCH), **asked)
+    # A file from before has no structure: there the numbers count.
+    old = replace(made, fingerprint=replace(made.fingerprint, structure=""))
+    with pytest.raises(PlanError, match="made for another step"):
+        jq.parallelize(mlp_loss, optax.adam(2e-2), (PARAMS, BATCH), **asked | {"plan": old})
+
+
+@pytest.mark.parametrize("fix", [{"stages": 1, "data": 2}, {"stages": 2}], ids=["data parallel", "pipeline"])
+def test_short_gradients_are_summed_in_float32(fix):
+    """Every gradient of a microbatch is exact in bfloat16, and their sum in float32."""
+    rng = np.random.default_rng(0)
+    params = {name: jnp.asarray(rng.integers(1, 3, size=(4, 4)), jnp.bfloat16) for name in ("first", "second")}
+    batch = jnp.asarray(2.0 ** rng.integers(-9, 1, size=(32, 4)), jnp.bfloat16)
+
+    def loss(params, batch):
+        return jnp.sum(batch @ params["first"] @ params["second"])
+
+    given = {"loss_reduction": "sum", "num_measured": 0, "fix": {"microbatches": 16, "recompute": "none", **fix}}
+    with jq.parallelize(loss, optax.sgd(1.0), (params, batch), devices=2, **given) as run:
+        state, _ = run.step(run.init(lambda: params), batch)
+        found = jax.tree.map(np.asarray, state["params"])
+    totals = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), params)
+    for rows in np.split(np.asarray(batch), 16):
+        grads = jax.grad(loss)(params, rows)
+        totals = jax.tree.map(lambda total, grad: total + np.asarray(grad, np.float32), totals, grads)
+    for name, total in totals.items():
+        np.testing.assert_array_equal(found[name], params[name] - total.astype(jnp.bfloat16))
+
+
+def test_sums_of_gradients_are_counted_and_priced_in_their_dtype():
+    args = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), (PARAMS, BATCH))
+    given = {"cluster": "h100-2", "fix": {"stages": 1, "data": 2, "microbatches": 4, "storage": "as used"}}
+    wide = jq.parallelize(mlp_loss, optax.sgd(0.1), args, **given).plan
+    short = jq.parallelize(mlp_loss, optax.sgd(0.1), args, sum_dtype=jnp.bfloat16, **given).plan
+    assert wide.memory.gradient_bytes == 2 * wide.memory.weight_bytes == 2 * short.memory.gradient_bytes
+    assert wide.times.gradient_s > short.times.gradient_s
+
+
+def scaled_loss(params, batch):
+    return jnp.mean((batch["x"] * params["scale"] + params["shift"] - batch["y"]) ** 2)
+
+
+def recurrent_loss(params, batch):
+    """Its products stand in a loop over time, which is one equation of the step."""
+
+    def cell(hidden, x):
+        return jnp.tanh(hidden @ params["again"] + x * params["scale"]), None
+
+    hidden, _ = jax.lax.scan(cell, jnp.zeros_like(batch["y"]), jnp.moveaxis(batch["x"], 1, 0)[..., None])
+    return jnp.mean((hidden + params["shift"] - batch["y"]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "storage"), [(scaled_loss, "as used"), (scaled_loss, "zero 3"), (recurrent_loss, "zero 1")]
+)
+def test_a_loss_without_products_is_data_parallel(loss, storage):
+    rng = np.random.default_rng(0)
+    params = {name: rng.normal(size=4).astype(np.float32) for name in ("scale", "shift")}
+    if loss is recurrent_loss:
+        params["again"] = rng.normal(size=(4, 4)).astype(np.float32)
+    batch = {name: rng.normal(size=(16, 4)).astype(np.float32) for name in ("x", "y")}
+    optimizer, fix = optax.adam(0.1), {"microbatches": 2, "storage": storage}
+    with jq.parallelize(loss, optimizer, (params, batch), devices=2, fix=fix, num_measured=0) as run:
+        plan, state = run.plan, run.init(lambda: params)
+        for _ in range(2):
+            state, _ = run.step(state, batch)
+        found = jax.tree.map(np.asarray, state["params"])
+    assert (plan.num_stages, plan.storage, plan.stages[0].strategies) == (1, storage, (("rows",),))
+    wanted, _ = train_plainly(loss, optimizer, params, batch, num_steps=2)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
+
+
 def test_plans_that_ran_say_so():
     fix = {"stages": 1, "microbatches": 1}
     with jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), devices=2, fix=fix, num_measured=1) as run:
@@ -98,9 +181,19 @@ def test_a_plan_for_a_cluster_that_is_not_here():
 
 def test_no_plan_fits():
     with pytest.raises(
-        InfeasiblePlanError, match=r"no plan fits 1e-06 GB a device\. The smallest found needs .* most of it"
+        InfeasiblePlanError, match=r"no plan fits 1e-05 GB a device\. The smallest found needs .* most of it"
     ):
-        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=1000)
+        jq.parallelize(mlp_loss, optax.sgd(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=10_000)
+
+
+def test_a_limit_below_the_state_is_refused_before_anything_is_priced(monkeypatch):
+    monkeypatch.setattr("jaxquard.planner.search.step_pricing.price_strategies", None)
+    message = (
+        r"no plan fits 1e-06 GB a device: the state .* takes 2\.53e-05 GB of each of 2 devices.*"
+        r"\['layers'\]\[0\]\['(up|down)'\] is the largest, 2\.05e-06 GB whole"
+    )
+    with pytest.raises(InfeasiblePlanError, match=message):
+        jq.parallelize(mlp_loss, optax.adam(0.1), (PARAMS, BATCH), cluster="h100-2", memory_limit_bytes=1000)
 
 
 @pytest.mark.slow
@@ -170,8 +263,30 @@ def test_a_strategy_that_is_fixed():
         if any(path.endswith(".up") for path in paths)
     ]
     assert chosen == [("columns",)] * 4
-    # Data parallelism has no columns: the plan says that it is not among the baselines.
-    assert any(note.startswith("not compared: data parallel, fsdp") for note in run.plan.notes)
+    # Data parallelism has no columns: it is priced beside the plan, and says that it does not follow the wish.
+    baselines = {baseline.name: baseline for baseline in run.plan.baselines}
+    assert not any("not compared" in note for note in run.plan.notes)
+    for name in ("data parallel", "fsdp"):
+        assert 0 < baselines[name].time_s < np.inf
+        assert baselines[name].note == "does not follow fix layers.*.up=columns"
+    tensor = next(baseline for name, baseline in baselines.items() if name.startswith("megatron, tp 8"))
+    assert tensor.note == ""
+    assert "data parallel: does not follow fix layers.*.up=columns" in str(run.plan)
+
+
+def test_a_usual_plan_against_a_wish_is_not_taken():
+    """Data parallelism is the fastest for wide rows and small weights; a wish for columns rules it out."""
+    params, batch = mlp_args(num_layers=2, rows=4096)
+    given = {"cluster": "h100-2", "fix": {"stages": 1, "microbatches": 1, "layers.*.up": "columns"}}
+    plan = jq.parallelize(mlp_loss, optax.sgd(0.1), (params, batch), **given).plan
+    usual = next(baseline for baseline in plan.baselines if baseline.name == "data parallel")
+    assert usual.time_s < plan.time_s
+    assert ("rows",) not in [
+        names
+        for stage in plan.stages
+        for paths, names in zip(stage.parameters, stage.strategies, strict=True)
+        if any(path.endswith(".up") for path in paths)
+    ]
 
 
 def test_a_data_axis_shards_rows():

@@ -12,7 +12,8 @@ from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
 from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
 from jaxquard.planner.step.check_arguments import check_arguments, find_difference
-from jaxquard.planner.step.train_step import GradientOptimizer, TrainStep
+from jaxquard.planner.step.optimizer import GradientOptimizer
+from jaxquard.planner.step.train_step import TrainStep
 from jaxquard.runtime.distributed import DistributedStep
 from jaxquard.runtime.remote_array import RemoteArray
 from jaxquard.runtime.remote_mesh import RemoteMesh
@@ -140,6 +141,7 @@ def parallelize(
     plan: Plan | None = None,
     has_aux: bool = False,
     loss_reduction: str = "mean",
+    sum_dtype: Any = None,
     name: str | None = None,
     mesh_options: Mapping[str, Any] | None = None,
     **options: Any,
@@ -156,6 +158,8 @@ def parallelize(
         plan: instead of a search, such as one from `load_plan`.
         has_aux: the loss returns (loss, aux).
         loss_reduction: "mean" or "sum": what the loss is over the rows of its batch.
+        sum_dtype: in which gradients are summed over microbatches; by default float32 where parameters are bfloat16 or
+            float16, else their own. The optimizer gets gradients of the parameters' dtypes.
         name: of the model in the plan; by default the loss's.
         mesh_options: more arguments of `RemoteMesh`, such as `address` on Ray.
         **options: of the search, as `jaxquard.plan` takes them.
@@ -178,7 +182,9 @@ def parallelize(
         >>> run.plan.num_devices
         2
     """
-    problem, first = loss_problem(loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, name=name)
+    problem, first = loss_problem(
+        loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype, name=name
+    )
     target = find_plan_target(cluster=cluster, devices=devices, runtime=runtime)
     make_mesh = mesh_maker(target, dict(mesh_options or {}))
     if plan is not None:

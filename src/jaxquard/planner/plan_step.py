@@ -12,7 +12,7 @@ from jaxquard.planner.search.find_plan import find_plan, read_options
 from jaxquard.planner.search.problem import loss_problem, step_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
 from jaxquard.planner.step.apply_plan import apply_plan
-from jaxquard.planner.step.train_step import GradientOptimizer
+from jaxquard.planner.step.optimizer import GradientOptimizer
 from jaxquard.runtime.distributed import DistributedStep
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
@@ -66,6 +66,7 @@ def plan_loss(
     num_devices: int | None = None,
     has_aux: bool = False,
     loss_reduction: str = "mean",
+    sum_dtype: Any = None,
     name: str | None = None,
     **options: Any,
 ) -> Plan:
@@ -80,7 +81,9 @@ def plan_loss(
         PlanError: if the loss, the batch or a wish does not fit.
         InfeasiblePlanError: if no plan fits the memory.
     """
-    problem, _ = loss_problem(loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, name=name)
+    problem, _ = loss_problem(
+        loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype, name=name
+    )
     target = find_plan_target(cluster=cluster, devices=num_devices, runtime="in_process")
     make_mesh = mesh_maker(target, {}) if target.has_devices else None
     return find_plan(problem, target, read_options(options), make_mesh=make_mesh)

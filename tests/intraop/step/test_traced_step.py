@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxquard.intraop.step.fingerprint import fingerprint_step
+from jaxquard.intraop.step.fingerprint import differences, fingerprint_step, fingerprint_structure
 from jaxquard.intraop.step.traced_step import trace_step
 
 ROWS = jax.ShapeDtypeStruct((8, 4), jnp.float32)
@@ -60,3 +60,20 @@ def test_keys_are_left_as_they_are():
 
     args = {"key": jax.random.key(0), "w": WEIGHT}, ROWS
     assert trace_step(step, args).result_of_input == (0, 1, None)
+
+
+def test_the_structure_of_a_step_has_no_values_of_float_scalars():
+    """Numbers in inner programs count as little; integers, shapes and operations count as before."""
+
+    def step_of(rate, *, power=2, operation=jnp.tanh):
+        def step(weight, x):
+            weight, _ = jax.lax.scan(lambda now, _: (now * rate, None), weight, None, length=3)
+            return weight, jnp.sum(operation(x @ weight)) + rate + x[power, 0]
+
+        return trace_step(step, (WEIGHT, ROWS))
+
+    planned = fingerprint_structure(step_of(0.1))
+    assert differences(planned, step_of(0.2)) == ""
+    assert differences(fingerprint_step(step_of(0.1)), step_of(0.2)) != ""
+    assert "the first that differs is" in differences(planned, step_of(0.2, power=3))
+    assert "the first that differs is sin" in differences(planned, step_of(0.2, operation=jnp.sin))

@@ -83,6 +83,24 @@ def test_without_a_gpu_the_mock_is_refused_with_what_to_do(monkeypatch, tmp_path
         plan(pricer="mock-gpu", cluster="h100-8", cache=PriceCache(tmp_path), fix={**ONE_SHAPE, "data": 8})
 
 
+@pytest.mark.parametrize(
+    ("given", "has_unpriced"),
+    [
+        ({}, False),
+        ({"fix": {"recompute": "none"}, "memory_limit_bytes": 30_000}, False),
+        # One device shards no columns: its meshes have no price.
+        ({"fix": {"layers.0.up": "columns", "recompute": "none"}}, True),
+        ({"time_budget_s": 1e-3}, True),
+    ],
+)
+def test_what_was_seen_is_pruned_priced_or_without_a_price(given, has_unpriced):
+    log = plan(cluster="h100-2", **given).log
+    assert log.num_pruned + log.num_priced + log.num_unpriced == log.num_seen
+    assert 0 < log.num_priced < log.num_seen
+    assert log.num_pruned >= 0
+    assert (log.num_unpriced > 0) is has_unpriced
+
+
 def test_a_time_budget_holds_and_says_what_it_left_out():
     start_s = time.process_time()
     found = plan(cluster="h100-4", time_budget_s=1e-3)

@@ -68,6 +68,7 @@ def test_the_fastest_of_all_is_found(limit):
     assert log.num_seen == len(SPACE)
     assert 0 < log.num_priced < log.num_seen
     assert log.num_pruned + log.num_priced == log.num_seen
+    assert log.num_unpriced == 0
     assert log.num_simulated >= 1
     assert log.left_out == ()
 
@@ -138,6 +139,7 @@ def test_a_time_budget_says_what_it_left_out():
     assert found.families == {"2 actors": None}
     assert alternatives.startswith("the time budget left out alternatives to schedule, stages, ")
     assert found.log.num_pruned + found.log.num_priced < found.log.num_seen
+    assert found.log.num_pruned + found.log.num_priced + found.log.num_unpriced == found.log.num_seen
 
 
 def test_configurations_without_costs_are_left_out():
@@ -145,6 +147,9 @@ def test_configurations_without_costs_are_left_out():
         SPACE, lambda one: CHAINS[one.priced_as] if one.num_actors == 2 else (), num_finalists=1
     )
     assert found.best.configuration.num_actors == 2
+    log = found.log
+    assert log.num_unpriced > 0
+    assert log.num_pruned + log.num_priced + log.num_unpriced == log.num_seen
 
 
 def test_progress_is_reported():

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.planner.step.apply_plan import fit_step, write_applied
 from jaxquard.planner.step.one_microbatch import trace_microbatch
+from jaxquard.planner.step.optimizer import apply_updates
 from jaxquard.planner.step.stage_boundaries import analyse_microbatch
-from jaxquard.planner.step.train_step import TrainStep, apply_updates
+from jaxquard.planner.step.train_step import TrainStep
 from tests.pipeline.oracle import assert_close
 from tests.planner.step.generate import (
     Recipe,

@@ -7,9 +7,9 @@ import optax
 import pytest
 
 from jaxquard.errors import PlanError
+from jaxquard.planner.step.optimizer import apply_updates
 from jaxquard.planner.step.train_step import (
     TrainStep,
-    apply_updates,
     check_reduction,
     count_rows,
     split_rows,
@@ -76,6 +76,66 @@ def test_rows_that_come_with_the_loss_are_those_of_the_batch(num_microbatches):
     step = TrainStep(loss=loss, optimizer=optax.sgd(0.1), num_microbatches=num_microbatches, has_aux=True)
     _, metrics = jax.jit(step)(step.init(params), batch)
     assert_close(metrics["aux"], jax.jit(loss)(params, batch)[1], relative=1e-5)
+
+
+@pytest.mark.parametrize(("sum_dtype", "expected"), [(None, 1.5), (jnp.float32, 1.5), (jnp.bfloat16, 1.0)])
+def test_short_gradients_are_summed_in_float32(sum_dtype, expected):
+    """1 + 256 x 2^-9 is 1.5; in bfloat16 each of the small ones is lost."""
+    params = {"w": jnp.zeros((1,), jnp.bfloat16)}
+    batch = jnp.asarray([1.0, *[2.0**-9] * 256], jnp.bfloat16)
+    step = TrainStep(
+        loss=lambda params, batch: jnp.sum(params["w"] * batch),
+        optimizer=optax.sgd(-1.0, momentum=0.5),
+        num_microbatches=257,
+        loss_reduction="sum",
+        sum_dtype=sum_dtype,
+    )
+    first = step.init(params)
+    state, metrics = jax.jit(step)(first, batch)
+    assert float(state["params"]["w"][0]) == expected
+    # The state keeps its types, so the next step takes it.
+    assert jax.tree.map(jax.typeof, state) == jax.tree.map(jax.typeof, first)
+    assert metrics["loss"].dtype == (sum_dtype or jnp.float32)
+
+
+@pytest.mark.parametrize("sum_dtype", ["int32", "wide", object()])
+def test_sums_have_a_floating_dtype(sum_dtype):
+    with pytest.raises(PlanError, match=r"sum_dtype=.* is no dtype of floating numbers"):
+        TrainStep(loss=mean_loss, optimizer=optax.sgd(0.1), sum_dtype=sum_dtype)
+
+
+def test_an_optimizer_that_takes_the_loss_gets_it():
+    params, batch = arguments()
+    optimizer = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1, rtol=0.9))
+    step = TrainStep(loss=mean_loss, optimizer=optimizer, num_microbatches=3)
+    state, expected, opt_state = step.init(params), params, optimizer.init(params)
+    for _ in range(3):
+        state, _ = jax.jit(step)(state, batch)
+        value, grads = jax.value_and_grad(mean_loss)(expected, batch)
+        updates, opt_state = optimizer.update(grads, opt_state, expected, value=value)
+        expected = optax.apply_updates(expected, updates)
+    assert float(opt_state[1].scale) < 1
+    assert_close(state["params"], expected, relative=1e-4)
+
+
+def test_an_optimizer_that_needs_more_than_the_loss_is_refused():
+    params, batch = arguments()
+    step = TrainStep(loss=mean_loss, optimizer=optax.lbfgs())
+    with pytest.raises(PlanError, match=r"the optimizer needs 'grad' and 'value_fn'.*linesearch=None") as caught:
+        jax.eval_shape(step, jax.eval_shape(step.init, params), batch)
+    assert "\n" not in str(caught.value)
+    step = TrainStep(loss=mean_loss, optimizer=optax.lbfgs(0.1, linesearch=None))
+    jax.eval_shape(step, jax.eval_shape(step.init, params), batch)
+
+
+def test_a_type_error_inside_of_an_optimizer_is_its_own():
+    def update(grads, state, params):
+        raise TypeError("grads are of no use")
+
+    params, batch = arguments()
+    step = TrainStep(loss=mean_loss, optimizer=optax.GradientTransformation(lambda params: (), update))
+    with pytest.raises(TypeError, match="grads are of no use"):
+        jax.eval_shape(step, jax.eval_shape(step.init, params), batch)
 
 
 def test_updates_keep_dtypes_and_leave_out_what_has_none():

@@ -9,6 +9,8 @@ is treated so.
     convolution     rows: the batch; columns: output features; contracted: input features
     gather          rows: dims of the indices; columns: dims of the table that are taken whole; contracted: the one
                     that is looked up
+
+A step without any of these is sharded by the rows of its data alone, from the first equation that reads them.
 """
 
 import enum
@@ -16,6 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import prod
 
+from jaxquard.ir.dependence import Dependences, can_partition
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 
@@ -83,6 +86,44 @@ def find_contraction(equation: Equation, position: int, *, data_vars: Collection
     """
     find = _FINDERS.get(equation.primitive.name)
     return None if find is None else find(equation, position, data_vars)
+
+
+def find_row_reader(
+    equation: Equation, position: int, *, data: Collection[Var], links: Dependences
+) -> Contraction | None:
+    """Returns an equation that reads rows of the data as a contraction with rows alone; None for any other.
+
+    Args:
+        data: the inputs of the step that are data; their first dims are the rows.
+        links: of the equation's dims.
+    """
+    if len(equation.outvars) != 1:
+        return None
+    for place, atom in enumerate(equation.invars):
+        if not is_var(atom) or atom not in data or not atom.aval.shape:
+            continue
+        (of_inputs,), size = links.links, atom.aval.shape[0]
+        # A single row has no links, and need not be sharded.
+        found = next((link for link in of_inputs[place] if link.in_dim == 0 and can_partition(link, size)), None)
+        if found is None and size > 1:
+            continue
+        out_dim = None if found is None else found.out_dim
+        in_dims = [[link.in_dim for link in of_input if link.out_dim == out_dim] for of_input in of_inputs]
+        rows = Partition(
+            kind=PartitionKind.ROWS,
+            out_dim=out_dim,
+            in_dims=tuple(dims[0] if dims else None for dims in in_dims),
+            size=size,
+        )
+        return Contraction(
+            position=position,
+            equation=equation,
+            groups=((rows,),),
+            data=place,
+            has_state=False,
+            weight=prod(equation.outvars[0].aval.shape),
+        )
+    return None
 
 
 def _dot_general(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction:

@@ -64,8 +64,9 @@ def _measure(graph: StepGraph, contractions: list[Contraction]) -> int:
 
 def _state(graph: StepGraph, contraction: Contraction) -> Var | int:
     """Returns the state that a contraction multiplies by, before casts and transposes."""
-    atom = contraction.equation.invars[1 - contraction.data]
-    if not is_var(atom):
+    inputs = contraction.equation.invars
+    atom = inputs[1 - contraction.data] if len(inputs) > 1 else None
+    if atom is None or not is_var(atom):
         return contraction.position
     while (position := graph.definitions.get(atom)) is not None:
         sources = variables(graph.equations[position].invars)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from jaxquard.intraop.blocks.contraction import Contraction, find_contraction
+from jaxquard.intraop.blocks.contraction import Contraction, find_contraction, find_row_reader
 from jaxquard.intraop.step.phases import EquationPhase, depend_on, find_phases, same_values
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.dependence import Dependences, Memo, dependences
@@ -13,9 +13,14 @@ from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, user
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraph:
-    """A flat step with its indices, each computed on first use."""
+    """A flat step with its indices, each computed on first use.
+
+    Attributes:
+        shards_rows_alone: a step without contractions has one all the same: the first equation that reads its data.
+    """
 
     step: TracedStep
+    shards_rows_alone: bool = False
     _links: dict[int, Dependences] = field(default_factory=dict, repr=False)
     _memo: Memo = field(default_factory=dict, repr=False)
 
@@ -51,10 +56,14 @@ class StepGraph:
     @cached_property
     def data_vars(self) -> set[Var]:
         """The variables that depend on the data: on arguments that are not state."""
+        return depend_on(self.equations, self._data)
+
+    @cached_property
+    def _data(self) -> set[Var]:
+        """The arguments that are not state."""
         pairs = zip(self.step.jaxpr.invars, self.step.result_of_input, strict=True)
         num_args = self.step.num_args
-        data = {var for place, (var, result) in enumerate(pairs) if result is None and place < num_args}
-        return depend_on(self.equations, data)
+        return {var for place, (var, result) in enumerate(pairs) if result is None and place < num_args}
 
     @cached_property
     def contractions(self) -> dict[int, Contraction]:
@@ -65,7 +74,15 @@ class StepGraph:
                 contraction = find_contraction(equation, position, data_vars=self.data_vars)
                 if contraction is not None:
                     found[position] = contraction
-        return found
+        return found or (self._find_row_reader() if self.shards_rows_alone else {})
+
+    def _find_row_reader(self) -> dict[int, Contraction]:
+        for position, (equation, phase) in enumerate(zip(self.equations, self.phases, strict=True)):
+            if phase is EquationPhase.FORWARD and not self._data.isdisjoint(variables(equation.invars)):
+                found = find_row_reader(equation, position, data=self._data, links=self.links(position))
+                if found is not None:
+                    return {position: found}
+        return {}
 
     @cached_property
     def ancestors(self) -> list[int]:

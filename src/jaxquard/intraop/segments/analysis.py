@@ -63,6 +63,7 @@ def analyse_step(
     every_combination: bool = False,
     lengths: Sequence[int] | None = None,
     plan_products: Callable[[Sequence[Block]], ProductPlans] = lambda blocks: {},
+    shards_rows_alone: bool = False,
 ) -> Analysis:
     """Finds the blocks and segments of a step.
 
@@ -71,12 +72,13 @@ def analyse_step(
             can.
         lengths: the number of blocks in each segment, as in a plan; None to find the segments.
         plan_products: returns the blocks that may be 2D products; none by default.
+        shards_rows_alone: a step without contractions is one block, which can be sharded by rows.
 
     Raises:
         ShardingError: if there is no contraction, one has no dim that the largest axis divides, or there are not as
             many blocks as the segments have.
     """
-    return StepAnalyser(step).analyse(
+    return StepAnalyser(step, shards_rows_alone=shards_rows_alone).analyse(
         axes=axes, every_combination=every_combination, lengths=lengths, plan_products=plan_products
     )
 
@@ -84,8 +86,8 @@ def analyse_step(
 class StepAnalyser:
     """Analyses one step for many meshes."""
 
-    def __init__(self, step: TracedStep) -> None:
-        self.graph = StepGraph(step=step)
+    def __init__(self, step: TracedStep, *, shards_rows_alone: bool = False) -> None:
+        self.graph = StepGraph(step=step, shards_rows_alone=shards_rows_alone)
         self._grouped: list[_GroupedStep] = []
 
     @cached_property

@@ -1,17 +1,22 @@
 """Fingerprints of steps: whether two steps are the same, across processes, and where they differ.
 
 A fingerprint has a short digest of each operation: enough to name the first one that differs.
+
+Learning rates, decays and other float scalars that the step's code has as numbers are literals of its operations. A
+plan that does not depend on them is compared by the structure of the step, in which all of them are zeros.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend import core
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.step.traced_step import TracedStep
-from jaxquard.ir.jaxpr_tools import Jaxpr, close
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, close, is_var
 from jaxquard.ir.source import source_place
 from jaxquard.pricing.program.fingerprint import Fingerprints, loose_key, operation_texts
 from jaxquard.pricing.program.sharded_program import ShardedProgram
@@ -54,30 +59,68 @@ class StepFingerprint:
         key: a hash of all that the step computes; where it calls back into Python, of all but what is called.
         jax_version: with which the step was traced: another one may write the same step with other operations.
         outline: of its operations, to say which differs; "" in plans that were saved without.
+        structure: a hash of the same without the values of float scalar literals. Where it is there, it is compared
+            instead of the key, and the outline is without these values; "" where they count.
     """
 
     types: tuple[tuple[str, str], ...]
     key: str
     jax_version: str = ""
     outline: str = ""
+    structure: str = ""
 
 
 def fingerprint_step(step: TracedStep) -> StepFingerprint:
     """Returns the fingerprint of a traced step."""
     return StepFingerprint(
         types=_types(step),
-        key=_key(step),
+        key=_key(step.jaxpr),
         jax_version=jax.__version__,
         outline=outline(step.jaxpr),
     )
+
+
+def fingerprint_structure(step: TracedStep) -> StepFingerprint:
+    """Returns the fingerprint of a traced step whose float scalar literals may have other values."""
+    jaxpr = without_scalar_values(step.jaxpr)
+    return replace(fingerprint_step(step), outline=outline(jaxpr), structure=_key(jaxpr))
+
+
+def without_scalar_values(jaxpr: Jaxpr) -> Jaxpr:
+    """Returns a jaxpr to compare with others: its float scalar literals, also those of inner jaxprs, are zeros."""
+    changed: Any = jaxpr
+    return changed.replace(
+        eqns=[_without_scalar_values(equation) for equation in jaxpr.eqns],
+        outvars=[_zero_if_scalar(atom) for atom in jaxpr.outvars],
+    )
+
+
+def _without_scalar_values(equation: Equation) -> Equation:
+    params = {name: _inner_without_values(value) for name, value in equation.params.items()}
+    return equation.replace(invars=[_zero_if_scalar(atom) for atom in equation.invars], params=params)
+
+
+def _zero_if_scalar(atom: Any) -> Any:
+    is_scalar = not is_var(atom) and jnp.shape(atom.val) == () and jnp.issubdtype(atom.aval.dtype, jnp.floating)
+    return core.Literal(0.0, atom.aval) if is_scalar else atom
+
+
+def _inner_without_values(value: Any) -> Any:
+    """Returns a parameter of an equation with its jaxprs, alone or in a tuple, without values."""
+    # In JAX 0.11 a closed jaxpr is a jaxpr, and its own.
+    inner: Any = getattr(value, "jaxpr", value)
+    if isinstance(value, core.ClosedJaxpr) and inner is not value:
+        return close(without_scalar_values(inner), value.consts)
+    if isinstance(value, core.Jaxpr):
+        return without_scalar_values(inner)
+    return tuple(map(_inner_without_values, value)) if type(value) is tuple else value
 
 
 def _types(step: TracedStep) -> tuple[tuple[str, str], ...]:
     return tuple(zip(step.arg_names, map(type_text, step.arg_types), strict=True))
 
 
-def _key(step: TracedStep) -> str:
-    jaxpr = step.jaxpr
+def _key(jaxpr: Jaxpr) -> str:
     program = ShardedProgram(
         name="",
         jaxpr=close(jaxpr),
@@ -99,12 +142,13 @@ def differences(planned: StepFingerprint, step: TracedStep) -> str:
     for name in [*before, *now]:
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}."
-    if planned.key == _key(step):
+    jaxpr = without_scalar_values(step.jaxpr) if planned.structure else step.jaxpr
+    if _key(jaxpr) == (planned.structure or planned.key):
         return ""
     if planned.jax_version and planned.jax_version != jax.__version__:
         return (
             f"its operations are others; but it was traced with JAX {planned.jax_version}, and this is "
             f"{jax.__version__}."
         )
-    first = first_difference(planned.outline, step.jaxpr) if planned.outline else ""
+    first = first_difference(planned.outline, jaxpr) if planned.outline else ""
     return f"{first}." if first else "its arguments are the same, but it computes something else."

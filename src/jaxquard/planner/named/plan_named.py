@@ -107,8 +107,9 @@ def plan_named(
         alternatives=list_alternatives(step, search, best),
         log=PlanSearchLog(
             num_seen=len(space),
-            num_pruned=len(space) - search.num_priced,
+            num_pruned=len(space) - search.num_priced - search.num_unpriced,
             num_priced=search.num_priced,
+            num_unpriced=search.num_unpriced,
             num_simulated=sum(item.is_played for item in played),
             time_s=time.monotonic() - started_s,
             left_out=(*space.left_out, *map(str, wishes), *_unpriced(search, time_budget_s)),
@@ -216,7 +217,7 @@ def _make_plan(
 def _unpriced(search: StrategySearch, time_budget_s: float | None) -> tuple[str, ...]:
     if not search.has_ended_early:
         return ()
-    left = search.num_fitting - search.num_priced
     return (
-        f"the budget of {time_budget_s:g} s left {left:,} strategies without a price, those with the larger bounds",
+        f"the budget of {time_budget_s:g} s left {search.num_unpriced:,} strategies without a price, those with the "
+        "larger bounds",
     )

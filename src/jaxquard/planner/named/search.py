@@ -76,6 +76,11 @@ class StrategySearch:
         """Strategies that may fit by their bound."""
         return len(self._ordered)
 
+    @property
+    def num_unpriced(self) -> int:
+        """Strategies that no bound rules out, and for which no time was left."""
+        return self.num_fitting - self.num_priced if self.has_ended_early else 0
+
     def fastest(
         self, count: int = 1, allows: Callable[[Parallelism], bool] = lambda _: True
     ) -> tuple[PricedStrategy, ...]:

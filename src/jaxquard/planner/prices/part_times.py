@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from jaxquard.planner.prices.step_parts import StepPart
 from jaxquard.pricing.price import Price
+from jaxquard.pricing.roofline.prepare import PreparedJaxpr
 from jaxquard.pricing.roofline.program_cost import CollectiveCost, ProgramCost
 
 
@@ -50,7 +51,7 @@ def split_times(cost: ProgramCost, parts: Sequence[StepPart], late_sums: Collect
 
     Args:
         parts: of each equation.
-        late_sums: the equations whose sums are made once a step.
+        late_sums: the equations whose sums are made once a step, in the dtype in which microbatches are summed.
     """
     compute: dict[StepPart, float] = {}
     for kernel in cost.kernels:
@@ -60,8 +61,9 @@ def split_times(cost: ProgramCost, parts: Sequence[StepPart], late_sums: Collect
     once_s = 0.0
     for found in cost.collectives:
         part = StepPart.UPDATE if found.position == len(parts) else parts[found.position]
-        if part.is_once or (found.is_sum and found.position in late_sums):
-            once_s += found.time_s
+        is_late = found.is_sum and found.position in late_sums
+        if part.is_once or is_late:
+            once_s += found.time_s * (_widening(cost.prepared, found.value) if is_late else 1.0)
         else:
             communication[part] = communication.get(part, 0.0) + found.time_s
     repeated_s = sum(found.time_s for found in _repeated_gathers(cost, parts))
@@ -81,6 +83,18 @@ def scale_to_price(times: PartTimes, cost: ProgramCost, price: Price) -> PartTim
         return times.scaled(price.compute_s / compute_s, price.communication_s / communication_s)
     factor = price.time_s / (compute_s + communication_s) if compute_s + communication_s > 0 else 1.0
     return times.scaled(factor, factor)
+
+
+def _widening(prepared: PreparedJaxpr, number: int) -> float:
+    """Returns the bytes of a sum over microbatches over those of one, which is added to it through single users."""
+    while len(prepared.users[number]) == 1:
+        equation = prepared.equations[prepared.users[number][0]]
+        if equation.name == "accumulated":
+            return prepared.sizes_bytes[equation.outputs[0]] / max(1, prepared.sizes_bytes[number])
+        if len(equation.outputs) != 1:
+            break
+        number = equation.outputs[0]
+    return 1.0
 
 
 def _repeated_gathers(cost: ProgramCost, parts: Sequence[StepPart]) -> list[CollectiveCost]:

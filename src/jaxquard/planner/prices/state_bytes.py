@@ -2,7 +2,8 @@
 
     weights      state that the forward or the backward uses, as it is stored, and again as it is used where that is
                  another layout (ZeRO) or another type (a cast that the loop over microbatches does not repeat)
-    gradients    sums over microbatches, in the layout in which weights are used: they are reduced after the last one
+    gradients    sums over microbatches, in the layout in which weights are used: they are reduced after the last one;
+                 in the dtype of the sums, which may have more bits than the weights
     optimizer    all other state, as it is stored
 
 The optimizer's state belongs to the segment that updates it. A weight that several segments use is in each of them.
@@ -18,7 +19,7 @@ from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.ir.jaxpr_tools import Var, is_var
 from jaxquard.ir.operations import REARRANGING
 from jaxquard.planner.prices.step_parts import StepPart
-from jaxquard.pricing.roofline.prepare import PreparedJaxpr
+from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedJaxpr
 from jaxquard.pricing.roofline.program_cost import ProgramCost
 from jaxquard.pricing.roofline.value_dims import Dims, num_shards
 
@@ -83,6 +84,7 @@ def state_bytes(
         sizes: of the mesh axes.
     """
     weights = gradients = optimizer = 0
+    sums_bytes = _sums_bytes(cost.prepared)
     for (var, is_weight), dims in zip(state, used, strict=True):
         number = cost.prepared.numbers[var]
         if not is_weight:
@@ -90,9 +92,23 @@ def state_bytes(
             continue
         weights += cost.sizes_bytes[number]
         if jnp.issubdtype(var.aval.dtype, jnp.inexact):
-            gradients += -(-cost.prepared.sizes_bytes[number] // num_shards(dims, sizes))
+            whole_bytes = sums_bytes.get(var.aval.shape, cost.prepared.sizes_bytes[number])
+            gradients += -(-whole_bytes // num_shards(dims, sizes))
     hoisted = sum(cost.sizes_bytes[number] for number in _hoisted(cost.prepared, parts))
     return StateBytes(weight_bytes=weights + hoisted, gradient_bytes=gradients, optimizer_bytes=optimizer)
+
+
+def _sums_bytes(prepared: PreparedJaxpr) -> dict[tuple[int, ...], int]:
+    """Returns the bytes of sums over microbatches, by their shape: the largest of those that have it."""
+    found: dict[tuple[int, ...], int] = {}
+    for equation in prepared.equations:
+        if equation.name == "accumulated":
+            (number,), (source,) = equation.outputs, equation.inputs
+            shape = prepared.shapes[number]
+            # Values that are stacked are no sums.
+            if source != NO_VALUE and prepared.shapes[source] == shape:
+                found[shape] = max(found.get(shape, 0), prepared.sizes_bytes[number])
+    return found
 
 
 def _hoisted(prepared: PreparedJaxpr, parts: Sequence[StepPart]) -> Iterator[int]:

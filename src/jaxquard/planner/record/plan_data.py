@@ -146,12 +146,13 @@ class PlanAlternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSearchLog:
-    """The work of a search.
+    """The work of a search. What it has seen is pruned, priced or unpriced.
 
     Attributes:
         num_seen: configurations: stages, mesh, microbatches, schedule, recomputation and storage together.
         num_pruned: of those, left out by a bound on time or memory.
         num_priced: of those, with a time of their own.
+        num_unpriced: of those, whose mesh cannot shard the step, or for which no time was left.
         num_simulated: played on the cluster.
         num_measured: run on devices.
         num_programs: that a pricer was asked for.
@@ -162,6 +163,7 @@ class PlanSearchLog:
     num_seen: int = 0
     num_pruned: int = 0
     num_priced: int = 0
+    num_unpriced: int = 0
     num_simulated: int = 0
     num_measured: int = 0
     num_programs: int = 0

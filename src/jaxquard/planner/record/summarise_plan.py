@@ -233,11 +233,12 @@ def _closing_lines(plan: PlanData) -> list[str]:
     log = plan.log
     texts = []
     programs = f" ({log.num_programs:,} programs)" if log.num_programs else ""
+    unpriced = f"{log.num_unpriced:,} without a price, " if log.num_unpriced else ""
     if log.num_seen:
         texts.append(
             f"searched {log.num_seen:,} configurations in {time_text(log.time_s)}: {log.num_pruned:,} left out by "
-            f"bounds, {log.num_priced:,} priced{programs}, {log.num_simulated:,} simulated, {log.num_measured:,} "
-            "measured"
+            f"bounds, {log.num_priced:,} priced{programs}, {unpriced}{log.num_simulated:,} simulated, "
+            f"{log.num_measured:,} measured"
         )
     texts += [f"prices: {plan.provenance}"] if plan.provenance else []
     texts += [f"left out: {text}" for text in log.left_out] + [f"note: {note}" for note in plan.notes]

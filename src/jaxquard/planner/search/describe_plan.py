@@ -7,7 +7,7 @@ from dataclasses import replace
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.segments.block_names import BlockNames
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.intraop.step.fingerprint import fingerprint_step
+from jaxquard.intraop.step.fingerprint import fingerprint_structure
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan
 from jaxquard.planner.search.list_shapes import count_devices
@@ -63,7 +63,7 @@ def describe_plan(
 def with_fingerprint(plan: Plan, problem: PlanProblem) -> Plan:
     """Returns a plan with the fingerprint of its step, which is traced with the plan's recomputation."""
     one = problem.trace(plan.num_microbatches, plan.recompute)
-    return replace(plan, fingerprint=fingerprint_step(one.traced))
+    return replace(plan, fingerprint=fingerprint_structure(one.traced))
 
 
 def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterator[StagePlan]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxquard.errors import PlanError
+from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanBaseline
 from jaxquard.planner.search.deadline import Deadline
@@ -24,7 +24,7 @@ from jaxquard.planner.search.run_candidates import Candidate, compare_candidates
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
-from jaxquard.planner.search.usual_plans import USUAL_PLANS, UsualPlans
+from jaxquard.planner.search.usual_plans import RECIPES, USUAL_PLANS, UsualPlans
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult
 from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
@@ -111,6 +111,7 @@ def find_plan(
     wishes = parse_wishes(options.fix, options.forbid)
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
     limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
+    _check_state_fits(problem, num_devices=target.num_devices, limit_bytes=limit_bytes)
     with make_pricers(options.pricer, target, cache=options.cache) as make_pricer:
         pricing = StepPricing(
             problem, target.cluster, wishes=wishes, make_pricer=make_pricer, ignores_marks=options.ignores_marks
@@ -131,7 +132,15 @@ def find_plan(
         result = search.run(shapes)
         candidates = _candidates(result, pricing, limit_bytes)
         usual_end = deadline.part(_USUAL) if runs_plans else deadline
-        usual, too_large = _usual_candidates(search, problem, target, max_stages, usual_end)
+        plans = UsualPlans(
+            search=search,
+            pricing=pricing.of_recipes(RECIPES) if wishes.strategies else pricing,
+            problem=problem,
+            target=target,
+            max_stages=max_stages,
+            deadline=usual_end,
+        )
+        usual, too_large = _usual_candidates(plans)
     if make_mesh is not None and runs_plans:
         candidates, usual = run_candidates(
             problem,
@@ -151,14 +160,14 @@ def find_plan(
     log = replace(
         result.log,
         num_measured=sum(one.is_measured for one in (*candidates, *usual)),
-        num_programs=pricing.num_programs,
+        num_programs=pricing.num_programs + (plans.pricing.num_programs if plans.pricing is not pricing else 0),
         time_s=time.monotonic() - start_s,
         left_out=tuple(dict.fromkeys(deadline.left_out)),
     )
     is_best = chosen.finalist is result.best
     return replace(
         with_fingerprint(name_axis(chosen.plan, wishes), problem),
-        baselines=tuple(map(_baseline, baselines)),
+        baselines=tuple(_baseline(one, wishes) for one in baselines),
         alternatives=result.alternatives if is_best else compare_candidates(chosen, candidates),
         log=log,
         notes=(
@@ -166,6 +175,20 @@ def find_plan(
             *_not_compared([*usual, *too_large]),
             *(one.failure for one in (*candidates, *usual) if one.failure),
         ),
+    )
+
+
+def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: int) -> None:
+    """Refuses a limit below an equal share of the state, which no plan can beat, before anything is priced."""
+    sizes = problem.state_sizes()
+    share_bytes = -(-sum(sizes.values()) // num_devices)
+    if share_bytes <= limit_bytes:
+        return
+    largest = max(sizes, key=lambda name: sizes[name])
+    raise InfeasiblePlanError(
+        f"no plan fits {limit_bytes / 1e9:.3g} GB a device: the state of the step alone, parameters and optimizer, "
+        f"takes {share_bytes / 1e9:.3g} GB of each of {num_devices} devices, if all of them share it ({largest} is the "
+        f"largest, {sizes[largest] / 1e9:.3g} GB whole). Use more devices, or keep less state."
     )
 
 
@@ -196,17 +219,17 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
     ]
 
 
-def _usual_candidates(
-    search: TwoPassSearch, problem: PlanProblem, target: PlanTarget, max_stages: int, deadline: Deadline
-) -> tuple[list[Candidate], list[Candidate]]:
+def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidate]]:
     """Returns the usual plans, and those that do not fit the memory."""
     found: dict[bool, list[Candidate]] = {True: [], False: []}
-    plans = UsualPlans(search=search, problem=problem, target=target, max_stages=max_stages, deadline=deadline)
     for one in plans:
         plan = describe_plan(
-            search.pricing, one.finalist, costs=one.costs, memory_limit_bytes=search.memory_limit_bytes
+            plans.pricing, one.finalist, costs=one.costs, memory_limit_bytes=plans.search.memory_limit_bytes
         )
-        found[one.fits].append(Candidate(name=one.name, finalist=one.finalist, plan=plan))
+        candidate = Candidate(
+            name=one.name, finalist=one.finalist, plan=plan, follows_strategies=one.follows_strategies
+        )
+        found[one.fits].append(candidate)
     return found[True], found[False]
 
 
@@ -218,7 +241,9 @@ def _choose(
     allowed = [
         one
         for one in usual
-        if one.plan.microbatch_size <= most_rows and wishes_allow(wishes, one.finalist.configuration)
+        if one.plan.microbatch_size <= most_rows
+        and one.follows_strategies
+        and wishes_allow(wishes, one.finalist.configuration)
     ]
     chosen = min([*candidates, *allowed], key=lambda one: one.plan.time_s)
     if chosen.failure:
@@ -226,15 +251,18 @@ def _choose(
     return chosen
 
 
-def _baseline(found: Candidate) -> PlanBaseline:
+def _baseline(found: Candidate, wishes: Wishes) -> PlanBaseline:
     plan = found.plan
+    notes = [found.failure or ("measured" if found.is_measured else "")]
+    if not found.follows_strategies:
+        notes.append(f"does not follow {', '.join(map(str, wishes.strategies))}")
     return PlanBaseline(
         name=found.name,
         time_s=plan.time_s,
         memory_bytes=plan.memory_bytes,
         mfu=plan.mfu,
         fits=plan.memory_limit_bytes is None or plan.memory_bytes <= plan.memory_limit_bytes,
-        note=found.failure or ("measured" if found.is_measured else ""),
+        note="; ".join(filter(None, notes)),
     )
 
 
@@ -242,7 +270,7 @@ def _not_compared(usual: Sequence[Candidate]) -> Iterator[str]:
     """Says which of the usual plans are not among the baselines."""
     missing = [name for name in USUAL_PLANS if not any(one.name.startswith(name) for one in usual)]
     if missing:
-        yield f"not compared: {', '.join(missing)}: no device or row for it, a wish against it, or no time left"
+        yield f"not compared: {', '.join(missing)}: no device or row for it, or no time left"
 
 
 def _notes(pricing: StepPricing) -> list[str]:

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.step.traced_step import type_of
+from jaxquard.ir.jaxpr_tools import size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
 from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
+from jaxquard.planner.step.optimizer import GradientOptimizer
 from jaxquard.planner.step.train_step import (
-    GradientOptimizer,
     TrainStep,
     check_reduction,
     check_scalar,
@@ -51,6 +52,13 @@ class PlanProblem:
             self._traced[key] = trace_microbatch(step, self.args)
         return self._traced[key]
 
+    def state_sizes(self) -> dict[str, int]:
+        """Returns the bytes of every argument that a result replaces in the next step, whole, by its name."""
+        traced = self.trace(self.counts[0]).traced
+        pairs = zip(traced.inputs, traced.result_of_input, strict=False)
+        leaves = dict.fromkeys(part.leaf for part, result in pairs if result is not None)
+        return {traced.arg_names[leaf]: size_bytes(traced.arg_types[leaf]) for leaf in leaves}
+
 
 def loss_problem(
     loss: Callable[..., Any],
@@ -59,6 +67,7 @@ def loss_problem(
     *,
     has_aux: bool = False,
     loss_reduction: str = "mean",
+    sum_dtype: Any = None,
     name: str | None = None,
 ) -> tuple[PlanProblem, TrainStep]:
     """Makes the problem of a loss and an optimizer, and the step on one microbatch.
@@ -73,7 +82,9 @@ def loss_problem(
     params, batch = args
     rows = count_rows(batch)
     _check_leaves(params, batch)
-    step = TrainStep(loss=loss, optimizer=optimizer, has_aux=has_aux, loss_reduction=loss_reduction)
+    step = TrainStep(
+        loss=loss, optimizer=optimizer, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype
+    )
     types = jax.tree.map(type_of, (params, batch))
     found = jax.eval_shape(loss, *types)
     check_scalar(_scalar_of(found, has_aux, loss), loss)

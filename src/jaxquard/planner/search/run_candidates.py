@@ -23,6 +23,7 @@ class Candidate:
         name: of a usual plan; "" for one of the search.
         plan: with the time by prices, or, after it has run, the one that it took.
         failure: why it did not run; "" if it ran, or was not tried.
+        follows_strategies: it has the strategies that the user wishes for; a usual plan need not.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Candidate:
     plan: Plan = field(repr=False)
     is_measured: bool = False
     failure: str = ""
+    follows_strategies: bool = True
 
 
 def run_candidates(

@@ -1,7 +1,7 @@
 """Prices a step for every mesh of an actor and every number of microbatches, each once."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from jax.sharding import AbstractMesh, AxisType
@@ -59,6 +59,7 @@ class StepPricing:
     Args:
         make_pricer: of a mesh, asked for the strategies that the closed form leaves; None for the closed form alone.
         ignores_marks: stages may begin at any segment, also where the step has marks of its own.
+        recipes: names of known assignments; blocks then have the choices of these alone. None for all choices.
 
     Attributes:
         failures: meshes and microbatches for which the step cannot be priced, with the reason.
@@ -72,9 +73,10 @@ class StepPricing:
         wishes: Wishes,
         make_pricer: MakePricer | None = None,
         ignores_marks: bool = False,
+        recipes: Collection[str] | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self.problem, self.cluster = problem, cluster
+        self.problem, self.cluster, self._only_recipes = problem, cluster, recipes
         self._wishes, self._make_pricer = wishes, make_pricer
         self._ignores_marks, self._on_progress = ignores_marks, on_progress
         self._prices: dict[tuple[MeshKey, int | None], MeshPrices | None] = {}
@@ -87,6 +89,25 @@ class StepPricing:
         self._names: dict[SegmentInterfaces, Mapping[int, BlockNames]] = {}
         self._boundaries: dict[SegmentInterfaces, tuple[StageBoundary, ...]] = {}
         self.failures: dict[MeshKey, str] = {}
+
+    @property
+    def wishes(self) -> Wishes:
+        """The user's wishes, which its prices follow."""
+        return self._wishes
+
+    def of_recipes(self, recipes: Collection[str]) -> "StepPricing":
+        """Returns prices of known assignments alone, whether or not they follow the user's wishes for strategies."""
+        found = StepPricing(
+            self.problem,
+            self.cluster,
+            wishes=replace(self._wishes, strategies=()),
+            make_pricer=self._make_pricer,
+            ignores_marks=self._ignores_marks,
+            recipes=recipes,
+            on_progress=self._on_progress,
+        )
+        found._analysers, found._flops = self._analysers, self._flops
+        return found
 
     @property
     def flops(self) -> float:
@@ -159,7 +180,7 @@ class StepPricing:
         """Finds the segments; where these are few, each block is one, so that stages can begin there."""
         one = self.problem.trace(num_microbatches)
         if num_microbatches not in self._analysers:
-            self._analysers[num_microbatches] = StepAnalyser(one.traced)
+            self._analysers[num_microbatches] = StepAnalyser(one.traced, shards_rows_alone=True)
         tune = partial(tune_products, axes=axes, cluster=self.cluster, batch_axis=None)
         analyse = partial(
             analyse_microbatch, one, axes=axes, analyser=self._analysers[num_microbatches], plan_products=tune
@@ -188,6 +209,10 @@ class StepPricing:
         is_allowed = self._wishes.strategy_filter(names)
         mesh = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
         recipes = None
+        if self._only_recipes is not None:
+            known = baselines(analysis, with_volume=False)
+            recipes = {name: known[name].assignment for name in self._only_recipes}
+            is_allowed = partial(_is_one_of, tuple(recipes.values()))
         if mesh.size == 1:
             # All strategies are the same on one device.
             rows = baselines(analysis)["data parallel"].assignment
@@ -219,3 +244,7 @@ class StepPricing:
 
 def _is_same(assignment: Assignment, block: int, choice: tuple[str, ...]) -> bool:
     return tuple(assignment[block]) == choice
+
+
+def _is_one_of(assignments: Sequence[Assignment], block: int, choice: tuple[str, ...]) -> bool:
+    return any(_is_same(assignment, block, choice) for assignment in assignments)

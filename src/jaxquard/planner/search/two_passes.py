@@ -82,8 +82,8 @@ class TwoPassSearch:
             # Parts that the second pass has one value of.
             known_parts = {one.part for one in alternatives}
             alternatives += tuple(one for one in ranked.alternatives if one.part not in known_parts)
-        log = _add_logs(ranked.log, exact.log, num_seen=len(shapes))
-        return replace(exact, alternatives=alternatives, log=log)
+        unknown = frozenset(shapes) - frozenset(known)
+        return replace(exact, alternatives=alternatives, log=_add_logs(ranked, exact, unknown, num_seen=len(shapes)))
 
     def find_costs(self, shape: PlanConfiguration) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration; none if the step cannot be sharded so."""
@@ -205,12 +205,22 @@ class TwoPassSearch:
         )
 
 
-def _add_logs(first: PlanSearchLog, second: PlanSearchLog, *, num_seen: int) -> PlanSearchLog:
+def _add_logs(
+    first: PlanSearchResult, second: PlanSearchResult, unknown: frozenset[PlanConfiguration], *, num_seen: int
+) -> PlanSearchLog:
+    """Returns the counts of both passes: what either has a price of is priced, once.
+
+    Args:
+        unknown: configurations on meshes without prices.
+    """
+    priced = first.priced | second.priced
+    unpriced = (first.unpriced | unknown) - priced
     return PlanSearchLog(
         num_seen=num_seen,
-        num_pruned=first.num_pruned,
-        num_priced=first.num_priced + second.num_priced,
-        num_simulated=first.num_simulated + second.num_simulated,
+        num_pruned=num_seen - len(priced) - len(unpriced),
+        num_priced=len(priced),
+        num_unpriced=len(unpriced),
+        num_simulated=first.log.num_simulated + second.log.num_simulated,
     )
 
 

@@ -2,6 +2,8 @@
 
 Megatron's rules: tensor parallelism over a host, or over what the model's products divide into; then as few pipeline
 stages as fit, with 1F1B; all other devices are replicas, with ZeRO-1.
+
+A usual plan is there to compare with. It need not follow the user's wishes, and says whether it does.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from jaxquard.planner.record.check_plan import NO_SCHEDULE
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.search.step_pricing import MeshPrices, StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import TwoPassSearch
 from jaxquard.planner.stages.configuration import PlanConfiguration
@@ -22,6 +25,8 @@ from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.stages.search import search_configurations
 from jaxquard.planner.stages.segment_costs import SegmentCosts
 
+# The assignments that they are made of.
+RECIPES = ("data parallel", "megatron")
 # The first words of their names.
 USUAL_PLANS = ("data parallel", "fsdp", "megatron")
 # Microbatches an actor, with which bubbles are small.
@@ -36,19 +41,26 @@ class UsualPlan:
     Attributes:
         costs: with one strategy for every segment.
         fits: the memory of a device.
+        follows_strategies: it has the strategies that the user wishes for.
     """
 
     name: str
     finalist: PlanFinalist
     costs: StepCosts
     fits: bool = True
+    follows_strategies: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualPlans:
-    """Makes the usual plans of a step on a cluster."""
+    """Makes the usual plans of a step on a cluster.
+
+    Attributes:
+        pricing: as the search's, or of their recipes alone.
+    """
 
     search: TwoPassSearch
+    pricing: StepPricing
     problem: PlanProblem
     target: PlanTarget
     max_stages: int
@@ -109,7 +121,7 @@ class UsualPlans:
     def _find(
         self, actors: int, axes: dict[str, int], count: int, storage: Storage, recipe: str, name: str, fits: bool = True
     ) -> UsualPlan | None:
-        """Returns a recipe with its stages; None if it does not run, or the user's wishes are against it.
+        """Returns a recipe with its stages; None if it does not run.
 
         Args:
             fits: None also if it does not fit the memory.
@@ -124,7 +136,7 @@ class UsualPlans:
             recompute=Recompute.NONE,
             storage=storage.value,
         )
-        pricing = self.search.pricing
+        pricing = self.pricing
         prices = pricing.find(axes, count)
         costs = pricing.costs(axes, count, storage=storage, recompute=shape.recompute)
         if prices is None or costs is None or recipe not in prices.priced.recipes:
@@ -133,7 +145,15 @@ class UsualPlans:
         if forced is None:
             return None
         finalist = self._play(shape, forced, self.search.memory_limit_bytes if fits else None)
-        return None if finalist is None else UsualPlan(name=name, finalist=finalist, costs=forced, fits=fits)
+        if finalist is None:
+            return None
+        follows = self._follows(prices, prices.priced.recipes[recipe])
+        return UsualPlan(name=name, finalist=finalist, costs=forced, fits=fits, follows_strategies=follows)
+
+    def _follows(self, prices: MeshPrices, assignment: Assignment) -> bool:
+        """Returns true if an assignment has the strategies that the user wishes for."""
+        is_allowed = self.search.pricing.wishes.strategy_filter(prices.names)
+        return all(is_allowed(block, tuple(choice)) for block, choice in assignment.items())
 
     def _play(self, shape: PlanConfiguration, costs: StepCosts, limit_bytes: int | None) -> PlanFinalist | None:
         try:

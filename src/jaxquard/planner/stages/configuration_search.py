@@ -53,8 +53,7 @@ class ConfigurationSearch:
     """Prices, assigns and plays configurations; prices and assignments that recur are found once.
 
     Attributes:
-        num_pruned: configurations of the last search that a bound on time or memory left out.
-        num_priced: configurations with an estimate of their own.
+        unpriced: configurations without costs, or for which no time was left.
         num_simulated: assignments that were played.
         left_out: what the time budget left out.
     """
@@ -72,7 +71,8 @@ class ConfigurationSearch:
         self._costs, self._bound, self._links, self._as_used = costs, bound, links, as_used
         self.memory_limit_bytes, self._started_s = memory_limit_bytes, started_s
         self.time_budget_s: float | None = None
-        self.num_pruned = self.num_priced = self.num_simulated = 0
+        self.num_simulated = 0
+        self.unpriced: set[PlanConfiguration] = set()
         self.left_out: tuple[str, ...] = ()
         self._assigners: dict[tuple, SegmentAssigner | None] = {}
         self._estimates: dict[PlanConfiguration, StageAssignment] = {}
@@ -104,19 +104,19 @@ class ConfigurationSearch:
         heapq.heapify(queue)
         found = self._seeds(space, queue)
         best_s = min((each.time_s for each in found.values()), default=float("inf"))
-        num_left_out = 0
         while queue:
             bound_s, is_priced, place = heapq.heappop(queue)
             configuration, done = space[place], len(space) - len(queue)
             if bound_s > best_s * (1 + _MARGIN):
                 break
             if found and self.is_late():
-                num_left_out = len(queue) + 1
-                self.left_out = (self._say_left_out(num_left_out, len(space), bound_s, best_s),)
+                self.unpriced.update(space[left] for *_, left in queue)
+                self.unpriced.add(configuration)
+                self.left_out = (self._say_left_out(len(queue) + 1, len(space), bound_s, best_s),)
                 break
             assigner = self.assigner(configuration)
             if assigner is None:
-                num_left_out += 1
+                self.unpriced.add(configuration)
                 continue
             if not is_priced:
                 heapq.heappush(queue, (max(bound_s, assigner.bound_s(configuration.shape)), True, place))
@@ -126,7 +126,6 @@ class ConfigurationSearch:
             if assignment is not None:
                 found[configuration] = assignment
                 best_s = min(best_s, assignment.time_s)
-        self.num_pruned = len(space) - len(found) - num_left_out
         return {one: each for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)}
 
     def _first_bound_s(self, configuration: PlanConfiguration) -> float:
@@ -169,6 +168,11 @@ class ConfigurationSearch:
     def _has_room(self, size_bytes: float) -> bool:
         return self.memory_limit_bytes is None or size_bytes <= self.memory_limit_bytes
 
+    @property
+    def priced(self) -> frozenset[PlanConfiguration]:
+        """The configurations with an estimate of their own."""
+        return frozenset(self._estimates)
+
     def is_late(self) -> bool:
         """Says whether the time budget is over."""
         return self.time_budget_s is not None and time.perf_counter() - self._started_s > self.time_budget_s
@@ -206,7 +210,6 @@ class ConfigurationSearch:
         )
         if not found:
             return None
-        self.num_priced += 1
         if has_limit:
             self._estimates[configuration] = found[0]
         return found[0]

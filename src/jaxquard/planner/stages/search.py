@@ -22,6 +22,8 @@ class PlanSearchResult:
         families: for each family that was asked for, its fastest; None if none of it fits.
         smallest: if nothing fits, the configuration of the smallest memory that was found, and that memory.
         log: counts of the work, and what a time budget left out.
+        priced: the configurations with a time of their own.
+        unpriced: those without costs, or for which no time was left.
     """
 
     finalists: tuple[PlanFinalist, ...]
@@ -29,6 +31,8 @@ class PlanSearchResult:
     families: Mapping[str, PlanFinalist | None] = field(default_factory=dict)
     smallest: tuple[PlanConfiguration, MinimumMemory] | None = None
     log: PlanSearchLog = field(default_factory=PlanSearchLog)
+    priced: frozenset[PlanConfiguration] = field(default=frozenset(), repr=False)
+    unpriced: frozenset[PlanConfiguration] = field(default=frozenset(), repr=False)
 
     @property
     def best(self) -> PlanFinalist | None:
@@ -76,7 +80,8 @@ def search_configurations(
     )
     search.time_budget_s = time_budget_s
     finalists = search.find(space, num_finalists, on_progress)
-    counts, left_out = (search.num_pruned, search.num_priced), [*search.left_out]
+    priced, left_out = search.priced, [*search.left_out]
+    unpriced = frozenset(search.unpriced - priced)
     found: dict[str, PlanFinalist | None] = {}
     for name, accepts in (families or {}).items():
         members = () if search.is_late() else [one for one in space if accepts(one)]
@@ -93,10 +98,13 @@ def search_configurations(
         smallest=None if finalists else search.find_smallest(space),
         log=PlanSearchLog(
             num_seen=len(space),
-            num_pruned=counts[0],
-            num_priced=counts[1],
+            num_pruned=len(space) - len(priced) - len(unpriced),
+            num_priced=len(priced),
+            num_unpriced=len(unpriced),
             num_simulated=search.num_simulated,
             time_s=time.perf_counter() - started_s,
             left_out=tuple(left_out),
         ),
+        priced=priced,
+        unpriced=unpriced,
     )

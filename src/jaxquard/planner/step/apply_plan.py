@@ -109,6 +109,7 @@ def analyse_planned(one: OneMicrobatch, plan: Plan) -> Analysis:
             axes=plan.axes,
             lengths=plan.segments,
             plan_products=partial(check_products, products=products, axes=plan.axes, assignment=plan.assignment),
+            shards_rows_alone=True,
         )
         check_choices(analysis, plan.assignment)
     except ShardingError as error:

@@ -60,7 +60,7 @@ def analyse_microbatch(
         analyser: of the same step, for several meshes.
         **options: more of those that `analyse_step` has; not the lengths of segments.
     """
-    analyser = StepAnalyser(one.traced) if analyser is None else analyser
+    analyser = StepAnalyser(one.traced, shards_rows_alone=True) if analyser is None else analyser
     analysis = analyser.analyse(axes=axes, **options)
     stops = set(itertools.accumulate(len(segment.blocks) for segment in analysis.segments))
     at_marks = set(find_mark_blocks(analysis).values())

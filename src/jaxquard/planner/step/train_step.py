@@ -8,7 +8,7 @@ decides how the losses and gradients of microbatches become those of the batch. 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxquard.errors import PlanError
 from jaxquard.pipeline.loop import accumulate_grads
+from jaxquard.planner.step.optimizer import GradientOptimizer, update_params
 from jaxquard.schedules import AUTO, Schedule
 
 # How losses of parts of a batch become that of the batch.
@@ -24,16 +25,6 @@ LOSS_REDUCTIONS = ("mean", "sum")
 _TOLERANCE = 1e-3
 # The same for bfloat16 and float16.
 _SHORT_TOLERANCE = 3e-2
-
-
-class GradientOptimizer(Protocol):
-    """An optimizer as Optax has them: `optax.adam(1e-3)` is one."""
-
-    @property
-    def init(self) -> Callable[..., Any]: ...
-
-    @property
-    def update(self) -> Callable[..., tuple[Any, Any]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -48,6 +39,9 @@ class TrainStep:
         loss: a function of the parameters and a batch; with `has_aux` it returns the loss and more.
         num_microbatches: into which the rows of every batch are split, in order.
         loss_reduction: "mean" or "sum": what the loss is over the rows of its batch.
+        sum_dtype: in which gradients, and floating numbers that are reduced as the loss is, are summed over
+            microbatches; None for float32 where parameters have fewer bits, else for their own. The optimizer gets
+            gradients of the parameters' dtypes.
         schedule: of the loop; `AUTO` until a plan is applied.
     """
 
@@ -56,6 +50,7 @@ class TrainStep:
     num_microbatches: int = 1
     has_aux: bool = False
     loss_reduction: str = "mean"
+    sum_dtype: Any = None
     schedule: Schedule = AUTO
 
     def __post_init__(self) -> None:
@@ -64,6 +59,7 @@ class TrainStep:
                 f"loss_reduction={self.loss_reduction!r} is not known. Say what the loss is over the rows of its "
                 'batch: "mean" or "sum".'
             )
+        _check_sum_dtype(self.sum_dtype)
 
     def with_microbatches(self, num_microbatches: int) -> "TrainStep":
         """Returns the same step for another number of microbatches."""
@@ -89,11 +85,20 @@ class TrainStep:
 
         row_dims = self._aux_row_dims(params, batch, microbatches)
         reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(row_dims))
-        grads, loss, aux = accumulate_grads(gradients, self.schedule, reduce)(microbatches)
+        loop = accumulate_grads(gradients, self.schedule, reduce, sum_dtype=self._find_sum_dtype(params))
+        grads, loss, aux = loop(microbatches)
         aux = jax.tree.map(lambda leaf, of: leaf if of.row_dim is None else _join_rows(leaf, of.row_dim), aux, row_dims)
-        updates, opt_state = self.optimizer.update(grads, state["opt_state"], params)
-        new_state = {"params": apply_updates(params, updates), "opt_state": opt_state, "step": state["step"] + 1}
+        grads = jax.tree.map(lambda grad, param: grad.astype(jnp.asarray(param).dtype), grads, params)
+        updated, opt_state = update_params(self.optimizer, grads, state["opt_state"], params, loss=loss)
+        new_state = {"params": updated, "opt_state": opt_state, "step": state["step"] + 1}
         return new_state, {"loss": loss, "aux": aux} if self.has_aux else {"loss": loss}
+
+    def _find_sum_dtype(self, params: Any) -> Any:
+        """Returns the dtype of sums; None for those of what is summed."""
+        dtypes = [leaf.dtype for leaf in _floats(params)]
+        if self.sum_dtype is not None or all(jnp.finfo(dtype).bits >= 32 for dtype in dtypes):
+            return self.sum_dtype
+        return jnp.result_type(jnp.float32, *dtypes)
 
     def _checked_loss(self, params: Any, microbatch: Any) -> Any:
         found = self.loss(params, microbatch)
@@ -117,6 +122,18 @@ class TrainStep:
             return "stack" if leaf.row_dim is not None else _aux_reduction(leaf.dtype, self.loss_reduction)
 
         return jax.tree.map(reduction, row_dims)
+
+
+def _check_sum_dtype(sum_dtype: Any) -> None:
+    try:
+        is_float = sum_dtype is None or jnp.issubdtype(jnp.dtype(sum_dtype), jnp.floating)
+    except TypeError:
+        is_float = False
+    if not is_float:
+        raise PlanError(
+            f"sum_dtype={sum_dtype!r:.80} is no dtype of floating numbers. Use one such as jnp.float32, or None for "
+            "float32 where parameters have fewer bits."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,15 +185,6 @@ def check_scalar(found: Any, loss: Callable[..., Any]) -> None:
     else:
         what, do = f"a {dtype}", "Return a floating number."
     raise PlanError(f"{name} returns {what}, but a loss is a scalar mean or sum over the rows of its batch. {do}")
-
-
-def apply_updates(params: Any, updates: Any) -> Any:
-    """Adds updates to parameters, whose dtypes stay; a parameter without one stays as it is."""
-
-    def add(param: Any, update: Any) -> Any:
-        return param if update is None else jnp.asarray(param + update).astype(jnp.asarray(param).dtype)
-
-    return jax.tree.map(add, params, updates, is_leaf=lambda leaf: leaf is None)
 
 
 def count_rows(batch: Any) -> int:
