@@ -23,11 +23,11 @@ class PlanBounds:
         self._chain = chain
         before = [np.zeros(1)]
         for segment in chain:
-            before.append(_least(_arrive(segment, before[-1]), segment.exits))
+            before.append(_minimum(_arrive(segment, before[-1]), segment.exits))
         after = [np.zeros(len(before[-1]))]
         for segment in reversed(chain):
             ends_s = np.array(segment.times_s) + after[-1][list(segment.exits)]
-            after.append((_reshards(segment) + _least(ends_s, segment.entries)).min(axis=1))
+            after.append((_reshards(segment) + _minimum(ends_s, segment.entries)).min(axis=1))
         self._before, self._after = before, after[::-1]
 
     @property
@@ -48,7 +48,7 @@ class PlanBounds:
         """
         segment = self._chain[place]
         ends_s = np.array(segment.times_s) + self._after[place + 1][list(segment.exits)]
-        through_s = self._before[place][:, None] + _reshards(segment) + _least(ends_s, segment.entries)
+        through_s = self._before[place][:, None] + _reshards(segment) + _minimum(ends_s, segment.entries)
         return (through_s - self.minimum_s) / min(self._scale_s(place - 1), self._scale_s(place))
 
     def _scale_s(self, place: int) -> float:
@@ -56,7 +56,7 @@ class PlanBounds:
 
 
 def _arrive(segment: PricedSegment, before_s: np.ndarray) -> np.ndarray:
-    """Returns the least time after each strategy of a segment."""
+    """Returns the minimum time after each strategy of a segment."""
     entered_s = (before_s[:, None] + _reshards(segment)).min(axis=0)
     return entered_s[list(segment.entries)] + np.array(segment.times_s)
 
@@ -65,8 +65,8 @@ def _reshards(segment: PricedSegment) -> np.ndarray:
     return np.zeros((1, max(segment.entries) + 1)) if segment.reshards_s is None else np.asarray(segment.reshards_s)
 
 
-def _least(times_s: np.ndarray, layouts: Sequence[int]) -> np.ndarray:
-    """Returns for each layout the least of the strategies that have it."""
+def _minimum(times_s: np.ndarray, layouts: Sequence[int]) -> np.ndarray:
+    """Returns for each layout the minimum of the strategies that have it."""
     found = np.full(max(layouts) + 1, np.inf)
     np.minimum.at(found, list(layouts), times_s)
     return found
