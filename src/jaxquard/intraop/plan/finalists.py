@@ -14,10 +14,9 @@ import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan.predict import MOST_PRICED_WHOLE, Prediction, compare_all
 from jaxquard.intraop.plan.segment_prices import StepPrices
-from jaxquard.intraop.search.chain import search_chain
+from jaxquard.intraop.search.forced import ForcedChain
 from jaxquard.intraop.search.frontier import FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.shardings.baselines import CandidatePlan
@@ -36,18 +35,15 @@ def choose_finalists(
     count: int,
 ) -> list[CandidatePlan]:
     """Returns at most `count` plans, the search's own answer first."""
-    of_kinds = []
+    of_kinds, forced = [], ForcedChain(chain)
     for kind in _layers(prices):
-        points = []
         places = [place for place, segment in enumerate(prices.analysis.segments) if segment.kind == kind]
         times = chain[places[0]].times_s
-        for strategy in sorted(range(len(times)), key=times.__getitem__)[: 3 * count]:
-            try:
-                forced = _force(chain, places, strategy)
-                points.append(search_chain(forced, memory_limit_bytes=memory_limit_bytes, max_points=1).best)
-            except ShardingError:
-                continue
-        of_kinds.append(sorted(points, key=lambda point: point.time_s))
+        points = [
+            forced.fastest(places, strategy, memory_limit_bytes=memory_limit_bytes)
+            for strategy in sorted(range(len(times)), key=times.__getitem__)[: 3 * count]
+        ]
+        of_kinds.append(sorted(filter(None, points), key=lambda point: point.time_s))
     # The best of each kind in turns, so that none takes all places.
     ranked = itertools.chain(*itertools.zip_longest(*of_kinds))
     points = [best, *(point for point in ranked if point is not None)]
@@ -70,19 +66,6 @@ def assignment_of(prices: StepPrices, point: FrontierPoint) -> dict[int, tuple[s
     for segment, choice in zip(prices.analysis.segments, point.choices, strict=True):
         found.update(zip(segment.blocks, prices.kinds[segment.kind].strategies[choice], strict=True))
     return found
-
-
-def _force(chain: Sequence[PricedSegment], places: Sequence[int], strategy: int) -> list[PricedSegment]:
-    """Returns the chain with one strategy left for some segments."""
-    made: dict[int, PricedSegment] = {}
-    forced = list(chain)
-    for place in places:
-        segment = chain[place]
-        if id(segment) not in made:
-            times = tuple(time if other == strategy else float("inf") for other, time in enumerate(segment.times_s))
-            made[id(segment)] = replace(segment, times_s=times)
-        forced[place] = made[id(segment)]
-    return forced
 
 
 # Measured once more are plans that take at most so many times as long as the fastest, and so many different ones.

@@ -30,6 +30,7 @@ from jaxquard.intraop.plan.limits.check_arguments import (
     check_types,
 )
 from jaxquard.intraop.plan.limits.check_state import check_state_fits
+from jaxquard.intraop.plan.limits.pricing_pace import compile_and_run_s
 from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
@@ -54,13 +55,10 @@ from jaxquard.pricing import (
     RooflinePricer,
     ShardedProgram,
 )
-from jaxquard.pricing.compile.compilers import num_cores
 from jaxquard.pricing.measure.machine.memory import capacity_bytes
 from jaxquard.pricing.program.sharded_program import abstract_mesh, automatic_mesh
 
 _log = logging.getLogger(__name__)
-# Seconds of one core to compile and run a program, and more for each of its equations; of programs on 8 virtual CPUs.
-_PROGRAM_S, _EQUATION_S = 1.5, 0.04
 
 
 def search_sharding(
@@ -197,7 +195,14 @@ def _within_budget(
     """Returns the pricer with a budget of time. Coarse prices are those of the cluster, or of as many CPUs."""
     counts: dict[Hashable, int] = {**Counter(segment.kind for segment in analysis.segments)}
     coarse = RooflinePricer(cluster or f"cpu-{mesh.size}", mesh)
-    return BudgetedPricer(pricer, coarse=coarse, recurrences=counts, budget_s=budget_s, start_s=start_s)
+    return BudgetedPricer(
+        pricer,
+        coarse=coarse,
+        recurrences=counts,
+        step_equations=len(analysis.graph.equations),
+        budget_s=budget_s,
+        start_s=start_s,
+    )
 
 
 def _announce(
@@ -205,8 +210,8 @@ def _announce(
 ) -> None:
     """Logs the number of programs to price, and about how long that takes where they are measured."""
     kinds = len({segment.kind for segment in analysis.segments})
-    time_s = sum(_PROGRAM_S + _EQUATION_S * len(program.jaxpr.jaxpr.eqns) for program in programs)
-    takes = f", up to about {math.ceil(time_s / num_cores() / 60)} min" if isinstance(pricer, MeasuredPricer) else ""
+    minutes = math.ceil(compile_and_run_s(programs) / 60)
+    takes = f", up to about {minutes} min" if isinstance(pricer, MeasuredPricer) else ""
     budget = "" if time_budget_s is None else f"; time_budget_s={time_budget_s:g} goes to the most important ones"
     _log.info(
         "%d programs to price for %d segments of %d kinds%s if none is cached%s",
@@ -311,4 +316,6 @@ def _provenance(prices: StepPrices) -> str:
         return ""
     # A budget of time may leave prices to the model.
     source = next((price for price in found if price.provenance.pricer != "model"), found[0]).provenance
-    return f"{source.pricer} on {source.num_devices} x {source.device_kind}, JAX {source.jax_version}"
+    is_mixed = any(price.provenance.pricer != source.pricer for price in found)
+    name = f"{source.pricer} in part, else modelled," if is_mixed else source.pricer
+    return f"{name} on {source.num_devices} x {source.device_kind}, JAX {source.jax_version}"

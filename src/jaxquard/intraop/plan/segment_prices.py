@@ -5,13 +5,16 @@ backward together. Their layouts depend on few blocks on each side, so there is 
 and only where they differ. Equation (7) counts the programs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxquard.intraop.plan.limits.bound_plans import PlanBounds
+from jaxquard.intraop.plan.limits.budgeted_pricer import RESHARD, BudgetedPricer
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
@@ -97,37 +100,80 @@ def price_segments(
         written: the strategies to price, as `write_strategies` returns them; None for all.
         on_programs: called with all programs before any is priced.
     """
-    analysis = programs.analysis
     written = write_strategies(programs, batch_axis=batch_axis) if written is None else written
-    first: dict[int, Segment] = {}
-    for segment in analysis.segments:
-        first.setdefault(segment.kind, segment)
-    strategies = {kind: list(written[kind]) for kind in first}
-    to_price = [program for kind in first for program in written[kind].values()]
-    groups: list[object] = [kind for kind in first for _ in written[kind]]
-    boundaries = _lay_out_boundaries(programs, strategies)
-    reshards = _reshards(boundaries)
-    num_programs = len(to_price) + sum(
-        len(set(boundary.left)) * len(set(boundary.right)) for boundary in dict.fromkeys(boundaries)
-    )
-    to_price += [program for program, _ in reshards.values()]
-    groups += [("reshard", number) for _, number in reshards.values()]
+    to_price = _Written(programs, written)
     if on_programs is not None:
-        on_programs(to_price)
-    prices = pricer.price_all(to_price, groups=groups, on_progress=on_progress)
-    start = len(prices) - len(reshards)
-    return StepPrices(
-        programs=programs,
-        kinds=_of_kinds(first, strategies, prices),
-        boundaries=tuple(boundaries),
-        reshards=dict(zip(reshards, prices[start:], strict=True)),
-        num_programs=num_programs,
-        rematerialized={
-            program.name: price.num_rematerialized
-            for program, price in zip(to_price, prices, strict=True)
-            if isinstance(price, Price) and price.num_rematerialized
-        },
-    )
+        on_programs(to_price.programs)
+    if isinstance(pricer, BudgetedPricer):
+        prices = pricer.price_all(
+            to_price.programs, groups=to_price.groups, on_progress=on_progress, slacks=to_price.slacks
+        )
+    else:
+        prices = pricer.price_all(to_price.programs, groups=to_price.groups, on_progress=on_progress)
+    return to_price.with_prices(prices)
+
+
+class _Written:
+    """All programs that are priced for the segments of a step.
+
+    Attributes:
+        programs: the strategies of each kind of segment, then the reshards.
+        groups: programs of one group compete.
+    """
+
+    def __init__(self, step: StepPrograms, written: WrittenStrategies) -> None:
+        self._step = step
+        self._first: dict[int, Segment] = {}
+        for segment in step.analysis.segments:
+            self._first.setdefault(segment.kind, segment)
+        self._strategies = {kind: list(written[kind]) for kind in self._first}
+        self._boundaries = _lay_out_boundaries(step, self._strategies)
+        self._reshards = _reshards(self._boundaries)
+        self.programs = [program for kind in self._first for program in written[kind].values()]
+        self.groups: list[Hashable] = [kind for kind in self._first for _ in written[kind]]
+        self._num_strategies = len(self.programs)
+        self.programs += [program for program, _ in self._reshards.values()]
+        self.groups += [(RESHARD, number) for _, number in self._reshards.values()]
+
+    def with_prices(self, prices: Sequence[Price | Failure]) -> StepPrices:
+        """Returns the prices of the segments, given those of all programs in order."""
+        unique = dict.fromkeys(self._boundaries)
+        pairs = sum(len(set(boundary.left)) * len(set(boundary.right)) for boundary in unique)
+        return StepPrices(
+            programs=self._step,
+            kinds=_of_kinds(self._first, self._strategies, prices),
+            boundaries=tuple(self._boundaries),
+            reshards=dict(zip(self._reshards, prices[self._num_strategies :], strict=True)),
+            num_programs=self._num_strategies + pairs,
+            rematerialized={
+                program.name: price.num_rematerialized
+                for program, price in zip(self.programs, prices, strict=True)
+                if isinstance(price, Price) and price.num_rematerialized
+            },
+        )
+
+    def slacks(self, coarse: Sequence[Price]) -> list[float]:
+        """Returns for each program what the fastest plan with it loses by coarse prices, wherever it stands."""
+        prices = self.with_prices(coarse)
+        bounds = PlanBounds(make_chain(prices))
+        of_kinds: dict[int, np.ndarray] = {}
+        of_reshards = dict.fromkeys(self._reshards, math.inf)
+        for place, segment in enumerate(self._step.analysis.segments):
+            found = bounds.strategy_slacks(place)
+            of_kinds[segment.kind] = np.minimum(found, of_kinds.get(segment.kind, found))
+            if place:
+                table = bounds.reshard_slacks(place)
+                for key, left, right in _reshard_keys(self._boundaries[place - 1]):
+                    of_reshards[key] = min(of_reshards[key], float(table[left, right]))
+        return [*(float(slack) for kind in self._first for slack in of_kinds[kind]), *of_reshards.values()]
+
+
+def _reshard_keys(layouts: BoundaryLayouts) -> Iterator[tuple[ReshardKey, int, int]]:
+    """Yields the reshards at a boundary, with the numbers of the layouts before and after it."""
+    for left, source in enumerate(dict.fromkeys(layouts.left)):
+        for right, target in enumerate(dict.fromkeys(layouts.right)):
+            if key := _key(layouts.boundary.reshards(source, target)):
+                yield key, left, right
 
 
 def write_strategies(programs: StepPrograms, *, batch_axis: str | None = None) -> WrittenStrategies:

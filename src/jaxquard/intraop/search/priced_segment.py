@@ -79,14 +79,15 @@ def trim_chain(chain: Sequence[PricedSegment]) -> tuple[TrimmedSegment, ...]:
         assert (segment.reshards_s is None) == (place == 0), "every segment but the first has reshards"
         key = (id(segment), num_exits)
         if key not in trimmed:
-            trimmed[key] = _trim(segment, num_exits)
+            trimmed[key] = trim_segment(segment, num_exits)
         segments.append(trimmed[key])
         num_exits = segments[-1].num_exits
     _check_reachable(segments)
     return tuple(segments)
 
 
-def _trim(segment: PricedSegment, num_previous_exits: int) -> TrimmedSegment:
+def trim_segment(segment: PricedSegment, num_previous_exits: int) -> TrimmedSegment:
+    """Returns the strategies of a segment that no other dominates, after a segment of so many exit layouts."""
     reshards_s = segment.reshards_s
     if reshards_s is None:
         reshards_s = np.zeros((1, max(segment.entries) + 1))
