@@ -17,7 +17,7 @@ from jaxquard.ir.program import Program, Run, Send
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import accumulate_grads
 from jaxquard.pipeline.plan_step import PlannedStep, Request, plan_step
-from jaxquard.pipeline.tasks import place_equations
+from jaxquard.pipeline.tasks import place_equations, share_parts
 from jaxquard.schedules import Schedule
 from tests.pipeline.interpreter import interpret
 
@@ -87,7 +87,7 @@ def plan(
 
 @contextlib.contextmanager
 def sizes_counting_as(large: bool) -> Iterator[None]:
-    """Under it, arrays of more than 4 bytes count as large, which the passes treat differently."""
+    """Under it, arrays of more than 4 bytes and parts of any size count as large: the passes treat them differently."""
     if not large:
         yield
         return
@@ -95,6 +95,7 @@ def sizes_counting_as(large: bool) -> Iterator[None]:
         mock.patch.object(operations, "SMALL_BYTES", 4),
         mock.patch.object(operations, "_SMALL_ELEMENTWISE_BYTES", 4),
         mock.patch.object(place_equations, "SMALL_BYTES", 4),
+        mock.patch.object(share_parts, "MIN_EQUATIONS", 1),
     ):
         yield
 

@@ -55,12 +55,38 @@ def test_what_runs_once_is_compiled_quickly():
     (mesh,) = make_meshes(1)
     assert xla_options_of(call, mesh) is None
     once = dataclasses.replace(call, runs_once=True)
-    assert xla_options_of(once, mesh) == {"xla_backend_optimization_level": 1}
+    assert xla_options_of(once, mesh) == _jax_compat.quick_cpu_options()
     assert once == call, "a program reads back equal from its text"
     sites = sites_of(make_meshes(2))
     executables = compile_calls(dataclasses.replace(program, calls=(once,)), sites)
     for site in sites:
         np.testing.assert_array_equal(run(executables, 0, site, np.ones(4, np.float32))[0], np.full(4, 2.0))
+
+
+def test_what_only_makes_constants_is_compiled_quickly():
+    builder = ProgramBuilder(1)
+    (actor,) = builder.actors
+    actor.output(actor.run("start", builder.call(lambda: jnp.zeros((3, 4)), name="start"))[0], 0)
+    program = builder.build()
+    (mesh,) = make_meshes(1)
+    assert xla_options_of(program.calls[0], mesh) == _jax_compat.quick_cpu_options()
+    (site,) = sites_of([mesh])
+    np.testing.assert_array_equal(compile_calls(program, (site,))[0, site]()[0], np.zeros((3, 4)))
+
+
+def test_quick_compilation_keeps_the_bits_of_random_numbers():
+    """Code that runs once makes initial state, which equals the one that `jax.jit` makes."""
+
+    def init(key):
+        normal, uniform = jax.random.normal(key, (33, 70)), jax.random.uniform(key, (5, 7), minval=-0.3, maxval=0.3)
+        return normal * 0.02, uniform, jnp.tanh(jax.random.gumbel(key, (100,)))
+
+    quick_options = _jax_compat.quick_cpu_options()
+    defaults = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+    lowered = jax.jit(init).lower(jax.random.key(7))
+    quick = lowered.compile(compiler_options=quick_options)(jax.random.key(7))
+    usual = lowered.compile(compiler_options={name: defaults[name] for name in quick_options})(jax.random.key(7))
+    jax.tree.map(np.testing.assert_array_equal, quick, usual)
 
 
 def test_the_largest_call_is_compiled_first(monkeypatch):

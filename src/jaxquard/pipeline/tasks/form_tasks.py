@@ -7,7 +7,8 @@
 A task of a loop takes whole batch leaves and the number of the microbatch, and slices its microbatch
 itself: the host slices and moves nothing. Reductions are part of the task that computes the
 last term: the accumulator goes in and comes out. Phases that the schedule runs back to back on
-one microbatch are one task, where no other task stands between them.
+one microbatch are one task, where no other task stands between them. Outside the loops, actors share equal parts of
+their tasks (`share_parts`).
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import loop_p
 from jaxquard.pipeline.tasks.loop_tasks import LoopTasks
 from jaxquard.pipeline.tasks.place_equations import StepPlacement
+from jaxquard.pipeline.tasks.share_parts import share_parts
 from jaxquard.pipeline.tasks.task_code import ActorTask, Outer, TaskCode, TaskRows
 
 
@@ -26,8 +28,8 @@ def form_tasks(step: Step, *, placement: StepPlacement, num_actors: int) -> Task
     loops = [equation for equation in step.jaxpr.eqns if equation.primitive is loop_p]
     outside = _OutsideTasks(step, placement)
     for region in range(len(loops) + 1):
-        for actor in range(num_actors):
-            rows[actor].extend(outside.tasks(region, actor))
+        for actor, row in enumerate(share_parts([list(outside.tasks(region, actor)) for actor in range(num_actors)])):
+            rows[actor].extend(row)
         if region < len(loops):
             for actor, row in enumerate(LoopTasks(loops[region], region).rows()):
                 rows[actor].extend(row)

@@ -2,7 +2,8 @@
 
 Loop k stands between regions k and k+1. Each operation is as late as its users allow, so that
 nothing is kept alive through a loop in vain. Within a region, operations of one actor and round
-form one task; a value that crosses to another actor is used there in a later round.
+form one task; a value that crosses to another actor is used there in a later round, and computed as early as possible:
+no actor waits for the norm of all gradients while another updates its parameters.
 """
 
 from collections.abc import Sequence
@@ -58,9 +59,24 @@ class Rounds:
                 earliest = max(earliest, crossing if local is None else local)
         return earliest
 
+    def _urgent(self) -> set[int]:
+        """Finds the equations that another actor's operations need, in the same region."""
+        urgent: set[int] = set()
+        for position in reversed(range(len(self.equations))):
+            for var in variables(self.equations[position].invars):
+                source = self.definition.get(var)
+                if source is None or self.regions[source] != self.regions[position]:
+                    continue
+                if position in urgent or not set(self.actors[position]).issubset(self.actors[source]):
+                    urgent.add(source)
+        return urgent
+
     def late(self) -> list[dict[int, int]]:
-        """Returns the rounds with each operation as late as its users allow, without adding rounds."""
-        early = self._early()
+        """Returns the rounds: those of operations that another actor waits for early, others as late as users allow.
+
+        It adds no rounds.
+        """
+        early, urgent = self._early(), self._urgent()
         last: dict[tuple[int, int], int] = {}
         for position, found in enumerate(early):
             for actor, round_ in found.items():
@@ -72,7 +88,8 @@ class Rounds:
             equation, region = self.equations[position], self.regions[position]
             for actor, round_ in early[position].items():
                 limits = [allowed[var, actor] for var in equation.outvars if (var, actor) in allowed]
-                late[position][actor] = max(round_, min(limits, default=last[region, actor]))
+                latest = max(round_, min(limits, default=last[region, actor]))
+                late[position][actor] = round_ if position in urgent else latest
             self._allow(allowed, position, equation, late[position])
         return late
 
