@@ -107,12 +107,11 @@ def _zero_if_scalar(atom: Any) -> Any:
 
 def _inner_without_values(value: Any) -> Any:
     """Returns a parameter of an equation with its jaxprs, alone or in a tuple, without values."""
-    # In JAX 0.11 a closed jaxpr is a jaxpr, and its own.
-    inner: Any = getattr(value, "jaxpr", value)
-    if isinstance(value, core.ClosedJaxpr) and inner is not value:
-        return close(without_scalar_values(inner), value.consts)
-    if isinstance(value, core.Jaxpr):
+    inner: Any = value
+    if isinstance(value, core.Jaxpr):  # In JAX 0.11 a closed jaxpr too.
         return without_scalar_values(inner)
+    if isinstance(value, core.ClosedJaxpr):
+        return close(without_scalar_values(inner.jaxpr), value.consts)
     return tuple(map(_inner_without_values, value)) if type(value) is tuple else value
 
 
