@@ -9,6 +9,8 @@ is treated so.
     convolution     rows: the batch; columns: output features; contracted: input features
     gather          rows: dims of the indices; columns: dims of the table that are taken whole; contracted: the one
                     that is looked up
+    ragged_dot      rows: the ragged dim, of tokens that are sorted by expert; columns and contracted: those of every
+                    expert's weight. Experts are no dim to shard by: the compiler gathers them (`write_ragged`)
 
 A step without any of these is sharded by the rows of its data alone, from the first equation that reads them.
 """
@@ -183,6 +185,43 @@ def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) 
     return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
 
 
+def _ragged_dot(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:
+    """Accepts only sorted rows by weights of groups, without batch dims."""
+    dims = ragged_dims(equation)
+    if dims is None or equation.invars[1] in data_vars:
+        return None
+    (row, inner), (_, depth, column) = dims
+    left, right = (atom.aval.shape for atom in equation.invars[:2])
+    others = (None,) * (len(equation.invars) - 2)
+    rows = Partition(kind=PartitionKind.ROWS, out_dim=0, in_dims=(row, None, *others), size=left[row])
+    columns = Partition(kind=PartitionKind.COLUMNS, out_dim=1, in_dims=(None, column, *others), size=right[column])
+    contracted = Partition(
+        kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=(inner, depth, *others), size=left[inner]
+    )
+    groups: list[tuple[Partition, ...]] = [(rows,), (columns,), (contracted,)]
+    weight = prod(left) * right[column]
+    return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
+
+
+def ragged_dims(equation: Equation) -> tuple[tuple[int, int], tuple[int, int, int]] | None:
+    """Returns the dims of a product of sorted rows with weights of groups; None for any other equation.
+
+    These are: of the rows, the ragged and the contracted dim; of the weights, those of groups, contracted and columns.
+    """
+    if equation.primitive.name != "ragged_dot_general":
+        return None
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (left, right), (batch, _) = numbers.dot_dimension_numbers
+    (row,), groups = numbers.lhs_ragged_dimensions, tuple(numbers.rhs_group_dimensions)
+    if batch or len(left) != 1 or row in left or len(groups) != 1 or not is_var(equation.invars[1]):
+        return None
+    ranks = [len(atom.aval.shape) for atom in equation.invars[:2]]
+    if ranks != [2, 3]:
+        return None
+    (column,) = {0, 1, 2} - {*groups, *right}
+    return (row, left[0]), (groups[0], right[0], column)
+
+
 def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:
     """Accepts only a table of state, looked up along one dim by data."""
     table, indices = equation.invars
@@ -238,4 +277,5 @@ _FINDERS: dict[str, Callable[[Equation, int, Collection[Var]], Contraction | Non
     "dot_general": _dot_general,
     "conv_general_dilated": _convolution,
     "gather": _gather,
+    "ragged_dot_general": _ragged_dot,
 }

@@ -227,7 +227,7 @@ class _Finder:
 def _form(contraction: Contraction) -> Hashable:
     equation = contraction.equation
     shapes = tuple(atom.aval.shape for atom in equation.invars)
-    return source_line(equation), equation.primitive.name, shapes, str(equation.params["dimension_numbers"])
+    return source_line(equation), equation.primitive.name, shapes, str(equation.params.get("dimension_numbers"))
 
 
 def _kinds(contraction: Contraction) -> list[str]:

@@ -4,6 +4,10 @@
     backward   e = dot_general[contract the free dims of a] a d      e is the gradient of b, d that of c
                f = dot_general[contract the free dims of b] d b      f is the gradient of a, d that of c
 
+    forward    c = ragged_dot a b sizes
+    backward   e = ragged_dot_general[contract the ragged dims] a d sizes       e is the gradient of b
+               f = ragged_dot_general[contract the columns of b] d b sizes      f is the gradient of a
+
 A gradient has the layout of the value that it belongs to, so that a block's backward stays with its forward (CFP,
 section 3.2). Operands are compared by value: a checkpoint's backward recomputes them, and JAX transposes and casts them
 on the way. A gradient that is not found is left to the compiler.
@@ -12,6 +16,7 @@ on the way. A gradient that is not found is left to the compiler.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxquard.intraop.blocks.contraction import ragged_dims
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
@@ -70,8 +75,8 @@ def match_backward(graph: StepGraph) -> Matches:
     """Finds the gradients that backward contractions compute."""
     operands: dict[Var, list[tuple[int, int, tuple[int, ...]]]] = {}
     for position, contraction in graph.contractions.items():
-        if contraction.equation.primitive.name == "dot_general":
-            for place, atom in enumerate(contraction.equation.invars):
+        if contraction.equation.primitive.name in _PRODUCTS:
+            for place, atom in enumerate(contraction.equation.invars[:2]):
                 if is_var(atom):
                     source, dims = _strip(graph, atom)
                     operands.setdefault(source, []).append((position, place, dims))
@@ -84,7 +89,7 @@ def match_backward(graph: StepGraph) -> Matches:
 
 
 def _is_backward_product(graph: StepGraph, position: int, equation: Equation) -> bool:
-    is_product = equation.primitive.name == "dot_general" and graph.phases[position] is EquationPhase.BACKWARD
+    is_product = equation.primitive.name in _PRODUCTS and graph.phases[position] is EquationPhase.BACKWARD
     return is_product and graph.first(equation.outvars[0]) is equation.outvars[0]
 
 
@@ -96,7 +101,7 @@ def _match(
     taken: set[tuple[int, int]],
     matches: Matches,
 ) -> None:
-    for side, atom in enumerate(equation.invars):
+    for side, atom in enumerate(equation.invars[:2]):
         if not is_var(atom):
             continue
         source, dims = _strip(graph, atom)
@@ -105,7 +110,9 @@ def _match(
                 continue
             # From a dim of the operand here to a dim of the operand of the forward contraction.
             same = {dim: forward_dims.index(dims[dim]) for dim in range(len(dims))}
-            found = _gradients(graph.equations[forward], place, equation, side, same)
+            find = _PRODUCTS[equation.primitive.name]
+            is_same = graph.equations[forward].primitive is equation.primitive
+            found = find(graph.equations[forward], place, equation, side, same) if is_same else None
             if found is None:
                 continue
             of_other, of_result = found
@@ -171,6 +178,36 @@ def _gradients(
         backward.invars[1 - side], forward.outvars[0], of_result
     )
     return (tuple(made), of_result) if fits else None
+
+
+def _ragged_gradients(
+    forward: Equation, place: int, backward: Equation, side: int, same: dict[int, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Returns what `_gradients` does, for products of sorted rows with weights of groups."""
+    of_forward = ragged_dims(forward)
+    if of_forward is None:
+        return None
+    (row, inner), (group, depth, column) = of_forward
+    numbers = backward.params["ragged_dot_dimension_numbers"]
+    of_backward = ragged_dims(backward)
+    if place == 1 and side == 1 and of_backward is not None:
+        # The gradient of rows: of the result by the weights, along their columns.
+        given, weights = of_backward
+        is_gradient = [same[dim] for dim in weights] == [group, column, depth]
+        of_result = tuple(given.index(dim) for dim in (0, 1))
+        made: tuple[int, ...] = (row, inner)
+    elif place == 0 and side == 0 and not numbers.rhs_group_dimensions:
+        # The gradient of weights: of the rows by the result's, along the ragged dims.
+        (left, right), (batch, _) = numbers.dot_dimension_numbers
+        is_gradient = not batch and [same[dim] for dim in left] == [row] and tuple(right) == (0,)
+        of_result, made = (0, 1), (group, depth, column)
+    else:
+        return None
+    fits = is_gradient and _fits(backward.outvars[0], forward.invars[1 - place], made)
+    return (made, of_result) if fits and _fits(backward.invars[1 - side], forward.outvars[0], of_result) else None
+
+
+_PRODUCTS = {"dot_general": _gradients, "ragged_dot_general": _ragged_gradients}
 
 
 def _fits(gradient: Var, value: Var, dims: Sequence[int]) -> bool:

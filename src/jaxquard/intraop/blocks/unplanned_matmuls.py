@@ -1,7 +1,7 @@
 """Notes on matrix products that are not planned.
 
-They stand in a loop or a branch, which the analysis does not open; or have ragged groups; or multiply by weights that
-count as data.
+They stand in a loop or a branch, which the analysis does not open; or have ragged groups in each of several batches; or
+multiply by weights that count as data.
 """
 
 from collections.abc import Iterable
@@ -92,8 +92,14 @@ def _source(graph: StepGraph, atom: Var) -> Var | None:
 def _where(equation: Equation) -> str | None:
     """Returns what a note says before the name of an equation with unplanned products; None for others."""
     if equation.primitive.name == "ragged_dot_general":
-        return ""
+        return "" if _has_batch(equation) else None
     return "inside " if _has_inner_matmuls(equation) else None
+
+
+def _has_batch(equation: Equation) -> bool:
+    """Returns true for rows that are sorted by expert in each of several batches; others are contractions."""
+    _, (batch, _) = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    return bool(batch)
 
 
 def _has_inner_matmuls(equation: Equation) -> bool:

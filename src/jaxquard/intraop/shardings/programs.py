@@ -10,7 +10,8 @@ has the sharding of the next segment:
     f = add b d                    d = norm e                   segment 1
                             =>     f = add e d
 
-Contractions that an assignment makes 2D products are written as such (`write_products`).
+Contractions that an assignment makes 2D products are written as such (`write_products`), and so are rows that are
+sorted by expert (`write_ragged`).
 
 Without the copy every use of a value would be resharded by itself, where the compiler decides. A value that goes
 further than the next segment is copied at every boundary that it crosses.
@@ -33,6 +34,7 @@ from jaxquard.intraop.segments.interfaces import SegmentInterface
 from jaxquard.intraop.shardings.boundaries import Boundary, find_boundaries, role_of
 from jaxquard.intraop.shardings.layouts import Assignment, Layouts, StepLayouts, Storage
 from jaxquard.intraop.shardings.write_products import EquationProduct, find_products
+from jaxquard.intraop.shardings.write_ragged import RaggedProduct, find_ragged
 from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import (
     Equation,
@@ -51,6 +53,8 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram
 Route = Sequence[tuple[SegmentPhase, PartitionSpec]]
 # Where a value is copied on its way to each use.
 Stops = Mapping[tuple[SegmentPhase, Var], Sequence[SegmentPhase]]
+# A product that the compiler would not shard as an assignment wants it.
+WrittenProduct = EquationProduct | RaggedProduct
 # (equation, output, sharding) of the values of a jaxpr.
 Constraints = tuple[tuple[int, int, PartitionSpec], ...]
 
@@ -149,7 +153,8 @@ class StepPrograms:
 
         Strategies that need the same of both share one jaxpr, so that it is made, and walked over for a key, once.
         """
-        products = find_products(self.analysis, {block: assignment[block] for block in parts.blocks})
+        chosen = {block: assignment[block] for block in parts.blocks}
+        products = find_products(self.analysis, chosen) | find_ragged(self.analysis, chosen)
         key = name, frozenset(parts.stops.items()), frozenset(products.items())
         copied = self._shared.copied
         if key not in copied:
@@ -268,14 +273,14 @@ def copy_at_boundaries(
     *,
     phases: Sequence[SegmentPhase],
     stops: Stops,
-    products: Mapping[int, EquationProduct] = MappingProxyType({}),
+    products: Mapping[int, WrittenProduct] = MappingProxyType({}),
 ) -> CopiedJaxpr:
     """Gives segments their own copies of boundary values; a copy that no equation uses is not made.
 
     Args:
         phases: for each equation, its segment and phase.
         stops: for a use of a value in a segment and phase, where it is copied; uses with the same stop share the copy.
-        products: the equations that are written as 2D products.
+        products: the equations that are written as other products.
     """
     copies: dict[tuple[SegmentPhase, Var], Var] = {}
     equations: list[Equation] = []
@@ -297,8 +302,8 @@ def copy_at_boundaries(
     return CopiedJaxpr(jaxpr=close(make_jaxpr(jaxpr.invars, equations, jaxpr.outvars)), copies=copies, results=results)
 
 
-def _write_product(equation: Equation, product: EquationProduct) -> list[Equation]:
-    """Returns the equations of a 2D product whose result is that of the contraction it stands for."""
+def _write_product(equation: Equation, product: WrittenProduct) -> list[Equation]:
+    """Returns the equations of a product whose result is that of the contraction it stands for."""
     made, (result,) = splice_traced(product.write(equation), equation.invars)
     final = {result: equation.outvars[0]}
     return [one.replace(outvars=[substitute(var, final) for var in one.outvars]) for one in made]

@@ -5,6 +5,7 @@ summed      along a dim that it sums over: each device has a part of the sum
 
 primitive       sums over
 dot_general     contracted dims
+ragged_dot      contracted dims but the ragged one: which rows meet which weights is known at run time only
 convolution     input features
 reduce_...      reduced dims
 gather          the dim of the table that is looked up: other devices add zeros
@@ -127,11 +128,21 @@ def _product_letters(equation: Equation) -> dict[int, str]:
     if name == "conv_general_dilated":
         out_spec = equation.params["dimension_numbers"].out_spec
         return {dim: "n" if place == 1 else "m" for place, dim in enumerate(out_spec)}
+    if name == "ragged_dot_general":
+        rank = len(equation.outvars[0].aval.shape)
+        return {rank - 2: "m", rank - 1: "n"}
     return {}
 
 
 def _contracted(equation: Equation) -> list[tuple[int | None, ...]]:
     return list(zip(*equation.params["dimension_numbers"][0], strict=True))
+
+
+def _ragged_contracted(equation: Equation) -> list[tuple[int | None, ...]]:
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    pairs = zip(*numbers.dot_dimension_numbers[0], strict=True)
+    others = (None,) * (len(equation.invars) - 2)
+    return [(*pair, *others) for pair in pairs if pair[0] not in numbers.lhs_ragged_dimensions]
 
 
 def _features(equation: Equation) -> list[tuple[int | None, ...]]:
@@ -161,6 +172,7 @@ def _added(equation: Equation) -> list[tuple[int | None, ...]]:
 
 _SUMMED: dict[str, Callable[[Equation], list[tuple[int | None, ...]]]] = {
     "dot_general": _contracted,
+    "ragged_dot_general": _ragged_contracted,
     "conv_general_dilated": _features,
     "gather": _looked_up,
     "scatter-add": _added,
@@ -197,13 +209,17 @@ def _convolution_sizes(equation: Equation) -> ProductSizes:
 
 
 def _ragged_sizes(equation: Equation) -> ProductSizes:
-    """Returns the sizes of a product of which each row meets the weights of one group."""
-    numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
-    (contracted, _), _ = numbers
+    """Returns the sizes of one product for each group, as if all groups had as many rows."""
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (contracted, _), _ = numbers.dot_dimension_numbers
     left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    num_groups = equation.invars[2].aval.shape[-1]
     depth = math.prod(left[dim] for dim in contracted)
     rows = math.prod(left) // max(1, depth)
-    return ProductSizes(batch=1, m=rows, k=depth, n=max(1, math.prod(out) // max(1, rows)))
+    is_summed = numbers.lhs_ragged_dimensions[0] in contracted
+    columns = max(1, math.prod(out) // max(1, rows * (num_groups if is_summed else 1)))
+    each = max(1, (depth if is_summed else rows) // num_groups)
+    return ProductSizes(batch=num_groups, m=rows if is_summed else each, k=each if is_summed else depth, n=columns)
 
 
 _SIZES: dict[str, Callable[[Equation], ProductSizes]] = {

@@ -1,0 +1,143 @@
+"""Writes products of rows that are sorted by expert (`lax.ragged_dot`) so that their rows can be sharded.
+
+    y = ragged_dot x w sizes        =>      y = shard_map[x and y sharded by rows] x w sizes
+
+Which expert a row meets is known at run time only, so XLA gathers the rows, and every device multiplies all of them
+(seen for H100s; on CPUs it makes a dense product of all rows with all experts first, and shards that). Here every
+device takes its run of the sorted rows, and of every expert as many rows as lie in it:
+
+    experts  0 0 0 1 1 2 2 2        sizes 3 2 3
+    device   0 0 0 0 1 1 1 1        sizes on 0: 3 1 0      on 1: 0 1 3
+
+The numbers are those of one device. The gradient of the weights is added up over the devices that share the rows; the
+columns and the contracted dim of the weights may be sharded over other axes.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.blocks.contraction import PartitionKind, ragged_dims
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.layouts import Assignment
+from jaxquard.ir.jaxpr_tools import Equation
+
+# The letter of the dim of a product that a partition shards; groups, G, are whole.
+_LETTERS = {PartitionKind.ROWS: "M", PartitionKind.COLUMNS: "N", PartitionKind.CONTRACTED: "K"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedProduct:
+    """A product of sorted rows to be written for shards of them.
+
+    Attributes:
+        inputs, result: the letters of the dims of its arrays: `MK`, `GKN` and `MN` for the forward.
+        axes: the mesh axes and their sizes.
+        sharded: for each letter, the axes that shard its dim.
+    """
+
+    inputs: tuple[str, str]
+    result: str
+    axes: tuple[tuple[str, int], ...]
+    sharded: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def write(self, equation: Equation) -> Any:
+        """Returns the traced product that stands for an equation."""
+        types = tuple((atom.aval.shape, atom.aval.dtype) for atom in equation.invars)
+        return _trace(self, types, equation.primitive, tuple(equation.params.items()))
+
+    def spec(self, dims: str) -> PartitionSpec:
+        """Returns the sharding of an array."""
+        sharded = dict(self.sharded)
+        return PartitionSpec(*(sharded.get(letter) or None for letter in dims))
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """The axes over which the shards of the result are added up."""
+        letters = set("".join(self.inputs)) - set(self.result)
+        return tuple(axis for letter, axes in self.sharded if letter in letters for axis in axes)
+
+
+def find_ragged(analysis: Analysis, assignment: Assignment) -> dict[int, RaggedProduct]:
+    """Returns the products of sorted rows that an assignment shards by rows, by their positions in the step."""
+    found: dict[int, RaggedProduct] = {}
+    for number, names in assignment.items():
+        block = analysis.blocks[number]
+        is_ragged = any(seed.equation.primitive.name == "ragged_dot_general" for seed in block.seeds)
+        if is_ragged and "rows" in names:
+            found.update(_of_block(analysis, block, names))
+    return found
+
+
+def _of_block(analysis: Analysis, block: Block, names: Sequence[str]) -> Iterator[tuple[int, RaggedProduct]]:
+    graph, seeds = analysis.graph, {seed.position for seed in block.seeds}
+    sharded = _sharded(block, dict(zip(analysis.axes, names, strict=True)))
+    make = functools.partial(RaggedProduct, axes=tuple(analysis.axes.items()), sharded=tuple(sharded.items()))
+    for position in analysis.interfaces.positions_of(block.number):
+        equation = graph.equations[position]
+        if equation.primitive.name != "ragged_dot_general":
+            continue
+        matched = analysis.matches.contractions.get(position)
+        if graph.definitions.get(graph.first(equation.outvars[0])) in seeds:
+            yield position, make(inputs=_forward_letters(equation), result="MN")
+        elif matched is not None and matched.forward in seeds:
+            forward = _forward_letters(graph.equations[matched.forward])
+            shared = "".join(forward[matched.place][dim] for dim in matched.shared_dims)
+            given = "".join("MN"[dim] for dim in matched.given_dims)
+            result = "".join(forward[1 - matched.place][dim] for dim in matched.made_dims)
+            yield position, make(inputs=(shared, given) if matched.side == 0 else (given, shared), result=result)
+
+
+def _sharded(block: Block, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Returns for each letter the axes that shard its dim; a sum that ends sharded by rows is one here."""
+    found: dict[str, tuple[str, ...]] = {}
+    for axis, name in names.items():
+        letter = _LETTERS[block.choice(name).kind]
+        found[letter] = (*found.get(letter, ()), axis)
+    return found
+
+
+def _forward_letters(equation: Equation) -> tuple[str, str]:
+    dims = ragged_dims(equation)
+    assert dims is not None, "contractions of blocks have such dims"
+    rows, weights = (
+        dict(zip(of_input, letters, strict=True)) for of_input, letters in ((dims[0], "MK"), (dims[1], "GKN"))
+    )
+    return "".join(rows[dim] for dim in range(2)), "".join(weights[dim] for dim in range(3))
+
+
+@functools.lru_cache(maxsize=256)
+def _trace(
+    product: RaggedProduct, types: Sequence[tuple[tuple[int, ...], Any]], primitive: Any, params: Sequence[Any]
+) -> Any:
+    """Returns the product as a traced function of the equation's inputs; equal layers share it."""
+    axes, row_axes = dict(product.axes), dict(product.sharded)["M"]
+
+    def multiply(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+        num_rows = left.shape[product.inputs[0].index("M")]
+        made = primitive.bind(left, right, _local_sizes(sizes, num_rows, row_axes), **dict(params))
+        return lax.psum(made, product.summed) if product.summed else made
+
+    mapped = jax.shard_map(
+        multiply,
+        mesh=AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes)),
+        in_specs=(*map(product.spec, product.inputs), PartitionSpec()),
+        out_specs=product.spec(product.result),
+        axis_names=set(axes),
+        check_vma=False,
+    )
+    return jax.make_jaxpr(lambda *shards: [mapped(*shards)])(*(jax.ShapeDtypeStruct(*one) for one in types))
+
+
+def _local_sizes(sizes: jax.Array, num_rows: int, axes: tuple[str, ...]) -> jax.Array:
+    """Returns the rows of each group on this device, given those of the whole array."""
+    start = lax.axis_index(axes) * num_rows
+    ends = jnp.clip(jnp.cumsum(sizes) - start, 0, num_rows)
+    return jnp.diff(ends, prepend=0).astype(sizes.dtype)
