@@ -152,6 +152,14 @@ def test_words_leave_room_for_the_bar():
     assert words == "61 s left; segment 0, columns…"
 
 
+def test_words_are_whole_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    bars = FakeBars()
+    move = move_bars(bars, "segments")
+    move(Progress(done=2, total=9, name="segment 0, columns rows rows rows", num_cached=0, left_s=1500))
+    assert bars.moves == [("segments", 2, 9, "25 min left; segment 0, columns rows rows rows")]
+
+
 class FakeBars:
     def __init__(self):
         self.moves = []

@@ -219,3 +219,13 @@ def test_a_file_that_is_no_trace(text, tmp_path):
 def test_a_trace_of_other_stages(measured):
     result = run("--measured", measured, "--schedule", "1f1b", "--stages", 3)
     assert result.stderr.startswith("error: the trace has no task of stage 2, but the schedule has 3 stages.")
+
+
+def test_a_trace_without_tasks_of_a_pipeline(tmp_path):
+    """As `jaxquard price --out` writes one: the operations of a chip."""
+    span = Span(actor=0, track=Track.COMPUTE, name="fusion.1", start_s=0.0, end_s=1.0)
+    path = tmp_path / "chip.json"
+    path.write_text(write_perfetto(Timeline(num_actors=1, spans=(span,))))
+    result = run("--measured", path)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: the trace of --measured has no task of a pipeline.")

@@ -21,6 +21,7 @@ from jaxquard.pricing import (
     hide,
     known_systems,
     matmul_time_s,
+    pass_time_s,
     pipeline_time,
     price_step,
     stage_prices,
@@ -144,6 +145,19 @@ def test_experts_cost_their_active_parameters():
     assert 1.6 < sparse / plain < 2.4
     spread = Parallelism(data=8, zero=1, expert=8, expert_tensor=1, microbatch=4, global_batch=64)
     assert price_step(mixtral, spread, cluster, NEMO).communication_s > 0
+
+
+def test_gradients_added_by_a_pass_of_their_own_cost_its_bytes():
+    """DeepSpeed's optimizer in 16 bits: 12 bytes a parameter, for each microbatch; one alone has nothing to add to."""
+    gpt = find_transformer("GPT3-6.7B", seq=2048)
+    cluster, system = load_cluster("a100-8"), find_system("Megatron-DeepSpeed")
+    fused = replace(system, accumulation_bytes=0.0)
+    for count, passes in ((1, 0), (8, 8)):
+        parallelism = Parallelism(tensor=8, global_batch=count)
+        with_pass, without = (price_step(gpt, parallelism, cluster, one) for one in (system, fused))
+        layers = 12 * gpt.num_layers * gpt.hidden**2 / 8
+        expected = passes * pass_time_s(chip_of(cluster), 12 * layers, 0)
+        assert with_pass.compute_s - without.compute_s == pytest.approx(expected, rel=0.01, abs=1e-9)
 
 
 def test_long_sequences_cost_attention():

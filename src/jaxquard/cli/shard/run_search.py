@@ -1,5 +1,6 @@
 """Runs the search for a command: with progress, and with a sentence when it is interrupted."""
 
+import sys
 from contextlib import AbstractContextManager
 
 from jax.sharding import AbstractMesh, Mesh
@@ -52,12 +53,13 @@ def move_bars(bars: ProgressBars, *labels: str, width: int | None = None) -> OnP
     """Returns a callback for the progress of a pricer: a bar for each of its calls, as they come.
 
     Args:
-        width: of the terminal; found out by default.
+        width: of the terminal; found out by default. Without a terminal words have all the room they need.
     """
     waiting = list(labels)
     move = bars.add(waiting.pop(0), name="tracing")
     last: Progress | None = None
-    room = max((width or Console(stderr=True).width) - _BAR_WIDTH, 10)
+    console = Console(stderr=True)
+    room = max((width or console.width) - _BAR_WIDTH, 10) if width or console.is_terminal else sys.maxsize
 
     def on_progress(progress: Progress) -> None:
         nonlocal move, last

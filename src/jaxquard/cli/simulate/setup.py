@@ -95,6 +95,10 @@ def measured_order(measured: "Timeline") -> Custom:
     for span in sorted(split_fused(measured).spans, key=lambda span: (span.start_s, span.end_s)):
         if span.track is Track.COMPUTE:
             rows[span.actor] += map(str, tasks_of(span))
+    if not any(rows):
+        raise UsageError(
+            "the trace of --measured has no task of a pipeline. Give one of a pipelined step, as jaxquard demo writes."
+        )
     return Custom([",".join(row) for row in rows])
 
 

@@ -26,7 +26,7 @@ def judge_bubble(row: Mapping[str, str], others: Sequence[Mapping[str, str]]) ->
         raise PublishedDataError("bubble_rate and samples_per_gpu_s of the row are empty.")
     chunks = _num_chunks(values)
     played = play_rows(_schedule_rows(values, chunks), _task_times(_with_times(values, others), chunks))
-    schedule, count, actors = values.text("schedule"), values.whole("m") or 1, values.whole("p") or 1
+    schedule, count, actors = values.text("schedule"), values.size("m"), values.size("p")
     if rate is not None:
         published, ours, signed, group = rate, played.bubble, played.bubble - rate, schedule
     else:
@@ -70,12 +70,15 @@ def _num_chunks(values: RowValues) -> int:
     The zero-bubble papers take one layer from the first and the last stage, so that L + 2 divides among the actors.
     """
     if values.text("chunks") == "layer-per-chunk":
-        return max(1, round(((values.number("layers") or 0) + 2) / (values.number("p") or 1)))
-    return values.whole("chunks") or 1
+        return max(1, round((values.size("layers") + 2) / values.size("p")))
+    chunks, layers = values.degree("chunks") or 1, values.degree("layers")
+    if layers and chunks > layers:
+        raise PublishedDataError(f"chunks is {chunks}, but there are {layers} layers.")
+    return chunks
 
 
 def _schedule_rows(values: RowValues, chunks: int) -> Rows:
-    name, actors, count = values.text("schedule").upper(), values.whole("p") or 1, values.whole("m") or 1
+    name, actors, count = values.text("schedule").upper(), values.size("p"), values.size("m")
     if chunks > 1 or name in ("1F1B-I", "INTERLEAVED"):
         return Interleaved(actors * chunks, actors).rows(count)
     kinds = {"1F1B": OneFOneB, "ZB-H1": ZeroBubbleH1, "ZB-H2": ZeroBubbleH2}

@@ -33,11 +33,11 @@ def judge_memory(row: Mapping[str, str]) -> PublishedResult:
     if published is None:
         raise PublishedDataError("value of the row is empty.")
     transformer = Transformer(
-        num_layers=values.whole("layers") or 1,
-        hidden=values.whole("hidden") or 1,
-        num_heads=values.whole("heads") or 1,
+        num_layers=values.size("layers"),
+        hidden=values.size("hidden"),
+        num_heads=values.size("heads"),
         vocab=51200,
-        seq=values.whole("seq") or 1,
+        seq=values.size("seq"),
     )
     ours = _memory_figure(transformer, values, mode, metric)
     return PublishedResult(
@@ -72,16 +72,16 @@ def _memory_figure(transformer: Transformer, values: RowValues, mode: str, metri
 
 def _memory_strategy(values: RowValues, mode: str) -> Parallelism:
     recompute, sequence = _MODES[mode]
-    pipeline = values.whole("pp") or 1
+    pipeline, chunks, microbatch = (values.degree(column) or 1 for column in ("pp", "vpp", "mbs"))
     return Parallelism(
-        tensor=values.whole("tp") or 1,
+        tensor=values.degree("tp") or 1,
         sequence=sequence,
         pipeline=pipeline,
-        num_chunks=values.whole("vpp") or 1,
-        microbatch=values.whole("mbs") or 1,
+        num_chunks=chunks,
+        microbatch=microbatch,
         # Enough microbatches to fill the pipeline, as the paper assumes.
-        global_batch=8 * pipeline * (values.whole("mbs") or 1),
+        global_batch=8 * pipeline * microbatch,
         recompute=recompute,
-        schedule="interleaved" if (values.whole("vpp") or 1) > 1 else "1f1b",
+        schedule="interleaved" if chunks > 1 else "1f1b",
         dtype="fp16",
     )

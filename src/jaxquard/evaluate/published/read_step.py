@@ -10,7 +10,7 @@ Publications leave much unsaid. What a row lacks is inferred, by the same rules 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxquard.errors import JaxquardError, PublishedDataError, StepPriceError
 from jaxquard.evaluate.published.hardware import Hardware, find_hardware, peak_flops_per_s
@@ -55,18 +55,14 @@ def read_step(row: Mapping[str, str], system: SystemProfile | None = None) -> St
     """
     values = RowValues(row)
     system = system or find_system(f"{values.text('system')} {values.text('precision')}")
-    count = values.whole("n_dev")
-    if count is None:
-        raise PublishedDataError("n_dev is empty, and no other column gives the number of devices.")
+    count = values.size("n_dev")
+    _check_training(values)
     transformer = row_transformer(values)
     hardware = find_hardware(values.text("hardware"), count)
     if system.name.startswith("any") and hardware.chip.is_systolic:
         system = find_system("some framework on TPU")
     candidates = row_strategies(values, system, transformer, count)
     parallelism = _fastest(candidates, transformer, hardware, system)
-    if values.number("gbs") is None:
-        # Throughput alone is published: the step is that of one microbatch a replica.
-        parallelism = replace(parallelism, global_batch=parallelism.microbatch * parallelism.data)
     return StepCase(
         name=values.text("id") or f"{values.text('system')} {values.text('model')}",
         system=system,
@@ -75,6 +71,14 @@ def read_step(row: Mapping[str, str], system: SystemProfile | None = None) -> St
         hardware=hardware,
         measured_s=_measured_s(values, transformer, parallelism, hardware),
     )
+
+
+def _check_training(values: RowValues) -> None:
+    """Refuses rows that train a few parameters beside frozen ones: these have hardly any gradients or state."""
+    named = f"{values.text('system')} {values.text('model')} {values.text('precision')}".lower()
+    found = re.search(r"q?lora|peft", named)
+    if found:
+        raise PublishedDataError(f"{found[0]} trains few of the parameters; the model prices steps that train all.")
 
 
 def _fastest(

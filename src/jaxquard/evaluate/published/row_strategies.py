@@ -26,10 +26,15 @@ def row_strategies(
         StepPriceError: if its degrees do not divide its devices.
     """
     base = _base(values, system, num_devices)
+    batch = _stated_batch(values)
+    # Throughput alone may be published. Then a replica has one microbatch, and a pipeline as many as keep it busy: 4
+    # for each of its actors (GPipe, arXiv 1811.06965, section 2.3).
+    count = values.degree("num_microbatches") or (4 * base.pipeline if base.pipeline > 1 else 1)
     return [
         replace(
             base,
             microbatch=microbatch,
+            global_batch=base.global_batch if batch else base.data * microbatch * count,
             num_chunks=chunks,
             recompute=recompute,
             recompute_share=share,
@@ -43,8 +48,7 @@ def row_strategies(
 
 def _base(values: RowValues, system: SystemProfile, num_devices: int) -> Parallelism:
     """The degrees; replicas are what the other degrees leave of the devices."""
-    tensor, pipeline = values.whole("tp") or 1, values.whole("pp") or 1
-    context, expert = values.whole("cp") or 1, values.whole("ep") or 1
+    tensor, pipeline, context, expert = (values.degree(column) or 1 for column in ("tp", "pp", "cp", "ep"))
     rest = tensor * pipeline * context
     if num_devices % rest:
         raise StepPriceError(
@@ -52,7 +56,6 @@ def _base(values: RowValues, system: SystemProfile, num_devices: int) -> Paralle
         )
     data = num_devices // rest
     zero, shard_group = _sharding(values, system, data, pipeline)
-    batch = values.whole("gbs") or data * (values.whole("mbs") or 1) * (values.whole("num_microbatches") or 1)
     names_sequence = re.search(r"\bsp\b|sequence", values.text("system").lower())
     return Parallelism(
         tensor=tensor,
@@ -64,10 +67,18 @@ def _base(values: RowValues, system: SystemProfile, num_devices: int) -> Paralle
         shard_group=shard_group,
         expert=expert,
         expert_tensor=1 if expert > 1 else 0,
-        global_batch=max(batch, data),
+        global_batch=max(_stated_batch(values) or data, data),
         schedule=_schedule(values, pipeline),
         dtype=_dtype(values),
     )
+
+
+def _stated_batch(values: RowValues) -> int | None:
+    """Returns the sequences of a step; a batch may be stated in tokens ("4M tokens")."""
+    batch = values.number("gbs")
+    if batch is not None and "tok" in values.text("gbs").lower():
+        batch /= values.size("seq")
+    return None if batch is None else max(1, round(batch))
 
 
 def _sharding(values: RowValues, system: SystemProfile, data: int, pipeline: int) -> tuple[int, int]:

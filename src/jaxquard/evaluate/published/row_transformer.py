@@ -17,10 +17,8 @@ def row_transformer(values: RowValues) -> Transformer:
     Raises:
         PublishedDataError: if neither the row nor its name gives the sizes.
     """
-    name, seq = values.text("model"), values.whole("seq")
-    if seq is None:
-        raise PublishedDataError("seq is empty, so that the tokens of a step are unknown.")
-    counts = {field: values.whole(column) for field, column in _COLUMNS.items()}
+    name, seq = values.text("model"), values.size("seq")
+    counts = {field: values.degree(column) for field, column in _COLUMNS.items()}
     stated: dict[str, Any] = {field: count for field, count in counts.items() if count}
     known = known_sizes(name)
     if known and any(stated.get(field, known[field]) != known[field] for field in ("num_layers", "hidden")):

@@ -164,7 +164,7 @@ def _price_body(
         forward_comm, backward_comm = _exposed_s(layer, par, system, times, own, routed)
         forward += count * (layer.forward_s + forward_comm)
         inputs += count * (layer.input_gradient_s + layer.recompute_s + backward_comm)
-        weights += count * layer.weight_gradient_s
+        weights += count * (layer.weight_gradient_s + _accumulation_s(par, system, times, own + routed))
         communication += count * (forward_comm + backward_comm)
         recompute += count * layer.recompute_s
         parameters += count * own
@@ -187,6 +187,13 @@ def _price_body(
         recompute_s=recompute,
         memory=memory,
     )
+
+
+def _accumulation_s(par: Parallelism, system: SystemProfile, times: GroupTimes, parameters: float) -> float:
+    """Returns the seconds in which one microbatch's gradients of a layer are added to those of the others."""
+    if par.num_microbatches == 1 or par.zero == 3:
+        return 0.0
+    return pass_time_s(times.chip, system.accumulation_bytes * parameters, 0)
 
 
 def _layer_parameters(transformer: Transformer, par: Parallelism, *, is_moe: bool) -> tuple[float, float]:

@@ -20,6 +20,8 @@ class SystemProfile:
         elementwise: bytes that its passes over memory move, over those of perfectly fused ones.
         loss_bytes: that the loss moves for each logit, forward and backward.
         gradient_bytes: of one gradient in sums over replicas.
+        accumulation_bytes: that a pass of its own moves to add one gradient to those of earlier microbatches; 0 where
+            the product adds it.
         sequence: it shards norms over the tensor group.
         zero: what its data parallelism shards unless a strategy says otherwise.
         tensor_overlap: of the tensor group's collectives, the share that can hide behind products.
@@ -50,6 +52,7 @@ class SystemProfile:
     elementwise: float = 1.3
     loss_bytes: float = 24.0
     gradient_bytes: int = 4
+    accumulation_bytes: float = 0.0
     sequence: bool = False
     zero: int = 0
     tensor_overlap: float = 0.0
