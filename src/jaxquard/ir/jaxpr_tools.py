@@ -92,7 +92,7 @@ def is_var(atom: Any) -> bool:
 
 def variables(atoms: Iterable[Any]) -> list[Var]:
     """The atoms that are variables."""
-    return [atom for atom in atoms if is_var(atom)]
+    return [atom for atom in atoms if not isinstance(atom, Literal)]
 
 
 def size_bytes(aval: Any) -> int:
@@ -107,7 +107,8 @@ def substitute(atom: Any, renamed: Mapping[Var, Any]) -> Any:
 
 def rename(equation: Equation, renamed: Mapping[Var, Any]) -> Equation:
     """The equation with other inputs."""
-    return equation.replace(invars=[substitute(atom, renamed) for atom in equation.invars])
+    inputs = [atom if isinstance(atom, Literal) else renamed.get(atom, atom) for atom in equation.invars]
+    return equation.replace(invars=inputs)
 
 
 def copy_equation(equation: Equation, inputs: Sequence[Any]) -> Equation:
@@ -205,9 +206,9 @@ def fingerprint(jaxpr: Jaxpr) -> tuple[Any, ...]:
     numbers: dict[Var, int] = {}
 
     def number(atom: Any) -> Any:
-        if is_var(atom):
-            return numbers.setdefault(atom, len(numbers))
-        return ("literal", _aval_key(atom.aval), _literal_key(atom.val))
+        if isinstance(atom, Literal):
+            return ("literal", _aval_key(atom.aval), _literal_key(atom.val))
+        return numbers.setdefault(atom, len(numbers))
 
     def outputs(equation: Equation) -> tuple[Any, ...]:
         return tuple((number(var), _aval_key(var.aval)) for var in equation.outvars)
@@ -232,7 +233,7 @@ def _aval_key(aval: Any) -> Any:
 
 def _literal_key(value: Any) -> Any:
     array = np.asarray(value)
-    return array.tobytes(), str(array.dtype), array.shape
+    return array.tobytes(), array.dtype, array.shape
 
 
 def _params_key(equation: Equation) -> tuple[Any, ...]:

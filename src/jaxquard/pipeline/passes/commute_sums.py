@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -32,11 +33,13 @@ from jaxquard.ir.jaxpr_tools import (
     prune,
     rename,
     splice,
+    splice_traced,
     substitute,
     variables,
 )
 from jaxquard.ir.operations import is_linear_in_first, is_sum
 from jaxquard.ir.step import Step
+from jaxquard.ir.typed_shardings import abstract_type
 from jaxquard.pipeline.loop import Loop, Place, ReduceOp, Reduction, loop_p
 
 
@@ -69,6 +72,7 @@ def _commute(equation: Equation, renamed: dict[Var, Any]) -> list[Equation]:
     reductions: list[Reduction] = []
     results: list[Var] = []
     after: list[Equation] = []
+    additions = _Additions(loop.num_microbatches)
     for atom, reduction, place, result in zip(
         body.outvars, loop.reductions, loop.result_places, equation.outvars, strict=True
     ):
@@ -85,7 +89,7 @@ def _commute(equation: Equation, renamed: dict[Var, Any]) -> list[Equation]:
             targets.extend([len(results)] * len(group))
             results.append(partial)
             reductions.append(_as_sum(reduction))
-        written_after, renamed[result] = _add_up(equation, partials, reduction)
+        written_after, renamed[result] = additions.add_up(partials, reduction)
         after.extend(written_after)
     new_body = make_jaxpr(body.invars, terms.equations, [term.atom for term in written])
     pruned, places = prune_places(new_body, terms.places)
@@ -224,17 +228,27 @@ def _repeat(equation: Equation, atom: Any, reduction: Reduction) -> tuple[list[E
     return equations, value
 
 
-def _add_up(equation: Equation, partials: list[Var], reduction: Reduction) -> tuple[list[Equation], Any]:
-    """The equations that make a result of the loop from its partial sums."""
-    if len(partials) == 1 and reduction.op is not ReduceOp.MEAN:
-        return [], partials[0]
-    count = equation.params["loop"].num_microbatches
+class _Additions:
+    """Makes results of a loop from their partial sums; each kind of addition is traced once."""
 
-    def total(*sums: Any) -> list[Any]:
-        value = sums[0]
-        for other in sums[1:]:
-            value = value + other
-        return [reduction.finish(value, count)]
+    def __init__(self, num_microbatches: int) -> None:
+        self._num_microbatches = num_microbatches
+        self._traced: dict[Any, Any] = {}
 
-    equations, (value,) = splice(total, partials)
-    return equations, value
+    def add_up(self, partials: list[Var], reduction: Reduction) -> tuple[list[Equation], Any]:
+        """Returns the equations that make a result, and the result."""
+        if len(partials) == 1 and reduction.op is not ReduceOp.MEAN:
+            return [], partials[0]
+
+        def total(*sums: Any) -> list[Any]:
+            value = sums[0]
+            for other in sums[1:]:
+                value = value + other
+            return [reduction.finish(value, self._num_microbatches)]
+
+        types = [abstract_type(partial.aval) for partial in partials]
+        key = (reduction, *((type_.shape, type_.dtype, type_.sharding) for type_ in types))
+        if key not in self._traced:
+            self._traced[key] = jax.make_jaxpr(total)(*types)
+        equations, (value,) = splice_traced(self._traced[key], partials)
+        return equations, value

@@ -54,18 +54,14 @@ def share_parts(rows: Sequence[Sequence[ActorTask]]) -> list[list[ActorTask]]:
     components = {where: _find_components(task.code, sent[where[0]]) for where, task in tasks.items()}
     split: dict[_Where, list[ActorTask]] = {}
     for chosen in _choose(components):
-        if _num_codes(tasks[where] for where in chosen) > 1:
+        if len({tuple(component.key for component in components[where]) for where in chosen}) > 1:
             found = _split_all(tasks, components, chosen)
-            if _num_codes(parts[-1] for parts in found.values()) == 1:
+            if len({fingerprint(parts[-1].code.jaxpr) for parts in found.values()}) == 1:
                 split.update(found)
     return [
         [part for position, task in enumerate(row) for part in split.get((actor, position), [task])]
         for actor, row in enumerate(rows)
     ]
-
-
-def _num_codes(tasks: Iterable[ActorTask]) -> int:
-    return len({fingerprint(task.code.jaxpr) for task in tasks})
 
 
 def _sent(rows: Sequence[Sequence[ActorTask]], actor: int) -> set[Var]:
