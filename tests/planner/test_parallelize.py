@@ -289,6 +289,22 @@ def test_a_usual_plan_against_a_wish_is_not_taken():
     ]
 
 
+def test_a_small_output_layer_is_named_where_it_runs():
+    """It is too small to begin a block: it runs with the last one, whose row and stage say so."""
+    args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mlp_args(num_layers=3, width=256))
+    given = {"cluster": "h100-2", "fix": {"stages": 1, "data": 2, "microbatches": 1, "recompute": "none"}}
+    plan = jq.parallelize(mlp_loss, optax.sgd(0.1), args, **given).plan
+    assert plan.stages[0].parameters[-1] == ("params.layers.2.down", "params.out")
+    assert plan.stages[0].name == "layers.0 to out"
+    rows = [line.split() for line in str(plan).splitlines() if "params." in line]
+    assert ["5", "rows", "params.layers.2.down,", "params.out"] in [row[:4] for row in rows]
+    assert ["1,", "3", "rows", "params.layers.*.down"] in [row[:4] for row in rows]
+    assert "block 5" in str(plan.explain("out"))
+    given["fix"]["out"] = "rows"
+    with pytest.raises(PlanError, match=r"params\.out is too small .* follows block 5 .*params\.layers\.2\.down"):
+        jq.parallelize(mlp_loss, optax.sgd(0.1), args, **given)
+
+
 def test_a_data_axis_shards_rows():
     """Data parallelism is what `data=8` asks for; one axis with other choices is a model axis."""
     fix = {"actors": 1, "microbatches": 1, "recompute": "none"}

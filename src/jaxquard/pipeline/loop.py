@@ -104,6 +104,8 @@ class Loop:
         targets: once sums are commuted, for each output of the body the result of the loop to
             which it is added; several outputs of one actor may share a result.
         stage_names: names of the stages, where the user gave any.
+        has_gathered: True if its constants come in the shardings in which the body uses them, as a plan writes them;
+            else those that are sharded over an axis of the batch are gathered in front of it.
     """
 
     num_constants: int
@@ -116,6 +118,7 @@ class Loop:
     targets: tuple[int, ...] = ()
     stage_names: tuple[str, ...] = ()
     carry_names: tuple[str, ...] = ()
+    has_gathered: bool = False
 
     @property
     def first_leaf(self) -> int:

@@ -111,6 +111,13 @@ def check_agreement(found: Sequence[StrategyWish], where: str) -> None:
 
 def matches_nothing(wish: StrategyWish, names: Mapping[int, BlockNames]) -> str:
     """Returns the message on a wish that names no block."""
+    for number, one in names.items():
+        small = next((path for path in one.more_paths if match_path(wish.pattern, path)), None)
+        if small is not None and not is_line(wish.pattern):
+            return (
+                f"{wish}: the product of {small} is too small to be sharded by itself, and follows block "
+                f"{number}{names_in_words(one)}. Name that one."
+            )
     if is_line(wish.pattern):
         known = [line for one in names.values() for line in one.lines]
         what = "no product or look-up stands on that line"

@@ -9,7 +9,7 @@ from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.parameter_paths import parameters_of, state_paths
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.fold_repeats import star_numbers
-from jaxquard.ir.jaxpr_tools import Var
+from jaxquard.ir.jaxpr_tools import Equation, Var
 from jaxquard.ir.source import UNKNOWN_LINE, name_scope, shorten_paths, source_frames
 
 
@@ -21,11 +21,18 @@ class BlockNames:
         paths: of the parameters that its contractions use, such as "params.layers.3.mlp.up".
         scopes: that its contractions stand in (`jax.named_scope`), such as "encoder/attention".
         lines: of the user's code, where its contractions stand, then those that called them.
+        more_paths: of the parameters of contractions that are too small to begin a block, and run with this one.
     """
 
     paths: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    more_paths: tuple[str, ...] = ()
+
+    @property
+    def all_paths(self) -> tuple[str, ...]:
+        """The paths of the parameters of all contractions that run with it."""
+        return tuple(dict.fromkeys([*self.paths, *self.more_paths]))
 
     @property
     def line(self) -> str:
@@ -39,10 +46,18 @@ def names_of_blocks(analysis: Analysis) -> dict[int, BlockNames]:
     paths = state_paths(graph)
     positions = {position for block in analysis.blocks for position in block.contractions}
     files = shorten_paths(path for position in positions for path, _ in source_frames(graph.equations[position]))
-    return {block.number: _names_of(graph, block, paths, files) for block in analysis.blocks}
+    small: dict[int, list[Equation]] = {}
+    for position in graph.contractions:
+        if position not in positions:
+            small.setdefault(analysis.owners[position], []).append(graph.equations[position])
+    return {
+        block.number: _names_of(graph, block, small.get(block.number, ()), paths, files) for block in analysis.blocks
+    }
 
 
-def _names_of(graph: StepGraph, block: Block, paths: Mapping[Var, str], files: Mapping[str, str]) -> BlockNames:
+def _names_of(
+    graph: StepGraph, block: Block, small: Sequence[Equation], paths: Mapping[Var, str], files: Mapping[str, str]
+) -> BlockNames:
     equations = [graph.equations[position] for position in block.contractions]
     lines = [[f"{files[path]}:{line}" for path, line in source_frames(equation)] for equation in equations]
     first = [found[0] for found in lines if found]
@@ -51,6 +66,7 @@ def _names_of(graph: StepGraph, block: Block, paths: Mapping[Var, str], files: M
         paths=parameters_of(graph, equations, paths),
         scopes=tuple(dict.fromkeys(filter(None, map(name_scope, equations)))),
         lines=tuple(dict.fromkeys([*first, *callers])),
+        more_paths=parameters_of(graph, small, paths),
     )
 
 

@@ -7,7 +7,8 @@
 Weights may rest in shards over the data-parallel devices. Each microbatch would gather them anew;
 so whatever a loop takes as a constant, and is sharded over an axis that shards the loop's batch, is
 gathered over that axis in front of it. Casts were hoisted before, so what is gathered is cast. On explicit axes
-nothing is changed: there the step says itself where it gathers, and `hoist_invariants` moves that.
+nothing is changed: there the step says itself where it gathers, and `hoist_invariants` moves that. So does a step under
+a plan (`Loop.has_gathered`): its weights may be used in shards over an axis that shards the batch as well.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ def gather_shards(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh
     specs = auto_specs(step, input_specs, mesh)
     equations: list[Equation] = []
     for equation in step.jaxpr.eqns:
-        if equation.primitive is loop_p:
+        if equation.primitive is loop_p and not equation.params["loop"].has_gathered:
             gathers, equation = _gather(equation, specs, mesh)
             equations.extend(gathers)
             rules.follow(gathers, specs)

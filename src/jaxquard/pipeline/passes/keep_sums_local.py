@@ -9,9 +9,11 @@ over the devices in every microbatch. Here the shards become a dim of their own:
 own share in its own slice, and one reduction after the loop gives the sum, sharded as the state that
 it is combined with is. The way from the contraction to the loop's result may pass through linear
 operations, sums and scans over layers; any other gradient is reduced in the loop, as before. So is one over an explicit
-axis: there the step's types say where it is reduced.
+axis: there the step's types say where it is reduced. Where several axes shard the batch, each gradient is kept apart
+over those that shard the dim that it sums over: rows over data, say, while targets are sharded over a model axis too.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -59,7 +61,7 @@ def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMe
             rules.follow([equation], specs)
             equations.append(equation)
             continue
-        targets = _wanted_specs(step.jaxpr.eqns[position + 1 :], original.outvars, specs)
+        targets = _wanted_specs(step.jaxpr.eqns[position + 1 :], original.outvars, specs, rules)
         changed, after = _rewrite(equation, specs, rules, mesh, targets, renamed)
         follow_loop_results(changed, rules, specs)
         rules.follow(after, specs)
@@ -68,11 +70,17 @@ def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMe
     return replace(step, jaxpr=make_jaxpr(step.jaxpr.invars, equations, outputs))
 
 
-def _wanted_specs(later: Sequence[Equation], results: Sequence[Var], specs: Mapping[Var, Spec]) -> dict[Var, Spec]:
+def _wanted_specs(
+    later: Sequence[Equation], results: Sequence[Var], specs: Mapping[Var, Spec], rules: SpecRules
+) -> dict[Var, Spec]:
     """For each result of a loop, the spec of the state that it meets in elementwise operations."""
     results_in: dict[Var, set[Var]] = {var: {var} for var in results}
     found: dict[Var, Spec] = {}
+    specs = {**specs, **dict.fromkeys(results, ())}
     for equation in later:
+        if equation.primitive is loop_p:
+            break
+        rules.follow([equation], specs)
         if equation.primitive.name not in ELEMENTWISE:
             continue
         shape = equation.outvars[0].aval.shape
@@ -94,15 +102,38 @@ def _rewrite(
     wanted: Mapping[Var, Spec],
     renamed: dict[Var, Any],
 ) -> tuple[Equation, list[Equation]]:
+    axes = [axis for axis in mesh.axis_names if axis in batch_axes(equation, specs) and mesh.shape[axis] > 1]
+    after: list[Equation] = []
+    done: set[int] = set()
+    for count in range(len(axes), 0, -1):
+        for chosen in itertools.combinations(axes, count):
+            equation, made = _rewrite_over(chosen, equation, specs, rules, mesh, wanted, renamed, done)
+            after += made
+    return equation, after
+
+
+def _rewrite_over(
+    axes: tuple[str, ...],
+    equation: Equation,
+    specs: dict[Var, Spec],
+    rules: SpecRules,
+    mesh: AbstractMesh,
+    wanted: Mapping[Var, Spec],
+    renamed: dict[Var, Any],
+    done: set[int],
+) -> tuple[Equation, list[Equation]]:
+    """Rewrites the sums over a dim that exactly these axes shard.
+
+    Args:
+        done: the results that are rewritten; those that are here are added.
+    """
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
-    axes = tuple(axis for axis in mesh.axis_names if axis in batch_axes(equation, specs))
-    if not axes or prod(mesh.shape[axis] for axis in axes) == 1:
-        return equation, []
     assert loop.places is not None
     writer = LocalSums(body, body_specs(equation, rules, specs), axes, mesh, places=list(loop.places))
-    changed = _changeable_targets(body, loop, writer)
+    changed = _changeable_targets(body, loop, writer) - done
     if not changed:
         return equation, []
+    done |= changed
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         if target in changed:
             writer.request(atom)
@@ -133,22 +164,23 @@ def _changeable_targets(body: Jaxpr, loop: Loop, writer: "LocalSums") -> set[int
 
 def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> tuple[list[Equation], Any]:
     """Returns the sum over the devices, sharded over the data axes where the state is."""
-    dim = next((dim for dim, sharded in enumerate(wanted) if sharded[: len(axes)] == axes), None)
-    if dim is None or partial.aval.shape[1 + dim] % prod(mesh.shape[axis] for axis in axes):
+    dim = _scattered_dim(partial, axes, mesh, wanted)
+    if dim is None:
         made, (result,) = splice(lambda x: [x.sum(0, dtype=x.dtype)], [partial])
         return made, result
 
     # XLA's CPU compiler aborts on sums of 16-bit numbers over some axes of a mesh whose others are automatic: all are
-    # manual if the state is sharded over no others in that dim, else the sum has 32 bits.
-    is_manual = tuple(wanted[dim]) == axes
+    # manual unless the data axes are major to others in that dim; then the sum has 32 bits.
+    before = wanted[dim][: -len(axes)]
+    is_manual = wanted[dim] == (*before, *axes)
     dtype = partial.aval.dtype if is_manual or partial.aval.dtype.itemsize > 2 else jnp.float32
 
     def scatter(share: Any) -> Any:
         total = lax.psum_scatter(share[0].astype(dtype), axes, scatter_dimension=dim, tiled=True)
         return total.astype(share.dtype)
 
-    others = [sharded if is_manual and at != dim else () for at, sharded in enumerate(wanted)]
-    kept = [axes if at == dim else sharded for at, sharded in enumerate(others)]
+    others = [(before if at == dim else sharded) if is_manual else () for at, sharded in enumerate(wanted)]
+    kept = [((*before, *axes) if is_manual else axes) if at == dim else sharded for at, sharded in enumerate(others)]
     while others and not others[-1]:
         others.pop()
     run = jax.shard_map(
@@ -161,3 +193,13 @@ def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spe
     )
     made, (result,) = splice(lambda x: [run(x)], [partial])
     return made, result
+
+
+def _scattered_dim(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> int | None:
+    """Returns the dim that the state has sharded over the data axes, before or after others; None for none."""
+    for dim, sharded in enumerate(wanted):
+        is_first, is_last = sharded[: len(axes)] == axes, sharded[len(sharded) - len(axes) :] == axes
+        split = sharded if is_last else axes
+        if (is_first or is_last) and partial.aval.shape[1 + dim] % prod(mesh.shape[axis] for axis in split) == 0:
+            return dim
+    return None

@@ -78,8 +78,8 @@ class StagePlan:
         blocks: the first of its blocks, and the one after its last, of the step's; of a model by name, of its layers.
         strategies: for each of its blocks, the choice on every axis of the actor's mesh.
         lines: of the user's code, where the first contraction of each block stands; empty for a model by name.
-        parameters: for each of its blocks, the paths of the parameters that its contractions use, such as
-            "layers.3.mlp.up"; empty for a model by name.
+        parameters: for each of its blocks, the paths of the parameters that its contractions use, and small ones that
+            run with it, such as "layers.3.mlp.up"; empty for a model by name.
         forward_s: of one microbatch, its collectives among them.
         backward_s: the same, recomputation among them.
         communication_s: the part of both in exposed collectives; None if the pricer does not say.

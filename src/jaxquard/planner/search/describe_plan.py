@@ -80,7 +80,7 @@ def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterat
             blocks=(first, last + 1),
             strategies=tuple(tuple(chosen[block]) for block in blocks),
             lines=tuple(prices.names[block].line for block in blocks),
-            parameters=tuple(prices.names[block].paths for block in blocks),
+            parameters=tuple(prices.names[block].all_paths for block in blocks),
             forward_s=cost.forward_s,
             backward_s=cost.backward_s,
             communication_s=totals.communication_s,
@@ -91,7 +91,7 @@ def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterat
 
 def stage_name(blocks: list[BlockNames], stage: int) -> str:
     """Returns a name of a stage: the first and the last of its parameters, up to where they differ."""
-    paths = [path.removeprefix("params.") for names in blocks for path in names.paths]
+    paths = [path.removeprefix("params.") for names in blocks for path in names.all_paths]
     tops = list(dict.fromkeys(_top(path) for path in paths))
     if not tops:
         return f"stage {stage}"

@@ -138,6 +138,7 @@ class _LoopBuilder:
             num_constants=len(self.constants),
             schedule=schedule,
             reductions=tuple(output.reduction for output in outputs),
+            has_gathered=True,
         )
         joins, results = self._join(outputs)
         params = {"body": close(body), "loop": new_loop}
