@@ -59,6 +59,20 @@ def fused_layer(split: Callable[[jax.Array], tuple[jax.Array, ...]]) -> tuple[An
     return sgd(loss), (params, (inputs(BATCH, LENGTH, DIM), inputs(BATCH, LENGTH, DIM, seed=3)))
 
 
+def fused_grouped_queries() -> tuple[Any, Any]:
+    """One product for queries, keys and values, with half as many heads of keys: its parts have different sizes."""
+
+    def loss(params, batch):
+        x, targets = batch
+        q, k, v = jnp.split(norm(x) @ params["qkv"], (DIM, DIM + DIM // 2), axis=-1)
+        k, v = (jnp.repeat(part.reshape(*x.shape[:2], HEADS // 2, HEAD_DIM), 2, axis=2) for part in (k, v))
+        x = x + attention(_heads(q), k, v).reshape(x.shape) @ params["out"]
+        return _square_loss(x + jax.nn.gelu(norm(x) @ params["up"]) @ params["down"], targets)
+
+    params = weights(qkv=(DIM, 2 * DIM), out=(DIM, DIM), up=(DIM, 4 * DIM), down=(4 * DIM, DIM))
+    return sgd(loss), (params, (inputs(BATCH, LENGTH, DIM), inputs(BATCH, LENGTH, DIM, seed=3)))
+
+
 def gptj(num_layers: int = 1) -> tuple[Any, Any]:
     """Attention and MLP side by side, from one norm."""
 
@@ -361,6 +375,7 @@ PATTERNS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "queries, keys, values minor": partial(fused_layer, _split_minor),
     "queries, keys, values per head": partial(fused_layer, _split_per_head),
     "queries, keys, values in thirds": partial(fused_layer, _split_thirds),
+    "queries, keys, values in unequal parts": fused_grouped_queries,
     "attention beside mlp": gptj,
     "mlp": mlp_net,
     "convolutions": conv_net,

@@ -102,7 +102,10 @@ class TestTransformerLayers:
         args = weights(**{"w1": (256, 512), "w2": (512, 128), "gate w1": (3, 7), "gate w2": (3, 7)}), inputs(8, 256)
         assert len(analyse(sgd(loss), args).blocks) == 2
 
-    @pytest.mark.parametrize("name", ["queries, keys, values minor", "queries, keys, values per head"])
+    @pytest.mark.parametrize(
+        "name",
+        ["queries, keys, values minor", "queries, keys, values per head", "queries, keys, values in thirds"],
+    )
     def test_fused_queries_keys_and_values_are_one_block_with_the_attention(self, name):
         analysis = analyse(*PATTERNS[name]())
         assert names_of(analysis) == [THREE] * 4
@@ -110,9 +113,9 @@ class TestTransformerLayers:
         # The columns are sharded between heads.
         assert analysis.blocks[0].choice("columns").num_chunks == 8
 
-    def test_thirds_of_a_fused_product_end_its_block_so_the_attention_only_follows_it(self):
+    def test_unequal_parts_of_a_fused_product_end_its_block_so_the_attention_only_follows_it(self):
         """All queries, then all keys: an eighth of the columns is no eighth of the heads of each."""
-        analysis = analyse(*PATTERNS["queries, keys, values in thirds"]())
+        analysis = analyse(*PATTERNS["queries, keys, values in unequal parts"]())
         assert names_of(analysis) == [THREE] * 4
         assert len(analysis.blocks[0].contractions) == 1
         attention = [

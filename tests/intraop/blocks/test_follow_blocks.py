@@ -95,12 +95,12 @@ class TestExperts:
 
 
 class TestOthers:
-    def test_attention_follows_a_fused_product_in_thirds_that_is_sharded_by_rows(self):
-        analysis = analyse(*PATTERNS["queries, keys, values in thirds"]())
+    def test_attention_follows_a_fused_product_in_unequal_parts_that_is_sharded_by_rows(self):
+        analysis = analyse(*PATTERNS["queries, keys, values in unequal parts"]())
         block = analysis.blocks[0]
         outs = [analysis.graph.equations[position].outvars[0] for position in products_of_activations(analysis)]
         assert [block.choice("rows").follower_dims[out] for out in outs] == [0, 0]
-        # A partition of the columns ends where the thirds are taken apart.
+        # A partition of the columns ends where the parts are taken apart.
         assert not block.choice("columns").follower_dims
 
     def test_a_product_without_batch_dims_is_an_input_branch(self):

@@ -7,8 +7,11 @@ from functools import cached_property
 from jaxquard.intraop.blocks.contraction import Contraction, find_contraction, find_row_reader
 from jaxquard.intraop.step.phases import EquationPhase, depend_on, find_phases, same_values
 from jaxquard.intraop.step.traced_step import TracedStep
-from jaxquard.ir.dependence import Dependences, Memo, dependences
+from jaxquard.ir.dependence import Dependences, DimLink, Memo, can_partition, dependences
 from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, users, variables
+
+# The equations through which state comes to its use as it is, but for its type and the order of its dims.
+_VIEWS = ("convert_element_type", "copy", "reshape", "transpose")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,34 @@ class StepGraph:
         found = self._links.get(position)
         if found is None:
             found = self._links[position] = dependences(self.equations[position], self._memo)
+        return found
+
+    def storage_link(self, position: int, num_shards: int) -> DimLink | None:
+        """Returns the dims along which state is stored where the dim of a view is sharded that it has not itself.
+
+        Such a view, a reshape of state, has the parts of a fused weight in a dim of their own (`step.fused`). Between
+        its own sharding and that of the view an all-to-all exchanges dims. None for any other equation.
+        """
+        equation = self.equations[position]
+        if equation.primitive.name != "reshape" or equation.invars[0] in self.data_vars:
+            return None
+        (((*links,),),) = self.links(position).links
+        return next((link for link in links if can_partition(link, num_shards)), None)
+
+    def dims_in_views(self, var: Var, num_shards: int) -> set[int]:
+        """Returns the dims of state that are there as well in every view that the forward has of it."""
+        found = set(range(len(var.aval.shape)))
+        for position in self.users.get(var, ()):
+            equation = self.equations[position]
+            if self.phases[position] is not EquationPhase.FORWARD or equation.primitive.name not in _VIEWS:
+                continue
+            (((*links,),),) = self.links(position).links
+            kept = {link.in_dim: link.out_dim for link in links if can_partition(link, num_shards)}
+            if equation.primitive.name == "reshape":
+                found &= kept.keys()
+            else:
+                inner = self.dims_in_views(equation.outvars[0], num_shards)
+                found -= {dim for dim, to in kept.items() if to not in inner}
         return found
 
     def known_chunks(self) -> set[int]:

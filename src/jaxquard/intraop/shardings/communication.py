@@ -6,7 +6,8 @@ it is propagated back as in `layouts`. The holder decides the layout of the valu
     all-reduces   of the results of contractions whose contracted dim is sharded;
                   of gradients of what a block takes replicated while its outputs are sharded: of weights if rows are
                   sharded, of the data if columns are; once for all uses in the block
-    reshards      of values that a block wants in another layout than their holder's; forward, and the gradient back
+    reshards      of values that a block wants in another layout than their holder's; forward, and the gradient back;
+                  of weights that are stored along another dim than their view is sharded (`StepGraph.storage_link`)
 
 What follows a block (`follow_blocks`) is held by it; under a choice whose sharding does not reach it, it counts as
 replicated, and takes its inputs as they come.
@@ -188,12 +189,26 @@ class _Finder:
                 if var in self.from_inputs and holder != (number, wanted):
                     self.resharded.setdefault((number, var), wanted)
                 continue
-            self.holders[var] = number, tuple(None if dim == AS_IT_COMES else dim for dim in wanted)
             position = self.graph.definitions.get(var)
+            if position is not None:
+                wanted = self._stored(number, position, var, wanted)
+            self.holders[var] = number, tuple(None if dim == AS_IT_COMES else dim for dim in wanted)
             if position is not None:
                 for atom, of_atom in self._inputs(position, var, wanted):
                     self._note_sum(number, atom, of_atom, [wanted])
                     waiting.append((atom, of_atom))
+
+    def _stored(self, number: int, position: int, var: Var, wanted: DimPerChoice) -> DimPerChoice:
+        """Returns the dims of a view of state as it is stored; the view is resharded to those that are wanted."""
+        link = self.graph.storage_link(position, self.num_shards)
+        if link is None:
+            return wanted
+        (((*links,),),) = self.graph.links(position).links
+        kept = {None, AS_IT_COMES, *(one.out_dim for one in links if can_partition(one, self.num_shards))}
+        stored = tuple(dim if dim in kept else link.out_dim for dim in wanted)
+        if stored != wanted:
+            self.resharded[number, var] = wanted
+        return stored
 
     def _inputs(self, position: int, var: Var, wanted: DimPerChoice) -> Iterable[tuple[Var, DimPerChoice]]:
         """Yields the inputs of an equation with the dims that follow from those of an output."""

@@ -209,7 +209,7 @@ class _AxisLayout:
             if var not in self.dims or not self._is_inside(out):
                 continue
             used = self.dims[var]
-            kept = _largest_dim(var, num_devices) if storage is not Storage.AS_USED and used is None else used
+            kept = self._largest_dim(var, num_devices) if storage is not Storage.AS_USED and used is None else used
             position = self.graph.definitions.get(out)
             if kept == used or position is None:
                 self._want(out, used, is_late=var in self.late)
@@ -231,7 +231,7 @@ class _AxisLayout:
                 continue
             kept, is_late = self.dims[out], out in self.late
             if kept is None and storage is not Storage.AS_USED and out not in self.graph.users:
-                kept, is_late = _largest_dim(var, num_devices), True
+                kept, is_late = self._largest_dim(var, num_devices), True
             self._shard(out, kept, is_late=is_late)
             for source, dim in list(self._inputs(position, out, kept)):
                 self._want(source, dim, is_late=is_late)
@@ -323,15 +323,18 @@ class _AxisLayout:
             if not is_read:
                 continue
             found = [link.in_dim for link in links if link.out_dim == dim and can_partition(link, self.num_shards)]
-            yield atom, (found[0] if found else None)
+            stored = None if found or dim is None else self.graph.storage_link(position, self.num_shards)
+            yield atom, (found[0] if found else None if stored is None else stored.in_dim)
 
     def _is_inside(self, var: Var) -> bool:
         position = self.graph.definitions.get(var)
         return position is None or position in self.inside
 
-
-def _largest_dim(var: Var, num_shards: int) -> int | None:
-    """Returns the largest dim that so many devices divide; None if there is none."""
-    shape = var.aval.shape
-    fitting = [dim for dim, size in enumerate(shape) if size % num_shards == 0]
-    return max(fitting, key=lambda dim: shape[dim], default=None)
+    def _largest_dim(self, var: Var, num_devices: int) -> int | None:
+        """Returns the largest dim that so many devices divide, of those that its use has too; None if none is."""
+        shape = var.aval.shape
+        fitting = [dim for dim, size in enumerate(shape) if size % num_devices == 0]
+        if len(fitting) > 1:
+            in_views = self.graph.dims_in_views(var, num_devices)
+            fitting = [dim for dim in fitting if dim in in_views] or fitting
+        return max(fitting, key=lambda dim: shape[dim], default=None)

@@ -1,5 +1,7 @@
 """The user's step as one flat jaxpr: calls, checkpoints and scans over layers opened, arguments named.
 
+Fused products, such as queries, keys and values of one weight, have their parts apart (`fused`).
+
 The analysis reads equations one by one, so everything that can stand in one list does. Other scans, conds and whiles
 stay as they are.
 """
@@ -13,6 +15,7 @@ import jax
 
 from jaxquard._jax_compat import without_mesh
 from jaxquard.intraop.step.find_state import StatePairs, changed_dtype, pair_state
+from jaxquard.intraop.step.fused.separate_parts import separate_parts
 from jaxquard.intraop.step.open_calls import open_calls
 from jaxquard.intraop.step.open_scans import FlatStep, open_scans
 from jaxquard.intraop.step.parts import LeafPart, names_of_parts, pair_parts, whole_leaves
@@ -71,7 +74,7 @@ def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
     names = tuple(argument_names(args))
     num_constants = len(flat.constants)
     return TracedStep(
-        jaxpr=flat.jaxpr,
+        jaxpr=separate_parts(flat.jaxpr),
         constants=flat.constants,
         arg_names=names,
         arg_types=tuple(arg_types),
