@@ -9,7 +9,6 @@ On accelerators threads of this process compile while others run (section 4.3 of
 the devices, and the host's cores are free.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -101,9 +100,3 @@ def choose_compilers(
     if mesh.devices.flat[0].platform != "cpu":
         return CompileInThreads(num_compilers, **reports)
     return CompileProcesses(mesh, num_compilers=num_compilers, limit_s=limit_s, **reports)
-
-
-def num_cores() -> int:
-    """The cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return os.cpu_count() or 1 if affinity is None else len(affinity(0))

@@ -15,8 +15,9 @@ from jax.sharding import Mesh
 
 from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.compile.compilers import CompileHere, Compilers, choose_compilers, num_cores
+from jaxquard.pricing.compile.compilers import CompileHere, Compilers, choose_compilers
 from jaxquard.pricing.compile.partitioner_warnings import RematerializedCounts
+from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.machine.environment import environment_key
 from jaxquard.pricing.measure.measure_batches import Measurement, PricingJob
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown

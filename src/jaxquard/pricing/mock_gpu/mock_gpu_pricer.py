@@ -26,7 +26,7 @@ from jaxquard.cluster import Cluster, cluster_text, load_cluster
 from jaxquard.errors import HloError, PricingError
 from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.compile.compilers import num_cores
+from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown, failure_of
 from jaxquard.pricing.measure.runs.run_rounds import BestTimes, spread_of
 from jaxquard.pricing.mock_gpu.combine_times import combine_times

@@ -25,7 +25,7 @@ from jaxquard.errors import HloError, PricingError
 from jaxquard.hlo import list_schedule, parse_module
 from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.compile.compilers import num_cores
+from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.outcomes import Ledger
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys

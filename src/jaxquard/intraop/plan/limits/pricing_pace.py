@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from jaxquard.pricing import ShardedProgram
-from jaxquard.pricing.compile.compilers import num_cores
+from jaxquard.pricing.host_cores import num_cores
 
 # Seconds of one core to compile and run a program, and more for each of its equations; of programs on 8 virtual CPUs.
 _PROGRAM_S, _EQUATION_S = 1.5, 0.04

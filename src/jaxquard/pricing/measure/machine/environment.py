@@ -10,7 +10,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
-from jaxquard.pricing.compile.compilers import num_cores
+from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.machine.steady_cpu import is_memory_kept
 
 # Settings of JAX that change what a jaxpr lowers or compiles to.
