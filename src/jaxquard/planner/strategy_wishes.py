@@ -23,7 +23,7 @@ from jaxquard.planner.record.match_names import (
 )
 
 STRATEGIES = (
-    *("rows", "columns", "contracted", "scattered", SEQUENCE, "replicated", "experts"),
+    *("rows", "columns", "contracted", "scattered", "scattered columns", SEQUENCE, "replicated", "experts"),
     *("2d", ROWS_2D, COLUMNS_2D),
 )
 

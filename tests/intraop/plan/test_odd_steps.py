@@ -131,14 +131,28 @@ def test_a_step_that_was_jitted_with_shardings():
     check(jitted, args)
 
 
-def test_products_by_ragged_groups_are_named():
+def test_products_by_ragged_groups_in_batches_are_named():
+    def loss(params, x):
+        groups = jnp.full((2, 4), 2, jnp.int32)
+        experts = jnp.broadcast_to(params["experts"], (2, 4, 64, 64))
+        rows = (x @ params["w"]).reshape(2, 8, 64)
+        return jnp.mean(jax.vmap(lax.ragged_dot)(rows, experts, groups) ** 2)
+
+    args = weights(w=(32, 64), experts=(4, 64, 64)), inputs(16, 32)
+    (note,) = unplanned_matmuls(analyse(sgd(loss), args).graph.equations)
+    assert "not planned: `ragged_dot_general` at test_odd_steps.py" in note
+    check(sgd(loss), args)
+
+
+def test_products_by_ragged_groups_are_planned():
     def loss(params, x):
         groups = jnp.full(4, 4, jnp.int32)
         return jnp.mean(lax.ragged_dot(x @ params["w"], params["experts"], groups) ** 2)
 
     args = weights(w=(32, 64), experts=(4, 64, 64)), inputs(16, 32)
-    (note,) = unplanned_matmuls(analyse(sgd(loss), args).graph.equations)
-    assert "not planned: `ragged_dot_general` at test_odd_steps.py" in note
+    analysis = analyse(sgd(loss), args)
+    assert unplanned_matmuls(analysis.graph.equations) == ()
+    assert names_of(analysis)[-1] == ("rows", "columns", "contracted", "scattered columns")
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "threefry2x32"])

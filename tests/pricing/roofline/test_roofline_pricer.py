@@ -1,5 +1,7 @@
 """The roofline of programs: against closed forms of products, passes and collectives, and against a compiler."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -214,6 +216,29 @@ def test_memory_is_arguments_and_what_lives_at_the_same_time():
 def test_a_donated_argument_shares_its_memory_with_the_result():
     step = make(lambda a: a * 2, array(512, 512), outs=[P()], donated=(0,))
     assert RooflinePricer(H100, LINE).price(step).peak_bytes == 4 * 512**2
+
+
+@pytest.mark.parametrize(
+    ("weights", "out", "parts"),
+    [(P(), P(), 1), (P(None, None, "x"), P(None, "x"), 8), (P("x"), P(), 1)],
+    ids=["whole", "columns", "experts, which are gathered"],
+)
+def test_rows_that_are_sorted_by_expert_meet_one_of_them(weights, out, parts):
+    """Every row is multiplied once in the forward, and once for each gradient."""
+    groups, rows = 8, array(ROWS, CONTRACTED, dtype=jnp.bfloat16)
+    experts = array(groups, CONTRACTED, COLUMNS, dtype=jnp.bfloat16)
+    sizes = array(groups, dtype=jnp.int32)
+    each = groups, ROWS / groups, CONTRACTED, COLUMNS / parts
+    found = RooflinePricer(H100, LINE).cost(
+        make(lax.ragged_dot, rows, experts, sizes, ins=[P(), weights, P()], outs=[out])
+    )
+    assert found.flops == pytest.approx(2 * math.prod(each))
+
+    def gradients(rows, experts, sizes):
+        return jax.grad(lambda *args: jnp.sum(lax.ragged_dot(*args, sizes)), (0, 1))(rows, experts)
+
+    whole = make(gradients, rows, experts, sizes, ins=[P(), P(), P()], outs=[P(), P()])
+    assert RooflinePricer(H100, LINE).cost(whole).flops == pytest.approx(3 * 2 * ROWS * CONTRACTED * COLUMNS)
 
 
 def test_a_loop_runs_its_body_as_often_as_it_says():

@@ -19,7 +19,7 @@ class Choice:
 
     Attributes:
         name: the dim that is sharded: `rows`, `columns`, `contracted`, `batch 0`; or `scattered`: contracted, and the
-            sum sharded by rows at once, as sequence parallelism does.
+            sum sharded by rows at once, as sequence parallelism does; `scattered columns`: the same by columns.
         partitions: of each of the block's first contractions.
         num_chunks: the block can be split into as many parts, or into any divisor of it.
         dims: for each value that the block computes, the dim that is sharded.

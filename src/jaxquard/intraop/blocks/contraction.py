@@ -79,6 +79,10 @@ class Contraction:
     def is_lookup(self) -> bool:
         return self.equation.primitive.name == "gather"
 
+    @property
+    def is_ragged(self) -> bool:
+        return self.equation.primitive.name == "ragged_dot_general"
+
 
 def find_contraction(equation: Equation, position: int, *, data_vars: Collection[Var]) -> Contraction | None:
     """Returns the contraction that an equation is, or None.

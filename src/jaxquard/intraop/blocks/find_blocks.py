@@ -14,6 +14,7 @@ hundred times as large as the smallest of these, and is there once; two models i
 two of them.
 """
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
@@ -224,6 +225,10 @@ class _Finder:
         )
 
 
+# The names of choices that shard the contracted dim, and whose sums are sharded along another one.
+SCATTERED = {PartitionKind.ROWS: "scattered", PartitionKind.COLUMNS: "scattered columns"}
+
+
 def _form(contraction: Contraction) -> Hashable:
     equation = contraction.equation
     shapes = tuple(atom.aval.shape for atom in equation.invars)
@@ -252,27 +257,40 @@ def _make_block(
         # The growth has more than these: the partitions that do not divide.
         for of_choice, chunks, dims in zip(partitions, growth.num_chunks, growth.dims, strict=False)
     ]
+    product, more = product_choices(seeds, choices), _scattered(seeds, choices)
+    if any(seed.is_ragged for seed in seeds):
+        choices += _scattered(seeds, choices, along=PartitionKind.COLUMNS)
     return Block(
         number=number,
         seeds=tuple(seeds),
         contractions=tuple(position for position in growth.positions if position in graph.contractions),
         equations=tuple(growth.positions),
         choices=tuple(choices),
-        more_choices=_scattered(seeds, choices),
-        product_choices=product_choices(seeds, choices),
+        more_choices=more,
+        product_choices=product,
     )
 
 
-def _scattered(seeds: Sequence[Contraction], choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Returns the choice to shard the contracted dim and leave the sum sharded by rows: sequence parallelism."""
+def _scattered(
+    seeds: Sequence[Contraction], choices: Sequence[Choice], *, along: PartitionKind = PartitionKind.ROWS
+) -> tuple[Choice, ...]:
+    """Returns the choice to shard the contracted dim and leave the sum sharded by rows: sequence parallelism.
+
+    Args:
+        along: columns instead for rows that are sorted by expert: they go back to their places without communication.
+    """
     found = {choice.kind: choice for choice in choices}
-    rows, contracted = found.get(PartitionKind.ROWS), found.get(PartitionKind.CONTRACTED)
-    if rows is None or contracted is None:
+    scattered, contracted = found.get(along), found.get(PartitionKind.CONTRACTED)
+    if scattered is None or contracted is None:
         return ()
     first = {seed.position for seed in seeds}
-    needs = {key: (contracted if key[0] in first else rows).needs[key] for key in rows.needs}
+    needs = {key: (contracted if key[0] in first else scattered).needs[key] for key in scattered.needs}
     choice = Choice(
-        name="scattered", partitions=contracted.partitions, num_chunks=rows.num_chunks, dims=rows.dims, needs=needs
+        name=SCATTERED[along],
+        partitions=contracted.partitions,
+        num_chunks=math.gcd(scattered.num_chunks, contracted.num_chunks if along is PartitionKind.COLUMNS else 0),
+        dims=scattered.dims,
+        needs=needs,
     )
     return (choice,)
 

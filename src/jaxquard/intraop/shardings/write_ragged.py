@@ -11,6 +11,8 @@ device takes its run of the sorted rows, and of every expert as many rows as lie
 
 The numbers are those of one device. The gradient of the weights is added up over the devices that share the rows; the
 columns and the contracted dim of the weights may be sharded over other axes.
+
+Sums that end sharded by columns are written so, too: XLA adds up whole rows for them, and then slices (on GPUs).
 """
 
 import functools
@@ -25,6 +27,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxquard.intraop.blocks.block import Block
 from jaxquard.intraop.blocks.contraction import PartitionKind, ragged_dims
+from jaxquard.intraop.blocks.find_blocks import SCATTERED
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.ir.jaxpr_tools import Equation
@@ -41,12 +44,15 @@ class RaggedProduct:
         inputs, result: the letters of the dims of its arrays: `MK`, `GKN` and `MN` for the forward.
         axes: the mesh axes and their sizes.
         sharded: for each letter, the axes that shard its dim.
+        scattered: the axes over which the forward's result is added up and ends sharded by columns; backward products
+            gather its gradient over them.
     """
 
     inputs: tuple[str, str]
     result: str
     axes: tuple[tuple[str, int], ...]
     sharded: tuple[tuple[str, tuple[str, ...]], ...]
+    scattered: tuple[str, ...] = ()
 
     def write(self, equation: Equation) -> Any:
         """Returns the traced product that stands for an equation."""
@@ -54,40 +60,51 @@ class RaggedProduct:
         return _trace(self, types, equation.primitive, tuple(equation.params.items()))
 
     def spec(self, dims: str) -> PartitionSpec:
-        """Returns the sharding of an array."""
+        """Returns the sharding of an array; that of the forward's result, and of its gradient, has rows and columns."""
         sharded = dict(self.sharded)
+        if set(dims) == set("MN"):
+            sharded["N"] = (*sharded.get("N", ()), *self.scattered)
         return PartitionSpec(*(sharded.get(letter) or None for letter in dims))
 
     @property
     def summed(self) -> tuple[str, ...]:
         """The axes over which the shards of the result are added up."""
         letters = set("".join(self.inputs)) - set(self.result)
-        return tuple(axis for letter, axes in self.sharded if letter in letters for axis in axes)
+        axes = (axis for letter, of_letter in self.sharded if letter in letters for axis in of_letter)
+        return tuple(axis for axis in axes if not (self.is_forward and axis in self.scattered))
+
+    @property
+    def is_forward(self) -> bool:
+        return set(self.result) == set("MN")
 
 
 def find_ragged(analysis: Analysis, assignment: Assignment) -> dict[int, RaggedProduct]:
-    """Returns the products of sorted rows that an assignment shards by rows, by their positions in the step."""
+    """Returns the products that the compiler would not shard as an assignment wants, by their positions in the step."""
     found: dict[int, RaggedProduct] = {}
     for number, names in assignment.items():
         block = analysis.blocks[number]
-        is_ragged = any(seed.equation.primitive.name == "ragged_dot_general" for seed in block.seeds)
-        if is_ragged and "rows" in names:
+        if any(seed.is_ragged for seed in block.seeds):
             found.update(_of_block(analysis, block, names))
     return found
 
 
 def _of_block(analysis: Analysis, block: Block, names: Sequence[str]) -> Iterator[tuple[int, RaggedProduct]]:
     graph, seeds = analysis.graph, {seed.position for seed in block.seeds}
-    sharded = _sharded(block, dict(zip(analysis.axes, names, strict=True)))
-    make = functools.partial(RaggedProduct, axes=tuple(analysis.axes.items()), sharded=tuple(sharded.items()))
+    named = dict(zip(analysis.axes, names, strict=True))
+    sharded = _sharded(block, named)
+    scattered = tuple(axis for axis, name in named.items() if name == SCATTERED[PartitionKind.COLUMNS])
+    make = functools.partial(
+        RaggedProduct, axes=tuple(analysis.axes.items()), sharded=tuple(sharded.items()), scattered=scattered
+    )
     for position in analysis.interfaces.positions_of(block.number):
         equation = graph.equations[position]
         if equation.primitive.name != "ragged_dot_general":
             continue
         matched = analysis.matches.contractions.get(position)
         if graph.definitions.get(graph.first(equation.outvars[0])) in seeds:
-            yield position, make(inputs=_forward_letters(equation), result="MN")
-        elif matched is not None and matched.forward in seeds:
+            if scattered or "M" in sharded:
+                yield position, make(inputs=_forward_letters(equation), result="MN")
+        elif matched is not None and matched.forward in seeds and "M" in sharded:
             forward = _forward_letters(graph.equations[matched.forward])
             shared = "".join(forward[matched.place][dim] for dim in matched.shared_dims)
             given = "".join("MN"[dim] for dim in matched.given_dims)
@@ -96,7 +113,7 @@ def _of_block(analysis: Analysis, block: Block, names: Sequence[str]) -> Iterato
 
 
 def _sharded(block: Block, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Returns for each letter the axes that shard its dim; a sum that ends sharded by rows is one here."""
+    """Returns for each letter the axes that shard its dim; of a sum that ends sharded, the contracted one."""
     found: dict[str, tuple[str, ...]] = {}
     for axis, name in names.items():
         letter = _LETTERS[block.choice(name).kind]
@@ -118,12 +135,16 @@ def _trace(
     product: RaggedProduct, types: Sequence[tuple[tuple[int, ...], Any]], primitive: Any, params: Sequence[Any]
 ) -> Any:
     """Returns the product as a traced function of the equation's inputs; equal layers share it."""
-    axes, row_axes = dict(product.axes), dict(product.sharded)["M"]
+    axes, row_axes = dict(product.axes), dict(product.sharded).get("M", ())
 
     def multiply(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+        left, right = (_gather(product, *one) for one in zip(product.inputs, (left, right), strict=True))
         num_rows = left.shape[product.inputs[0].index("M")]
         made = primitive.bind(left, right, _local_sizes(sizes, num_rows, row_axes), **dict(params))
-        return lax.psum(made, product.summed) if product.summed else made
+        made = lax.psum(made, product.summed) if product.summed else made
+        for axis in product.scattered if product.is_forward else ():
+            made = lax.psum_scatter(made, axis, scatter_dimension=1, tiled=True)
+        return made
 
     mapped = jax.shard_map(
         multiply,
@@ -136,8 +157,18 @@ def _trace(
     return jax.make_jaxpr(lambda *shards: [mapped(*shards)])(*(jax.ShapeDtypeStruct(*one) for one in types))
 
 
+def _gather(product: RaggedProduct, dims: str, shard: jax.Array) -> jax.Array:
+    """Gathers the columns of the gradient of a result that was scattered; other arrays stay as they are."""
+    if set(dims) == set("MN"):
+        for axis in reversed(product.scattered):
+            shard = lax.all_gather(shard, axis, axis=dims.index("N"), tiled=True)
+    return shard
+
+
 def _local_sizes(sizes: jax.Array, num_rows: int, axes: tuple[str, ...]) -> jax.Array:
     """Returns the rows of each group on this device, given those of the whole array."""
+    if not axes:
+        return sizes
     start = lax.axis_index(axes) * num_rows
     ends = jnp.clip(jnp.cumsum(sizes) - start, 0, num_rows)
     return jnp.diff(ends, prepend=0).astype(sizes.dtype)

@@ -32,6 +32,7 @@ CHOICE_COLORS = {
     "contracted": "#d1495b",
     "batch 0": "#2a9d8f",
     "scattered": "#e0a93b",
+    "scattered columns": "#f2d08a",
     "sequence": "#a05195",
 }
 COMPUTE_COLOR, COMMUNICATION_COLOR = "#9db9e3", "#d1495b"
