@@ -1,9 +1,15 @@
 """Reading HLO text: shapes, operands, called computations and attributes, as compilers print them."""
 
-import pytest
+import contextlib
 
-from jaxquard.hlo import ArrayShape, parse_module
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxquard.errors import HloError
+from jaxquard.hlo import ArrayShape, list_schedule, parse_module
 from jaxquard.hlo.parse_module import parse_operation
+from tests.hlo.compiled_texts import CLUSTERS, read_text
 
 TEXT = """\
 HloModule jit_f, is_scheduled=true, entry_computation_layout={(bf16[8,4]{1,0})->f32[8,4]{1,0}}
@@ -104,3 +110,31 @@ def test_called_computations(attributes, calls):
 def test_what_cannot_be_read(text, message):
     with pytest.raises(ValueError, match=message):
         parse_module(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("convolution(%p.0, %p.0)", "convolution(%p.0, %p.9)", r"expected p\.9 in the text, .* nowhere: dot\.1 = conv"),
+        ("calls=%fused", "calls=%fussed", r"expected fussed in the text, .* nowhere: inner = fusion\(%p\.1\)"),
+        ("convolution(", "convolation(", r"found convolation, whose work is unknown: dot\.1 = convolation\(%p\.0"),
+        ("%p.1 = bf16[8,4]", "%p.1 = bf16[8,<4=2]", r"expected sizes as numbers .*: %p\.1 = bf16\[8,<4=2\]"),
+    ],
+)
+def test_text_that_cannot_be_read_is_quoted(old, new, message):
+    assert TEXT.count(old) == 1
+    with pytest.raises(HloError, match=message):
+        parse_module(TEXT.replace(old, new))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damaged_text_is_read_or_refused(data):
+    """Never another error: a compiler of another version may print what this one does not."""
+    lines = read_text(data.draw(st.sampled_from(sorted(CLUSTERS))), "layer").splitlines()
+    place = data.draw(st.integers(0, len(lines) - 1))
+    column = data.draw(st.integers(0, max(0, min(len(lines[place]), 120) - 1)))
+    character = data.draw(st.sampled_from(["", ")", "(", "%x", "]", "9", '"']))
+    lines[place] = lines[place][:column] + character + lines[place][column + 1 :]
+    with contextlib.suppress(HloError):
+        list_schedule(parse_module("\n".join(lines)))

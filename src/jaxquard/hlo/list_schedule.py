@@ -52,14 +52,26 @@ class _Lister:
             role = async_role(self._module, operation)
             if operation.opcode in _FREE or role is AsyncRole.UPDATE or _is_free_call(operation):
                 continue
-            if operation.opcode in ("while", "conditional", "call"):
-                yield self._container(operation, computation)
-            elif role is AsyncRole.DONE:
-                yield self._done(operation, computation, starts)
-            elif role is AsyncRole.START:
-                yield self._start(operation, computation)
-            else:
-                yield self._run(operation, computation)
+            try:
+                yield self._read(operation, computation, role, starts)
+            except HloError:
+                raise
+            except (LookupError, ValueError, AssertionError, StopIteration) as error:
+                raise HloError(
+                    f"expected the operands and attributes of {operation.opcode}, but cannot read them from: "
+                    f"{operation.line}"
+                ) from error
+
+    def _read(
+        self, operation: Operation, computation: Computation, role: AsyncRole | None, starts: Mapping[str, str]
+    ) -> ScheduledOperation:
+        if operation.opcode in ("while", "conditional", "call"):
+            return self._container(operation, computation)
+        if role is AsyncRole.DONE:
+            return self._done(operation, computation, starts)
+        if role is AsyncRole.START:
+            return self._start(operation, computation)
+        return self._run(operation, computation)
 
     def _container(self, operation: Operation, computation: Computation) -> ScheduledOperation:
         module = self._module

@@ -6,9 +6,11 @@ a line `}`; in between, each line is `NAME = TYPE OPCODE(ARGUMENTS), ATTRIBUTES`
 """
 
 import re
+from collections.abc import Mapping
 
 from jaxquard.errors import HloError
 from jaxquard.hlo.module import ArrayShape, Computation, Module, Operation
+from jaxquard.hlo.opcodes import check_opcode
 
 _HEADER = re.compile(r"^HloModule ([^\s,]+)(.*)")
 _OPENING = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
@@ -43,9 +45,10 @@ def parse_module(text: str) -> Module:
         elif line.startswith("}"):
             computations[name], name = Computation(name=name, operations=tuple(operations)), None
         elif line.strip():
-            operations.append(parse_operation(line))
+            operations.append(_read_line(line))
     if entry is None or name is not None:
         raise HloError("the HLO text is cut off: its ENTRY computation is missing or not closed.")
+    _check_names(computations)
     return Module(
         name=header[1],
         entry=entry,
@@ -56,9 +59,35 @@ def parse_module(text: str) -> Module:
     )
 
 
+def _check_names(computations: Mapping[str, Computation]) -> None:
+    """Raises an HloError if a line names an operation or a computation that the text does not have."""
+    for computation in computations.values():
+        for operation in computation.operations:
+            check_opcode(operation)
+            operands = () if operation.opcode == "constant" else operation.operands
+            missing = [name for name in operands if name not in computation.positions]
+            # A collective that sums says so by its opcode; its computation may be left out of a text.
+            if not operation.opcode.startswith(("all-reduce", "reduce-scatter")):
+                missing += [name for name in operation.calls if name not in computations]
+            if missing:
+                raise HloError(
+                    f"expected {missing[0]} in the text, which a line of HLO names, but found it nowhere: "
+                    f"{operation.line}"
+                )
+
+
 def _count(header: str, name: str) -> int:
     found = re.search(rf"\b{name}=(\d+)", header)
     return int(found[1]) if found else 1
+
+
+def _read_line(line: str) -> Operation:
+    try:
+        return parse_operation(line)
+    except HloError:
+        raise
+    except ValueError as error:
+        raise HloError(f"expected sizes as numbers in a line of HLO, but found: {line.strip()[:200]}") from error
 
 
 def parse_operation(line: str) -> Operation:

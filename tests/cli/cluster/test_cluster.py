@@ -137,6 +137,16 @@ def test_calibrate_writes_a_cluster(tmp_path):
     assert re.search(r"products +│", result.stdout) or "note: products are those of h200" in result.stderr
 
 
+def test_an_interrupt_of_calibrate_says_what_is_kept(tmp_path, monkeypatch):
+    def interrupted(base, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxquard.calibrate.calibrate", interrupted)
+    result = run("calibrate", "--cpu", "--out", tmp_path / "my.toml")
+    assert (result.exit_code, result.stderr) == (130, "interrupted. Nothing is kept.\n")
+    assert not (tmp_path / "my.toml").exists()
+
+
 def test_calibrate_refuses_before_it_measures(tmp_path):
     result = run("calibrate", "--base", "h300", "--out", tmp_path / "mine.toml")
     assert (result.exit_code, result.stderr.startswith("error: 'h300' is neither")) == (2, True)

@@ -100,3 +100,13 @@ def test_an_unknown_pricer():
     result = run_cli("shard", "search", "gpt-tiny", "--pricer", "guess")
     assert result.exit_code == 2
     assert "no pricer is called 'guess'. Use one of: measure, compile" in result.stderr
+
+
+def test_an_interrupt_says_what_is_kept(monkeypatch):
+    def interrupted(*words, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxquard.cli.price.price_on_target.price_on_target", interrupted)
+    result = run("steps:make_step", "--cluster", "cpu-8", "--no-cache")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr == "interrupted. Nothing is kept: the step is compiled as one program.\n"

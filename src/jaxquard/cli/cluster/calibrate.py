@@ -40,12 +40,13 @@ def calibrate(
     from jaxquard.calibrate import calibrate as measure
     from jaxquard.calibrate import calibration_text
     from jaxquard.cli.devices import start_devices
+    from jaxquard.cli.interrupt import ends_with
     from jaxquard.cli.progress import ProgressBars
     from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady
 
     make_cpu_steady()  # As for the programs that a search measures.
     devices = start_devices(cpu=cpu)
-    with ProgressBars() as bars:
+    with ends_with("Nothing is kept."), ProgressBars() as bars:
         calibration = measure(
             start,
             devices=devices,

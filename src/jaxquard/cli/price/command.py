@@ -50,15 +50,17 @@ def price(
     check_writable(out)
     prices = choose_cache(cache, no_cache=no_cache)
     from jaxquard.cli.cluster.show import find_cluster
+    from jaxquard.cli.interrupt import ends_with
     from jaxquard.cli.price.answer import price_content, print_price
     from jaxquard.cli.price.price_on_target import price_on_target
     from jaxquard.cli.shard.target_mesh import start_for_target
     from jaxquard.report.timelines.perfetto import write_perfetto
 
     start_for_target()
-    found = price_on_target(
-        model, find_cluster(cluster), strategy=strategy, sizes=sizes, batch_size=batch_size, cache=prices
-    )
+    with ends_with("Nothing is kept: the step is compiled as one program."):
+        found = price_on_target(
+            model, find_cluster(cluster), strategy=strategy, sizes=sizes, batch_size=batch_size, cache=prices
+        )
     if out is not None:
         write_file(out, write_perfetto(found.walked.timeline))
     if as_json:
