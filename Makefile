@@ -70,7 +70,7 @@ demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, besid
 	@$(BIN)/jaxquard demo
 
 test: $(VENV)/.dev  ## All that CI checks
-	@$(MAKE) -j2 lint imports typecheck $(TPU_READY)
+	@$(MAKE) -j2 lint imports typecheck
 	@$(MAKE) unit
 
 test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of pure logic and one of each paper
@@ -102,19 +102,20 @@ typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
 # Tests on Ray wait more than they compute: those of JAX alone run beside them, at a lower priority, since tests on Ray look
-# at the clock.
-unit: $(VENV)/.dev $(TPU_READY)  ## The tests alone
+# at the clock. The TPU's compiler, which is a large download, comes while tests run.
+unit: $(VENV)/.dev  ## The tests alone
 	@$(MAKE) -j2 unit-jax unit-apart
 
 unit-jax: $(VENV)/.dev
 	$(call timed,pytest,$(QUICK) nice -n 5 $(PYTEST) -m 'not slow and not ray' --durations=10)
 
-unit-apart: $(VENV)/.dev $(TPU_READY)
+unit-apart: $(VENV)/.dev
 	@log=$$(mktemp); status=0; $(MAKE) apart > $$log 2>&1 || status=$$?; cat $$log; rm -f $$log; exit $$status
 
 apart:
 	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10 $(RAY_TESTS))
 ifeq ($(ARCH),x86_64)
+	@$(MAKE) $(TPU_READY)
 	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
 else
 	$(NO_TPU)

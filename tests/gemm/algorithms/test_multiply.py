@@ -45,7 +45,7 @@ def few_cases():
             yield (mesh_shape, name, *form)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("mesh_shape", "name", "dataflow", "is_transposed"), list(few_cases()), ids=mesh_id)
 def test_value_and_traffic(mesh_shape, name, dataflow, is_transposed):
     check(mesh_shape, name, dataflow, is_transposed)

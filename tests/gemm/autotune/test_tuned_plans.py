@@ -34,7 +34,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("cluster", ["tpu-v4-simulation", "h200"])
 @pytest.mark.parametrize("num_chips", [1, 16, 36])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

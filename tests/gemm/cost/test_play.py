@@ -135,6 +135,7 @@ def test_equals_the_closed_forms(algorithm, data):
     assert play_product(**case).time_s == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("dataflow", Dataflow)
 def test_equals_the_closed_forms_everywhere(algorithm, dataflow):

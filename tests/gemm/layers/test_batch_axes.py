@@ -125,6 +125,7 @@ def test_values_and_gradients_on_any_mesh(mesh, algorithm, stationary, is_transp
     assert_right(run(*args), *args)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_keeps_the_batch_sharded(algorithm):
     program, args = compiled(make_mesh((2, 2, 2), NAMES), algorithm=algorithm)
@@ -156,6 +157,7 @@ def test_batch_axes_under_jit():
     assert rows_of(forward(four, whole_numbers(16, IN, seed=0), w, batch_axes="fsdp")) == 8
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("spec", "y_spec"), [(P(("dp", "x"), "y"), P(("dp", "x"), "y")), (P("x", "y"), P("x", "y"))])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_batch_axes_of_placed_arrays(kind, spec, y_spec):

@@ -97,7 +97,7 @@ def test_forward_mode_is_refused():
         jax.jvp(lambda x: matmul(x, w, mesh=make_mesh((2, 2))), (x,), (x,))
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("mesh_shape", "name", "stationary", "is_transposed"), list(few_cases()), ids=mesh_id)
 def test_value_gradients_and_traffic(mesh_shape, name, stationary, is_transposed):
     check(mesh_shape, name, stationary, is_transposed)

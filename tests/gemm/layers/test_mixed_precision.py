@@ -55,7 +55,7 @@ def test_bf16_products_over_float32_parameters():
     assert set(gathered) == {"bf16"}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("name", [name for name in VARIANTS if VARIANTS[name].fits(MESH)])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_a_result_wider_than_the_matrices(name, dataflow):

@@ -50,7 +50,7 @@ def check(*, mesh_shape, dataflow, split_for_overlap, slices, block, pieces):
     assert_array_equal(exact(run(lhs, rhs)), exact(lhs) @ exact(rhs))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 @pytest.mark.parametrize("slices", [9, 12])
@@ -75,7 +75,7 @@ def test_a_loop_gives_the_bits_of_unrolled_slices(dataflow, split_for_overlap, s
     assert_array_equal(exact(looped), exact(unrolled))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_a_loop_has_gradients(dataflow, split_for_overlap):
