@@ -41,8 +41,8 @@ EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),\
 	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1)
 QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
 NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this machine is $(ARCH); its tests are left out'
-# Each example compiles, so make test has few of them.
-GENERATED := tests/pipeline/test_generated_programs.py
+# Each example takes long, so make test has few of them.
+GENERATED = tests/pipeline/test_generated_programs.py $(shell grep -rl few_examples tests --include='test_*.py')
 # Sorted: what is refused before Ray starts is tested before it starts.
 RAY_TESTS = $(sort $(shell grep -rl 'mark\.ray' tests --include='test_*.py'))
 TPU_TESTS := tests/gemm/overlap/test_compile.py tests/pricing/target/test_real_compilers.py
@@ -80,7 +80,7 @@ test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of 
 test-slow: $(VENV)/.dev $(TPU_READY)  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests of sharding,$(QUICK) $(SLOW) tests/intraop)
 	$(call timed,slow tests,$(SLOW) --ignore=tests/intraop)
-	$(call timed,many generated programs,$(QUICK) $(PYTEST) --hypothesis-profile=many $(GENERATED))
+	$(call timed,many generated examples,$(QUICK) $(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile=many $(GENERATED))
 	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10 $(RAY_TESTS))
 ifeq ($(ARCH),x86_64)
 	$(call timed,slow tests with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m slow $(TPU_TESTS))

@@ -32,7 +32,7 @@ def _problem(*sizes, num_rows=4096):
     return GemmProblem(layers=tuple(layers), num_rows=num_rows)
 
 
-@pytest.mark.thin(20)
+@pytest.mark.thin(40)
 @pytest.mark.parametrize("name", _PRESETS)
 @pytest.mark.parametrize("num_chips", [4, 16])
 def test_simulated_regret(name, num_chips):

@@ -127,6 +127,7 @@ def test_plans_run(algorithm, cluster, mesh_shape):
         assert_array_equal(dw, exact(x).T @ exact(dy))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize("stationary", ["y", "x", "w"])
 @pytest.mark.parametrize("ring", Axis)

@@ -221,6 +221,7 @@ def test_other_axes_of_the_mesh_are_left_alone():
     assert_close(found, jax.value_and_grad(dense_loss, argnums=(0, 1))(np.asarray(x), w))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("is_checked", [True, False])
 @pytest.mark.parametrize("algorithm", ["meshslice", "wang", "summa"])
 def test_inside_a_shard_map(algorithm, is_checked):
