@@ -41,8 +41,8 @@ EMITTERS = $(if $(wildcard $(VENV)/lib/python*/site-packages/jax-0.10.*),\
 	--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1)
 QUICK = XLA_FLAGS="$${XLA_FLAGS:-} --xla_backend_optimization_level=0 $(EMITTERS)"
 NO_TPU := @echo '== no TPU compiler: libtpu exists for x86-64 only, and this machine is $(ARCH); its tests are left out'
-# Each example compiles, so make test has few of them.
-GENERATED := tests/pipeline/test_generated_programs.py
+# Each example takes long, so make test has few of them.
+GENERATED = tests/pipeline/test_generated_programs.py $(shell grep -rl few_examples tests --include='test_*.py')
 # Sorted: what is refused before Ray starts is tested before it starts.
 RAY_TESTS = $(sort $(shell grep -rl 'mark\.ray' tests --include='test_*.py'))
 TPU_TESTS := tests/gemm/overlap/test_compile.py tests/pricing/target/test_real_compilers.py
@@ -70,7 +70,7 @@ demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, besid
 	@$(BIN)/jaxquard demo
 
 test: $(VENV)/.dev  ## All that CI checks
-	@$(MAKE) -j2 lint imports typecheck $(TPU_READY)
+	@$(MAKE) -j2 lint imports typecheck
 	@$(MAKE) unit
 
 test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of pure logic and one of each paper
@@ -80,7 +80,7 @@ test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of 
 test-slow: $(VENV)/.dev $(TPU_READY)  ## The tests marked slow, with many more generated examples
 	$(call timed,slow tests of sharding,$(QUICK) $(SLOW) tests/intraop)
 	$(call timed,slow tests,$(SLOW) --ignore=tests/intraop)
-	$(call timed,many generated programs,$(QUICK) $(PYTEST) --hypothesis-profile=many $(GENERATED))
+	$(call timed,many generated examples,$(QUICK) $(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile=many $(GENERATED))
 	$(call timed,slow tests on Ray,$(PYTEST_RAY) -m 'slow and ray' --durations=10 $(RAY_TESTS))
 ifeq ($(ARCH),x86_64)
 	$(call timed,slow tests with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m slow $(TPU_TESTS))
@@ -102,19 +102,20 @@ typecheck: $(VENV)/.dev  ## Check types
 	$(call timed,pyrefly,$(BIN)/pyrefly check --output-format=min-text)
 
 # Tests on Ray wait more than they compute: those of JAX alone run beside them, at a lower priority, since tests on Ray look
-# at the clock.
-unit: $(VENV)/.dev $(TPU_READY)  ## The tests alone
+# at the clock. The TPU's compiler, which is a large download, comes while tests run.
+unit: $(VENV)/.dev  ## The tests alone
 	@$(MAKE) -j2 unit-jax unit-apart
 
 unit-jax: $(VENV)/.dev
 	$(call timed,pytest,$(QUICK) nice -n 5 $(PYTEST) -m 'not slow and not ray' --durations=10)
 
-unit-apart: $(VENV)/.dev $(TPU_READY)
+unit-apart: $(VENV)/.dev
 	@log=$$(mktemp); status=0; $(MAKE) apart > $$log 2>&1 || status=$$?; cat $$log; rm -f $$log; exit $$status
 
 apart:
 	$(call timed,pytest on Ray,$(QUICK) $(PYTEST_RAY) -m 'not slow and ray' --durations=10 $(RAY_TESTS))
 ifeq ($(ARCH),x86_64)
+	@$(MAKE) $(TPU_READY)
 	$(call timed,pytest with the TPU compiler,PYTHONPATH=$(TPU) $(PYTEST_RAY) -m 'not slow' $(TPU_TESTS))
 else
 	$(NO_TPU)

@@ -1,6 +1,7 @@
 """Draws which folders import which, read from the source: every arc points down, so there is no circle."""
 
 import ast
+import functools
 import re
 import tomllib
 from pathlib import Path
@@ -44,7 +45,8 @@ def find_imports(container: str) -> set[tuple[str, str]]:
     return {(first, second) for first, second in found if first != second and {first, second} <= names}
 
 
-def imported_names(path: Path) -> set[str]:
+@functools.cache
+def imported_names(path: Path) -> frozenset[str]:
     """The full names that a file imports, wherever in the file."""
     package = path.relative_to(SOURCE).parent.parts
     found = set()
@@ -55,7 +57,7 @@ def imported_names(path: Path) -> set[str]:
             base = ".".join(package[: len(package) - node.level + 1]) + "." if node.level else ""
             module = (base + (node.module or "")).rstrip(".")
             found |= {f"{module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def draw_imports() -> str:

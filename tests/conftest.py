@@ -89,10 +89,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def _thin_out(items: list[pytest.Item]) -> None:
-    """Marks as slow all cases of a test marked `thin(n)` but about one in n, at least one, whichever their order."""
+    """Marks as slow all cases of a test marked `thin(n)` but about one in n, at least one, whichever their order.
+
+    Cases that are slow anyway do not count.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("thin"):
+        if item.get_closest_marker("thin") and not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for found in cases.values():
         every = found[0].get_closest_marker("thin").args[0]

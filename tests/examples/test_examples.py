@@ -25,7 +25,7 @@ def command(name, *words):
 
 def run(name, *words, **variables):
     environment = {**ENVIRONMENT, **{variable: str(value) for variable, value in variables.items()}}
-    done = subprocess.run(command(name, *words), capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(command(name, *words), capture_output=True, text=True, env=environment, timeout=900)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

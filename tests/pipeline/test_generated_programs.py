@@ -26,7 +26,8 @@ from tests.pipeline.planning import (
 # bfloat16 has 8 bits of precision, and XLA may keep more of them in one program than in another.
 CAST_TOLERANCE = 5e-2
 
-examples = settings.default.max_examples
+# Each example compiles for a second: `make test` has two or three of each kind, `make test-slow` dozens.
+examples = max(16, settings.default.max_examples - 4)
 MANY = settings(max_examples=examples // 5)
 SOME = settings(max_examples=examples // 6)
 FEW = settings(max_examples=3 * examples // 20)

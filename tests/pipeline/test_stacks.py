@@ -21,6 +21,7 @@ def make_layers(num_layers):
 START = (jnp.ones((2, 3)), jnp.int32(0))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("num_layers", "num_stages"), [(4, 1), (4, 2), (5, 3), (3, 3)])
 def test_gives_what_scan_gives(num_layers, num_stages):
     layers = make_layers(num_layers)

@@ -211,6 +211,7 @@ def test_numbers_and_keywords(sgd):
         assert_close(fetched(call()), expected_sgd(weights, batch, 0.5))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("options", [{"static_argnums": 2}, {"static_argnums": (-1,)}, {"static_argnames": "rate"}])
 def test_static_arguments(mesh, options):
     traced = []

@@ -45,7 +45,7 @@ def few_cases():
             yield (mesh_shape, name, *form)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("mesh_shape", "name", "dataflow", "is_transposed"), list(few_cases()), ids=mesh_id)
 def test_value_and_traffic(mesh_shape, name, dataflow, is_transposed):
     check(mesh_shape, name, dataflow, is_transposed)
@@ -58,6 +58,7 @@ def test_every_value_and_traffic(mesh_shape, name, dataflow, is_transposed):
     check(mesh_shape, name, dataflow, is_transposed)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 @pytest.mark.parametrize("name", ["meshslice-2", "wang-columns", "wang-rows"])
 def test_bf16_is_added_in_float32(name, dataflow):
@@ -79,6 +80,7 @@ def test_what_travels_of_a_bf16_sum_is_bf16():
     assert "(tensor<16x64xbf16>) -> tensor<16x32xbf16>" in text
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("names", [("x", "y"), ("y", "x")])
 @pytest.mark.parametrize("algorithm", ["fsdp", "cannon", "summa"])
 def test_axes_may_be_named_in_any_order(algorithm, names):

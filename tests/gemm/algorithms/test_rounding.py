@@ -56,7 +56,7 @@ def bound(lhs, rhs, chips):
     return lhs @ rhs, in_float32 + ((1 + BF16) ** chips - 1) * largest
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_more_is_rounded_than_must_be(name, dataflow):

@@ -34,7 +34,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("cluster", ["tpu-v4-simulation", "h200"])
 @pytest.mark.parametrize("num_chips", [1, 16, 36])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -127,6 +127,7 @@ def test_plans_run(algorithm, cluster, mesh_shape):
         assert_array_equal(dw, exact(x).T @ exact(dy))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize("stationary", ["y", "x", "w"])
 @pytest.mark.parametrize("ring", Axis)

@@ -24,6 +24,7 @@ from jaxquard.gemm.cost.cost import price_product
 from jaxquard.gemm.cost.play import play_plan, play_product
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow
 from jaxquard.ir.timeline import Track
+from tests.few_examples import few_examples
 from tests.gemm.closed_forms import product_s
 from tests.gemm.cost.play_chips import play_every_chip
 from tests.gemm.sized_products import sized_product
@@ -125,6 +126,7 @@ def _by_hand_s(cluster, product, *, options, **case):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+@few_examples(8)
 @given(data=st.data())
 def test_equals_the_closed_forms(algorithm, data):
     """Both the simulation and the price, on hardware of any kind."""
@@ -135,6 +137,7 @@ def test_equals_the_closed_forms(algorithm, data):
     assert play_product(**case).time_s == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("dataflow", Dataflow)
 def test_equals_the_closed_forms_everywhere(algorithm, dataflow):
@@ -150,6 +153,7 @@ def test_equals_the_closed_forms_everywhere(algorithm, dataflow):
 
 
 @pytest.mark.parametrize("algorithm", ["meshslice", "collective", "wang", "1d_tp", "fsdp"])
+@few_examples(8)
 @given(data=st.data())
 def test_one_chip_stands_for_all(algorithm, data):
     case = data.draw(_cases(algorithms=(algorithm,), num_chips=(4, 6, 8), clusters=_any_clusters()))
@@ -159,6 +163,7 @@ def test_one_chip_stands_for_all(algorithm, data):
     assert busy == pytest.approx([alone.busy_s(0)] * everyone.num_actors)
 
 
+@few_examples(8)
 @given(case=_cases(algorithms=("cannon",), num_chips=(4, 9, 16), clusters=_any_clusters()))
 def test_cannons_farthest_chip_stands_for_all(case):
     """Chips of row or column 0 have less to skew, but all wait for the farthest."""
@@ -173,7 +178,9 @@ def test_cannons_farthest_chip_stands_for_all(case):
     assert min(sent) < most
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("mesh_shape", [(2, 2), (1, 2), (2, 1), (3, 3), (2, 4), (4, 2), (1, 4)])
+@few_examples(8)
 @given(data=st.data())
 def test_summas_chips_are_never_slower_than_one(mesh_shape, data):
     """A chip need not wait for the end of a broadcast; on a ring of two there is nothing to gain by that."""
@@ -210,6 +217,7 @@ def test_a_broadcast_hop_by_hop(has_broadcast):
     assert len(launches) == (4 * 4 if has_broadcast else 4 * 3 * 3)
 
 
+@few_examples(8)
 @given(case=_cases())
 def test_contention_never_helps(case):
     free, contended = (play_product(**case, memory_contention=on).time_s for on in (False, True))
@@ -248,6 +256,7 @@ def test_figures_13_and_14(model):
     assert by_slices[best][1] >= 0.98 * max(played for _, played in by_slices.values())
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_4096_chips_are_quick(algorithm):
     """All products of a block, with memory contention; what other processes take does not count."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -15,6 +15,7 @@ from numpy.testing import assert_array_equal
 
 from jaxquard.errors import GemmError
 from jaxquard.gemm import ALGORITHMS, dense, layer_shardings, matmul, multiply, rms_norm
+from tests.few_examples import few_examples
 from tests.gemm.collectives import list_collectives
 from tests.gemm.meshes import compile_quickly, exact, make_mesh, place, whole_numbers
 
@@ -68,7 +69,7 @@ def assert_right(found, x, w, dy):
     assert_array_equal(dw, x.reshape(-1, IN).T @ dy.reshape(-1, OUT))
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize(
     ("stationary", "is_transposed"), [("y", False), ("x", False), ("w", False), ("w", True), ("y", True)]
@@ -104,7 +105,7 @@ SHAPES = [
 ]
 
 
-@settings(max_examples=16, deadline=None)
+@few_examples(8)
 @given(
     mesh=st.sampled_from(SHAPES),
     algorithm=st.sampled_from(list(ALGORITHMS)),
@@ -125,6 +126,7 @@ def test_values_and_gradients_on_any_mesh(mesh, algorithm, stationary, is_transp
     assert_right(run(*args), *args)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_keeps_the_batch_sharded(algorithm):
     program, args = compiled(make_mesh((2, 2, 2), NAMES), algorithm=algorithm)
@@ -156,6 +158,7 @@ def test_batch_axes_under_jit():
     assert rows_of(forward(four, whole_numbers(16, IN, seed=0), w, batch_axes="fsdp")) == 8
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("spec", "y_spec"), [(P(("dp", "x"), "y"), P(("dp", "x"), "y")), (P("x", "y"), P("x", "y"))])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_batch_axes_of_placed_arrays(kind, spec, y_spec):
@@ -216,6 +219,7 @@ def test_a_misplaced_explicit_bias():
     )
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("is_checked", [True, False])
 def test_inside_of_a_shard_map_over_the_batch(is_checked):
     """The replicas are those of a `shard_map` around, as in a loop over stages; a product sees its own rows."""

@@ -97,7 +97,7 @@ def test_forward_mode_is_refused():
         jax.jvp(lambda x: matmul(x, w, mesh=make_mesh((2, 2))), (x,), (x,))
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("mesh_shape", "name", "stationary", "is_transposed"), list(few_cases()), ids=mesh_id)
 def test_value_gradients_and_traffic(mesh_shape, name, stationary, is_transposed):
     check(mesh_shape, name, stationary, is_transposed)
@@ -221,6 +221,7 @@ def test_other_axes_of_the_mesh_are_left_alone():
     assert_close(found, jax.value_and_grad(dense_loss, argnums=(0, 1))(np.asarray(x), w))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("is_checked", [True, False])
 @pytest.mark.parametrize("algorithm", ["meshslice", "wang", "summa"])
 def test_inside_a_shard_map(algorithm, is_checked):

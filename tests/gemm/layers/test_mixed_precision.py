@@ -55,7 +55,7 @@ def test_bf16_products_over_float32_parameters():
     assert set(gathered) == {"bf16"}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("name", [name for name in VARIANTS if VARIANTS[name].fits(MESH)])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_a_result_wider_than_the_matrices(name, dataflow):
@@ -96,7 +96,7 @@ def test_gradients_have_the_dtypes_of_their_matrices(stationary):
     assert_array_equal(exact(dw), exact(jnp.asarray(exact(x).T @ exact(dy), jnp.bfloat16)))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", FP8)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_fp8_products(dtype, algorithm):

@@ -41,6 +41,7 @@ def problem(num_vectors):
 CASES = {"layer": (layer_norm, plain_layer_norm, 2), "rms": (rms_norm, plain_rms_norm, 1)}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("stationary", ["y", "w"])
 @pytest.mark.parametrize("name", CASES)

@@ -92,6 +92,7 @@ def expected_of_products(algorithm, slices, mesh_shape):
     return total
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("algorithm", "slices", "mesh_shape"), CASES)
 def test_only_the_products_and_the_norms_communicate(algorithm, slices, mesh_shape):
     text = compiled_step(algorithm, slices, mesh_shape)[0].as_text()
@@ -109,6 +110,7 @@ def test_only_the_products_and_the_norms_communicate(algorithm, slices, mesh_sha
             assert max(collective.result_bytes) <= 4 * allowed[way], (way, collective)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("algorithm", "slices", "mesh_shape"), CASES)
 def test_losses_equal_the_dense_ones(algorithm, slices, mesh_shape):
     step, params, x, target = compiled_step(algorithm, slices, mesh_shape)

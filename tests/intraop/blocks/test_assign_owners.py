@@ -62,6 +62,7 @@ def layers(analysis):
 
 
 class TestZoo:
+    @pytest.mark.thin(2)
     @pytest.mark.parametrize("remat", [False, True])
     @pytest.mark.parametrize("name", ZOO)
     def test_every_equation_has_one_owner_and_the_segments_are_the_step(self, name, remat):

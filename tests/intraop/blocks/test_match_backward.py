@@ -43,6 +43,7 @@ def check_dims(graph, matches):
 
 
 class TestEveryBackwardProduct:
+    @pytest.mark.thin(2)
     @pytest.mark.parametrize("remat", [False, True])
     @pytest.mark.parametrize("name", ZOO)
     def test_of_the_zoo_is_matched(self, name, remat):

@@ -189,7 +189,7 @@ class TestGeneratedScans:
 
 
 class TestPatterns:
-    @pytest.mark.thin(2)
+    @pytest.mark.thin(3)
     @pytest.mark.parametrize("name", sorted(OPENED))
     def test_opened_scans_compute_what_they_did(self, name):
         traced = check_opened(*OPENED[name](), tolerance=LOW_TOLERANCE if name == "cast" else TOLERANCE)

@@ -48,6 +48,7 @@ def run_in_pieces(fn, types):
     return found
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_rule_links_keeps_to_its_run(name):
     check_case(name, FEW, partition_by_links)
@@ -59,7 +60,7 @@ def test_what_a_rule_links_keeps_to_its_run_in_many_examples(name):
     check_case(name, MANY, partition_by_links)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", sorted(CASES.keys() - NOT_IN_PIECES))
 def test_pieces_run_apart_give_the_pieces_of_the_whole(name):
     check_case(name, FEW, run_in_pieces)

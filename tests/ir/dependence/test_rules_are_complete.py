@@ -31,6 +31,7 @@ def check_exact(name, data):
             assert found_chunks(equation) == held_chunks(equation)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", EXACT)
 @settings(max_examples=4)
 @given(data=st.data())

@@ -113,6 +113,7 @@ def test_backward_is_split_into_input_and_weight_gradients(is_rematted):
     assert tasks(planned.program, 1) == ["start", *map(str, schedule.rows(4)[1]), "after.0"]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "policy",
     [

@@ -67,6 +67,7 @@ def shared_step(num_stages, *, cast=None, reduce=("sum", "stack")):
     return step, weights, jnp.linspace(-1, 1, 4 * 2 * 3).reshape(4, 2, 3)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize(
     "schedule",

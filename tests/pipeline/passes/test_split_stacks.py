@@ -113,7 +113,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
 def test_updates_of_any_form(update):
     """A primitive without a rule runs on the joined value, which is always right."""

@@ -80,6 +80,7 @@ def test_full_recomputation_keeps_the_inputs_of_layers():
         assert [segment.strategies[place].activation_bytes for place in rows] == [4 * batch * length * dim // 8]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("storage", list(Storage))
 @pytest.mark.parametrize("name", ["data parallel", "megatron", "zero 3"])
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.errors import PlanError, ScheduleError
@@ -14,6 +14,7 @@ from jaxquard.planner.stages.schedule_profile import find_order, profile_schedul
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts
 from jaxquard.simulate import ActorLink
 from jaxquard.simulate.task_order import order_tasks
+from tests.few_examples import few_examples
 
 from .chains import chains, equal_layers, layer, shapes
 
@@ -97,7 +98,7 @@ all_links = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@few_examples(60)
 @given(chain=chains(), shape=shapes(), links=all_links, limit=st.one_of(st.none(), st.integers(0, 120)))
 def test_no_assignment_is_faster(chain, shape, links, limit):
     known = list(brute_force(chain, shape, links))
@@ -115,7 +116,7 @@ def test_no_assignment_is_faster(chain, shape, links, limit):
     assert len({(one.stops, one.strategies) for one in found}) == len(found)
 
 
-@settings(max_examples=60)
+@few_examples(30)
 @given(chain=chains(max_segments=4), shape=shapes(max_actors=3))
 def test_the_smallest_memory_is_the_smallest(chain, shape):
     known = list(brute_force(chain, shape, {}))
@@ -129,7 +130,7 @@ def test_the_smallest_memory_is_the_smallest(chain, shape):
         assert not assign_segments(chain, shape, memory_limit_bytes=smallest - 1)
 
 
-@settings(max_examples=60)
+@few_examples(30)
 @given(chain=chains(), shape=shapes())
 def test_memory_by_what_it_holds(chain, shape):
     for one in assign_segments(chain, shape):
@@ -137,7 +138,7 @@ def test_memory_by_what_it_holds(chain, shape):
         assert tuple(term.total_bytes for term in terms) == one.peak_bytes
 
 
-@settings(max_examples=80)
+@few_examples(40)
 @given(chain=chains(), shape=shapes())
 def test_the_bound_is_below_every_estimate(chain, shape):
     for one in assign_segments(chain, shape):

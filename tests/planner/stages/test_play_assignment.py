@@ -3,19 +3,20 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from jaxquard.planner.stages.assign import assign_segments
 from jaxquard.planner.stages.play_assignment import play_assignment
 from jaxquard.planner.stages.segment_costs import PipelineShape, StageAssignment
 from jaxquard.simulate import ActorLink
+from tests.few_examples import few_examples
 
 from .chains import chains, equal_layers, layer, shapes
 
 SLOW_LINKS = {pair: ActorLink(latency_s=0.1, bandwidth_bytes_per_s=4.0) for pair in itertools.permutations(range(4), 2)}
 
 
-@settings(max_examples=60)
+@few_examples(30)
 @given(chain=chains(), shape=shapes())
 def test_the_terms_are_the_step(chain, shape):
     for assignment in assign_segments(chain, shape):
@@ -27,7 +28,7 @@ def test_the_terms_are_the_step(chain, shape):
             assert len(played.peak_bytes) == shape.num_actors
 
 
-@settings(max_examples=60)
+@few_examples(30)
 @given(chain=chains(), shape=shapes())
 def test_no_step_is_faster_than_its_busiest_actor(chain, shape):
     for assignment in assign_segments(chain, shape):

@@ -22,6 +22,7 @@ def shape_of(schedule, num_actors, num_microbatches):
     )
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("num_actors", [2, 3, 4, 8])
 def test_weights_of_a_few_rounds_are_those_of_all(schedule, num_actors):

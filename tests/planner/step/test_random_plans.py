@@ -78,7 +78,7 @@ def check_plan(recipe: Recipe, wish: Wish, *, mesh: Any = None) -> None:
     assert_close(run_applied(applied, args, mesh=mesh), expected)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(recipe=recipes(), wish=wishes())
 def test_random_plans_have_the_numbers_of_one_jit(recipe, wish):
     check_plan(recipe, wish)

@@ -36,6 +36,7 @@ WAYS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("fn", WAYS.values(), ids=WAYS)
 def test_nothing_is_printed_and_the_numbers_stay(fn, capfd):
     x = jnp.arange(3.0) - 1

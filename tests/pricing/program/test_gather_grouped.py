@@ -50,6 +50,7 @@ IN = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("place", IN)
 def test_the_numbers_are_right_in(place):
     fn, mesh = IN[place], grid_mesh(2, 4)

@@ -18,6 +18,7 @@ from jaxquard.schedules import (
     ZeroBubbleV,
     play_rows,
 )
+from tests.few_examples import few_examples
 from tests.schedules.strategies import MANY, microbatch_counts, schedules
 
 
@@ -129,6 +130,7 @@ def rows_of(lines, num_actors):
 
 
 @MANY
+@few_examples(10)
 @given(
     schedule=schedules(),
     num_microbatches=microbatch_counts,
@@ -156,6 +158,7 @@ def test_every_task_is_drawn_or_counted(schedule, num_microbatches, width, eight
 
 
 @MANY
+@few_examples(10)
 @given(
     schedule=schedules(),
     num_microbatches=microbatch_counts,
@@ -173,6 +176,7 @@ def test_never_wider_than_asked(schedule, num_microbatches, width, color, eighth
 
 
 @MANY
+@few_examples(10)
 @given(schedule=schedules(max_actors=4), num_microbatches=st.integers(1, 6))
 def test_every_task_is_drawn_in_order(schedule, num_microbatches):
     rows = schedule.rows(num_microbatches)

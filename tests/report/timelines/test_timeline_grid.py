@@ -9,6 +9,7 @@ from jaxquard.ir.timeline import Span, Timeline, Track
 from jaxquard.report.timelines.schedule_palette import OTHER_COLOR
 from jaxquard.report.timelines.timeline_grid import timeline_grid
 from jaxquard.schedules import OneFOneB, TaskTimes, play_rows
+from tests.few_examples import few_examples
 from tests.report.timelines.test_loop_tasks import MEASURED
 from tests.report.timelines.test_schedule_grid import LABEL, rows_of
 from tests.schedules.strategies import MANY, microbatch_counts, schedules
@@ -62,6 +63,7 @@ def test_bands_where_they_show_more():
 
 
 @MANY
+@few_examples(10)
 @given(schedule=schedules(max_actors=4), num_microbatches=microbatch_counts, width=st.integers(40, 200))
 def test_every_task_is_drawn_or_counted(schedule, num_microbatches, width):
     timeline = play_rows(schedule.rows(num_microbatches)).timeline
@@ -79,6 +81,7 @@ def test_nothing_measured():
 
 
 @MANY
+@few_examples(10)
 @given(
     schedule=schedules(max_actors=4),
     num_microbatches=microbatch_counts,

@@ -92,6 +92,7 @@ def test_a_step_may_be_an_array(tmp_path, step):
     assert checkpoints.steps == (5,)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_last_one_is_not_restored(checkpoints, kind):
     leaves = {name: np.random.default_rng(number).normal(size=2000) for number, name in enumerate("abc")}

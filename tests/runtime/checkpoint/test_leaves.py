@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -20,6 +20,7 @@ from jaxquard.runtime.checkpoint.save import save
 from jaxquard.runtime.remote_array import RemoteArray, RemotePart
 from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.transfer import place, sharding_on
+from tests.few_examples import few_examples
 from tests.runtime.checkpoint.training import bits
 
 DTYPES = "bool int8 uint8 int32 uint32 float16 bfloat16 float32 complex64 float8_e4m3fn float8_e4m3 int4 uint4".split()
@@ -160,7 +161,7 @@ def remote(value, dtype, layout):
     return RemoteArray(parts=tuple(parts))
 
 
-@settings(max_examples=30)
+@few_examples(12)
 @given(cases())
 def test_any_layout_into_any_other(tmp_path_factory, case):
     dtype, shape, before, after = case

@@ -81,6 +81,7 @@ class Relay:
         return self.engine.execute(self.loaded, inputs)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("num_devices", [1, 2])
 @pytest.mark.parametrize(
     ("values", "task", "actor"), [((13, 1, 1), "0F0", 0), ((1, 6.5, 1), "1F1", 1), ((1, 1, 3.25), "2F2", 2)]

@@ -64,6 +64,7 @@ def test_numbers_are_right(monkeypatch, shares_devices, donated):
     assert [float(np.asarray(result)[0]) for result in results] == [11 * 12, 11 * 24, 11 * 48]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("donated", [False, True])
 @pytest.mark.parametrize("shares_devices", [False, True])
 @pytest.mark.parametrize(

@@ -40,10 +40,11 @@ def steps_time_s(steps: Steps, *, memory_bandwidth_bytes_per_s: float = math.inf
 
 def _longest_s(transfers: tuple[RingTransfer, ...], bandwidth: float) -> float:
     """Returns the seconds of transfers that run at once."""
-    if not transfers:
-        return 0.0
-    shared_s = sum(transfer.memory_bytes for transfer in transfers) / bandwidth
-    return max(shared_s, max(transfer.time_s for transfer in transfers))
+    longest_s, moved_bytes = 0.0, 0.0
+    for transfer in transfers:
+        longest_s = max(longest_s, transfer.time_s)
+        moved_bytes += transfer.memory_bytes
+    return max(longest_s, moved_bytes / bandwidth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +100,12 @@ def price_product(
 def price_steps(steps: Steps, *, memory_bandwidth_bytes_per_s: float = math.inf) -> GemmCost:
     """Returns the cost of steps."""
     launch_s = transfer_s = sync_s = 0.0
-    for count, one in _counted_transfers(steps):
-        launch_s += count * one.time.launch_s
-        transfer_s += count * one.time.transfer_s
-        sync_s += count * one.time.sync_s
+    for count, transfers in _counted_transfers(steps):
+        for transfer in transfers:
+            time = transfer.time
+            launch_s += count * time.launch_s
+            transfer_s += count * time.transfer_s
+            sync_s += count * time.sync_s
     return GemmCost(
         time_s=steps_time_s(steps, memory_bandwidth_bytes_per_s=memory_bandwidth_bytes_per_s),
         compute_s=steps.num_iterations * steps.compute_s,
@@ -138,8 +141,9 @@ def repeat_cost(cost: GemmCost, count: int) -> GemmCost:
     )
 
 
-def _counted_transfers(steps: Steps) -> Iterator[tuple[int, RingTransfer]]:
-    """Yields each transfer with the number of times that it is made."""
-    for phase in steps.before + steps.after + (steps.first_loads, steps.last_stores):
-        yield from ((1, transfer) for transfer in phase)
-    yield from ((steps.num_iterations - 1, transfer) for transfer in steps.loads + steps.stores + steps.waits)
+def _counted_transfers(steps: Steps) -> Iterator[tuple[int, tuple[RingTransfer, ...]]]:
+    """Yields all transfers, those together that are made equally often."""
+    for phase in steps.before + steps.after:
+        yield 1, phase
+    yield 1, steps.first_loads + steps.last_stores
+    yield steps.num_iterations - 1, steps.loads + steps.stores + steps.waits

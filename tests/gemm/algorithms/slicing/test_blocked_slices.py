@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices, slices_of
+from tests.few_examples import few_examples
 
 counts = st.integers(1, 4)
 
@@ -24,6 +25,7 @@ def take_with_numpy(shard, *, dim, slices, block, number):
     return np.take(shard, positions, axis=dim)
 
 
+@few_examples(6)
 @given(
     slices=counts,
     block=st.sampled_from([1, 2, 3, 128]),
@@ -53,6 +55,7 @@ def test_slices_are_those_of_the_paper_and_join_again(slices, block, repeats, ot
         assert_array_equal(part, take_with_numpy(shard, dim=dim, slices=slices, block=block, number=s))
 
 
+@few_examples(6)
 @given(slices=st.integers(2, 4), repeats=st.integers(1, 4), rows=st.integers(2, 5), dim=st.sampled_from([0, 1]))
 def test_parts_of_a_slice_are_placed_by_block_and_row(slices, repeats, rows, dim):
     shape = [rows, rows]
@@ -83,6 +86,7 @@ def test_few_wide_blocks_are_made_one_by_one(repeats, block, widths):
     assert BlockedSlices(dim=1, size=4 * block * repeats, slices=4, block=block).block_widths == widths
 
 
+@few_examples(6)
 @given(slices=counts, block=counts, repeats=counts, chips=st.sampled_from([1, 2, 3, 4]))
 def test_the_slices_of_all_shards_are_the_slice_of_the_whole(slices, block, repeats, chips):
     """A and B, sharded over different numbers of chips, meet (section 3.1.2)."""

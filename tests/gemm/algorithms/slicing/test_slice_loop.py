@@ -50,7 +50,7 @@ def check(*, mesh_shape, dataflow, split_for_overlap, slices, block, pieces):
     assert_array_equal(exact(run(lhs, rhs)), exact(lhs) @ exact(rhs))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 @pytest.mark.parametrize("slices", [9, 12])
@@ -75,7 +75,7 @@ def test_a_loop_gives_the_bits_of_unrolled_slices(dataflow, split_for_overlap, s
     assert_array_equal(exact(looped), exact(unrolled))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_a_loop_has_gradients(dataflow, split_for_overlap):
@@ -90,6 +90,7 @@ def test_a_loop_has_gradients(dataflow, split_for_overlap):
     assert_array_equal(exact(rhs_gradient), exact(lhs).T @ exact(weights))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("split_for_overlap", [False, True])
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_the_program_does_not_grow_with_the_slices(dataflow, split_for_overlap):
@@ -103,6 +104,7 @@ def test_the_program_does_not_grow_with_the_slices(dataflow, split_for_overlap):
     assert num_lines(64) == pytest.approx(num_lines(16), rel=0.05)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("slices", [1, 2, 3, 8, 9, 10, 11, 64])
 def test_every_step_runs_once_and_in_order(slices):
     def step(s, carry):

@@ -43,6 +43,7 @@ def dots(text):
     return found
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("dataflow", "mesh_shape", "slices", "block"), CASES)
 def test_counts_are_those_of_the_program(dataflow, mesh_shape, slices, block):
     unit = math.lcm(*mesh_shape) * slices * block

@@ -10,7 +10,7 @@ from jaxquard.gemm.algorithms.transfers import ring_streams as module
 from jaxquard.gemm.algorithms.transfers.ring_streams import folded_order, ring_streams
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("is_folded", [False, True])
 @pytest.mark.parametrize("num_chips", [2, 3, 4, 8])
 @pytest.mark.parametrize("num_rows", [1, 16, 17])

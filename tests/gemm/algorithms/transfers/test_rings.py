@@ -12,6 +12,7 @@ from tests.gemm.collectives import list_collectives
 from tests.gemm.meshes import compile_quickly, exact, make_mesh, whole_numbers
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dataflow", ["os", "ls", "rs"])
 def test_halves_go_to_either_neighbour(dataflow):
     lhs, rhs = whole_numbers(32, 64, seed=0), whole_numbers(64, 96, seed=1)
@@ -30,6 +31,7 @@ def test_halves_go_to_either_neighbour(dataflow):
     assert sum(sizes[True, 1]) == sum(sizes[True, 7]) == sum(sizes[False, 1]) / 2
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("ring", ["rows", "columns"])
 @pytest.mark.parametrize("dataflow", ["os", "ls"])

@@ -25,6 +25,7 @@ def test_integers_are_small(dtype):
     assert not np.asarray(make_input(array(dtype=dtype), NamedSharding(line_mesh(), P()))).any()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("shape", [(), (8,), (8, 3)])
 @pytest.mark.parametrize(
     "implementation", ["threefry2x32", "rbg", "unsafe_rbg", "threefry4x32", "philox2x32", "philox4x32"]

@@ -49,6 +49,7 @@ def test_the_level_is_that_of_the_fastest_runs():
     assert np.log(paired_times(runs)).mean() == pytest.approx(np.log(runs.min(axis=1)).mean())
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("true_s", FIELDS, ids=len)
 def test_ratios_wander_less_than_those_of_fastest_runs(true_s):
     def wander(estimates):
@@ -69,6 +70,7 @@ def test_no_two_of_different_speed_come_out_as_equal(true_s):
     assert relative.mean(axis=0) == pytest.approx(np.log(true_s) - np.log(true_s).mean(), abs=0.003)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("true_s", FIELDS, ids=len)
 def test_errors_are_what_ratios_wander_by(true_s):
     """Over many repetitions; times of neighbouring runs are correlated, so that it is no equality."""

@@ -85,8 +85,15 @@ class SizedProduct:
 
     def local_shape(self, mesh_shape: MeshShape) -> tuple[int, int, int]:
         """Returns M, K and N of one chip's product: the dims of the stationary matrix are sharded."""
-        chips = dict(zip(self.dataflow.stationary_dims, mesh_shape, strict=True))
-        return self.m // chips.get("M", 1), self.k // chips.get("K", 1), self.n // chips.get("N", 1)
+        m, k, n = self.m, self.k, self.n
+        rows, columns = mesh_shape
+        match self.product.sliced_dim:
+            case "K":
+                return m // rows, k, n // columns
+            case "N":
+                return m // rows, k // columns, n
+            case _:
+                return m, k // rows, n // columns
 
     def slice_shape(self, mesh_shape: MeshShape, num_slices: int) -> tuple[float, float, float]:
         """Returns M, K and N of one chip's product of one slice."""
