@@ -135,24 +135,32 @@ def _trace(product: EquationProduct, types: Sequence[tuple[tuple[int, ...], Any]
         for size, entry in zip(out_shape, out_spec, strict=True)
     ]
 
+    # Each device of the batch axes has a share of a weight's gradient. The shares stay apart in a first dim, so that a
+    # loop over microbatches can add them up by themselves, and over devices once.
+    is_sum = product.role is ProductRole.BACKWARD_WEIGHT and bool(product.batch_axes)
+
     def multiply(first: jax.Array, second: jax.Array) -> jax.Array:
         shards = {
             _letters(dims): _to_matrix(shard, dims) for shard, dims in zip((first, second), product.inputs, strict=True)
         }
         left, right, _ = _OPERANDS[product.role]
         made = layer.multiply(product.role, shards[left], shards[right])
-        if product.role is ProductRole.BACKWARD_WEIGHT and product.batch_axes:
-            made = jax.lax.psum(made, product.batch_axes)
-        return _from_matrix(made, product.result, local_shape).astype(out_dtype)
+        result = _from_matrix(made, product.result, local_shape).astype(out_dtype)
+        return result[None] if is_sum else result
 
     mapped = shard_mapped(
         multiply,
         mesh=AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes)),
         axes=tuple(axes),
         in_specs=tuple(map(product.spec, product.inputs)),
-        out_specs=out_spec,
+        out_specs=PartitionSpec(product.batch_axes, *out_spec) if is_sum else out_spec,
     )
-    return jax.make_jaxpr(lambda *shards: [mapped(*shards)])(*(jax.ShapeDtypeStruct(*one) for one in in_types))
+
+    def run(*shards: jax.Array) -> list[jax.Array]:
+        found = mapped(*shards)
+        return [found.sum(0, dtype=found.dtype) if is_sum else found]
+
+    return jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(*one) for one in in_types))
 
 
 def _order(dims: Dims) -> list[int]:
