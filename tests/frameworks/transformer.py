@@ -40,7 +40,7 @@ def train(loss_fn: Callable[[Any, Any], Any], params: Any, schedule: jq.schedule
 
     with jq.RemoteMesh((schedule.num_actors,)) as mesh:
         step = mesh.distributed(train_step, donate_argnums=0)
-        state, history = {"params": params, "opt": optimizer.init(params)}, []
+        state, history = {"params": params, "opt": jax.jit(optimizer.init)(params)}, []
         for _ in range(2):
             state, losses = step(state, make_batch())
             history.append(np.asarray(losses))
@@ -51,16 +51,20 @@ def train(loss_fn: Callable[[Any, Any], Any], params: Any, schedule: jq.schedule
 def expect(loss_fn: Callable[[Any, Any], Any], params: Any) -> tuple[Any, list[Any]]:
     """The oracle: a Python loop over the microbatches."""
     optimizer = make_optimizer()
-    value_and_grad, update = jax.jit(jax.value_and_grad(loss_fn)), jax.jit(optimizer.update)
-    opt, history, batch = optimizer.init(params), [], make_batch()
+    value_and_grad = jax.jit(jax.value_and_grad(loss_fn))
+
+    @jax.jit
+    def update(params, opt, *grads):
+        updates, opt = optimizer.update(jax.tree.map(lambda *terms: sum(terms), *grads), opt, params)
+        return optax.apply_updates(params, updates), opt
+
+    opt, history, batch = jax.jit(optimizer.init)(params), [], make_batch()
     for _ in range(2):
         found = [
             value_and_grad(params, {name: leaf[index] for name, leaf in batch.items()})
             for index in range(len(batch["tokens"]))
         ]
-        grads = jax.tree.map(lambda *terms: sum(terms), *(grad for _, grad in found))
-        updates, opt = update(grads, opt, params)
-        params = optax.apply_updates(params, updates)
+        params, opt = update(params, opt, *(grad for _, grad in found))
         history.append(np.array([value for value, _ in found]))
     return params, history
 
