@@ -19,7 +19,7 @@ from jaxquard.schedules import (
     play_rows,
 )
 from tests.few_examples import few_examples
-from tests.schedules.strategies import MANY, microbatch_counts, schedules
+from tests.schedules.strategies import microbatch_counts, schedules
 
 
 def grid(schedule, num_microbatches, *, width=120, color=False, times=None):
@@ -129,8 +129,7 @@ def rows_of(lines, num_actors):
     return found
 
 
-@MANY
-@few_examples(10)
+@few_examples(60)
 @given(
     schedule=schedules(),
     num_microbatches=microbatch_counts,
@@ -157,8 +156,7 @@ def test_every_task_is_drawn_or_counted(schedule, num_microbatches, width, eight
         assert not counted
 
 
-@MANY
-@few_examples(10)
+@few_examples(60)
 @given(
     schedule=schedules(),
     num_microbatches=microbatch_counts,
@@ -175,8 +173,7 @@ def test_never_wider_than_asked(schedule, num_microbatches, width, color, eighth
     assert all(len({len(row) for row in band}) == 1 for band in zip(*bands, strict=True))
 
 
-@MANY
-@few_examples(10)
+@few_examples(60)
 @given(schedule=schedules(max_actors=4), num_microbatches=st.integers(1, 6))
 def test_every_task_is_drawn_in_order(schedule, num_microbatches):
     rows = schedule.rows(num_microbatches)

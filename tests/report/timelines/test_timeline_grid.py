@@ -12,7 +12,7 @@ from jaxquard.schedules import OneFOneB, TaskTimes, play_rows
 from tests.few_examples import few_examples
 from tests.report.timelines.test_loop_tasks import MEASURED
 from tests.report.timelines.test_schedule_grid import LABEL, rows_of
-from tests.schedules.strategies import MANY, microbatch_counts, schedules
+from tests.schedules.strategies import microbatch_counts, schedules
 
 
 def in_ms(timeline):
@@ -62,8 +62,7 @@ def test_bands_where_they_show_more():
     assert "tasks" not in lines[-1]
 
 
-@MANY
-@few_examples(10)
+@few_examples(60)
 @given(schedule=schedules(max_actors=4), num_microbatches=microbatch_counts, width=st.integers(40, 200))
 def test_every_task_is_drawn_or_counted(schedule, num_microbatches, width):
     timeline = play_rows(schedule.rows(num_microbatches)).timeline
@@ -80,8 +79,7 @@ def test_nothing_measured():
     assert "actor 1" in timeline_grid(Timeline(num_actors=2, spans=()), width=80).plain
 
 
-@MANY
-@few_examples(10)
+@few_examples(60)
 @given(
     schedule=schedules(max_actors=4),
     num_microbatches=microbatch_counts,
