@@ -81,8 +81,10 @@ class PhaseClock:
             (step_pricing.StepPricing, "_analyse", "analysis"),
             (step_pricing.StepPricing, "_find_names", "analysis"),
             (step_pricing.StepPricing, "_find_boundaries", "analysis"),
-            (step_pricing.StepPricing, "find", "prices"),
-            (step_pricing.StepPricing, "costs", "prices"),
+            (step_pricing.StepPricing, "find_coarse", "prices"),
+            (step_pricing.StepPricing, "find_recipes", "prices"),
+            (step_pricing.StepPricing, "refine", "prices"),
+            (step_pricing.StepPricing, "costs_by", "prices"),
             (two_passes, "search_configurations", "search"),
         ):
             stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))

@@ -45,14 +45,17 @@ class CandidatePlan:
         return tuple((block, tuple(names)) for block, names in sorted(self.assignment.items())), self.storage
 
 
-def baselines(analysis: Analysis, *, with_volume: bool = True) -> dict[str, CandidatePlan]:
+def baselines(
+    analysis: Analysis, *, with_volume: bool = True, tensor: Mapping[int, str] | None = None
+) -> dict[str, CandidatePlan]:
     """Returns all baselines, by name.
 
     Args:
         with_volume: solves an integer program for the fewest bytes communicated, which takes a while.
+        tensor: `tensor_choices` of the analysis, where they are known.
     """
     rows = {block.number: _data_parallel(block, analysis.axes) for block in analysis.blocks}
-    tensor = _megatron(analysis)
+    tensor = tensor_choices(analysis) if tensor is None else tensor
     found = [
         CandidatePlan(name="data parallel", assignment=rows),
         CandidatePlan(name="zero 1", assignment=rows, storage=Storage.ZERO_1),
@@ -109,8 +112,8 @@ def _nearest(block: Block, axes: Mapping[str, int], wanted: Sequence[Sequence[st
     return min(fitting, key=misses, default=(block.choices[0].name,) * len(axes))
 
 
-def _megatron(analysis: Analysis) -> dict[int, str]:
-    """Returns the tensor-parallel choice of every block.
+def tensor_choices(analysis: Analysis) -> dict[int, str]:
+    """Returns Megatron's tensor-parallel choice of every block; the same on all meshes that have the same blocks.
 
     A look-up shards its table along the vocabulary. A block whose input is sharded along its contracted dim takes that;
     any other shards its columns. Experts are sharded in the same way inside, as Megatron's tensor parallelism does.

@@ -61,7 +61,15 @@ class Layouts:
 
     def specs(self, variables: Iterable[Var]) -> dict[Var, PartitionSpec]:
         """Returns the shardings of values, without those that are left to the compiler."""
-        return {var: spec for var in variables if (spec := self.spec(var)) is not None}
+        if any(self.late.values()):
+            return {var: spec for var in variables if (spec := self.spec(var)) is not None}
+        of_axes = [(axis, self.axes[axis], of_axis) for axis, of_axis in self.dims.items()]
+        found = {}
+        for var in variables:
+            axis_dims = tuple([(axis, size, dims[var]) for axis, size, dims in of_axes if var in dims])
+            if axis_dims:
+                found[var] = _make_spec(var.aval.shape, axis_dims)
+        return found
 
     def entry_spec(self, var: Var) -> PartitionSpec | None:
         """Returns the sharding in which the segment wants a value from outside; None if it is left to the compiler."""
@@ -112,14 +120,21 @@ def _make_spec(shape: tuple[int, ...], axis_dims: tuple[tuple[str, int, int | No
 class StepLayouts:
     """The layouts of a step's segments; each is derived once for each choice of the segment's blocks.
 
+    Args:
+        like: those of the same step on another mesh. Where both have the same segments, axes of the same size share
+            their layouts.
+
     Attributes:
         analysis: the blocks and segments of the step.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Analysis, *, like: "StepLayouts | None" = None) -> None:
         self.analysis = analysis
         self._layouts: dict[tuple[Segment, Strategy, Storage], Layouts] = {}
-        self._on_axes: dict[tuple[Segment, str, tuple[str, ...], Storage], _AxisLayout] = {}
+        # By segment, size of the axis, choices, storage, and the devices over which that shards state further.
+        self._on_axes: dict[tuple[Segment, int, tuple[str, ...], Storage, int], _AxisLayout] = {}
+        if like is not None and like.analysis.interfaces is analysis.interfaces:
+            self._on_axes = like._on_axes
 
     def interface(self, segment: Segment) -> SegmentInterface:
         """Returns the inputs and outputs of a segment."""
@@ -145,13 +160,13 @@ class StepLayouts:
         return self._layouts[key]
 
     def _lay_out_axis(self, segment: Segment, axis: str, names: tuple[str, ...], storage: Storage) -> "_AxisLayout":
-        """Returns the layouts along one axis; strategies that differ on other axes share them."""
-        key = segment, axis, names, storage
+        """Returns the layouts along one axis; strategies that differ on other axes share them, and so do meshes."""
+        analysis, num_devices = self.analysis, math.prod(self.analysis.axes.values())
+        key = segment, analysis.axes[axis], names, storage, 0 if storage is Storage.AS_USED else num_devices
         if key not in self._on_axes:
-            analysis, interface = self.analysis, self.interface(segment)
+            interface = self.interface(segment)
             blocks = [analysis.blocks[number] for number in segment.blocks]
             choices = {block.number: block.choice(name) for block, name in zip(blocks, names, strict=True)}
-            num_devices = math.prod(analysis.axes.values())
             layout = _AxisLayout(analysis.graph, num_shards=analysis.axes[axis], interface=interface)
             layout.lay_out_blocks(blocks, choices)
             layout.lay_out_gradients(analysis, choices)

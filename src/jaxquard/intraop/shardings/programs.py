@@ -86,14 +86,14 @@ class StepPrograms:
 
     Args:
         like: writes the programs of the same step for another mesh. Where both have the same segments, they share
-            copied jaxprs and boundaries.
+            copied jaxprs, boundaries, and the layouts of axes of the same size.
 
     Attributes:
         layouts: of the step's segments.
     """
 
     def __init__(self, analysis: Analysis, *, like: "StepPrograms | None" = None) -> None:
-        self.layouts = StepLayouts(analysis)
+        self.layouts = StepLayouts(analysis, like=None if like is None else like.layouts)
         self._shared = _SharedPrograms()
         if like is not None and like.analysis.interfaces is analysis.interfaces:
             self._shared = like._shared

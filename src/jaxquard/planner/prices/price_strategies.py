@@ -36,6 +36,7 @@ def price_strategies(
     prune: PruneSettings | None = None,
     recipes: Mapping[str, Assignment] | None = None,
     only: Mapping[tuple[int, ...], Collection[Strategy]] | None = None,
+    only_recipes: bool = False,
     like: PricedStrategies | None = None,
     on_progress: OnProgress | None = None,
 ) -> PricedStrategies:
@@ -51,6 +52,7 @@ def price_strategies(
         prune: limits of what is priced beyond its rank; by default `PruneSettings()` for `pricer`, and none without it.
         recipes: known assignments, whose strategies stay; by default the baselines but for `volume`.
         only: the strategies to consider, by the blocks of a segment; all of those for which it has none.
+        only_recipes: considers those of the recipes alone, where a segment may have one of these.
         like: the prices on another mesh; where both have the same segments, their programs are read once.
         on_progress: called as prices become known.
 
@@ -62,6 +64,8 @@ def price_strategies(
     costs = StrategyCosts(programs, coarse, like=None if like is None else like.strategy_costs)
     if recipes is None:
         recipes = {name: found.assignment for name, found in baselines(analysis, with_volume=False).items()}
+    if only_recipes:
+        only = {segment.blocks: _recipe_strategies([segment], recipes) for segment in analysis.segments}
     written = _write(programs, batch_axis, allowed, wishes, recipes, only or {})
     first = {segment.kind: segment for segment in reversed(analysis.segments)}
     known = {

@@ -7,7 +7,7 @@ the roofline of the same program has. Other storage, and recomputation, change s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxquard.intraop.plan.segment_prices import StepPrices, WrittenStrategies, make_chain
+from jaxquard.intraop.plan.segment_prices import StepPrices, WrittenStrategies, make_chain, price_segments
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
@@ -17,7 +17,7 @@ from jaxquard.ir.jaxpr_tools import size_bytes
 from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
-from jaxquard.pricing import Failure, Price
+from jaxquard.pricing import Failure, OnProgress, Price, Pricer
 from jaxquard.pricing.roofline.value_dims import dims_of_spec, num_shards
 
 # Returns whether a block, by its number, may have a choice on every axis.
@@ -91,6 +91,7 @@ class PricedStrategies:
         self.num_strategies = len(coarse)
         self.num_pruned = len(coarse) - sum(map(len, written.values()))
         self.strategy_costs = costs
+        self._written = written
         self._coarse = coarse
         self._is_coarse = is_coarse
         self._allowed = allowed
@@ -114,6 +115,29 @@ class PricedStrategies:
         origins = [price.provenance for price in found]
         texts = [f"{origin.pricer} on {origin.num_devices} x {origin.device_kind}" for origin in origins]
         return ", ".join(dict.fromkeys(texts))
+
+    def refine(self, pricer: Pricer, *, on_progress: OnProgress | None = None) -> "PricedStrategies":
+        """Returns the same strategies with the prices of another pricer."""
+        fine = PricedStrategies(
+            price_segments(self.prices.programs, pricer=pricer, written=self._written, on_progress=on_progress),
+            written=self._written,
+            costs=self.strategy_costs,
+            coarse=self._coarse,
+            is_coarse=False,
+            allowed=self._allowed,
+            recipes=self.recipes,
+        )
+        fine._stored = self._stored
+        return fine
+
+    def find_unpriced(self) -> str:
+        """Returns why a segment has no strategy with a price; "" if all have one."""
+        for segment, (_, places, _) in zip(self.analysis.segments, self._read_chain(), strict=True):
+            if not places:
+                prices = self.prices.kinds[segment.kind].prices
+                failures = [f"{price.name}: {price.message}" for price in prices if isinstance(price, Failure)]
+                return next(iter(failures), f"segment {segment.number} has no strategy that is allowed")
+        return ""
 
     def strategies(self) -> dict[tuple[int, ...], tuple[Strategy, ...]]:
         """Returns the strategies that were priced, by the blocks of each segment."""

@@ -17,19 +17,24 @@ from jaxquard.planner.stages.configuration_search import PlanFinalist
 
 
 def describe_plan(
-    pricing: StepPricing, found: PlanFinalist, *, costs: StepCosts | None = None, memory_limit_bytes: int | None
+    pricing: StepPricing,
+    found: PlanFinalist,
+    *,
+    prices: MeshPrices | None = None,
+    costs: StepCosts | None = None,
+    memory_limit_bytes: int | None,
 ) -> Plan:
     """Returns the plan of a configuration with its stages, alone: without fingerprint, baselines, alternatives and log.
 
     Args:
+        prices: by which it was found; by default those of its mesh and microbatches.
         costs: by which it was found; by default all that were priced.
     """
     shape, played, axes = found.configuration, found.played, found.configuration.mesh
-    prices = pricing.find(axes, shape.num_microbatches)
-    if costs is None:
-        costs = pricing.costs(axes, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute)
+    prices = pricing.find(axes, shape.num_microbatches) if prices is None else prices
     assert prices is not None
-    assert costs is not None
+    if costs is None:
+        costs = pricing.costs_by(prices, storage=Storage(shape.storage), recompute=shape.recompute)
     num_devices = shape.num_actors * count_devices(shape)
     peak = pricing.cluster.compute.peak_flops_per_s * num_devices
     chosen = costs.assignment(found.assignment.strategies)

@@ -1,8 +1,9 @@
 """Finds the plan of a step for a cluster.
 
-1. Every mesh of an actor is priced with two numbers of microbatches; with others its costs lie between these.
+1. Every mesh of an actor is priced in closed form with two numbers of microbatches; with others its costs lie between.
 2. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
-3. The best meshes and numbers of microbatches are priced as they are, and their configurations played again.
+3. The best meshes and numbers of microbatches are priced as they are, by the pricer that was asked for, and their
+   configurations played again.
 4. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
 """
 
@@ -224,7 +225,11 @@ def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidat
     found: dict[bool, list[Candidate]] = {True: [], False: []}
     for one in plans:
         plan = describe_plan(
-            plans.pricing, one.finalist, costs=one.costs, memory_limit_bytes=plans.search.memory_limit_bytes
+            plans.pricing,
+            one.finalist,
+            prices=one.prices,
+            costs=one.costs,
+            memory_limit_bytes=plans.search.memory_limit_bytes,
         )
         candidate = Candidate(
             name=one.name, finalist=one.finalist, plan=plan, follows_strategies=one.follows_strategies

@@ -1,23 +1,32 @@
-"""Searches the configurations in two passes: all of them by scaled prices, then the best as they are.
+"""Searches the configurations in two passes: all of them by scaled prices in closed form, then the best as they are.
 
-In the first pass a mesh is priced with the fewest and with the most microbatches, and with others its costs lie between
-these, linear in the rows of a microbatch: a kernel has a time to begin, and one for each row. The strategies are ranked
-with the fewest. The second pass ranks and prices the best meshes with their own numbers.
+In the first pass a mesh is priced with few and with many microbatches, and with others its costs follow from these,
+linear in the rows of a microbatch: a kernel has a time to begin, and one for each row. A step is traced and analysed
+once for each number of microbatches, so that all meshes share a few of these (`find_references`). The strategies are
+ranked once for the meshes that differ in their data axis alone, which shards rows whatever the strategy.
+
+The second pass ranks the strategies of the best meshes with their own numbers of microbatches, and asks the finest
+pricer for what is left: a compiler or a measurement prices a dozen meshes, not all of them. Where none of these has a
+price, as programs do not fit a chip by the compiler's count, the next best follow.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.prices.step_flops import bound_time_s
 from jaxquard.planner.record.plan import PlanSearchLog
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
-from jaxquard.planner.search.step_pricing import StepPricing
+from jaxquard.planner.search.step_pricing import BATCH_AXIS, MeshAxes, MeshKey, MeshPrices, StepPricing
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
 from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
@@ -27,14 +36,14 @@ SINGLE_AXIS = "best of a single axis"
 # The best of the first pass, whose meshes and numbers of microbatches are priced as they are.
 _NUM_RANKED = 8
 _NUM_FINALISTS = 6
+# The factor between numbers of microbatches that meshes are priced with in the first pass.
+_APART = 8
 # Of the time that a search has, the share of the first pass; and of that, the share of its prices.
 _FIRST_PASS, _PRICING = 0.7, 0.7
 _TIMES = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s", "communication_s")
 _SIZES = ("activation_bytes", "working_bytes")
 
 OnPlanProgress = Callable[[int, int, str], None]
-# The axes of a mesh and their sizes.
-MeshAxes = tuple[tuple[str, int], ...]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,6 +61,8 @@ class TwoPassSearch:
     on_progress: OnPlanProgress = field(default=lambda done, total, name: None, repr=False)
     _links: dict[tuple[int, int], ActorLinks] = field(default_factory=dict, repr=False)
     _scaled: dict[object, Sequence[SegmentCosts]] = field(default_factory=dict, repr=False)
+    # The mesh that ranks the strategies of others.
+    _ranks: dict[object, MeshKey] = field(default_factory=dict, repr=False)
 
     def run(self, shapes: Sequence[PlanConfiguration]) -> PlanSearchResult:
         """Returns the fastest configurations; its families are the best with each number of actors.
@@ -63,20 +74,25 @@ class TwoPassSearch:
         first_pass = self.deadline.part(_FIRST_PASS)
         references = self._price_meshes(shapes, first_pass.part(_PRICING))
         known = [shape for shape in shapes if shape.axes in references]
-        ranked = self._search(
-            known, lambda shape: self._scaled_costs(shape, references[shape.axes]), _NUM_RANKED, first_pass
-        )
-        if ranked.best is None:
-            raise self._infeasible(ranked)
-        pairs = self._price_ranked(ranked)
-        exact = self._search(
-            [shape for shape in known if (shape.axes, shape.num_microbatches) in pairs],
-            self.find_costs,
-            _NUM_FINALISTS,
-            self.deadline,
-        )
-        if exact.best is None:
-            raise self._infeasible(exact)
+        while True:
+            ranked = self._search(
+                known, lambda shape: self._scaled_costs(shape, references[shape.axes]), _NUM_RANKED, first_pass
+            )
+            if ranked.best is None:
+                raise self._infeasible(ranked)
+            pairs = self._price_ranked(ranked)
+            exact = self._search(
+                [shape for shape in known if (shape.axes, shape.num_microbatches) in pairs],
+                self.find_costs,
+                _NUM_FINALISTS,
+                self.deadline,
+            )
+            if exact.best is not None:
+                break
+            left = [shape for shape in known if (shape.axes, shape.num_microbatches) not in pairs]
+            if not left or not self.deadline.has_time():
+                raise self._infeasible(exact)
+            known = left
         alternatives = exact.alternatives
         if ranked.best.configuration == exact.best.configuration:
             # Parts that the second pass has one value of.
@@ -87,7 +103,9 @@ class TwoPassSearch:
 
     def find_costs(self, shape: PlanConfiguration) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration; none if the step cannot be sharded so."""
-        costs = self._step_costs(shape)
+        costs = self.pricing.costs(
+            shape.mesh, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute
+        )
         return () if costs is None else costs.segments
 
     def links(self, shape: PlanConfiguration) -> ActorLinks:
@@ -129,26 +147,24 @@ class TwoPassSearch:
         num_devices = shape.num_actors * count_devices(shape)
         return bound_time_s(self.pricing.flops, self.pricing.cluster, num_devices)
 
-    def _price_meshes(self, shapes: Sequence[PlanConfiguration], deadline: Deadline) -> dict[MeshAxes, tuple[int, ...]]:
-        """Prices every mesh; returns the numbers of microbatches that it was priced with."""
-        counts: dict[MeshAxes, dict[int, None]] = {}
-        for shape in shapes:
-            counts.setdefault(shape.axes, {})[shape.num_microbatches] = None
-        found: dict[MeshAxes, tuple[int, ...]] = {}
+    def _price_meshes(
+        self, shapes: Sequence[PlanConfiguration], deadline: Deadline
+    ) -> dict[MeshAxes, dict[int, MeshPrices]]:
+        """Prices every mesh in closed form, with few and many microbatches, by their number."""
+        counts = find_references(shapes, self.pricing.problem.rows)
+        found: dict[MeshAxes, dict[int, MeshPrices]] = {}
         longest_s = 0.0
-        for done, (axes, possible) in enumerate(counts.items()):
+        for done, (axes, ends) in enumerate(counts.items()):
             if found and not deadline.has_time(longest_s):
                 deadline.left_out.append(f"the time budget left out {len(counts) - done} of {len(counts)} meshes")
                 break
             start_s = time.monotonic()
             self.on_progress(done, len(counts), f"pricing a mesh of {dict(axes)}")
-            fewest = min(possible)
-            ends = dict.fromkeys((fewest, max(possible)))
-            priced = tuple(
-                count for count in ends if self.pricing.find(dict(axes), count, ranked_by=fewest) is not None
-            )
-            if priced:
-                found[axes] = priced
+            ranked_by = self._ranks.setdefault(_ranked_alike(axes), (axes, ends[0]))
+            prices = {count: self.pricing.find_coarse(dict(axes), count, ranked_by=ranked_by) for count in ends}
+            known = {count: one for count, one in prices.items() if one is not None}
+            if known:
+                found[axes] = known
             longest_s = max(longest_s, time.monotonic() - start_s)
         if not found:
             raise PlanError(f"the step cannot be sharded over any mesh: {next(iter(self.pricing.failures.values()))}")
@@ -174,25 +190,26 @@ class TwoPassSearch:
             longest_s = max(longest_s, time.monotonic() - start_s)
         return found
 
-    def _scaled_costs(self, shape: PlanConfiguration, references: Sequence[int]) -> Sequence[SegmentCosts]:
+    def _scaled_costs(self, shape: PlanConfiguration, references: Mapping[int, MeshPrices]) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration, from those of other numbers of microbatches."""
         key = shape.priced_as
         if key not in self._scaled:
-            known = [
-                self._step_costs(replace(shape, num_microbatches=count), ranked_by=references[0])
-                for count in references
+            blocks = [[segment.blocks for segment in one.analysis.segments] for one in references.values()]
+            serving = _find_serving(shape.num_microbatches, [*references], blocks)
+            # A microbatch costs the same however the state is stored; what is once a step is taken from the first.
+            costs = [
+                self.pricing.costs_by(
+                    references[count],
+                    storage=Storage.AS_USED if place else Storage(shape.storage),
+                    recompute=shape.recompute,
+                )
+                for place, count in enumerate(serving)
             ]
-            self._scaled[key] = _between(shape.num_microbatches, references, [one for one in known if one is not None])
+            analysis, scale = references[serving[0]].analysis, serving[0] / shape.num_microbatches
+            self._scaled[key] = _between(
+                shape.num_microbatches, serving, costs, fits=partial(_has_rows, analysis, scale)
+            )
         return self._scaled[key]
-
-    def _step_costs(self, shape: PlanConfiguration, *, ranked_by: int | None = None) -> StepCosts | None:
-        return self.pricing.costs(
-            shape.mesh,
-            shape.num_microbatches,
-            storage=Storage(shape.storage),
-            recompute=shape.recompute,
-            ranked_by=ranked_by,
-        )
 
     def _infeasible(self, result: PlanSearchResult) -> PlanError:
         if result.smallest is None:
@@ -203,6 +220,21 @@ class TwoPassSearch:
             f"{memory.size_bytes / 1e9:.3g} GB ({shape}), most of it {memory.largest_term}. Use more devices, or a "
             "smaller batch or model."
         )
+
+
+def _ranked_alike(axes: MeshAxes) -> object:
+    """Returns a key of the meshes whose strategies are ranked together: those that differ in their data axis alone."""
+    return tuple((name, None if name == BATCH_AXIS else size) for name, size in axes)
+
+
+def _find_serving(count: int, references: Sequence[int], blocks: Sequence[object]) -> Sequence[int]:
+    """Returns the references that costs are taken from: all, or the nearest where their segments differ.
+
+    Small microbatches may have other segments, as fewer of their dims can be sharded.
+    """
+    if blocks[0] == blocks[-1]:
+        return references
+    return [references[0 if count * count <= references[0] * references[-1] else -1]]
 
 
 def _add_logs(
@@ -224,13 +256,55 @@ def _add_logs(
     )
 
 
-def _between(count: int, references: Sequence[int], known: Sequence[StepCosts]) -> Sequence[SegmentCosts]:
-    """Returns costs with so many microbatches: linear in their rows between two that are known, or scaled from one."""
-    if known[0].blocks != known[-1].blocks:
-        # Small microbatches may have other segments, as fewer of their dims can be sharded: the nearer one serves.
-        near = 0 if count * count <= references[0] * references[-1] else -1
-        references, known = [references[near]], [known[near]]
+def find_references(shapes: Sequence[PlanConfiguration], num_rows: int) -> dict[MeshAxes, tuple[int, ...]]:
+    """Returns the numbers of microbatches with which each mesh is priced in the first pass: few, and many.
+
+    Few are at most as many as a mesh has; with many, all devices of the mesh still divide the rows, so that segments
+    and strategies are the same with both.
+    """
+    counts: dict[MeshAxes, set[int]] = {}
+    for shape in shapes:
+        counts.setdefault(shape.axes, set()).add(shape.num_microbatches)
+    shared: list[int] = []
+    for count in sorted(set[int]().union(*counts.values())):
+        if not shared or count >= _APART * shared[-1]:
+            shared.append(count)
+    found = {}
+    for axes, own in counts.items():
+        num_devices = math.prod(size for _, size in axes)
+        fitting = [count for count in shared if num_rows % (count * num_devices) == 0]
+        few = max((count for count in fitting if count <= min(own)), default=min(own))
+        many = max((count for count in fitting if count <= max(own)), default=few)
+        found[axes] = (few,) if len(own) == 1 and few in own else tuple(sorted({few, many}))
+    return found
+
+
+def _has_rows(analysis: Analysis, scale: float, blocks: Sequence[int], strategy: Strategy) -> bool:
+    """Returns true if the rows of microbatches that are larger by a factor can be sharded by a strategy."""
+    sizes = tuple(analysis.axes.values())
+    for block, names in zip(blocks, strategy, strict=True):
+        num_shards = math.prod(size for name, size in zip(names, sizes, strict=True) if name == "rows")
+        if num_shards > 1 and analysis.blocks[block].choice("rows").num_chunks * scale % num_shards:
+            return False
+    return True
+
+
+def _between(
+    count: int,
+    references: Sequence[int],
+    known: Sequence[StepCosts],
+    *,
+    fits: Callable[[Sequence[int], Strategy], bool] = lambda blocks, strategy: True,
+) -> Sequence[SegmentCosts]:
+    """Returns costs with so many microbatches: linear in their rows between two that are known, or scaled from one.
+
+    Args:
+        fits: returns whether the blocks of a segment can have a strategy with so many; where none fits, all stay.
+    """
+    serving = _find_serving(count, references, [one.blocks for one in known])
+    known = [one for one, reference in zip(known, references, strict=True) if reference in serving]
     first, last = known[0], known[-1]
+    references = serving
     rows, first_rows, last_rows = 1 / count, 1 / references[0], 1 / references[-1]
     if first_rows == last_rows:
         weights = rows / first_rows, 0.0
@@ -243,7 +317,8 @@ def _between(count: int, references: Sequence[int], known: Sequence[StepCosts]) 
         key = id(one), id(other)
         if key not in made:
             places = {names: at for at, names in enumerate(last.strategies[place])}
-            named = zip(one.strategies, first.strategies[place], strict=True)
+            named = list(zip(one.strategies, first.strategies[place], strict=True))
+            named = [(cost, names) for cost, names in named if fits(first.blocks[place], names)] or named
             pairs = [(cost, other.strategies[places[names]]) for cost, names in named if names in places]
             made[key] = _mix(one, pairs, weights, scale=rows / first_rows)
         found.append(made[key])

@@ -39,6 +39,7 @@ class UsualPlan:
     """A usual plan.
 
     Attributes:
+        prices: on its mesh.
         costs: with one strategy for every segment.
         fits: the memory of a device.
         follows_strategies: it has the strategies that the user wishes for.
@@ -46,6 +47,7 @@ class UsualPlan:
 
     name: str
     finalist: PlanFinalist
+    prices: MeshPrices
     costs: StepCosts
     fits: bool = True
     follows_strategies: bool = True
@@ -112,8 +114,20 @@ class UsualPlans:
         storage = Storage.ZERO_1 if data > 1 else Storage.AS_USED
         wanted = _MEGATRON_MICROBATCHES * actors if actors > 1 else 1
         counts = sorted(self._counts(data), key=lambda count: (count < actors, abs(count - wanted)))
-        found = (self._find(actors, axes, count, storage, "megatron", name, fits=fits) for count in counts[:_MAX_TRIES])
-        return next((plan for plan in found if plan is not None), None)
+        for count in counts[:_MAX_TRIES]:
+            plan = self._find(actors, axes, count, storage, "megatron", name, fits=fits)
+            if plan is not None or (fits and not self._has_room(axes, count, storage, actors)):
+                return plan
+        return None
+
+    def _has_room(self, axes: dict[str, int], count: int, storage: Storage, actors: int) -> bool:
+        """Returns false if the state alone does not fit, with any number of microbatches."""
+        prices = self.pricing.find_recipes(axes, count)
+        if prices is None:
+            return True
+        costs = self.pricing.costs_by(prices, storage=storage, recompute=Recompute.NONE)
+        smallest = {id(one): min(cost.fixed_bytes for cost in one.strategies) for one in costs.segments}
+        return sum(smallest[id(one)] for one in costs.segments) <= actors * self.search.memory_limit_bytes
 
     def _counts(self, data: int) -> list[int]:
         return [count for count in self.problem.counts if self.problem.rows // count % data == 0]
@@ -137,10 +151,18 @@ class UsualPlans:
             storage=storage.value,
         )
         pricing = self.pricing
-        prices = pricing.find(axes, count)
-        costs = pricing.costs(axes, count, storage=storage, recompute=shape.recompute)
-        if prices is None or costs is None or recipe not in prices.priced.recipes:
+        coarse = pricing.find_recipes(axes, count)
+        plan = self._make(coarse, shape, recipe, name, fits=fits)
+        # The finest pricer is asked for what the closed form says runs.
+        prices = None if plan is None or coarse is None else pricing.refine(coarse, count)
+        return plan if prices is coarse else self._make(prices, shape, recipe, name, fits=fits)
+
+    def _make(
+        self, prices: MeshPrices | None, shape: PlanConfiguration, recipe: str, name: str, *, fits: bool
+    ) -> UsualPlan | None:
+        if prices is None or recipe not in prices.priced.recipes:
             return None
+        costs = self.pricing.costs_by(prices, storage=Storage(shape.storage), recompute=shape.recompute)
         forced = force_assignment(costs, prices.priced.recipes[recipe])
         if forced is None:
             return None
@@ -148,7 +170,9 @@ class UsualPlans:
         if finalist is None:
             return None
         follows = self._follows(prices, prices.priced.recipes[recipe])
-        return UsualPlan(name=name, finalist=finalist, costs=forced, fits=fits, follows_strategies=follows)
+        return UsualPlan(
+            name=name, finalist=finalist, prices=prices, costs=forced, fits=fits, follows_strategies=follows
+        )
 
     def _follows(self, prices: MeshPrices, assignment: Assignment) -> bool:
         """Returns true if an assignment has the strategies that the user wishes for."""

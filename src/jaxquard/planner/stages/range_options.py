@@ -129,7 +129,7 @@ class RangeOptions:
         self._limit_bytes = memory_limit_bytes if counts_memory else None
         self._max_choices = max_choices
         self._roots: dict[Hashable, _Run] = {}
-        self._segments: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._segments: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = {}
         self._keys = self._number_segments()
         self._tables: dict[tuple[int, int], tuple[float, OptionTable]] = {}
 
@@ -219,19 +219,18 @@ class RangeOptions:
         return longer
 
     def _begin(self, segment: SegmentCosts) -> _Run:
-        costs, _, exits = self._segment(segment)
-        strategies = np.arange(len(costs))
-        return self._trim(costs, exits, strategies, strategies, None)
+        numbers, costs, _, exits = self._segment(segment)
+        return self._trim(costs, exits, numbers, numbers, None)
 
     def _append(self, run: _Run, segment: SegmentCosts) -> _Run:
-        own, entries, exits = self._segment(segment)
+        numbers, own, entries, exits = self._segment(segment)
         num_choices, num_strategies = len(run.costs), len(own)
         costs = run.costs[:, None] + own[None]
         costs[:, :, WORKING] = np.maximum(run.costs[:, None, WORKING], own[None, :, WORKING])
         if segment.reshards_s is not None:
             costs[:, :, TIME] += np.asarray(segment.reshards_s)[run.exits[:, None], entries[None]]
         parents, chosen = np.divmod(np.arange(num_choices * num_strategies), num_strategies)
-        return self._trim(costs.reshape(-1, 5), exits[chosen], parents, chosen, run)
+        return self._trim(costs.reshape(-1, 5), exits[chosen], parents, numbers[chosen], run)
 
     def _trim(
         self, costs: np.ndarray, exits: np.ndarray, parents: np.ndarray, chosen: np.ndarray, before: _Run | None
@@ -272,15 +271,21 @@ class RangeOptions:
         by_size = np.argsort(costs[:, FIXED] + costs[:, ACTIVATION] + costs[:, WORKING], kind="stable")
         return by_size[undominated(costs[by_size][:, self._columns])]
 
-    def _segment(self, segment: SegmentCosts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the costs, the entry layouts and the exit layouts of a segment's strategies."""
+    def _segment(self, segment: SegmentCosts) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the numbers, the costs, the entry layouts and the exit layouts of a segment's strategies.
+
+        A strategy that another one of the same layouts dominates is in no choice that is kept.
+        """
         if segment.kind not in self._segments:
-            costs = segment.strategies
-            self._segments[segment.kind] = (
-                np.asarray([_row(cost) for cost in costs]),
-                np.asarray([cost.entry for cost in costs]),
-                np.asarray([cost.exit for cost in costs]),
-            )
+            costs = np.asarray([_row(cost) for cost in segment.strategies])
+            entries = np.asarray([cost.entry for cost in segment.strategies])
+            exits = np.asarray([cost.exit for cost in segment.strategies])
+            alike: dict[tuple[int, int], list[int]] = {}
+            for place, key in enumerate(zip(entries.tolist(), exits.tolist(), strict=True)):
+                alike.setdefault(key, []).append(place)
+            groups = [np.asarray(places) for places in alike.values()]
+            kept = np.sort(np.concatenate([group[self._undominated(costs[group])] for group in groups]))
+            self._segments[segment.kind] = kept, costs[kept], entries[kept], exits[kept]
         return self._segments[segment.kind]
 
 
