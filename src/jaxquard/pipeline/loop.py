@@ -106,6 +106,8 @@ class Loop:
         stage_names: names of the stages, where the user gave any.
         has_gathered: True if its constants come in the shardings in which the body uses them, as a plan writes them;
             else those that are sharded over an axis of the batch are gathered in front of it.
+        scatters_sums: True if sums over the batch are reduced in every iteration, and kept sharded over its axes as the
+            state that they meet is; else each device adds up its own share.
     """
 
     num_constants: int
@@ -119,6 +121,7 @@ class Loop:
     stage_names: tuple[str, ...] = ()
     carry_names: tuple[str, ...] = ()
     has_gathered: bool = False
+    scatters_sums: bool = False
 
     @property
     def first_leaf(self) -> int:

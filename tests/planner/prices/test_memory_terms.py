@@ -47,6 +47,7 @@ def test_casts_of_weights_are_there_once_for_all_microbatches():
     [
         (Storage.AS_USED, 2 * WEIGHT_BYTES, 2 * WEIGHT_BYTES),
         (Storage.ZERO_1, 2 * WEIGHT_BYTES, 2 * WEIGHT_BYTES // 8),
+        (Storage.ZERO_2, 2 * WEIGHT_BYTES, 2 * WEIGHT_BYTES // 8),
         # Gathered in front of the loop, beside the shards.
         (Storage.ZERO_3, 2 * WEIGHT_BYTES + 2 * WEIGHT_BYTES // 8, 2 * WEIGHT_BYTES // 8),
     ],

@@ -79,7 +79,7 @@ def wishes(**fixed: Any) -> st.SearchStrategy[Wish]:
         "num_microbatches": st.sampled_from([1, 2, 4]),
         "num_stages": st.integers(1, 4),
         "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble-h1", "zero-bubble-v", "looped-bfs"]),
-        "storage": st.sampled_from(["as used", "zero 1", "zero 3"]),
+        "storage": st.sampled_from(["as used", "zero 1", "zero 2", "zero 3"]),
         "recompute": st.sampled_from(list(Recompute)),
         "seed": st.integers(0, 1000),
     }

@@ -96,6 +96,22 @@ def test_a_pipeline_gathers_and_scatters_once_a_step(storage):
     assert (gathered, scattered) == (5, 5)
 
 
+def test_zero_2_scatters_gradients_with_every_microbatch():
+    """So what adds up over microbatches is a shard; a price counts as many bytes less, and as many sums more."""
+    fix = {"stages": 2, "data": 2, "schedule": "1f1b"}
+    with plan_run({**fix, "storage": "zero 2"}, rows=32) as run:
+        found, plan = count_collectives(run), run.plan
+    scattered = {
+        place: sum(n for (kind, _), n in counts.items() if kind == "reduce-scatter") for place, counts in found.items()
+    }
+    assert scattered == {"before": 0, "loop": 4 * 5, "after": 0}
+    whole = plan_run({**fix, "storage": "zero 1"}, rows=32).plan
+    assert plan.memory.optimizer_bytes == whole.memory.optimizer_bytes
+    assert 2 * plan.memory.gradient_bytes == whole.memory.gradient_bytes
+    assert plan.times.collective_s > whole.times.collective_s
+    assert plan.times.gradient_s < whole.times.gradient_s
+
+
 @pytest.mark.slow
 def test_2d_products_sum_weight_gradients_over_data_once_a_step():
     fix = {"actors": 1, "data": 2, "rows": 2, "columns": 2, "microbatches": 2, "layers.*": "2d"}

@@ -27,10 +27,15 @@ from jaxquard.ir.jaxpr_tools import Var, is_var
 
 
 class Storage(enum.Enum):
-    """The layout of state between steps: as the step uses it, or sharded further as ZeRO does."""
+    """The layout of state between steps: as the step uses it, or sharded further as ZeRO does.
+
+    ZeRO 2 shards state as ZeRO 1 does. It differs in a step with a loop over microbatches, whose sums of gradients it
+    shards as well.
+    """
 
     AS_USED = "as used"
     ZERO_1 = "zero 1"
+    ZERO_2 = "zero 2"
     ZERO_3 = "zero 3"
 
 

@@ -11,6 +11,10 @@ it is combined with is. The way from the contraction to the loop's result may pa
 operations, sums and scans over layers; any other gradient is reduced in the loop, as before. So is one over an explicit
 axis: there the step's types say where it is reduced. Where several axes shard the batch, each gradient is kept apart
 over those that shard the dim that it sums over: rows over data, say, while targets are sharded over a model axis too.
+
+Where the loop asks for it (`Loop.scatters_sums`), the reduction stays in the loop, and what adds up is a shard:
+
+    loop { h = dot[contract batch/4, keep 4] x y ; g = reduce_scatter h ; total g }
 """
 
 import itertools
@@ -129,22 +133,34 @@ def _rewrite_over(
     """
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     assert loop.places is not None
-    writer = LocalSums(body, body_specs(equation, rules, specs), axes, mesh, places=list(loop.places))
+    inside = body_specs(equation, rules, specs)
+    writer = LocalSums(body, inside, axes, mesh, places=list(loop.places))
     changed = _changeable_targets(body, loop, writer) - done
     if not changed:
         return equation, []
     done |= changed
+    # A gradient that meets no sharded state may be held to shards in the body itself.
+    pairs = zip(body.outvars, loop.targets, strict=True)
+    wanted = {equation.outvars[target]: inside.get(atom, ()) for atom, target in pairs if is_var(atom)} | {**wanted}
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         if target in changed:
             writer.request(atom)
     writer.write_requested()
-    outputs = [
-        writer.write(atom) if target in changed else atom
-        for atom, target in zip(body.outvars, loop.targets, strict=True)
-    ]
+    scattered = _scattered_targets(equation, changed, axes, mesh, wanted) if loop.scatters_sums else {}
+    outputs = []
+    for atom, target in zip(body.outvars, loop.targets, strict=True):
+        share = writer.write(atom) if target in changed else atom
+        if target in scattered:
+            place = writer.places[writer.definition[atom]]
+            dtype = loop.reductions[target].dtype
+            made, (wide,) = splice(lambda x, to=dtype: [x.astype(to)], [share])
+            reduced, share = _reduce(wide, axes, mesh, scattered[target])
+            writer.equations.extend([*made, *reduced])
+            writer.places.extend([place] * len([*made, *reduced]))
+        outputs.append(share)
     pruned, places = prune_places(make_jaxpr(body.invars, writer.equations, outputs), writer.places)
     results, after = list(equation.outvars), []
-    for target in sorted(changed):
+    for target in sorted(changed - scattered.keys()):
         result = equation.outvars[target]
         results[target] = new_var(with_dim(result.aval, writer.count))
         made, renamed[result] = _reduce(results[target], axes, mesh, wanted.get(result, ()))
@@ -162,9 +178,21 @@ def _changeable_targets(body: Jaxpr, loop: Loop, writer: "LocalSums") -> set[int
     return {target for target, possible in can.items() if possible}
 
 
+def _scattered_targets(
+    equation: Equation, targets: set[int], axes: tuple[str, ...], mesh: AbstractMesh, wanted: Mapping[Var, Spec]
+) -> dict[int, Spec]:
+    """Returns the results that can be scattered over these axes, with the specs of the state that they meet."""
+    results = {target: equation.outvars[target] for target in targets}
+    return {
+        target: wanted[var]
+        for target, var in results.items()
+        if var in wanted and _scattered_dim(var.aval.shape, axes, mesh, wanted[var]) is not None
+    }
+
+
 def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> tuple[list[Equation], Any]:
     """Returns the sum over the devices, sharded over the data axes where the state is."""
-    dim = _scattered_dim(partial, axes, mesh, wanted)
+    dim = _scattered_dim(partial.aval.shape[1:], axes, mesh, wanted)
     if dim is None:
         made, (result,) = splice(lambda x: [x.sum(0, dtype=x.dtype)], [partial])
         return made, result
@@ -195,11 +223,11 @@ def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spe
     return made, result
 
 
-def _scattered_dim(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> int | None:
+def _scattered_dim(shape: Sequence[int], axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> int | None:
     """Returns the dim that the state has sharded over the data axes, before or after others; None for none."""
     for dim, sharded in enumerate(wanted):
         is_first, is_last = sharded[: len(axes)] == axes, sharded[len(sharded) - len(axes) :] == axes
         split = sharded if is_last else axes
-        if (is_first or is_last) and partial.aval.shape[1 + dim] % prod(mesh.shape[axis] for axis in split) == 0:
+        if (is_first or is_last) and shape[dim] % prod(mesh.shape[axis] for axis in split) == 0:
             return dim
     return None

@@ -17,11 +17,13 @@ class PartTimes:
         compute_s: of kernels, by part.
         communication_s: of collectives, by part.
         gradient_sum_s: of sums of gradients and of gathers of state, once a step; in neither of the others.
+        late_sum_s: the part of that in sums of gradients that wait for the last microbatch.
     """
 
     compute_s: Mapping[StepPart, float] = field(default_factory=dict)
     communication_s: Mapping[StepPart, float] = field(default_factory=dict)
     gradient_sum_s: float = 0.0
+    late_sum_s: float = 0.0
 
     def time_s(self, part: StepPart) -> float:
         """Returns the seconds of a part, its collectives among them."""
@@ -43,6 +45,7 @@ class PartTimes:
             compute_s={part: time_s * compute for part, time_s in self.compute_s.items()},
             communication_s={part: time_s * communication for part, time_s in self.communication_s.items()},
             gradient_sum_s=self.gradient_sum_s * communication,
+            late_sum_s=self.late_sum_s * communication,
         )
 
 
@@ -58,16 +61,23 @@ def split_times(cost: ProgramCost, parts: Sequence[StepPart], late_sums: Collect
         part = parts[kernel.positions[0]]
         compute[part] = compute.get(part, 0.0) + kernel.time_s
     communication: dict[StepPart, float] = {}
-    once_s = 0.0
+    once_s = late_s = 0.0
     for found in cost.collectives:
         part = StepPart.UPDATE if found.position == len(parts) else parts[found.position]
         is_late = found.is_sum and found.position in late_sums
-        if part.is_once or is_late:
-            once_s += found.time_s * (_widening(cost.prepared, found.value) if is_late else 1.0)
+        if is_late:
+            late_s += found.time_s * _widening(cost.prepared, found.value)
+        elif part.is_once:
+            once_s += found.time_s
         else:
             communication[part] = communication.get(part, 0.0) + found.time_s
     repeated_s = sum(found.time_s for found in _repeated_gathers(cost, parts))
-    return PartTimes(compute_s=compute, communication_s=communication, gradient_sum_s=once_s - repeated_s)
+    return PartTimes(
+        compute_s=compute,
+        communication_s=communication,
+        gradient_sum_s=once_s + late_s - repeated_s,
+        late_sum_s=late_s,
+    )
 
 
 def scale_to_price(times: PartTimes, cost: ProgramCost, price: Price) -> PartTimes:

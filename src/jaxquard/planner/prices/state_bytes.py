@@ -3,7 +3,8 @@
     weights      state that the forward or the backward uses, as it is stored, and again as it is used where that is
                  another layout (ZeRO) or another type (a cast that the loop over microbatches does not repeat)
     gradients    sums over microbatches, in the layout in which weights are used: they are reduced after the last one;
-                 in the dtype of the sums, which may have more bits than the weights
+                 in the dtype of the sums, which may have more bits than the weights; under ZeRO 2 they are reduced with
+                 every microbatch, and kept in the layout of the optimizer's state
     optimizer    all other state, as it is stored
 
 The optimizer's state belongs to the segment that updates it. A weight that several segments use is in each of them.
@@ -26,10 +27,15 @@ from jaxquard.pricing.roofline.value_dims import Dims, num_shards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
-    """Bytes on each device, all the time."""
+    """Bytes on each device, all the time.
+
+    Attributes:
+        scattered_bytes: of gradients in the layout in which the update takes them.
+    """
 
     weight_bytes: int = 0
     gradient_bytes: int = 0
+    scattered_bytes: int = 0
     optimizer_bytes: int = 0
 
 
@@ -83,8 +89,9 @@ def state_bytes(
         used: for each of those, the layout in which it is used.
         sizes: of the mesh axes.
     """
-    weights = gradients = optimizer = 0
-    sums_bytes = _sums_bytes(cost.prepared)
+    weights = gradients = scattered = optimizer = 0
+    sums_bytes = _sums_bytes(cost.prepared, cost.prepared.sizes_bytes)
+    stored_bytes = _sums_bytes(cost.prepared, cost.sizes_bytes)
     for (var, is_weight), dims in zip(state, used, strict=True):
         number = cost.prepared.numbers[var]
         if not is_weight:
@@ -93,13 +100,24 @@ def state_bytes(
         weights += cost.sizes_bytes[number]
         if jnp.issubdtype(var.aval.dtype, jnp.inexact):
             whole_bytes = sums_bytes.get(var.aval.shape, cost.prepared.sizes_bytes[number])
-            gradients += -(-whole_bytes // num_shards(dims, sizes))
+            used_bytes = -(-whole_bytes // num_shards(dims, sizes))
+            gradients += used_bytes
+            scattered += min(used_bytes, stored_bytes.get(var.aval.shape, used_bytes))
     hoisted = sum(cost.sizes_bytes[number] for number in _hoisted(cost.prepared, parts))
-    return StateBytes(weight_bytes=weights + hoisted, gradient_bytes=gradients, optimizer_bytes=optimizer)
+    return StateBytes(
+        weight_bytes=weights + hoisted,
+        gradient_bytes=gradients,
+        scattered_bytes=scattered,
+        optimizer_bytes=optimizer,
+    )
 
 
-def _sums_bytes(prepared: PreparedJaxpr) -> dict[tuple[int, ...], int]:
-    """Returns the bytes of sums over microbatches, by their shape: the largest of those that have it."""
+def _sums_bytes(prepared: PreparedJaxpr, sizes_bytes: Sequence[int]) -> dict[tuple[int, ...], int]:
+    """Returns the bytes of sums over microbatches, by their shape: the largest of those that have it.
+
+    Args:
+        sizes_bytes: of each value, whole or on one device.
+    """
     found: dict[tuple[int, ...], int] = {}
     for equation in prepared.equations:
         if equation.name == "accumulated":
@@ -107,7 +125,7 @@ def _sums_bytes(prepared: PreparedJaxpr) -> dict[tuple[int, ...], int]:
             shape = prepared.shapes[number]
             # Values that are stacked are no sums.
             if source != NO_VALUE and prepared.shapes[source] == shape:
-                found[shape] = max(found.get(shape, 0), prepared.sizes_bytes[number])
+                found[shape] = max(found.get(shape, 0), sizes_bytes[number])
     return found
 
 

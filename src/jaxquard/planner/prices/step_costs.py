@@ -226,12 +226,14 @@ class PricedStrategies:
                     stored=self._store(kind.segment, strategy, storage),
                     entry=priced.entries[place],
                     exit_layout=priced.exits[place],
+                    scatters_sums=storage is Storage.ZERO_2,
                 )
             )
         return tuple(costs), tuple(kind.strategies[place] for place in places)
 
     def _store(self, segment: Segment, strategy: Strategy, storage: Storage) -> StrategyCost:
-        """Returns the cost of a strategy under a storage of state."""
+        """Returns the cost of a strategy under a storage of state; ZeRO 2 has that of ZeRO 1."""
+        storage = Storage.ZERO_1 if storage is Storage.ZERO_2 else storage
         if storage is Storage.AS_USED:
             return self._coarse[segment.kind, strategy]
         key = segment.kind, strategy, storage

@@ -58,27 +58,37 @@ class StrategyCost:
         return state + kept.activation_bytes + kept.working_bytes
 
     def segment_cost(
-        self, recompute: Recompute, *, price: Price | None, stored: "StrategyCost", entry: int, exit_layout: int
+        self,
+        recompute: Recompute,
+        *,
+        price: Price | None,
+        stored: "StrategyCost",
+        entry: int,
+        exit_layout: int,
+        scatters_sums: bool = False,
     ) -> SegmentCost:
         """Returns the cost, scaled to the price of another pricer where there is one.
 
         Args:
             stored: of the same strategy under the storage that is asked for.
+            scatters_sums: sums of gradients are reduced with every microbatch, and kept sharded: ZeRO 2.
         """
         times = self.times if price is None else scale_to_price(self.times, self.cost, price)
         once = stored.times if price is None else scale_to_price(stored.times, self.cost, price)
         chosen = self.recompute[recompute]
+        # What moves from the end of the step to each of its microbatches.
+        moved_s = once.late_sum_s if scatters_sums else 0.0
         factor = times.time_s(StepPart.FORWARD) / max(self.times.time_s(StepPart.FORWARD), 1e-30)
         return SegmentCost(
             forward_s=times.time_s(StepPart.FORWARD),
             input_gradient_s=times.time_s(StepPart.INPUT_GRADIENT),
-            weight_gradient_s=times.time_s(StepPart.WEIGHT_GRADIENT),
+            weight_gradient_s=times.time_s(StepPart.WEIGHT_GRADIENT) + moved_s,
             recompute_s=chosen.recompute_s * factor,
-            step_s=once.step_s,
-            gradient_sum_s=once.gradient_sum_s,
-            communication_s=times.exposed_s,
+            step_s=once.step_s - moved_s,
+            gradient_sum_s=once.gradient_sum_s - moved_s,
+            communication_s=times.exposed_s + moved_s,
             weight_bytes=stored.state.weight_bytes,
-            gradient_bytes=stored.state.gradient_bytes,
+            gradient_bytes=stored.state.scattered_bytes if scatters_sums else stored.state.gradient_bytes,
             optimizer_bytes=stored.state.optimizer_bytes,
             activation_bytes=chosen.activation_bytes,
             working_bytes=chosen.working_bytes,

@@ -14,7 +14,7 @@ from jaxquard.schedules.registry import SCHEDULES
 
 # The others are no faster than one of these by these prices, or need more memory; a user may fix any.
 _SCHEDULES = ("1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-v")
-_STORAGES = ("as used", "zero 1", "zero 3")
+_STORAGES = ("as used", "zero 1", "zero 2", "zero 3")
 # Microbatches, relative to the actors: bubbles shrink with more of them, and so do kernels.
 _PER_ACTOR = (1, 2, 4, 8, 16, 32)
 

@@ -132,6 +132,7 @@ def write_applied(one: OneMicrobatch, programs: StepPrograms, plan: Plan) -> App
         schedule=schedule,
         leaf_specs=specs[len(one.args) :] if mesh.size > 1 else None,
         mesh=mesh,
+        scatters_sums=plan.storage == Storage.ZERO_2.value,
     )
     return AppliedStep(
         fn=_as_function(one, jaxpr, constants),
@@ -154,8 +155,8 @@ def find_plan_schedule(plan: Plan) -> Schedule:
 
 
 def _find_storage(plan: Plan) -> Storage:
-    """Returns the layout of state; gradients are sharded as the state that they meet is, so ZeRO 2 is ZeRO 1."""
-    names = {storage.value: storage for storage in Storage} | {"zero 2": Storage.ZERO_1}
+    """Returns the layout of state."""
+    names = {storage.value: storage for storage in Storage}
     if plan.storage not in names:
         raise PlanError(f"the plan stores state {plan.storage!r}, which is not one of {', '.join(sorted(names))}.")
     return names[plan.storage]

@@ -51,6 +51,7 @@ def build_step(
     schedule: Schedule,
     mesh: AbstractMesh,
     leaf_specs: Sequence[PartitionSpec] | None,
+    scatters_sums: bool = False,
 ) -> tuple[Jaxpr, tuple[Any, ...]]:
     """Returns the step with this body and schedule for its loop, and the constants that are its last inputs.
 
@@ -60,13 +61,14 @@ def build_step(
         schedule: for as many stages as the body has.
         mesh: of an actor.
         leaf_specs: the shardings of the microbatches; None to leave them to the compiler.
+        scatters_sums: sums of gradients are kept sharded as the state that they meet: ZeRO 2.
     """
     builder = _LoopBuilder(one, body)
     whole = one.whole
     leaves, held = list(one.loop_leaves), []
     if leaf_specs is not None:
         leaves, held = _hold_leaves(leaves, leaf_specs, mesh)
-    loop, after = builder.loop(schedule, leaves)
+    loop, after = builder.loop(schedule, leaves, scatters_sums=scatters_sums)
     position = one.loop_position
     equations = [*whole.eqns[:position], *held, *builder.before, loop, *after, *whole.eqns[position + 1 :]]
     constants = one.traced.constants
@@ -127,7 +129,9 @@ class _LoopBuilder:
         for leaf, arg in enumerate(one.args):
             self._argument(leaf, one.whole.invars[arg])
 
-    def loop(self, schedule: Schedule, leaves: Sequence[Any]) -> tuple[Equation, list[Equation]]:
+    def loop(
+        self, schedule: Schedule, leaves: Sequence[Any], *, scatters_sums: bool
+    ) -> tuple[Equation, list[Equation]]:
         """Returns the loop, and the equations that make its results those that it had."""
         equation = self.one.loop_equation
         outputs = list(self._outputs())
@@ -139,6 +143,7 @@ class _LoopBuilder:
             schedule=schedule,
             reductions=tuple(output.reduction for output in outputs),
             has_gathered=True,
+            scatters_sums=scatters_sums,
         )
         joins, results = self._join(outputs)
         params = {"body": close(body), "loop": new_loop}
