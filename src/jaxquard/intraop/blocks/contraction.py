@@ -6,7 +6,7 @@ the rows (batch and sequence); a partition takes one of them. Looking up embeddi
 is treated so.
 
     dot_general     rows: free dims of the operand that data flows through; columns: those of the other
-    convolution     rows: the batch; columns: output features; contracted: input features
+    convolution     rows: the batch, or a spatial dim; columns: output features; contracted: input features
     gather          rows: dims of the indices; columns: dims of the table that are taken whole; contracted: the one
                     that is looked up
     ragged_dot      rows: the ragged dim, of tokens that are sorted by expert; columns and contracted: those of every
@@ -18,7 +18,7 @@ A step without any of these is sharded by the rows of its data alone, from the f
 import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
 from jaxquard.ir.dependence import Dependences, can_partition
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
@@ -179,13 +179,14 @@ def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) 
     (lhs, rhs, out) = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     shapes = [atom.aval.shape for atom in equation.invars]
     rows = Partition(kind=PartitionKind.ROWS, out_dim=out[0], in_dims=(lhs[0], None), size=shapes[0][lhs[0]])
+    spatial = _spatial(equation) if set(params["lhs_dilation"]) <= {1} else []
     columns = Partition(kind=PartitionKind.COLUMNS, out_dim=out[1], in_dims=(None, rhs[0]), size=shapes[1][rhs[0]])
     contracted = Partition(
         kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=(lhs[1], rhs[1]), size=shapes[0][lhs[1]]
     )
     window = prod(shapes[1]) // shapes[1][rhs[0]]
     weight = prod(equation.outvars[0].aval.shape) * window
-    groups: list[tuple[Partition, ...]] = [(rows,), (columns,), (contracted,)]
+    groups: list[tuple[Partition, ...]] = [(rows, *spatial), (columns,), (contracted,)]
     return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
 
 
@@ -224,6 +225,24 @@ def ragged_dims(equation: Equation) -> tuple[tuple[int, int], tuple[int, int, in
         return None
     (column,) = {0, 1, 2} - {*groups, *right}
     return (row, left[0]), (groups[0], right[0], column)
+
+
+def _spatial(equation: Equation) -> list[Partition]:
+    """Returns the partition of a convolution's first spatial dim, for a batch that the devices do not divide.
+
+    Neighbours exchange the rows of the image that a window reaches beyond a shard.
+    """
+    numbers = equation.params["dimension_numbers"]
+    before, after = numbers.lhs_spec[2:3], numbers.out_spec[2:3]
+    sizes = [
+        (out_dim, in_dim, gcd(equation.invars[0].aval.shape[in_dim], equation.outvars[0].aval.shape[out_dim]))
+        for out_dim, in_dim in zip(after, before, strict=True)
+    ]
+    return [
+        Partition(kind=PartitionKind.ROWS, out_dim=out_dim, in_dims=(in_dim, None), size=size)
+        for out_dim, in_dim, size in sizes
+        if size > 1
+    ]
 
 
 def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Contraction | None:

@@ -5,8 +5,9 @@ if they are large enough (`worth_a_block`). One that is not is an input branch o
 two activations, follows the block before (`follow_blocks`).
 
 Contractions that share the input that data flows through, and whose results meet inside the block (separate Q, K and V;
-gate and up), begin one block together. Where several dims can stand for the rows or the columns, the partition takes
-the one with which the block grows largest.
+gate and up), begin one block together. Keys and values with fewer heads than there are devices stay whole on each under
+the choice of columns, which shards the queries. Where several dims can stand for the rows or the columns, the partition
+takes the one with which the block grows largest.
 
 Large enough are contractions of data with state that do not count next to nothing (a router). The measure is the
 largest contraction that recurs with other weights: a product of the layers. The head of a language model may be a
@@ -17,16 +18,18 @@ two of them.
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 
 from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.contraction import Contraction, Partition, PartitionKind
 from jaxquard.intraop.blocks.follow_blocks import follow_blocks
 from jaxquard.intraop.blocks.graph import StepGraph
-from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
+from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, shard_shared, trim_block
 from jaxquard.intraop.blocks.parameter_paths import equation_place
 from jaxquard.intraop.blocks.shard_sequence import has_long_attention, shard_sequences
 from jaxquard.intraop.blocks.two_dimensional import product_choices
+from jaxquard.ir.dependence import can_partition
 from jaxquard.ir.jaxpr_tools import Var, is_var, variables
 from jaxquard.ir.source import source_line
 
@@ -153,6 +156,9 @@ class _Finder:
             raise InfeasibleShardingError(_nothing_divides(self.graph, seeds[0], self.num_shards))
         growth = self._grow(seeds, partitions, undivided=self._undivided(seeds))
         trim_block(self.graph, growth, keep={seed.position for seed in seeds})
+        for place, of_choice in enumerate(partitions):
+            if len({one.out_dim is None for one in of_choice}) > 1:
+                shard_shared(self.graph, growth, place, num_shards=self.num_shards)
         return _make_block(self.graph, number, seeds, partitions, growth)
 
     def _siblings(self, seed: Contraction) -> list[Contraction]:
@@ -172,9 +178,47 @@ class _Finder:
         found = []
         for groups in zip(*(seed.groups for seed in seeds), strict=True):
             fitting = [[one for one in group if self._divides(one)] for group in groups]
-            if all(fitting):
-                found.append(self._best(seeds, fitting))
+            best = self._best(seeds, fitting) if all(fitting) else None
+            if groups[0][0].kind is PartitionKind.COLUMNS:
+                best = self._with_shared(seeds, fitting, best) or best
+            if best is not None:
+                found.append(best)
         return found
+
+    def _with_shared(
+        self, seeds: Sequence[Contraction], fitting: list[list[Partition]], best: tuple[Partition, ...] | None
+    ) -> tuple[Partition, ...] | None:
+        """Returns all contractions sharded by columns but the narrowest, which every device computes whole.
+
+        So are keys and values with fewer heads than there are devices, for queries that are sharded by heads. None if
+        the block grows as large with all of them sharded, or the others are not there for those that are.
+        """
+        widths = [_num_columns(seed) for seed in seeds]
+        is_shared = [width == min(widths) for width in widths]
+        if all(is_shared) or any(not (group or shared) for group, shared in zip(fitting, is_shared, strict=True)):
+            return None
+        sharded = [group[0] for group, shared in zip(fitting, is_shared, strict=True) if not shared]
+        whole = replace(sharded[0], out_dim=None, in_dims=(None,) * len(sharded[0].in_dims))
+        partitions = tuple(whole if shared else group[0] for group, shared in zip(fitting, is_shared, strict=True))
+        key = tuple(_form(seed) for seed in seeds), (partitions, best)
+        if key not in self.best_partitions:
+            self.best_partitions[key] = self._num_more(seeds, partitions, best)
+        return partitions if self.best_partitions[key] > 0 else None
+
+    def _num_more(
+        self, seeds: Sequence[Contraction], partitions: tuple[Partition, ...], than: tuple[Partition, ...] | None
+    ) -> int:
+        """Returns how many equations more a block has with some contractions whole; 0 if these do not meet others."""
+        growth = self._grow(seeds, [partitions], limit=_LOOK_AHEAD)
+        met = growth.component(0)
+        kinds = {one.out_dim is None for place, one in enumerate(partitions) if met >> place & 1}
+        first = {seed.position for seed in seeds}
+        products = [position for position in growth.positions if position in self.graph.contractions]
+        outs = [self.graph.equations[position].outvars[0] for position in products if position not in first]
+        if len(kinds) < 2 or any(growth.dims[0][out] is None for out in outs):
+            return 0
+        fewer = 0 if than is None else len(self._grow(seeds, [than], limit=_LOOK_AHEAD).positions)
+        return len(growth.positions) - fewer
 
     def _divides(self, partition: Partition) -> bool:
         fewest = self.fewest_shards if partition.kind is PartitionKind.ROWS else self.num_shards
@@ -190,7 +234,9 @@ class _Finder:
         ]
 
     def _best(self, seeds: Sequence[Contraction], fitting: list[list[Partition]]) -> tuple[Partition, ...]:
-        """Returns the partitions, one per contraction, with which the block grows largest; of equals the first.
+        """Returns the partitions, one per contraction, with which the block grows largest.
+
+        Of equals the first, but for the time that a loop runs over: of its outputs, the batch.
 
         Contractions of the same form from the same line of code are compared once: layers are alike.
         """
@@ -201,8 +247,32 @@ class _Finder:
         key = tuple(_form(seed) for seed in seeds), tuple(candidates)
         if key not in self.best_partitions:
             sizes = [len(self._grow(seeds, [one], limit=_LOOK_AHEAD).positions) for one in candidates]
-            self.best_partitions[key] = sizes.index(max(sizes))
+            equals = [place for place, size in enumerate(sizes) if size == max(sizes)]
+            self.best_partitions[key] = min(
+                equals, key=lambda place: self._comes_of_loop(seeds[0], candidates[place][0])
+            )
         return candidates[self.best_partitions[key]]
+
+    def _comes_of_loop(self, seed: Contraction, partition: Partition) -> bool:
+        """Returns true if a dim of the data ends at a loop before it, as the time does that the loop runs over."""
+        waiting, seen = [(seed.equation.invars[seed.data], partition.in_dims[seed.data])], set[int]()
+        while waiting and len(seen) < _LOOK_AHEAD:
+            var, dim = waiting.pop()
+            position = self.graph.definitions.get(var) if is_var(var) else None
+            if position is None or position in seen:
+                continue
+            seen.add(position)
+            equation, found = self.graph.equations[position], self.graph.links(position)
+            sources = [
+                (atom, link.in_dim)
+                for atom, links in zip(equation.invars, found.links[equation.outvars.index(var)], strict=True)
+                for link in links
+                if link.out_dim == dim and can_partition(link, self.num_shards)
+            ]
+            if not sources and equation.primitive.name in ("scan", "while"):
+                return True
+            waiting += sources
+        return False
 
     def _grow(
         self,
@@ -227,6 +297,10 @@ class _Finder:
 
 # The names of choices that shard the contracted dim, and whose sums are sharded along another one.
 SCATTERED = {PartitionKind.ROWS: "scattered", PartitionKind.COLUMNS: "scattered columns"}
+
+
+def _num_columns(contraction: Contraction) -> int:
+    return math.prod(one.size for group in contraction.groups for one in group if one.kind is PartitionKind.COLUMNS)
 
 
 def _form(contraction: Contraction) -> Hashable:

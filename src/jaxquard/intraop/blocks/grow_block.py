@@ -206,6 +206,33 @@ def _carry(
     return outputs
 
 
+def shard_shared(graph: StepGraph, growth: Growth, choice: int, *, num_shards: int) -> None:
+    """Shards values that a choice leaves whole where all that the block makes of them is sharded.
+
+    A device takes its own part of keys that are repeated for all queries; their gradient is then a part as well.
+    """
+    dims = growth.dims[choice]
+    inside = set(growth.positions)
+    for position in reversed(growth.positions):
+        for var in graph.equations[position].outvars:
+            users = [user for user in graph.users.get(var, ()) if graph.phases[user] is EquationPhase.FORWARD]
+            if dims[var] is not None or not users or not inside.issuperset(users):
+                continue
+            wanted = {_wanted(graph, user, var, dims, num_shards) for user in users}
+            if len(wanted) == 1:
+                dims[var] = wanted.pop()
+
+
+def _wanted(graph: StepGraph, user: int, var: Var, dims: ShardedDims, num_shards: int) -> int | None:
+    """Returns the dim of an input that follows from the sharded dim of all outputs; None if none does."""
+    equation, found = graph.equations[user], set()
+    for out, of_output in zip(equation.outvars, graph.links(user).links, strict=True):
+        links = of_output[list(equation.invars).index(var)]
+        fitting = (link.in_dim for link in links if link.out_dim == dims[out] and can_partition(link, num_shards))
+        found.add(next(fitting, None))
+    return found.pop() if len(found) == 1 else None
+
+
 def trim_block(graph: StepGraph, growth: Growth, *, keep: Collection[int]) -> None:
     """Removes equations whose results are not used in the block, and whose inputs are all used after it as well."""
     inside = set(growth.positions)

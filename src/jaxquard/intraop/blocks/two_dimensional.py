@@ -36,6 +36,8 @@ def product_choices(seeds: Sequence[Contraction], choices: Sequence[Choice]) -> 
     found = {choice.kind: choice for choice in choices}
     if not found.keys() >= _LETTERS.keys() or not all(map(_is_layer, seeds)):
         return ()
+    if any(one.out_dim is None for one in found[PartitionKind.COLUMNS].partitions):
+        return ()
     contracted = found[PartitionKind.CONTRACTED]
     weights = {(seed.position, 1 - seed.data) for seed in seeds}
     data = {(seed.position, seed.data) for seed in seeds}

@@ -23,7 +23,7 @@ from jaxquard.intraop.segments.interfaces import SegmentInterface
 from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.dependence import can_partition
-from jaxquard.ir.jaxpr_tools import Var, is_var
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 
 class Storage(enum.Enum):
@@ -305,9 +305,37 @@ class _AxisLayout:
             wanted.update(
                 link.out_dim for link in of_input if link.in_dim == dim and can_partition(link, self.num_shards)
             )
-        if not is_known or len(wanted) > 1:
+        if not wanted:
+            wanted.update(self._along_image(equation))
+        if not is_known or len(wanted) > 1 or (not wanted and self._divides_across(position)):
             return None
         return (wanted.pop() if wanted else None,)
+
+    def _along_image(self, equation: Equation) -> Iterable[int]:
+        """Yields the spatial dim of a convolution's result if the image is sharded along it."""
+        if equation.primitive.name == "conv_general_dilated" and is_var(equation.invars[0]):
+            numbers, image = equation.params["dimension_numbers"], equation.invars[0]
+            for in_dim, out_dim in zip(numbers.lhs_spec[2:3], numbers.out_spec[2:3], strict=True):
+                is_even = equation.outvars[0].aval.shape[out_dim] % self.num_shards == 0
+                if is_even and image in self.dims and self.dims[image] == in_dim:
+                    yield out_dim
+
+    def _divides_across(self, position: int) -> bool:
+        """Returns true if a reshape of the backward splits the sharded dim, and the shards lie across two new dims.
+
+        So are the gradients of heads that are repeated, by groups: 8 heads on 8 devices are 2 x 4 heads on 2 x 4. No
+        dim of the result has this sharding, but the compiler can express it, and sums each group where it is.
+        """
+        equation = self.graph.equations[position]
+        if equation.primitive.name != "reshape" or self.graph.phases[position] is not EquationPhase.BACKWARD:
+            return False
+        (atom,), (out,) = equation.invars[:1], equation.outvars
+        dim = self.dims.get(atom) if is_var(atom) else None
+        if dim is None or atom.aval.shape[:dim] != out.aval.shape[:dim] or len(out.aval.shape) < dim + 2:
+            return False
+        major, minor = out.aval.shape[dim : dim + 2]
+        is_split = atom.aval.shape[dim] == major * minor and major > 1
+        return is_split and self.num_shards % major == 0 and minor % (self.num_shards // major) == 0
 
     def _shard(self, var: Var, dim: int | None, *, is_late: bool) -> None:
         self.dims[var] = dim

@@ -6,10 +6,13 @@ summed      along a dim that it sums over: each device has a part of the sum
 primitive       sums over
 dot_general     contracted dims
 ragged_dot      contracted dims but the ragged one: which rows meet which weights is known at run time only
-convolution     input features
+convolution     input features; the spatial dim of both inputs, as for the gradient of a kernel
 reduce_...      reduced dims
 gather          the dim of the table that is looked up: other devices add zeros
 scatter-add     the dims of the updates that are added into the same places
+
+A convolution is also partitioned along its first spatial dim. The rows that a window reaches beyond a shard come from
+its neighbours; they are few, and not counted.
 """
 
 import math
@@ -58,7 +61,7 @@ class ProductSizes:
 def find_partitions(equation: Equation, links: Dependences) -> tuple[EquationPartition, ...]:
     """Returns the ways to partition an equation, without the one that partitions nothing."""
     letters = _product_letters(equation)
-    found = [*_parallel(equation, links, letters)]
+    found = [*_parallel(equation, links, letters), *_spatial(equation)]
     summed = _SUMMED.get(equation.primitive.name) or (_reduced if _is_reduction(equation) else None)
     if summed is not None:
         none = (None,) * len(equation.outvars)
@@ -102,6 +105,21 @@ def _parallel(equation: Equation, links: Dependences, letters: dict[int, str]) -
             )
         )
     return found
+
+
+def _spatial(equation: Equation) -> list[EquationPartition]:
+    if equation.primitive.name != "conv_general_dilated":
+        return []
+    numbers = equation.params["dimension_numbers"]
+    return [
+        EquationPartition(
+            out_dims=(out_dim,),
+            in_dims=(in_dim, None),
+            num_chunks=math.gcd(equation.invars[0].aval.shape[in_dim], equation.outvars[0].aval.shape[out_dim]),
+            letter="m",
+        )
+        for in_dim, out_dim in zip(numbers.lhs_spec[2:3], numbers.out_spec[2:3], strict=True)
+    ]
 
 
 def _linked(links: Any, dim: int) -> tuple[tuple[int | None, ...], list[int]]:
@@ -150,7 +168,9 @@ def _features(equation: Equation) -> list[tuple[int | None, ...]]:
     if params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
         return []
     numbers = params["dimension_numbers"]
-    return [(numbers.lhs_spec[1], numbers.rhs_spec[1])]
+    (lhs, rhs), (left, right) = (numbers.lhs_spec, numbers.rhs_spec), (atom.aval.shape for atom in equation.invars)
+    spatial = [pair for pair in zip(lhs[2:3], rhs[2:3], strict=True) if left[pair[0]] == right[pair[1]]]
+    return [(lhs[1], rhs[1]), *spatial]
 
 
 def _reduced(equation: Equation) -> list[tuple[int | None, ...]]:
