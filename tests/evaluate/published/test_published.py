@@ -168,6 +168,7 @@ def test_rows_that_cannot_be_priced_are_skipped_with_the_reason(tmp_path):
         ({"seq": "0"}, "seq is 0, but must be a count of 1 or more."),
         ({"tp": "all"}, "tp is 'all', which is no count of 1 or more."),
         ({"hidden": "1e400"}, "hidden is '1e400', which is no count of 1 or more."),
+        ({"layers": "1e9", "pp": "8", "schedule": "interleaved"}, "layers is 1000000000, but must be at most 10000."),
         ({"system": "NeMo LoRA"}, "lora trains few of the parameters; the model prices steps that train all."),
     ],
 )
@@ -184,6 +185,7 @@ def test_bubbles_and_memory_without_their_counts_are_skipped():
         (bubbles, {"p": "many"}, "p is 'many', which is no count of 1 or more."),
         (bubbles, {"m": ""}, "m is empty, but must be a count of 1 or more."),
         (bubbles, {"chunks": "1000"}, "chunks is 1000, but there are 22 layers."),
+        (bubbles, {"m": "1e9"}, "p 8 x chunks 1 x m 1000000000 is more than the 1000000 tasks that are played."),
         (memory, {"hidden": ""}, "hidden is empty, but must be a count of 1 or more."),
     ):
         file = replace(row, rows=({**row.rows[0], **change},))
@@ -299,7 +301,9 @@ def test_seconds_follow_from_utilisation_in_the_stated_convention():
         ({"recompute": "selective(attn)"}, ("selective", 1.0)),
         ({"recompute": "partial"}, ("full", 0.5)),
         ({"recompute": "partial(1/4)"}, ("full", 0.25)),
+        ({"recompute": "partial(1/0)"}, ("full", 1.0)),
         ({"recompute": "selective(2)"}, ("full", 0.5)),
+        ({"recompute": "selective (1/3)"}, ("full", 1 / 3)),
         ({"recompute": "selective(op)", "system": "torchtitan"}, ("full", 0.4)),
     ],
 )

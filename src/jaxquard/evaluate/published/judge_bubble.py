@@ -11,6 +11,7 @@ from jaxquard.evaluate.published.results import PublishedResult
 from jaxquard.evaluate.published.row_values import RowValues
 from jaxquard.schedules import Interleaved, OneFOneB, Rows, TaskTimes, ZeroBubbleH1, ZeroBubbleH2, play_rows
 
+_MOST_TASKS = 1_000_000
 _TIMES = ("TF_ms", "TB_ms", "TW_ms")
 
 
@@ -79,6 +80,10 @@ def _num_chunks(values: RowValues) -> int:
 
 def _schedule_rows(values: RowValues, chunks: int) -> Rows:
     name, actors, count = values.text("schedule").upper(), values.size("p"), values.size("m")
+    if actors * chunks * count > _MOST_TASKS:
+        raise PublishedDataError(
+            f"p {actors} x chunks {chunks} x m {count} is more than the {_MOST_TASKS} tasks that are played."
+        )
     if chunks > 1 or name in ("1F1B-I", "INTERLEAVED"):
         return Interleaved(actors * chunks, actors).rows(count)
     kinds = {"1F1B": OneFOneB, "ZB-H1": ZeroBubbleH1, "ZB-H2": ZeroBubbleH2}

@@ -138,6 +138,11 @@ def _chunks(values: RowValues, base: Parallelism, transformer: Transformer) -> l
     return [size for size in range(2, layers + 1) if layers % size == 0] or [1]
 
 
+def _share(count: str, total: str | None) -> float:
+    """Returns the share of the layers that "1/4" or "every 4" means."""
+    return min(1.0, int(count) / max(1, int(total))) if total else 1 / max(1, int(count))
+
+
 def _recomputes(values: RowValues, system: SystemProfile) -> list[tuple[str, float]]:
     """Returns what a row may recompute, and of which share of the layers."""
     text = values.text("recompute").lower()
@@ -145,14 +150,15 @@ def _recomputes(values: RowValues, system: SystemProfile) -> list[tuple[str, flo
         return list(_RECOMPUTES)
     if text.startswith(("none", "no", "false", "off", "0")):
         return [("none", 1.0)]
-    share = re.search(r"\((?:every )?(\d+)(?:/(\d+))?\)", text)
+    stated = re.search(r"\((?:every )?(\d+)(?:/(\d+))?\)", text)
+    share = _share(stated[1], stated[2]) if stated else None
     if text.startswith(("custom", "offload", "save")):
         # The projections of attention are kept, on the host or here, and the MLP runs again.
         return [("full", _MLP_SHARE)]
     if text.startswith(("partial", "block")):
-        return [("full", int(share[1]) / int(share[2]) if share and share[2] else 0.5)]
+        return [("full", share if share and stated and stated[2] else 0.5)]
     if text.startswith(("selective", "sac", "minimal", "attn")):
-        if share and not share[2]:
-            return [("full", 1 / max(1, int(share[1])))]
+        if share:
+            return [("full", share)]
         return [("full", system.selective_share)] if system.selective_share else [("selective", 1.0)]
     return [("full", 1.0)]

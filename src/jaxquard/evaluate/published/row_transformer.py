@@ -10,6 +10,8 @@ from jaxquard.pricing.model.transformer import Transformer
 
 _COLUMNS = {"num_layers": "layers", "hidden": "hidden", "num_heads": "heads", "vocab": "vocab"}
 
+_MOST_LAYERS = 10_000
+
 
 def row_transformer(values: RowValues) -> Transformer:
     """Returns the transformer of a row.
@@ -20,6 +22,8 @@ def row_transformer(values: RowValues) -> Transformer:
     name, seq = values.text("model"), values.size("seq")
     counts = {field: values.degree(column) for field, column in _COLUMNS.items()}
     stated: dict[str, Any] = {field: count for field, count in counts.items() if count}
+    if stated.get("num_layers", 1) > _MOST_LAYERS:
+        raise PublishedDataError(f"layers is {stated['num_layers']}, but must be at most {_MOST_LAYERS}.")
     known = known_sizes(name)
     if known and any(stated.get(field, known[field]) != known[field] for field in ("num_layers", "hidden")):
         known = None
