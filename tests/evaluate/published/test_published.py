@@ -106,7 +106,7 @@ def test_the_summary_has_exactly_these_keys(results):
 def test_the_page_and_its_numbers_have_every_row(results):
     page = published_page(list(results.values()))
     assert page.startswith("<!doctype html>")
-    for word in ("r0001", "r0043", "Bubbles of pipelines", "megatron-1T, seqsel", "dp2, microbatch 4"):
+    for word in ("r0001, JaxPP</td>", "r0043", "Bubbles of pipelines", "megatron-1T, seqsel", "dp2, microbatch 4"):
         assert word in page
     files = json.loads(published_text(list(results.values())))["files"]
     assert {name: len(file["rows"]) for name, file in files.items()} == {

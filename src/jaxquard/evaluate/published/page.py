@@ -86,12 +86,11 @@ def _group_table(results: PublishedResults) -> str:
 
 
 def _row_table(results: PublishedResults) -> str:
-    header = ["row", "", "model", "strategy", "published", "ours", "error"]
+    header = ["row", "model", "strategy", "published", "ours", "error"]
     names = list(results.rows[0].parts)
     rows: list[list[str | Badge]] = [
         [
-            row.name,
-            row.group,
+            row.name if row.group in row.name else f"{row.name}, {row.group}",
             row.model,
             row.strategy,
             f"{row.published:.4g}",
@@ -101,7 +100,7 @@ def _row_table(results: PublishedResults) -> str:
         ]
         for row in results.rows
     ]
-    return html_table([*header, *names], rows, words=(0, 1, 2, 3))
+    return html_table([*header, *names], rows, words=(0, 1, 2))
 
 
 def _badge(row: PublishedResult, kind: DataKind) -> Badge:
