@@ -11,8 +11,6 @@ device takes its run of the sorted rows, and of every expert as many rows as lie
 
 The numbers are those of one device. The gradient of the weights is added up over the devices that share the rows; the
 columns and the contracted dim of the weights may be sharded over other axes.
-
-Sums that end sharded by columns are written so, too: XLA adds up whole rows for them, and then slices (on GPUs).
 """
 
 import functools
@@ -79,11 +77,11 @@ class RaggedProduct:
 
 
 def find_ragged(analysis: Analysis, assignment: Assignment) -> dict[int, RaggedProduct]:
-    """Returns the products that the compiler would not shard as an assignment wants, by their positions in the step."""
+    """Returns the products of sorted rows that an assignment shards by rows, by their positions in the step."""
     found: dict[int, RaggedProduct] = {}
     for number, names in assignment.items():
         block = analysis.blocks[number]
-        if any(seed.is_ragged for seed in block.seeds):
+        if "rows" in names and any(seed.is_ragged for seed in block.seeds):
             found.update(_of_block(analysis, block, names))
     return found
 
@@ -102,9 +100,8 @@ def _of_block(analysis: Analysis, block: Block, names: Sequence[str]) -> Iterato
             continue
         matched = analysis.matches.contractions.get(position)
         if graph.definitions.get(graph.first(equation.outvars[0])) in seeds:
-            if scattered or "M" in sharded:
-                yield position, make(inputs=_forward_letters(equation), result="MN")
-        elif matched is not None and matched.forward in seeds and "M" in sharded:
+            yield position, make(inputs=_forward_letters(equation), result="MN")
+        elif matched is not None and matched.forward in seeds:
             forward = _forward_letters(graph.equations[matched.forward])
             shared = "".join(forward[matched.place][dim] for dim in matched.shared_dims)
             given = "".join("MN"[dim] for dim in matched.given_dims)
@@ -135,7 +132,7 @@ def _trace(
     product: RaggedProduct, types: Sequence[tuple[tuple[int, ...], Any]], primitive: Any, params: Sequence[Any]
 ) -> Any:
     """Returns the product as a traced function of the equation's inputs; equal layers share it."""
-    axes, row_axes = dict(product.axes), dict(product.sharded).get("M", ())
+    axes, row_axes = dict(product.axes), dict(product.sharded)["M"]
 
     def multiply(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
         left, right = (_gather(product, *one) for one in zip(product.inputs, (left, right), strict=True))
@@ -167,8 +164,6 @@ def _gather(product: RaggedProduct, dims: str, shard: jax.Array) -> jax.Array:
 
 def _local_sizes(sizes: jax.Array, num_rows: int, axes: tuple[str, ...]) -> jax.Array:
     """Returns the rows of each group on this device, given those of the whole array."""
-    if not axes:
-        return sizes
     start = lax.axis_index(axes) * num_rows
     ends = jnp.clip(jnp.cumsum(sizes) - start, 0, num_rows)
     return jnp.diff(ends, prepend=0).astype(sizes.dtype)
