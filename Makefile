@@ -70,7 +70,7 @@ demo: $(VENV)/.dev  ## Train a small GPT on 4 actors of 8 virtual devices, besid
 	@$(BIN)/jaxquard demo
 
 test: $(VENV)/.dev  ## All that CI checks
-	@$(MAKE) -j2 lint imports typecheck
+	@$(MAKE) -j2 lint imports typecheck $(VENV)/.compiled
 	@$(MAKE) unit
 
 test-quick: $(VENV)/.dev  ## What to run while editing: style, and the tests of pure logic and one of each paper
@@ -174,6 +174,11 @@ $(VENV)/.dev: $(DEV_PINS) pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --no-compile -r $(DEV_PINS)
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Bytecode, made once where every worker of the tests would make it: of all that tests import.
+$(VENV)/.compiled: $(VENV)/.dev
+	$(call timed,bytecode,log=$$($(BIN)/python -m pytest -q --collect-only 2>&1) || { tail -n 30 <<< "$$log"; exit 1; })
 	@touch $@
 
 $(FIELD)/.done: $(DEV_PINS) requirements/field.txt pyproject.toml
