@@ -382,6 +382,14 @@ def context_on(context: Any, mesh: AbstractMesh) -> Any:
         return core.new_jaxpr_eqn(empty, empty, core.Primitive("context"), {}, frozenset()).ctx
 
 
+def literal_of(value: Any, aval: Any) -> Any:
+    """Returns a literal of a type with a mesh in it: an array that was traced has its type in the value, too."""
+    from jax.extend import core
+
+    typed: Any = type(value)
+    return core.Literal(typed(np.asarray(value), aval) if hasattr(value, "_aval") else value, aval)
+
+
 def varying_axes(value: jax.Array) -> frozenset[str]:
     """The mesh axes along which chips may have different values; none where `shard_map` does not check.
 

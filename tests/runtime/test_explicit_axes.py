@@ -138,6 +138,28 @@ def test_mixed_axes(mixed_mesh):
     check_mixed(mixed_mesh)
 
 
+def test_a_look_up_in_axes_that_it_makes_automatic(explicit_mesh):
+    """A gather with an `out_sharding` is an `auto_axes`, whose literals have types on a mesh of other axis types."""
+
+    def loss(table, tokens, look_up):
+        hidden = jq.pipeline_yield(jnp.cos(look_up(table, tokens)))
+        return jnp.sum(jq.pipeline_yield(jnp.sin(hidden)) ** 2)
+
+    def typed(table, tokens):
+        return table.at[tokens].get(out_sharding=PartitionSpec("data", None, "model"))
+
+    def step(table, batch):
+        grad = jax.grad(functools.partial(loss, look_up=typed))
+        return jq.accumulate_grads(lambda tokens: grad(table, tokens), jq.schedules.OneFOneB(3))(batch)
+
+    random = np.random.default_rng(0)
+    table, batch = random.normal(size=(10, 4)).astype(np.float32), random.integers(0, 10, size=(2, 4, 6))
+    specs = (PartitionSpec(None, "model"), PartitionSpec(None, "data"))
+    grad = jax.grad(functools.partial(loss, look_up=lambda table, tokens: jnp.asarray(table)[tokens]))
+    expected = sum(grad(table, tokens) for tokens in batch)
+    assert_close(explicit_mesh.distributed(step, in_shardings=specs)(table, batch), expected)
+
+
 @pytest.mark.slow
 def test_plain_jit_under_the_same_mesh():
     """The same step runs under `jax.set_mesh` on one mesh: nothing in it is jaxquard's own."""

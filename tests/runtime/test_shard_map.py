@@ -56,6 +56,11 @@ def whole_psum_scatter(x, weight):
     return (x @ weight).reshape(SIZE, -1, 4).sum(0)
 
 
+def scaled_index(x, weight):
+    scale = 1.0 + lax.axis_index("x").astype(x.dtype)  # a literal of a type with the mesh in it
+    return (x @ weight) * scale
+
+
 def ppermute(x, weight):
     return lax.ppermute(x @ weight, "x", [(i, (i + 1) % SIZE) for i in range(SIZE)])
 
@@ -77,6 +82,7 @@ COLLECTIVES = {
     "psum_scatter": (psum_scatter, whole_psum_scatter),
     "ppermute": (ppermute, whole_ppermute),
     "axis_index": (axis_index, whole_axis_index),
+    "scaled_index": (scaled_index, whole_axis_index),
 }
 
 
@@ -159,6 +165,7 @@ def check(mesh, first, second, whole_first, whole_second, **options):
         (("all_to_all", "psum_scatter"), plain, ("of devices", "abstract"), True),
         (("ppermute", "axis_index"), in_scan, ("of other devices", "around"), False),
         (("psum_scatter", "all_to_all"), in_custom_vjp, ("abstract", "of devices"), True),
+        (("ppermute", "scaled_index"), plain, ("around", "abstract"), False),
         pytest.param(("axis_index", "ppermute"), in_checkpoint, ("around", "abstract"), True, marks=pytest.mark.slow),
         pytest.param(("all_to_all", "ppermute"), in_jit, ("of devices", "of devices"), False, marks=pytest.mark.slow),
         pytest.param(("all_to_all", "ppermute"), in_scan, ("abstract", "abstract"), True, marks=pytest.mark.slow),

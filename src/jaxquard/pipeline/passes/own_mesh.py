@@ -11,6 +11,7 @@ A user may constrain values with a mesh of real devices, the one that plain `jax
 kept. The types of values inside a `shard_map`, and the contexts of equations, name meshes too, and are rewritten alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +48,7 @@ class _MeshWriter:
         equations = [self._rewrite_equation(equation, renamed) for equation in jaxpr.eqns]
         if not renamed and all(new is old for new, old in zip(equations, jaxpr.eqns, strict=True)):
             return jaxpr
-        outputs = [substitute(atom, renamed) for atom in jaxpr.outvars]
+        outputs = self._rewrite_atoms(jaxpr.outvars, renamed)
         if constants:
             unchecked: Any = jaxpr
             return unchecked.replace(invars=invars, constvars=constants, eqns=equations, outvars=outputs)
@@ -59,6 +60,13 @@ class _MeshWriter:
             return var
         renamed[var] = new_var(aval)
         return renamed[var]
+
+    def _rewrite_atoms(self, atoms: Sequence[Any], renamed: dict[Var, Var]) -> list[Any]:
+        return [substitute(atom, renamed) if is_var(atom) else self._rewrite_literal(atom) for atom in atoms]
+
+    def _rewrite_literal(self, literal: Any) -> Any:
+        aval = self._rewrite_type(literal.aval)
+        return literal if aval is literal.aval else _jax_compat.literal_of(literal.val, aval)
 
     def _rewrite_type(self, aval: Any) -> Any:
         sharding = getattr(aval, "sharding", None)
@@ -72,8 +80,9 @@ class _MeshWriter:
         changes: dict[str, Any] = {}
         if any(params[name] is not value for name, value in equation.params.items()):
             changes["params"] = params
-        if any(is_var(atom) and atom in renamed for atom in equation.invars):
-            changes["invars"] = [substitute(atom, renamed) for atom in equation.invars]
+        inputs = self._rewrite_atoms(equation.invars, renamed)
+        if any(new is not old for new, old in zip(inputs, equation.invars, strict=True)):
+            changes["invars"] = inputs
         outvars = [self._define(var, renamed) for var in equation.outvars]
         if any(new is not old for new, old in zip(outvars, equation.outvars, strict=True)):
             changes["outvars"] = outvars
