@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxquard._jax_compat import scan_counts
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.traced_step import trace_step
@@ -54,7 +55,7 @@ def recurrent_step(cell, *, length=5, batch=8, dim=16, reverse=False, remat=Fals
 
 
 def carries(step, args):
-    return [eqn.params["num_carry"] for eqn in trace_step(step, args).jaxpr.eqns if eqn.primitive.name == "scan"]
+    return [scan_counts(eqn.params)[1] for eqn in trace_step(step, args).jaxpr.eqns if eqn.primitive.name == "scan"]
 
 
 @pytest.mark.parametrize("cell", [lstm, gru])
@@ -77,7 +78,7 @@ def test_a_loop_over_microbatches_that_a_user_wrote_stays():
         return jax.tree.map(lambda param, grad: param - grad, params, grads)
 
     (scan,) = (eqn for eqn in jax.make_jaxpr(step)(weights(w=(16, 8)), inputs(8, 16)).eqns if "scan" in str(eqn))
-    assert carries(step, (weights(w=(16, 8)), inputs(8, 16))) == [scan.params["num_carry"]] == [1]
+    assert carries(step, (weights(w=(16, 8)), inputs(8, 16))) == [scan_counts(scan.params)[1]] == [1]
 
 
 def test_a_gradient_with_an_operand_that_is_the_same_in_all_steps_stays():

@@ -14,17 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
+from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.jaxpr_tools import (
     Equation,
     Jaxpr,
     Var,
-    close,
     copy_equation,
     definitions,
+    evaluate,
     is_var,
     make_jaxpr,
     new_var,
     prune,
+    splice,
     substitute,
     users,
 )
@@ -74,12 +78,12 @@ def _body(scan: Equation) -> Jaxpr:
 
 def _find_sums(scan: Equation) -> list[_LoopSum]:
     """Returns the carries that add up products of the body, or sums in it; none of a body that closes over arrays."""
-    body, num_consts = _body(scan), scan.params["num_consts"]
+    body, (num_consts, num_carry) = _body(scan), scan_counts(scan.params)
     if scan.params["jaxpr"].consts:
         return []
     defined, used = definitions(body.eqns), users(body.eqns)
     found = []
-    for carry in range(scan.params["num_carry"]):
+    for carry in range(num_carry):
         before, after = body.invars[num_consts + carry], body.outvars[carry]
         position = defined.get(after) if is_var(after) else None
         add = None if position is None else body.eqns[position]
@@ -124,7 +128,7 @@ class _LoopWriter:
 
     def __init__(self, scan: Equation, sums: Sequence[_LoopSum]):
         self.scan, self.body = scan, _body(scan)
-        self.num_consts, self.num_carry = scan.params["num_consts"], scan.params["num_carry"]
+        self.num_consts, self.num_carry = scan_counts(scan.params)
         carries = {one.carry for one in sums}
         self.sums = list(sums)
         self.kept = [carry for carry in range(self.num_carry) if carry not in carries]
@@ -137,7 +141,7 @@ class _LoopWriter:
         behind: list[Equation] = []
         for one in self.sums:
             renamed[self.scan.outvars[one.carry]] = self._write_sum(one, behind)
-        return [self._write_loop(), *behind]
+        return [*self._write_loop(), *behind]
 
     def _write_sum(self, one: _LoopSum, equations: list[Equation]) -> Var:
         """Adds the equations of a sum over all steps of the loop."""
@@ -165,24 +169,32 @@ class _LoopWriter:
             self.stacks[atom] = new_var(atom.aval.update(shape=(length, *atom.aval.shape)))
         return self.stacks[atom]
 
-    def _write_loop(self) -> Equation:
+    def _write_loop(self) -> list[Equation]:
         consts, carry = self.num_consts, self.num_carry
-        body, scan = self.body, self.scan
+        body, scan, num_kept = self.body, self.scan, len(self.kept)
         places = [*range(consts), *(consts + place for place in self.kept), *range(consts + carry, len(body.invars))]
         outputs = [*(body.outvars[place] for place in self.kept), *body.outvars[carry:], *self.saved]
-        inner = prune(make_jaxpr([body.invars[place] for place in places], body.eqns, outputs))
-        params: dict[str, Any] = {**scan.params, "jaxpr": close(inner), "num_carry": len(self.kept)}
-        if "linear" in params:
-            params["linear"] = tuple(params["linear"][place] for place in places)
-        return scan.replace(
-            invars=[scan.invars[place] for place in places],
-            outvars=[
-                *(scan.outvars[place] for place in self.kept),
-                *scan.outvars[carry:],
-                *(self.stacks[atom] for atom in self.saved),
-            ],
-            params=params,
-        )
+        run = evaluate(prune(make_jaxpr([body.invars[place] for place in places], body.eqns, outputs)))
+
+        def loop(*arrays: Any) -> list[Any]:
+            def step(state: Any, entries: Any) -> tuple[list[Any], list[Any]]:
+                results = run(*arrays[:consts], *state, *entries)
+                return results[:num_kept], results[num_kept:]
+
+            state, entries = list(arrays[consts : consts + num_kept]), list(arrays[consts + num_kept :])
+            options = {name: scan.params[name] for name in ("length", "reverse", "unroll")}
+            state, stacks = jax.lax.scan(step, state, entries, **options)
+            return [*state, *stacks]
+
+        made, results = splice(loop, [scan.invars[place] for place in places])
+        outvars = [*(scan.outvars[place] for place in self.kept), *scan.outvars[carry:]]
+        final = dict(zip(results, [*outvars, *(self.stacks[atom] for atom in self.saved)], strict=True))
+        return [
+            one.replace(
+                outvars=[substitute(var, final) for var in one.outvars], source_info=scan.source_info, ctx=scan.ctx
+            )
+            for one in made
+        ]
 
 
 def _over_steps(source: Equation) -> dict[str, Any]:
