@@ -66,7 +66,9 @@ def test_every_choice_has_the_numbers_of_one_device():
 def test_all_choices_have_the_numbers_of_one_device(sizes, remat, axes):
     step, args = experts_step(sizes, remat=remat)
     analysis = analyse(step, args, axes)
-    check_step(step, args, analysis, list(all_assignments(analysis)), mesh=mesh_of(**axes))
+    every = list(all_assignments(analysis, batch_axis="a" if "a" in axes else None))
+    assert len(every) == 16
+    check_step(step, args, analysis, every, mesh=mesh_of(**axes))
 
 
 def test_rows_beside_each_other_choice():
