@@ -1,5 +1,7 @@
 """Marks of one name are one boundary: models that call a function several times have the stages of one call."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -247,3 +249,12 @@ def test_without_names_every_call_has_its_own_boundaries():
             make_batch("left", "right"),
             num_actors=2,
         )
+
+
+@pytest.mark.parametrize("name", ["", 5, ["encoder"]])
+def test_a_name_is_a_string(name):
+    expected = r"pipeline_yield at test_named_marks.py:\d+ wants a string as name, such as 'encoder'; found "
+    with pytest.raises(MarkError, match=expected + re.escape(repr(name))):
+        jq.pipeline_yield(jnp.ones(()), name=name)
+    with pytest.raises(MarkError, match=r"task at .* wants a string"):
+        jq.task(jnp.sin, name=name)

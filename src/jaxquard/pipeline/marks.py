@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
+from jaxquard.errors import MarkError
 from jaxquard.ir.source import user_line
 
 
@@ -79,6 +80,7 @@ def pipeline_yield(*values: Any, name: str | None = None) -> Any:
     """
     if not values:
         raise TypeError("pipeline_yield() needs at least one value: the one that ends the stage.")
+    _check_name(name, "pipeline_yield")
     marked = _bind_mark(values, Mark(name=name, source=user_line()))
     return marked[0] if len(values) == 1 else marked
 
@@ -100,6 +102,7 @@ def task(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
         >>> jax.grad(loss)(params, jnp.ones((3, 4)))["second"].shape
         (8, 2)
     """
+    _check_name(name, "task")
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -107,6 +110,11 @@ def task(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
         return _bind_mark((fn(*args, **kwargs),), mark)[0]
 
     return call
+
+
+def _check_name(name: Any, function: str) -> None:
+    if name is not None and not (isinstance(name, str) and name):
+        raise MarkError(f"{function} at {user_line()} wants a string as name, such as 'encoder'; found {name!r}.")
 
 
 def _bind_mark(values: tuple[Any, ...], mark: Mark) -> tuple[Any, ...]:

@@ -288,3 +288,22 @@ def test_more_stages_than_layers():
         MarkError, match=r"needs at least one layer and one stage; found where=\[\] and num_stages=None"
     ):
         jq.mark_layers(loss, [])
+
+
+@pytest.mark.parametrize(
+    ("where", "num_stages", "expected"),
+    [
+        ("", None, "wants paths of layers such as 'blocks.3', .*; found ''"),
+        (3, None, "wants paths of layers .*; found 3"),
+        (["blocks.0", None], None, "wants paths of layers .*; found None"),
+        ("blocks.*", "2", "at least one layer and one stage; found .* num_stages='2'"),
+    ],
+)
+def test_arguments_that_are_no_layers(where, num_stages, expected):
+    with pytest.raises(MarkError, match=expected):
+        jq.mark_layers(loss, where, num_stages=num_stages)
+
+
+def test_a_model_that_is_no_function():
+    with pytest.raises(MarkError, match=r"wants a function of arrays, .*; found 5"):
+        jq.mark_layers(5, "blocks.*")

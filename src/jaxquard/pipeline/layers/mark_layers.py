@@ -5,10 +5,11 @@ caller's trace: so gradients give the marks their twins, as they do for those th
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxquard.errors import MarkError
 from jaxquard.ir.jaxpr_tools import Equation, Var, evaluate, make_jaxpr, rename, substitute
@@ -51,11 +52,7 @@ def mark_layers(
         >>> str(jax.make_jaxpr(marked)(params, jnp.ones((2, 4)))).count("pipeline_yield")
         1
     """
-    paths = [parse_path(text) for text in ([where] if isinstance(where, str) else where)]
-    if not paths or (num_stages is not None and num_stages < 1):
-        raise MarkError(
-            f"mark_layers needs at least one layer and one stage; found where={where!r} and num_stages={num_stages}."
-        )
+    paths = [parse_path(text) for text in _check_arguments(fn, where, num_stages)]
 
     @functools.wraps(fn)
     def marked(*args: Any, **kwargs: Any) -> Any:
@@ -68,6 +65,23 @@ def mark_layers(
         return jax.tree.unflatten(tree, results)
 
     return marked
+
+
+def _check_arguments(fn: Any, where: Any, num_stages: Any) -> list[str]:
+    """Returns the paths of the layers."""
+    if not callable(fn):
+        raise MarkError(f"mark_layers wants a function of arrays, such as the loss, in first place; found {fn!r}.")
+    texts = [where] if isinstance(where, str) else list(where) if isinstance(where, Iterable) else [where]
+    if wrong := [text for text in texts if not isinstance(text, str) or not text.strip()]:
+        raise MarkError(
+            f"mark_layers wants paths of layers such as 'blocks.3', or lines such as 'model.py:41'; found {wrong[0]!r}."
+        )
+    is_count = num_stages is None or (isinstance(num_stages, int | np.integer) and num_stages >= 1)
+    if not texts or not is_count:
+        raise MarkError(
+            f"mark_layers needs at least one layer and one stage; found where={where!r} and num_stages={num_stages!r}."
+        )
+    return texts
 
 
 def _trace(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[FlatFunction, list[Any], Any]:
