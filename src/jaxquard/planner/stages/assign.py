@@ -16,6 +16,7 @@ import numpy as np
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import MemoryTerms
 from jaxquard.planner.stages.label_search import FoundPath, LabelSearch
+from jaxquard.planner.stages.memory_bound import MemoryBound
 from jaxquard.planner.stages.quick_assignment import fastest_strategies, quick_time_s
 from jaxquard.planner.stages.range_options import MAX_CHOICES, RangeOptions
 from jaxquard.planner.stages.schedule_profile import ScheduleProfile, profile_schedule
@@ -100,11 +101,11 @@ class SegmentAssigner:
                 )
         self.num_boundaries = sum(segment.can_begin_stage for segment in self.chain[1:])
         self._input_bytes = np.asarray([0, *(segment.input_bytes for segment in self.chain[1:])], dtype=np.float64)
-        self._kinds = {segment.kind: segment for segment in self.chain}
-        minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
+        kinds = {segment.kind: segment for segment in self.chain}
+        minima = {kind: _minima(segment) for kind, segment in kinds.items()}
         rows = np.asarray([minima[segment.kind] for segment in self.chain], dtype=np.float64)
-        self._times_s, self._steps_s, self._fixed, self._activations = rows.T
-        self._ends_bytes: dict[int, np.ndarray] = {}
+        self._times_s, self._steps_s = rows.T
+        self._memory = MemoryBound(self.chain)
         self._fastest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._fast = RangeOptions(self.chain, counts_memory=False)
         self._small: dict[tuple[int | None, bool], RangeOptions] = {}
@@ -195,9 +196,14 @@ class SegmentAssigner:
         fill_weight = (num_chunks + (num_actors - 1) / 3) / shape.num_stages
         return self._estimate_bound_s(fill_weight, num_actors, shape.num_microbatches, counts_step)
 
-    def smallest_share_bytes(self, num_actors: int, *, num_kept: int = 1) -> float:
-        """Returns the smallest memory of an actor's equal share, with the activations of so many microbatches."""
-        return float(self._fixed.sum() + num_kept * self._activations.sum()) / num_actors
+    def smallest_share_bytes(self, num_actors: int) -> float:
+        """Returns the smallest memory of an actor's equal share, with the activations of one microbatch."""
+        return float(self._memory.fixed.sum() + self._memory.activations.sum()) / num_actors
+
+    def safe_share_bytes(self, num_actors: int) -> float:
+        """Returns about the memory of an equal share that keeps the activations of all actors, and runs any segment."""
+        memory = self._memory
+        return float(memory.fixed.sum() / num_actors + memory.activations.sum() + memory.working.max())
 
     def _estimate_bound_s(
         self, fill_weight: float, num_actors: int, num_microbatches: int, counts_step: bool = True
@@ -207,41 +213,13 @@ class SegmentAssigner:
         return fill_weight * time_s + ((num_microbatches - 1) * time_s + step_s) / num_actors
 
     def _may_fit(self, profile: ScheduleProfile, memory_limit_bytes: float | None, known_s: float) -> bool:
-        """Says False if no assignment fits: not even if each segment were as small as any of its strategies."""
-        if memory_limit_bytes is None:
-            return True
-        if self._average_bytes(profile, known_s) > memory_limit_bytes:
-            return False
-        if profile.num_chunks > 1:
-            return True
-        # A stage that takes more segments never harms those after it, so that they are given out in order.
-        place = 0
-        for kept in profile.most_kept.tolist():
-            if kept not in self._ends_bytes:
-                sizes = {kind: _smallest_bytes(segment, kept) for kind, segment in self._kinds.items()}
-                self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self.chain)])
-            ends = self._ends_bytes[kept]
-            place = int(np.searchsorted(ends, ends[place] + memory_limit_bytes, side="right")) - 1
-        return place >= len(self.chain)
-
-    def _average_bytes(self, profile: ScheduleProfile, known_s: float) -> float:
-        """Returns a bound on the memory of the average actor, if the step takes no longer than is known.
-
-        A stage takes activations only as far as its load allows; those that keep the fewest take the most.
-        """
-        loads_s, limit_s = self._loads_s(profile.num_microbatches), self._max_load_s(profile, known_s)
-        held = self._activations > 0
-        ratio = float((self._activations[held] / np.maximum(loads_s[held], 1e-300)).max(initial=0.0))
-        most = max(0.0, limit_s) * ratio * (1 + 1e-9)
-        rows = [np.flatnonzero(profile.kept_actors == actor) for actor in range(profile.num_actors)]
-        largest = [row[profile.kept[row].sum(axis=1).argmax()] for row in rows]
-        kept = np.sort(profile.kept[largest].sum(axis=0))
-        left, total = float(self._activations.sum()), float(self._fixed.sum())
-        for count in kept.tolist():
-            taken = min(left, most)
-            total, left = total + count * taken, left - taken
-        # What no stage can take is as good as kept by the last: then the step is not that fast.
-        return (total + float(kept[-1]) * left) / profile.num_actors * (1 - 1e-9)
+        """Says False if no assignment fits that takes no longer than is known."""
+        return memory_limit_bytes is None or self._memory.may_fit(
+            profile,
+            memory_limit_bytes,
+            loads_s=self._loads_s(profile.num_microbatches),
+            max_load_s=self._max_load_s(profile, known_s),
+        )
 
     def minimum_memory(self, shape: PipelineShape) -> MinimumMemory | None:
         """Returns the assignment of the smallest memory; None if the chain has too few boundaries for the stages."""
@@ -299,19 +277,9 @@ class SegmentAssigner:
         return crossings_s
 
 
-def _smallest_bytes(segment: SegmentCosts, kept: int) -> float:
-    return float(min(cost.fixed_bytes + kept * cost.activation_bytes for cost in segment.strategies))
-
-
-def _minima(segment: SegmentCosts) -> tuple[float, float, int, int]:
-    """Returns the minimum over strategies of each cost alone."""
-    costs = segment.strategies
-    return (
-        min(cost.microbatch_s for cost in costs),
-        min(cost.step_s for cost in costs),
-        min(cost.fixed_bytes for cost in costs),
-        min(cost.activation_bytes for cost in costs),
-    )
+def _minima(segment: SegmentCosts) -> tuple[float, float]:
+    """Returns the minimum over strategies of the times of a microbatch and of what runs once a step."""
+    return min(cost.microbatch_s for cost in segment.strategies), min(cost.step_s for cost in segment.strategies)
 
 
 def _search(problem: StageProblem, slack: float, known_s: float, is_coarse: bool) -> tuple[list[FoundPath], bool]:

@@ -152,18 +152,34 @@ class ConfigurationSearch:
                 promising.append(place)
                 continue
             assigner, num_actors = self.assigner(space[place]), space[place].num_actors
-            # As if every stage kept the activations of all actors.
-            if assigner is not None and self._has_room(assigner.smallest_share_bytes(num_actors, num_kept=num_actors)):
+            if assigner is not None and self._has_room(assigner.safe_share_bytes(num_actors)):
                 heapq.heappush(waiting, (max(bound_s, assigner.bound_s(space[place].shape)), True, place))
+        found = self._estimate_some([space[place] for place in promising])
+        # Without a time that is known, memory rules out little: then any that fits helps.
+        return found if found or not has_limit else self._estimate_some(self._smallest_first(space), max_found=1)
+
+    def _estimate_some(
+        self, configurations: Sequence[PlanConfiguration], max_found: int | None = None
+    ) -> dict[PlanConfiguration, StageAssignment]:
+        """Returns the assignments of some configurations, each faster than those before it."""
         found: dict[PlanConfiguration, StageAssignment] = {}
-        for place in promising:
-            if found and self.is_late():
+        for configuration in configurations:
+            if found and (len(found) == max_found or self.is_late()):
                 break
             best_s = min((each.time_s for each in found.values()), default=float("inf"))
-            assignment = self.estimate(space[place], known_s=best_s)
+            assignment = self.estimate(configuration, known_s=best_s)
             if assignment is not None:
-                found[space[place]] = assignment
+                found[configuration] = assignment
         return found
+
+    def _smallest_first(self, space: Sequence[PlanConfiguration]) -> list[PlanConfiguration]:
+        """Returns the configurations that promise the smallest memory."""
+        sizes = [
+            (assigner.safe_share_bytes(one.num_actors), place)
+            for place, one in enumerate(space)
+            if (assigner := self.assigner(one)) is not None
+        ]
+        return [space[place] for _, place in heapq.nsmallest(_SMALLEST_TRIED, sizes)]
 
     def _has_room(self, size_bytes: float) -> bool:
         return self.memory_limit_bytes is None or size_bytes <= self.memory_limit_bytes

@@ -1,0 +1,114 @@
+"""Rules out schedules under which a chain cannot fit: bounds on the memory of actors, before assignments are tried."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxquard.planner.stages.schedule_profile import ScheduleProfile
+from jaxquard.planner.stages.segment_costs import SegmentCosts
+
+
+class MemoryBound:
+    """Bounds of one chain: each segment is as small as any of its strategies, in every term for itself.
+
+    Attributes:
+        fixed: the bytes of each segment that do not depend on microbatches.
+        activations: of one microbatch.
+        working: while it runs.
+    """
+
+    def __init__(self, chain: Sequence[SegmentCosts]) -> None:
+        self._chain = chain
+        self._kinds = {segment.kind: segment for segment in chain}
+        minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
+        rows = np.asarray([minima[segment.kind] for segment in chain], dtype=np.float64)
+        self.fixed, self.activations, self.working = rows.T
+        self._ends_bytes: dict[int, np.ndarray] = {}
+
+    def may_fit(
+        self,
+        profile: ScheduleProfile,
+        memory_limit_bytes: float,
+        *,
+        loads_s: Float[np.ndarray, " segments"],
+        max_load_s: float,
+    ) -> bool:
+        """Says False if no assignment fits.
+
+        Args:
+            loads_s: a bound on the load of each segment.
+            max_load_s: the largest load of a stage, if the step is to take no longer than is known.
+        """
+        held = self.activations > 0
+        ratio = float((self.activations[held] / np.maximum(loads_s[held], 1e-300)).max(initial=0.0))
+        # A stage takes activations only as far as its load allows.
+        most = np.inf if np.isinf(max_load_s) else max(0.0, max_load_s) * ratio * (1 + 1e-9)
+        if not self._fits_divided(profile, memory_limit_bytes, most):
+            return False
+        return profile.num_chunks > 1 or self._fits_in_order(profile, memory_limit_bytes)
+
+    def _fits_divided(self, profile: ScheduleProfile, limit_bytes: float, most: float) -> bool:
+        """Says False if not even segments that can be divided fit: stages that keep the fewest take the most.
+
+        Fixed bytes come with activations, and every actor has the working bytes of a segment that no other has.
+        """
+        held = self.activations > 0
+        fixed_ratio = float((self.fixed[held] / self.activations[held]).min(initial=np.inf))
+        counts = self._kept_by_actor(profile)
+        order = sorted(counts, key=lambda actor: counts[actor][0])
+        working = np.sort(self.working)[: profile.num_actors]
+        room = dict(zip(order, (limit_bytes - working).tolist(), strict=True))
+        left, kept_bytes = float(self.activations.sum()), 0.0
+        stages = sorted((count, actor) for actor, kept in counts.items() for count in kept)
+        for count, actor in stages if left else ():
+            size = max(fixed_ratio + count, 1e-300)
+            taken = min(left, most, max(0.0, room[actor]) / size)
+            room[actor] -= taken * size
+            left, kept_bytes = left - taken, kept_bytes + count * taken
+        if left > 1e-9 * float(self.activations.sum()):
+            return False
+        needed_bytes = float(self.fixed.sum()) + kept_bytes + float(working.sum())
+        return needed_bytes * (1 - 1e-9) <= limit_bytes * profile.num_actors
+
+    def _kept_by_actor(self, profile: ScheduleProfile) -> dict[int, list[int]]:
+        """Returns the activations that each actor keeps of its stages at the same time, the fewest first."""
+        counts = {}
+        for actor in range(profile.num_actors):
+            rows = np.flatnonzero(profile.kept_actors == actor)
+            largest = rows[profile.kept[rows].sum(axis=1).argmax()]
+            own = [stage for stage, owner in enumerate(profile.actor_of) if owner == actor]
+            counts[actor] = sorted(profile.kept[largest, own].tolist())
+        return counts
+
+    def _fits_in_order(self, profile: ScheduleProfile, limit_bytes: float) -> bool:
+        """Says False if stages that take as many segments as fit, one after the other, do not take all.
+
+        A stage that takes more segments never harms those after it.
+        """
+        place = 0
+        for kept in profile.most_kept.tolist():
+            if place >= len(self._chain):
+                break
+            ends = self._ends(kept)
+            most_bytes = ends[place] + limit_bytes - self.working[place]
+            place = max(place, int(np.searchsorted(ends, most_bytes, side="right")) - 1)
+        return place >= len(self._chain)
+
+    def _ends(self, kept: int) -> np.ndarray:
+        if kept not in self._ends_bytes:
+            sizes = {
+                kind: min(cost.fixed_bytes + kept * cost.activation_bytes for cost in segment.strategies)
+                for kind, segment in self._kinds.items()
+            }
+            self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self._chain)])
+        return self._ends_bytes[kept]
+
+
+def _minima(segment: SegmentCosts) -> tuple[int, int, int]:
+    costs = segment.strategies
+    return (
+        min(cost.fixed_bytes for cost in costs),
+        min(cost.activation_bytes for cost in costs),
+        min(cost.working_bytes for cost in costs),
+    )
