@@ -168,8 +168,12 @@ def load_elsewhere(compiled: Any, devices: Sequence[jax.Device]) -> Any | None:
     """The same executable on another client whose devices have the same ids; None if it cannot be moved.
 
     Loading takes a sixth of the time of compiling again. Executables with Python callbacks or
-    hoisted constants cannot be serialised; what they raise differs between versions.
+    hoisted constants cannot be serialised; what they raise differs between versions. An executable from JAX's
+    persistent cache was loaded itself, and loses functions if it is serialised again ("Function ... not found" when
+    it runs); where that cache is on, it serves the other client too.
     """
+    if jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache:
+        return None
     try:
         from jax.experimental import serialize_executable
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxquard import _jax_compat
+from jaxquard.pricing.compile.compilation_folder import use_compilation_folder
 from jaxquard.runtime.program import compile_calls as compile_calls_file
 from jaxquard.runtime.program.compile_calls import Site, call_donations, compile_calls, xla_options_of
 from jaxquard.runtime.transfer import place, sharding_on
@@ -138,6 +139,22 @@ def test_moved_executables_give_what_compiled_ones_give(num_devices, monkeypatch
     (one,), (other,) = moved[0, sites[1]](*args), compiled[0, sites[1]](*args)
     np.testing.assert_array_equal(one, other)
     assert one.sharding == other.sharding
+
+
+def test_what_the_persistent_cache_has_is_not_moved(tmp_path):
+    """An executable that was loaded from the cache loses functions when it is serialised again."""
+    program = MlpPipeline(num_stages=2, axis="data").program()
+    with use_compilation_folder(str(tmp_path)):
+        for _ in range(2):
+            sites = sites_of(make_meshes(2, 1))
+            executables = compile_calls(program, sites)
+            for site in sites:
+                for number, call in enumerate(program.calls):
+                    args = [np.full(type_.shape, 0.1, type_.dtype) for type_ in call.inputs]
+                    placed = [place(arg, sharding_on(site.mesh, t)) for arg, t in zip(args, call.inputs, strict=True)]
+                    jax.block_until_ready(executables[number, site](*placed))
+            jax.clear_caches()
+        assert list(tmp_path.iterdir())
 
 
 def test_a_witness_is_one_more_output():
