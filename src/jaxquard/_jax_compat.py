@@ -172,7 +172,8 @@ def load_elsewhere(compiled: Any, devices: Sequence[jax.Device]) -> Any | None:
     persistent cache was loaded itself, and loses functions if it is serialised again ("Function ... not found" when
     it runs); where that cache is on, it serves the other client too.
     """
-    if jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache:
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir and settings.jax_enable_compilation_cache:
         return None
     try:
         from jax.experimental import serialize_executable
