@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.errors import PlanError, ScheduleError
-from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments, count_memory_terms
+from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments
+from jaxquard.planner.stages.memory_terms import count_memory_terms
 from jaxquard.planner.stages.schedule_profile import find_order, profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts
 from jaxquard.simulate import ActorLink

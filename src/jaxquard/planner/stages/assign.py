@@ -8,15 +8,18 @@ the search is in `label_search`. The memory of an actor is
         + the largest working bytes of a stage, the values that enter and leave it among them
 """
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from jaxquard.errors import PlanError
-from jaxquard.planner.record.plan import MemoryTerms
+from jaxquard.planner.stages.bounds.largest_stage import bound_largest_load_s
+from jaxquard.planner.stages.bounds.memory_bound import MemoryBound
+from jaxquard.planner.stages.bounds.relaxed_bound import RelaxedBound
 from jaxquard.planner.stages.label_search import FoundPath, LabelSearch
-from jaxquard.planner.stages.memory_bound import MemoryBound
+from jaxquard.planner.stages.memory_terms import MinimumMemory, count_memory_terms
+from jaxquard.planner.stages.merge_segments import MergedChain, find_cheap_begins, merge_segments
 from jaxquard.planner.stages.quick_assignment import fastest_strategies, quick_time_s
 from jaxquard.planner.stages.range_options import MAX_CHOICES, RangeOptions
 from jaxquard.planner.stages.schedule_profile import ScheduleProfile, profile_schedule
@@ -33,36 +36,10 @@ MAX_LABELS = 1000
 # In longer chains, actors with several stages get fewer choices and labels.
 _FEW_SEGMENTS, _LOOPED_CHOICES, _LOOPED_LABELS = 12, 8, 100
 _COARSE_LABELS, _TOLERANCE = 30, 0.003
+# In chains of more segments, stages begin only where few bytes enter: at most so many times the fewest.
+_LONG, _FEW_BYTES = 48, 2
 # More than any device has, yet finite: memory is counted.
 _NO_LIMIT_BYTES = 2.0**62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MinimumMemory:
-    """The assignment of the smallest memory.
-
-    Attributes:
-        size_bytes: of the fullest device.
-        terms: the same, by what they hold.
-        is_proven: whether no other assignment needs less.
-    """
-
-    size_bytes: int
-    terms: MemoryTerms
-    assignment: StageAssignment
-    is_proven: bool = True
-
-    @property
-    def largest_term(self) -> str:
-        """The term that holds most of it: "weights", "gradients", "optimizer", "activations" or "working"."""
-        sizes = {
-            "weights": self.terms.weight_bytes,
-            "gradients": self.terms.gradient_bytes,
-            "optimizer": self.terms.optimizer_bytes,
-            "activations": self.terms.activation_bytes,
-            "working": self.terms.working_bytes,
-        }
-        return max(sizes, key=lambda name: sizes[name])
 
 
 def assign_segments(
@@ -106,9 +83,25 @@ class SegmentAssigner:
         rows = np.asarray([minima[segment.kind] for segment in self.chain], dtype=np.float64)
         self._times_s, self._steps_s = rows.T
         self._memory = MemoryBound(self.chain)
+        self._cheap_begins = find_cheap_begins(self.chain, factor=_FEW_BYTES)
+        self._begins = np.asarray([0, *(place for place in range(1, len(self.chain)) if chain[place].can_begin_stage)])
         self._fastest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._fast = RangeOptions(self.chain, counts_memory=False)
         self._small: dict[tuple[int | None, bool], RangeOptions] = {}
+        self._merged: tuple[MergedChain, SegmentAssigner] | None = None
+
+    @functools.cached_property
+    def _relaxed(self) -> RelaxedBound:
+        return RelaxedBound(self.chain)
+
+    @property
+    def is_long(self) -> bool:
+        """True for a chain so long that the search over many shapes must be brief."""
+        return len(self.chain) > _LONG
+
+    def has_stages(self, num_stages: int) -> bool:
+        """Says whether the chain has boundaries for so many stages."""
+        return num_stages <= self.num_boundaries + 1
 
     def assign(
         self,
@@ -126,8 +119,19 @@ class SegmentAssigner:
             known_s: the time of a step that is known; assignments that are estimated slower are left out.
             is_coarse: keep fewer choices and labels, and take an assignment that is proven to be within 0.3 %.
         """
-        if shape.num_stages > self.num_boundaries + 1:
+        if not self.has_stages(shape.num_stages):
             return ()
+        if self._merges(shape.num_stages):
+            merged, assigner = self._merge()
+            found = assigner.assign(
+                shape,
+                memory_limit_bytes=memory_limit_bytes,
+                links=links,
+                max_finalists=max_finalists,
+                known_s=known_s,
+                is_coarse=is_coarse,
+            )
+            return tuple(map(merged.expand, found))
         profile = profile_schedule(shape)
         bound_s = self._estimate_bound_s(profile.fill_weight, profile.num_actors, profile.num_microbatches)
         if bound_s > known_s or not self._may_fit(profile, memory_limit_bytes, known_s):
@@ -138,18 +142,30 @@ class SegmentAssigner:
             self._fastest[shape.num_microbatches] = fastest_strategies(self.chain, shape.num_microbatches)
         quick_s = quick_time_s(self.chain, profile, crossings_s, self._fastest[shape.num_microbatches])
         problem = self._problem(self._fast, profile, crossings_s, min(known_s, quick_s * slack))
-        found, is_proven = _search(problem, slack, known_s, is_coarse)
+        # In long chains that hardly fit, if at all, only what is found at once is taken.
+        is_brief = is_coarse and len(self.chain) > _LONG and not self.fits_fastest(shape, memory_limit_bytes)
+        found, is_proven = _search(problem, slack, known_s, is_coarse, is_brief)
         limit_bytes = np.inf if memory_limit_bytes is None else float(memory_limit_bytes)
         if found and problem.peak_bytes(found[0].options).max() > limit_bytes:
             fastest_s = found[0].time_s
             for within_s in (_WITHIN * fastest_s, np.inf):
                 options = self._small_options(memory_limit_bytes, profile, is_coarse)
                 problem = self._problem(options, profile, crossings_s, min(known_s, within_s), limit_bytes)
-                found, is_proven = _search(problem, slack, min(known_s, within_s), is_coarse)
+                found, is_proven = _search(problem, slack, min(known_s, within_s), is_coarse, is_brief)
                 if found or known_s <= within_s:
                     break
         found = [path for path in found if problem.peak_bytes(path.options).max() <= limit_bytes]
         return tuple(_assignment(problem, path, is_proven) for path in found[:max_finalists])
+
+    def _merges(self, num_stages: int) -> bool:
+        """Says whether the segments between cheap boundaries are merged: in long chains that have enough of those."""
+        return self.is_long and num_stages <= len(self._cheap_begins) < len(self.chain)
+
+    def _merge(self) -> "tuple[MergedChain, SegmentAssigner]":
+        if self._merged is None:
+            merged = merge_segments(self.chain, self._cheap_begins)
+            self._merged = merged, SegmentAssigner(merged.segments)
+        return self._merged
 
     def _problem(
         self,
@@ -196,6 +212,55 @@ class SegmentAssigner:
         fill_weight = (num_chunks + (num_actors - 1) / 3) / shape.num_stages
         return self._estimate_bound_s(fill_weight, num_actors, shape.num_microbatches, counts_step)
 
+    def limited_bound_s(
+        self, shape: PipelineShape, memory_limit_bytes: int | None, *, known_s: float = np.inf
+    ) -> float:
+        """Returns a bound on the estimated time of any assignment that fits the memory.
+
+        Args:
+            known_s: the time of a step that is known; bounds above it need not be tight.
+
+        Returns:
+            The bound; infinite if nothing fits, or nothing that takes no longer than is known.
+        """
+        if not self.has_stages(shape.num_stages) or not self._has_room(shape.num_actors, memory_limit_bytes):
+            return np.inf
+        profile = profile_schedule(shape)
+        bound_s = self._estimate_bound_s(profile.fill_weight, profile.num_actors, profile.num_microbatches)
+        if bound_s <= known_s and not self._may_fit(profile, memory_limit_bytes, known_s):
+            return np.inf
+        if bound_s <= known_s and self._merges(shape.num_stages):
+            return self._merge()[1].limited_bound_s(shape, memory_limit_bytes, known_s=known_s)
+        if bound_s <= known_s and memory_limit_bytes is not None:
+            bound_s = max(bound_s, self._relaxed.bound_s(profile, memory_limit_bytes))
+        return max(bound_s, self._uneven_bound_s(profile)) if bound_s <= known_s else bound_s
+
+    def _uneven_bound_s(self, profile: ScheduleProfile) -> float:
+        """Returns a bound on the estimated time that knows that segments cannot be divided."""
+        loads_s, weight = self._loads_s(profile.num_microbatches), profile.stage_weight
+        largest_s = bound_largest_load_s(loads_s, self._begins, profile.num_stages)
+        actor_s = max(largest_s, float(loads_s.sum()) / profile.num_actors)
+        fill_s = profile.fill_weight * float(self._times_s.sum())
+        if profile.num_chunks == 1:
+            return fill_s + actor_s
+        return fill_s + (1 - weight) * actor_s + weight * profile.num_chunks * largest_s
+
+    def fits_fastest(self, shape: PipelineShape, memory_limit_bytes: int | None) -> bool:
+        """Says whether equal shares of the fastest strategies fit."""
+        if memory_limit_bytes is None:
+            return True
+        if not self.has_stages(shape.num_stages) or not self._has_room(shape.num_actors, memory_limit_bytes):
+            return False
+        return self._relaxed.fits_fastest(profile_schedule(shape), memory_limit_bytes)
+
+    def is_like(self, other: "SegmentAssigner", num_microbatches: int) -> bool:
+        """Says whether all costs of another chain are the same, up to a thousandth."""
+        return len(self.chain) == len(other.chain) and self._relaxed.is_like(other._relaxed, num_microbatches)
+
+    def _has_room(self, num_actors: int, memory_limit_bytes: int | None) -> bool:
+        """Says False if not even equal shares with one microbatch fit."""
+        return memory_limit_bytes is None or self.smallest_share_bytes(num_actors) <= memory_limit_bytes
+
     def smallest_share_bytes(self, num_actors: int) -> float:
         """Returns the smallest memory of an actor's equal share, with the activations of one microbatch."""
         return float(self._memory.fixed.sum() + self._memory.activations.sum()) / num_actors
@@ -223,7 +288,7 @@ class SegmentAssigner:
 
     def minimum_memory(self, shape: PipelineShape) -> MinimumMemory | None:
         """Returns the assignment of the smallest memory; None if the chain has too few boundaries for the stages."""
-        if shape.num_stages > self.num_boundaries + 1:
+        if not self.has_stages(shape.num_stages):
             return None
         profile = profile_schedule(shape)
         table = self._small_options(None, profile).table(shape.num_stages)
@@ -282,7 +347,9 @@ def _minima(segment: SegmentCosts) -> tuple[float, float]:
     return min(cost.microbatch_s for cost in segment.strategies), min(cost.step_s for cost in segment.strategies)
 
 
-def _search(problem: StageProblem, slack: float, known_s: float, is_coarse: bool) -> tuple[list[FoundPath], bool]:
+def _search(
+    problem: StageProblem, slack: float, known_s: float, is_coarse: bool, is_brief: bool = False
+) -> tuple[list[FoundPath], bool]:
     """Returns assignments, the fastest first, and whether the first is proven to be the fastest."""
     completions = bound_completions(problem)
     bound_s, tolerance = completions.bound_s(problem), _TOLERANCE if is_coarse else 1e-12
@@ -296,6 +363,8 @@ def _search(problem: StageProblem, slack: float, known_s: float, is_coarse: bool
     known = sorted((path for path in known if path.time_s <= known_s), key=lambda path: path.time_s)
     if known and slack == 1 and known[0].time_s <= bound_s * (1 + tolerance):
         return known, problem.table.is_whole and known[0].time_s <= bound_s * (1 + 1e-12)
+    if is_brief and problem.is_looped:
+        return known, False
     best_s = min([known_s, *(path.time_s * slack for path in known)])
     max_labels = MAX_LABELS
     if problem.is_looped and problem.num_segments > _FEW_SEGMENTS:
@@ -323,32 +392,3 @@ def _assignment(problem: StageProblem, path: FoundPath, is_proven: bool) -> Stag
         peak_bytes=tuple(round(size) for size in problem.peak_bytes(options).tolist()),
         is_proven=is_proven,
     )
-
-
-def count_memory_terms(
-    chain: Sequence[SegmentCosts], assignment: StageAssignment, profile: ScheduleProfile
-) -> tuple[MemoryTerms, ...]:
-    """Returns the memory of each actor by what it holds, counted as the search counts it."""
-    starts = (0, *assignment.stops[:-1])
-    costs = [segment.strategies[chosen] for segment, chosen in zip(chain, assignment.strategies, strict=True)]
-    stages = [costs[start:stop] for start, stop in zip(starts, assignment.stops, strict=True)]
-    entering = [chain[start].input_bytes if start else 0 for start in (*starts, 0)]
-    activations = np.asarray([sum(cost.activation_bytes for cost in stage) for stage in stages])
-    kept = profile.kept @ activations
-    terms = []
-    for actor in range(profile.num_actors):
-        own = [stage for stage in range(profile.num_stages) if profile.actor_of[stage] == actor]
-        parts = [cost for stage in own for cost in stages[stage]]
-        working = [
-            max(cost.working_bytes for cost in stages[stage]) + entering[stage] + entering[stage + 1] for stage in own
-        ]
-        terms.append(
-            MemoryTerms(
-                weight_bytes=sum(cost.weight_bytes for cost in parts),
-                gradient_bytes=sum(cost.gradient_bytes for cost in parts),
-                optimizer_bytes=sum(cost.optimizer_bytes for cost in parts),
-                activation_bytes=int(kept[profile.kept_actors == actor].max()),
-                working_bytes=max(working),
-            )
-        )
-    return tuple(terms)

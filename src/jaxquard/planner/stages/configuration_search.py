@@ -8,10 +8,11 @@ left out as soon as a bound is above the best estimate so far by more than estim
 import heapq
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from jaxquard.planner.stages.assign import MinimumMemory, SegmentAssigner
+from jaxquard.planner.stages.assign import SegmentAssigner
 from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.play_assignment import PlayedAssignment, play_assignment
 from jaxquard.planner.stages.segment_costs import SegmentCosts, StageAssignment
 from jaxquard.simulate.actor_link import ActorLinks
@@ -24,6 +25,12 @@ _ASSIGNMENTS_PLAYED = 3
 _MAX_TIGHTENED = 3
 # Configurations that are looked at before all others.
 _NUM_SEEDS = 8
+# Of a family, so many.
+_FAMILY_SEEDS = 2
+# Configurations of long chains that are assigned at most, beside those.
+_MAX_TRIED = 48
+# How tight a bound is: without costs of its own, with them, and with the schedule and the memory.
+_FIRST, _PRICED, _LIMITED = range(3)
 # Configurations whose smallest memory is found if none fits.
 _SMALLEST_TRIED = 8
 
@@ -76,6 +83,7 @@ class ConfigurationSearch:
         self.left_out: tuple[str, ...] = ()
         self._assigners: dict[tuple, SegmentAssigner | None] = {}
         self._estimates: dict[PlanConfiguration, StageAssignment] = {}
+        self._tried: dict[PlanConfiguration, list[SegmentAssigner]] = {}
         self._played: dict[tuple[PlanConfiguration, int | None], PlanFinalist | None] = {}
 
     def find(
@@ -83,9 +91,15 @@ class ConfigurationSearch:
         space: Sequence[PlanConfiguration],
         num_finalists: int,
         on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+        *,
+        is_family: bool = False,
     ) -> tuple[PlanFinalist, ...]:
-        """Returns the fastest configurations as they play."""
-        estimates = self._estimate_all(space, on_progress)
+        """Returns the fastest configurations as they play.
+
+        Args:
+            is_family: of long chains, the first one that fits is taken, in the order of their bounds.
+        """
+        estimates = self._estimate_all(space, on_progress, is_family=is_family)
         finalists: list[PlanFinalist] = []
         for configuration, assignment in sorted(estimates.items(), key=lambda item: item[1].time_s):
             if len(finalists) >= num_finalists or (finalists and self.is_late()):
@@ -97,36 +111,64 @@ class ConfigurationSearch:
         return tuple(sorted(finalists, key=lambda finalist: finalist.time_s))
 
     def _estimate_all(
-        self, space: Sequence[PlanConfiguration], on_progress: Callable[[int, int, str], None]
+        self, space: Sequence[PlanConfiguration], on_progress: Callable[[int, int, str], None], *, is_family: bool
     ) -> dict[PlanConfiguration, StageAssignment]:
         """Returns the assignments of the configurations that no bound leaves out."""
-        queue = [(self._first_bound_s(one), False, place) for place, one in enumerate(space)]
+        queue = [(self._first_bound_s(one), _FIRST, place) for place, one in enumerate(space)]
         heapq.heapify(queue)
-        found = self._seeds(space, queue)
+        found = self._seeds(space, queue, _FAMILY_SEEDS if is_family else _NUM_SEEDS)
         best_s = min((each.time_s for each in found.values()), default=float("inf"))
+        num_tried = 0
         while queue:
-            bound_s, is_priced, place = heapq.heappop(queue)
+            bound_s, level, place = heapq.heappop(queue)
             configuration, done = space[place], len(space) - len(queue)
-            if bound_s > best_s * (1 + _MARGIN):
+            known_s = best_s * (1 + _MARGIN)
+            if bound_s > known_s:
                 break
-            if found and self.is_late():
-                self.unpriced.update(space[left] for *_, left in queue)
-                self.unpriced.add(configuration)
-                self.left_out = (self._say_left_out(len(queue) + 1, len(space), bound_s, best_s),)
+            is_brief = is_family and self._is_long(configuration)
+            if found and is_brief:
+                break
+            if found and (self.is_late() or num_tried >= _MAX_TRIED):
+                self._leave_out([configuration, *(space[left] for *_, left in queue)], len(space), bound_s, best_s)
                 break
             assigner = self.assigner(configuration)
             if assigner is None:
                 self.unpriced.add(configuration)
                 continue
-            if not is_priced:
-                heapq.heappush(queue, (max(bound_s, assigner.bound_s(configuration.shape)), True, place))
+            if level != _LIMITED:
+                tighter_s = self._tighter_bound_s(configuration, assigner, level, known_s)
+                if tighter_s <= known_s:
+                    heapq.heappush(queue, (max(bound_s, tighter_s), level + 1, place))
                 continue
             on_progress(done, len(space), str(configuration))
-            assignment = self.estimate(configuration, known_s=best_s * (1 + _MARGIN))
+            num_tried += assigner.is_long
+            assignment = self.estimate(configuration, known_s=known_s)
             if assignment is not None:
                 found[configuration] = assignment
                 best_s = min(best_s, assignment.time_s)
         return {one: each for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)}
+
+    def _tighter_bound_s(
+        self, configuration: PlanConfiguration, assigner: SegmentAssigner, level: int, known_s: float
+    ) -> float:
+        if level == _FIRST:
+            return assigner.bound_s(configuration.shape)
+        bound_s = assigner.limited_bound_s(configuration.shape, self.memory_limit_bytes, known_s=known_s)
+        return float("inf") if bound_s <= known_s and self._is_tried(configuration, assigner) else bound_s
+
+    def _is_long(self, configuration: PlanConfiguration) -> bool:
+        assigner = self.assigner(configuration)
+        return assigner is not None and assigner.is_long
+
+    def _is_tried(self, configuration: PlanConfiguration, assigner: SegmentAssigner) -> bool:
+        """Says whether the same was tried with another storage, which changes nothing: of long chains alone."""
+        if not assigner.is_long:
+            return False
+        others, count = self._tried.setdefault(replace(configuration, storage=""), []), configuration.num_microbatches
+        if any(assigner is not other and assigner.is_like(other, count) for other in others):
+            return True
+        others.append(assigner)
+        return False
 
     def _first_bound_s(self, configuration: PlanConfiguration) -> float:
         """Returns a bound before the configuration has costs: a microbatch costs what it does with state as used."""
@@ -137,26 +179,32 @@ class ConfigurationSearch:
         return bound_s if like is None else max(bound_s, like.bound_s(configuration.shape, counts_step=False))
 
     def _seeds(
-        self, space: Sequence[PlanConfiguration], queue: Sequence[tuple[float, bool, int]]
+        self, space: Sequence[PlanConfiguration], queue: Sequence[tuple[float, int, int]], num_seeds: int
     ) -> dict[PlanConfiguration, StageAssignment]:
         """Returns a few configurations that surely fit, so that others are compared with something early.
 
         Args:
             queue: the first bound of each configuration, as a heap.
         """
-        promising, waiting = list[int](), list(queue)
-        has_limit = self.memory_limit_bytes is not None
-        while has_limit and waiting and len(promising) < _NUM_SEEDS and not self.is_late():
-            bound_s, is_priced, place = heapq.heappop(waiting)
-            if is_priced:
-                promising.append(place)
+        limit_bytes = self.memory_limit_bytes
+        if limit_bytes is None:
+            return {}
+        promising, waiting = dict[tuple, int](), list(queue)
+        while waiting and len(promising) < num_seeds and not self.is_late():
+            bound_s, level, place = heapq.heappop(waiting)
+            # Those that differ in their storage alone are much alike.
+            configuration, key = space[place], space[place].priced_as[:-1]
+            if key in promising:
                 continue
-            assigner, num_actors = self.assigner(space[place]), space[place].num_actors
-            if assigner is not None and self._has_room(assigner.safe_share_bytes(num_actors)):
-                heapq.heappush(waiting, (max(bound_s, assigner.bound_s(space[place].shape)), True, place))
-        found = self._estimate_some([space[place] for place in promising])
+            if level != _FIRST:
+                promising[key] = place
+                continue
+            assigner = self.assigner(configuration)
+            if assigner is not None and assigner.fits_fastest(configuration.shape, limit_bytes):
+                heapq.heappush(waiting, (max(bound_s, assigner.bound_s(configuration.shape)), _PRICED, place))
+        found = self._estimate_some([space[place] for place in promising.values()])
         # Without a time that is known, memory rules out little: then any that fits helps.
-        return found if found or not has_limit else self._estimate_some(self._smallest_first(space), max_found=1)
+        return found or self._estimate_some(self._smallest_first(space), max_found=1)
 
     def _estimate_some(
         self, configurations: Sequence[PlanConfiguration], max_found: int | None = None
@@ -181,9 +229,6 @@ class ConfigurationSearch:
         ]
         return [space[place] for _, place in heapq.nsmallest(_SMALLEST_TRIED, sizes)]
 
-    def _has_room(self, size_bytes: float) -> bool:
-        return self.memory_limit_bytes is None or size_bytes <= self.memory_limit_bytes
-
     @property
     def priced(self) -> frozenset[PlanConfiguration]:
         """The configurations with an estimate of their own."""
@@ -193,11 +238,14 @@ class ConfigurationSearch:
         """Says whether the time budget is over."""
         return self.time_budget_s is not None and time.perf_counter() - self._started_s > self.time_budget_s
 
-    def _say_left_out(self, num_left: int, num_all: int, bound_s: float, best_s: float) -> str:
+    def _leave_out(self, left: Sequence[PlanConfiguration], num_all: int, bound_s: float, best_s: float) -> None:
+        """Notes configurations that may be faster, by their bounds, for which there is no time."""
+        self.unpriced.update(left)
         open_share = max(0.0, 1 - bound_s / best_s) if best_s else 0.0
-        return (
-            f"the time budget of {self.time_budget_s:g} s left out {num_left} of {num_all} configurations; by their "
-            f"bounds none of them is more than {open_share:.0%} faster"
+        reason = f"the time budget of {self.time_budget_s:g} s" if self.is_late() else "the search of a long step"
+        self.left_out += (
+            f"{reason} left out {len(left)} of {num_all} configurations; by their bounds none of them is more than "
+            f"{open_share:.0%} faster",
         )
 
     def assigner(self, configuration: PlanConfiguration) -> SegmentAssigner | None:
@@ -217,9 +265,12 @@ class ConfigurationSearch:
         assigner = self.assigner(configuration)
         if assigner is None or assigner.bound_s(configuration.shape) > known_s:
             return None
+        limit_bytes = self.memory_limit_bytes if has_limit else None
+        if assigner.is_long and assigner.limited_bound_s(configuration.shape, limit_bytes, known_s=known_s) > known_s:
+            return None
         found = assigner.assign(
             configuration.shape,
-            memory_limit_bytes=self.memory_limit_bytes if has_limit else None,
+            memory_limit_bytes=limit_bytes,
             links=self._links(configuration),
             known_s=known_s,
             is_coarse=True,

@@ -99,15 +99,20 @@ def profile_schedule(shape: PipelineShape) -> ScheduleProfile:
     Raises:
         ScheduleError: if the schedule does not exist, or not for so many stages and actors.
     """
-    schedule = find_order(shape)
-    order = order_tasks(schedule, shape.num_microbatches)
-    fill_weight, stage_weight, transfer_weight = _time_weights(schedule, shape.num_microbatches)
-    kept, kept_actors = _kept_activations(order)
+    schedule, num_microbatches = find_order(shape), shape.num_microbatches
+    num_actors = schedule.num_actors
+    num_left_out = max(0, num_microbatches // num_actors - (_MAX_ROUNDS - 1)) if num_actors > 1 else 0
+    num_played = num_microbatches - num_left_out * num_actors
+    fill_weight, stage_weight, transfer_weight = _time_weights(schedule, num_played, num_left_out)
+    kept, kept_actors = _kept_of_rounds(schedule, num_played)
+    if num_left_out and not np.array_equal(kept, _kept_of_rounds(schedule, num_played + num_actors)[0]):
+        # Every round adds to what is kept.
+        kept, kept_actors = _kept_of_rounds(schedule, num_microbatches)
     return ScheduleProfile(
-        num_actors=order.num_actors,
-        num_stages=order.num_stages,
-        num_microbatches=order.num_microbatches,
-        actor_of=tuple(order.actor_of.tolist()),
+        num_actors=num_actors,
+        num_stages=schedule.num_stages,
+        num_microbatches=num_microbatches,
+        actor_of=_actors_of(schedule),
         fill_weight=fill_weight,
         stage_weight=stage_weight,
         transfer_weight=transfer_weight,
@@ -116,22 +121,28 @@ def profile_schedule(shape: PipelineShape) -> ScheduleProfile:
     )
 
 
-def _time_weights(schedule: Schedule, num_microbatches: int) -> tuple[float, float, float]:
+def _time_weights(schedule: Schedule, num_played: int, num_left_out: int) -> tuple[float, float, float]:
     """Returns the weights of fills, of the largest stage and of transfers, from steps of a few rounds."""
-    num_actors = schedule.num_actors
-    num_left_out = max(0, num_microbatches // num_actors - (_MAX_ROUNDS - 1)) if num_actors > 1 else 0
-    num_played = num_microbatches - num_left_out * num_actors
     fill_weight, stage_weight, transfer_weight = _weights_of_rounds(schedule, num_played)
     if num_left_out:
         # From one round to the next, a step gets longer by the same time.
-        _, _, longer_weight = _weights_of_rounds(schedule, num_played + num_actors)
+        _, _, longer_weight = _weights_of_rounds(schedule, num_played + schedule.num_actors)
         transfer_weight += num_left_out * (longer_weight - transfer_weight)
     return fill_weight, stage_weight, transfer_weight
 
 
+@functools.lru_cache(maxsize=64)
+def _order_of_rounds(schedule: Schedule, num_microbatches: int) -> TaskOrder:
+    return order_tasks(schedule, num_microbatches)
+
+
+def _actors_of(schedule: Schedule) -> tuple[int, ...]:
+    return tuple(schedule.actor_of(stage) for stage in range(schedule.num_stages))
+
+
 @functools.lru_cache(maxsize=4096)
 def _weights_of_rounds(schedule: Schedule, num_microbatches: int) -> tuple[float, float, float]:
-    order = order_tasks(schedule, num_microbatches)
+    order = _order_of_rounds(schedule, num_microbatches)
     num_stages, num_chunks = order.num_stages, order.num_stages // order.num_actors
     equal = np.ones(num_stages)
     time_s = _play_stages(order, equal)
@@ -162,6 +173,11 @@ def _play_stages(order: TaskOrder, stages_s: np.ndarray, transfer_s: float = 0.0
     played = play_steps(actors, messages)
     assert not played.waiting, "a schedule of ours can run"
     return max(row[-1] + steps.times_s[-1] for row, steps in zip(played.starts_s, actors, strict=True))
+
+
+@functools.lru_cache(maxsize=4096)
+def _kept_of_rounds(schedule: Schedule, num_microbatches: int) -> tuple[np.ndarray, np.ndarray]:
+    return _kept_activations(_order_of_rounds(schedule, num_microbatches))
 
 
 def _kept_activations(order: TaskOrder) -> tuple[np.ndarray, np.ndarray]:

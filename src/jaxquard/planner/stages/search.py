@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
 from jaxquard.planner.stages.alternatives import find_alternatives
-from jaxquard.planner.stages.assign import MinimumMemory
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.configuration_search import ConfigurationSearch, Costs, PlanFinalist
+from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
 
 
@@ -85,7 +85,7 @@ def search_configurations(
     found: dict[str, PlanFinalist | None] = {}
     for name, accepts in (families or {}).items():
         members = () if search.is_late() else [one for one in space if accepts(one)]
-        found[name] = next(iter(search.find(members, 1)), None)
+        found[name] = next(iter(search.find(members, 1, is_family=True)), None)
     if families and search.is_late():
         left_out.append(f"the time budget ended among the best of {', '.join(families)}")
     alternatives, missing = find_alternatives(search, space, finalists[0]) if finalists else ((), ())

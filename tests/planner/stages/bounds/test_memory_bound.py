@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jaxquard.planner.stages.memory_bound import MemoryBound
+from jaxquard.planner.stages.bounds.memory_bound import MemoryBound
 from jaxquard.planner.stages.schedule_profile import profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape
 from tests.few_examples import few_examples

@@ -1,5 +1,6 @@
 """Rules out schedules under which a chain cannot fit: bounds on the memory of actors, before assignments are tried."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,7 +56,7 @@ class MemoryBound:
         """
         held = self.activations > 0
         fixed_ratio = float((self.fixed[held] / self.activations[held]).min(initial=np.inf))
-        counts = self._kept_by_actor(profile)
+        counts = _kept_by_actor(profile)
         order = sorted(counts, key=lambda actor: counts[actor][0])
         working = np.sort(self.working)[: profile.num_actors]
         room = dict(zip(order, (limit_bytes - working).tolist(), strict=True))
@@ -70,16 +71,6 @@ class MemoryBound:
             return False
         needed_bytes = float(self.fixed.sum()) + kept_bytes + float(working.sum())
         return needed_bytes * (1 - 1e-9) <= limit_bytes * profile.num_actors
-
-    def _kept_by_actor(self, profile: ScheduleProfile) -> dict[int, list[int]]:
-        """Returns the activations that each actor keeps of its stages at the same time, the fewest first."""
-        counts = {}
-        for actor in range(profile.num_actors):
-            rows = np.flatnonzero(profile.kept_actors == actor)
-            largest = rows[profile.kept[rows].sum(axis=1).argmax()]
-            own = [stage for stage, owner in enumerate(profile.actor_of) if owner == actor]
-            counts[actor] = sorted(profile.kept[largest, own].tolist())
-        return counts
 
     def _fits_in_order(self, profile: ScheduleProfile, limit_bytes: float) -> bool:
         """Says False if stages that take as many segments as fit, one after the other, do not take all.
@@ -112,3 +103,15 @@ def _minima(segment: SegmentCosts) -> tuple[int, int, int]:
         min(cost.activation_bytes for cost in costs),
         min(cost.working_bytes for cost in costs),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _kept_by_actor(profile: ScheduleProfile) -> dict[int, list[int]]:
+    """Returns the activations that each actor keeps of its stages at the same time, the fewest first."""
+    counts = {}
+    for actor in range(profile.num_actors):
+        rows = np.flatnonzero(profile.kept_actors == actor)
+        largest = rows[profile.kept[rows].sum(axis=1).argmax()]
+        own = [stage for stage, owner in enumerate(profile.actor_of) if owner == actor]
+        counts[actor] = sorted(profile.kept[largest, own].tolist())
+    return counts
