@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.planner.record.match_names import nearest_names
-from jaxquard.planner.record.plan import Plan, PlanBaseline, PlanSearchLog
+from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.describe_plan import describe_plan, with_fingerprint
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
@@ -27,6 +27,7 @@ from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
 from jaxquard.planner.search.usual_plans import RECIPES, USUAL_PLANS, UsualPlans
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
+from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.stages.search import PlanSearchResult
 from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.step.stage_boundaries import check_stage_count
@@ -223,17 +224,24 @@ def _describe_choice(found: _Found, chosen: Candidate, wishes: Wishes) -> Plan:
         default=None,
     )
     baselines = [*found.usual, *found.too_large, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
-    is_best = chosen.finalist is found.result.best
     return replace(
         name_axis(chosen.plan, wishes),
         baselines=tuple(_baseline(one, wishes) for one in baselines),
-        alternatives=found.result.alternatives if is_best else compare_candidates(chosen, found.candidates),
+        alternatives=_alternatives(found, chosen),
         notes=(
             *found.notes,
             *_not_compared([*found.usual, *found.too_large]),
             *(one.failure for one in everyone if one.failure),
         ),
     )
+
+
+def _alternatives(found: _Found, chosen: Candidate) -> tuple[PlanAlternative, ...]:
+    """Returns those of the search, scaled as the plan that ran is; if another plan ran faster, those among the runs."""
+    if chosen.finalist is not found.result.best:
+        return compare_candidates(chosen, found.candidates)
+    factor = chosen.plan.time_s / chosen.finalist.time_s
+    return tuple(replace(one, added_s=factor * one.added_s) for one in found.result.alternatives)
 
 
 def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: int) -> None:
@@ -269,11 +277,13 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
     assert result.best is not None
     others = [one for one in result.families.values() if one is not None]
     ordered = [result.best, *sorted(others, key=lambda one: one.time_s), *result.finalists]
-    distinct = {one.configuration: one for one in reversed(ordered)}
-    kept = sorted(distinct.values(), key=ordered.index)
+    # Where no axis shards rows alone, all storages of state are the same plan.
+    distinct: dict[object, PlanFinalist] = {}
+    for one in ordered:
+        distinct.setdefault((replace(one.configuration, storage=""), one.time_s, one.played.memory), one)
     return [
         Candidate(name="", finalist=one, plan=describe_plan(pricing, one, memory_limit_bytes=limit_bytes))
-        for one in kept
+        for one in distinct.values()
     ]
 
 
@@ -298,7 +308,10 @@ def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidat
 def _choose(
     candidates: Sequence[Candidate], usual: Sequence[Candidate], wishes: Wishes, options: PlanOptions
 ) -> Candidate:
-    """Returns the fastest. Estimates err, and a usual plan that no wish is against may be that after all."""
+    """Returns the fastest; of those that ran, if any did.
+
+    Estimates err, and a usual plan that no wish is against may be that after all.
+    """
     most_rows = options.max_microbatch_size or math.inf
     allowed = [
         one
@@ -307,7 +320,8 @@ def _choose(
         and one.follows_strategies
         and wishes_allow(wishes, one.finalist.configuration)
     ]
-    chosen = min([*candidates, *allowed], key=lambda one: one.plan.time_s)
+    known = [one for one in (*candidates, *allowed) if one.is_measured] or [*candidates, *allowed]
+    chosen = min(known, key=lambda one: one.plan.time_s)
     if chosen.failure:
         raise PlanError(f"none of the plans that the wishes leave runs on the devices here: {chosen.failure}")
     return chosen
@@ -315,7 +329,7 @@ def _choose(
 
 def _baseline(found: Candidate, wishes: Wishes) -> PlanBaseline:
     plan = found.plan
-    notes = [found.failure or ("measured" if found.is_measured else "")]
+    notes = [found.failure or found.note]
     if not found.follows_strategies:
         notes.append(f"does not follow {', '.join(map(str, wishes.strategies))}")
     return PlanBaseline(
