@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import pytest
 
 from jaxquard.intraop.step.traced_step import trace_step
-from jaxquard.ir.source import name_scope, shorten_paths, source_frames, source_line, source_place, user_line
+from jaxquard.ir.source import (
+    name_scope,
+    raising_line,
+    shorten_paths,
+    source_frames,
+    source_line,
+    source_place,
+    user_line,
+)
 
 # A library that nobody here wrote: its file lies among the installed packages.
 LIBRARY = """
@@ -95,3 +103,12 @@ def test_a_caller_of_the_users_own_comes_first():
     found = {"user_line": user_line}
     exec(compile("def ask():\n    return user_line()", INSTALLED.format(package="keras"), "exec"), found)
     assert found["ask"]() == f"test_source.py:{sys._getframe().f_lineno}"
+
+
+def test_an_error_names_the_innermost_line_of_the_users_own():
+    found = {}
+    exec(compile("def fail():\n    1 / 0", INSTALLED.format(package="keras"), "exec"), found)
+    with pytest.raises(ZeroDivisionError) as raised:
+        found["fail"]()
+    assert raising_line(raised.value) == f"test_source.py:{sys._getframe().f_lineno - 1}"
+    assert raising_line(ValueError()) == ""

@@ -372,6 +372,10 @@ def test_options_of_a_search_beside_a_plan(tmp_path):
         ({"fixed": {}}, r"fixed is no option of a search\. Did you mean fix"),
         ({"memory_limit_bytes": float("inf")}, r"memory_limit_bytes=inf must be a whole number above 0"),
         ({"max_microbatch_size": 1.5}, r"max_microbatch_size=1\.5 must be a whole number"),
+        (
+            {"max_microbatch_size": 2, "fix": {"microbatches": 2}},
+            r"with max_microbatch_size=2: fix microbatches=2 cannot be met: .* allow microbatches to be 16, 8",
+        ),
         ({"time_budget_s": True}, r"time_budget_s=True must be a number above 0"),
         ({"plan": "plan.json"}, r"plan='plan\.json' must be a plan, .*load_plan"),
     ],

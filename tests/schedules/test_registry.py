@@ -47,6 +47,6 @@ def test_a_wrong_number_of_actors():
     with pytest.raises(ScheduleError) as caught:
         make_schedule("1f1b", num_stages=8, num_actors=4)
     assert str(caught.value) == (
-        "1f1b puts 8 stages on 8 actors, but 4 actors were asked for. Leave num_actors out, or use "
+        "1f1b puts 8 stages on 8 actors, but 4 actors were asked for. Leave the number of actors out, or use "
         "interleaved or looped-bfs."
     )

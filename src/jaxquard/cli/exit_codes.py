@@ -7,7 +7,7 @@
 
 `jaxquard run` has two more: 75, the program saved its state after SIGTERM and can go on later, and 143, it did not.
 
-Typer is imported where it is used: whoever handles an early Ctrl-C does not wait for it.
+Typer and JAX are imported where they are used: whoever handles an early Ctrl-C does not wait for them.
 """
 
 import errno
@@ -16,7 +16,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 from jaxquard.errors import (
@@ -124,19 +123,11 @@ def _unexpected(error: Exception) -> str:
     name, message = type(error).__name__, " ".join(str(error).split("\n")[0].split())
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in message:
         return f"out of memory ({message or name}). Give a smaller problem, or more devices."
-    place = _user_line(error.__traceback__)
+    from jaxquard.ir.source import raising_line
+
+    place = raising_line(error)
     where = f" ({place})" if place else ""
     return f"{name}: {message.rstrip('.') or 'no message'}{where}. Add --traceback to see where it comes from."
-
-
-def _user_line(trace: TracebackType | None) -> str:
-    """Returns the innermost line that belongs neither to jaxquard nor to an installed package, as `file:line`."""
-    ours = os.path.dirname(os.path.dirname(__file__))
-    installed = (ours, sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), "<")
-    for frame in reversed(traceback.extract_tb(trace)):
-        if not frame.filename.startswith(installed) and "site-packages" not in frame.filename:
-            return f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    return ""
 
 
 def is_broken_pipe(error: BaseException) -> bool:

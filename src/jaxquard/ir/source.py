@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,6 +45,12 @@ def user_line() -> str:
     return next(_lines(_users_of(found)), UNKNOWN_LINE)
 
 
+def raising_line(error: BaseException) -> str:
+    """`train.py:41`: the innermost line of the user's own that an error passed through; "" if there is none."""
+    frames = [(frame.filename, frame.lineno or 0) for frame in reversed(traceback.extract_tb(error.__traceback__))]
+    return next(_lines([frame for frame in frames if is_users_file(frame[0])]), "")
+
+
 def source_line(equation: Equation) -> str:
     """`train.py:41`: the innermost line of the user's code."""
     return next(source_lines(equation), UNKNOWN_LINE)
@@ -61,13 +68,13 @@ def source_place(equation: Equation) -> str:
 
 def source_frames(equation: Equation) -> Sequence[SourceFrame]:
     """The frames of the user's code, the innermost first; where there are none, those of libraries with models."""
-    traceback: Any = equation.source_info.traceback
-    return () if traceback is None else _frames_of(traceback)
+    trace: Any = equation.source_info.traceback
+    return () if trace is None else _frames_of(trace)
 
 
-def _rank(traceback: Any) -> int:
+def _rank(trace: Any) -> int:
     """Returns 2 for a traceback with frames of the user's own, 1 for one with frames of libraries, 0 for others."""
-    frames = () if traceback is None else _frames_of(traceback)
+    frames = () if trace is None else _frames_of(trace)
     return 0 if not frames else 2 if is_users_file(frames[0][0]) else 1
 
 
@@ -78,8 +85,8 @@ def source_inside(call: Equation, equation: Equation) -> Any:
     """
     outer, inner = call.source_info, equation.source_info
     # The user's own frames before those of libraries, and the inner ones before the outer.
-    traceback = max((inner.traceback, outer.traceback), key=_rank)
-    return inner.replace(name_stack=outer.name_stack + inner.name_stack, traceback=traceback)
+    trace = max((inner.traceback, outer.traceback), key=_rank)
+    return inner.replace(name_stack=outer.name_stack + inner.name_stack, traceback=trace)
 
 
 def name_scope(equation: Equation) -> str:
@@ -115,8 +122,8 @@ def _lines(frames: Sequence[SourceFrame]) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=16384)
-def _frames_of(traceback: Any) -> tuple[SourceFrame, ...]:
-    return tuple(_users_of([(frame.file_name, frame.line_num) for frame in traceback.frames]))
+def _frames_of(trace: Any) -> tuple[SourceFrame, ...]:
+    return tuple(_users_of([(frame.file_name, frame.line_num) for frame in trace.frames]))
 
 
 def _users_of(frames: Sequence[SourceFrame]) -> list[SourceFrame]:

@@ -67,6 +67,6 @@ def make_schedule(name: str, *, num_stages: int, num_actors: int | None = None) 
     if num_actors not in (None, schedule.num_actors):
         raise ScheduleError(
             f"{name} puts {num_stages} stages on {schedule.num_actors} actors, but {num_actors} actors were "
-            "asked for. Leave num_actors out, or use interleaved or looped-bfs."
+            "asked for. Leave the number of actors out, or use interleaved or looped-bfs."
         )
     return schedule

@@ -10,6 +10,7 @@ import pytest
 from jaxquard.errors import PlanError, PricingError
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.measure_plans import MeasuredPlan
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.pricing import PriceCache
@@ -23,11 +24,11 @@ from tests.planner.small_losses import mlp_args, mlp_loss
 ONE_SHAPE = {"actors": 1, "data": 2, "microbatches": 1, "layers.*": "rows", "out": "rows"}
 
 
-def plan(*, cluster=None, devices=None, **options):
+def plan(*, cluster=None, devices=None, make_mesh=None, num_measured=0, **options):
     params, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mlp_args(num_layers=2))
     problem, _ = loss_problem(mlp_loss, optax.sgd(0.1), (params, batch))
     target = find_plan_target(cluster=cluster, devices=devices, runtime="in_process")
-    return find_plan(problem, target, PlanOptions(num_measured=0, **options))
+    return find_plan(problem, target, PlanOptions(num_measured=num_measured, **options), make_mesh=make_mesh)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,26 @@ def test_a_time_budget_holds_and_says_what_it_left_out():
     # One mesh and one plan, not all of them.
     assert spent_s < 5 * machine_pace()
     assert found.baselines == () or [one.name for one in found.baselines] == ["best of a single axis"]
+
+
+def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
+    def run_one(problem, plans, **_):
+        return [MeasuredPlan(plan=plans[0], time_s=10 * plans[0].time_s, spread=0.1)]
+
+    monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run_one)
+    priced = plan(cluster="h100-4")
+    found = plan(cluster="h100-4", make_mesh=lambda plan: None, num_measured=3)
+    assert found.time_s == pytest.approx(10 * priced.time_s)
+    assert [stage.forward_s for stage in found.stages] == pytest.approx([10 * one.forward_s for one in priced.stages])
+    assert [one.added_s for one in found.alternatives] == pytest.approx(
+        [10 * one.added_s for one in priced.alternatives]
+    )
+    assert found.log.num_measured == 1
+    usual = {one.name: one for one in found.baselines if one.name in ("data parallel", "fsdp")}
+    expected = {one.name: 10 * one.time_s for one in priced.baselines if one.name in usual}
+    assert len(usual) == 2
+    assert {name: one.time_s for name, one in usual.items()} == pytest.approx(expected)
+    assert {one.note for one in usual.values()} == {"not run; its price x 10, as of those that ran"}
 
 
 def test_a_deadline_divides_its_time():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from scipy.stats import spearmanr
 
@@ -118,6 +118,57 @@ def test_a_sum_of_which_all_users_take_slices_is_a_reduce_scatter():
     program = make(step, LEFT, RIGHT, state, ins=ins, outs=[P("x")], constraints=held)
     price = RooflinePricer(H100, LINE).price(program)
     assert price.communication_s == pytest.approx(collective_s("reduce_scatter", OUT_BYTES))
+
+
+@pytest.mark.parametrize("num_devices", [2, 8])
+def test_what_all_users_take_slices_of_is_computed_in_shards_as_xla_does(num_devices):
+    """The gradient of a loss over a vocabulary: its targets are whole, and its scatter-add is not."""
+    logits, targets = array(8 * num_devices, 512), array(8 * num_devices, dtype=jnp.int32)
+
+    def gradient(logits, targets):
+        return jnp.cos(logits) - jax.vmap(lambda target: jnp.zeros(512).at[target].add(1.0))(targets)
+
+    mesh = AbstractMesh((num_devices,), ("x",))
+    cost = RooflinePricer(H100, mesh).cost(make(gradient, logits, targets, ins=[P("x"), P()], outs=[P("x")]))
+    numbers = [one.outputs[0] for one in cost.prepared.equations if one.name == "scatter-add"]
+    assert [cost.sizes_bytes[number] for number in numbers] == [4 * 8 * 512]
+    assert not cost.collectives
+    devices = Mesh(jax.devices()[:num_devices], ("x",), axis_types=(AxisType.Auto,))
+    sharded, whole = NamedSharding(devices, P("x")), NamedSharding(devices, P())
+    compiled = jax.jit(gradient, in_shardings=(sharded, whole), out_shardings=sharded).lower(logits, targets).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 4 * 8 * 512
+    assert "all-gather" not in compiled.as_text()
+
+
+def test_a_value_that_another_user_has_whole_stays_whole():
+    def both(x, y):
+        doubled = jnp.sin(y)
+        return x + doubled, doubled
+
+    cost = RooflinePricer(H100, LINE).cost(
+        make(both, array(64, 64), array(64, 64), ins=[P("x"), P()], outs=[P("x"), P()])
+    )
+    assert cost.sizes_bytes[cost.prepared.outputs[1]] == 4 * 64 * 64
+
+
+@pytest.mark.parametrize("num_rows", [64, 8192])
+def test_sharded_updates_of_a_whole_table_are_added_up_as_xla_does(num_rows):
+    """Also where gathering the updates would move fewer bytes."""
+    table, rows, updates = array(512, 32), array(num_rows, dtype=jnp.int32), array(num_rows, 32)
+
+    def gradient(table, rows, updates):
+        return jax.vjp(lambda table: table[rows], table)[1](updates)[0]
+
+    specs = [P(), P("x"), P("x")]
+    cost = RooflinePricer(H100, LINE).cost(make(gradient, table, rows, updates, ins=specs, outs=[P()]))
+    (found,) = cost.collectives
+    assert (found.collective.kind, found.collective.size_bytes) == (GroupCollective.ALL_REDUCE, 4 * 512 * 32)
+    devices = Mesh(jax.devices()[:8], ("x",), axis_types=(AxisType.Auto,))
+    shardings = tuple(NamedSharding(devices, spec) for spec in specs)
+    lowered = jax.jit(gradient, in_shardings=shardings, out_shardings=shardings[0]).lower(table, rows, updates)
+    text = lowered.compile().as_text()
+    assert "all-reduce(" in text
+    assert "all-gather" not in text
 
 
 def test_a_value_is_gathered_once_for_all_that_want_the_same():

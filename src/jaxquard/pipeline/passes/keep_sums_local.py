@@ -19,7 +19,7 @@ Where the loop asks for it (`Loop.scatters_sums`), the reduction stays in the lo
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -65,8 +65,9 @@ def keep_sums_local(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMe
             rules.follow([equation], specs)
             equations.append(equation)
             continue
-        targets = _wanted_specs(step.jaxpr.eqns[position + 1 :], original.outvars, specs, rules)
-        changed, after = _rewrite(equation, specs, rules, mesh, targets, renamed)
+        wanted = _wanted_specs(step.jaxpr.eqns[position + 1 :], original.outvars, specs, rules)
+        known = _LoopRewrite(specs=specs, rules=rules, mesh=mesh, wanted=wanted, renamed=renamed)
+        changed, after = _rewrite(equation, known)
         follow_loop_results(changed, rules, specs)
         rules.follow(after, specs)
         equations.extend([changed, *after])
@@ -98,50 +99,50 @@ def _wanted_specs(
     return found
 
 
-def _rewrite(
-    equation: Equation,
-    specs: dict[Var, Spec],
-    rules: SpecRules,
-    mesh: AbstractMesh,
-    wanted: Mapping[Var, Spec],
-    renamed: dict[Var, Any],
-) -> tuple[Equation, list[Equation]]:
-    axes = [axis for axis in mesh.axis_names if axis in batch_axes(equation, specs) and mesh.shape[axis] > 1]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LoopRewrite:
+    """Where a loop stands: what is known of the values before it, and of those that its results meet.
+
+    Attributes:
+        wanted: the specs of the state that results meet.
+        renamed: the results that have another name after the loop; those that are rewritten are added.
+        done: the results that are rewritten so far.
+    """
+
+    specs: dict[Var, Spec]
+    rules: SpecRules
+    mesh: AbstractMesh
+    wanted: Mapping[Var, Spec]
+    renamed: dict[Var, Any]
+    done: set[int] = field(default_factory=set)
+
+
+def _rewrite(equation: Equation, known: _LoopRewrite) -> tuple[Equation, list[Equation]]:
+    mesh, sharding = known.mesh, batch_axes(equation, known.specs)
+    axes = [axis for axis in mesh.axis_names if axis in sharding and mesh.shape[axis] > 1]
     after: list[Equation] = []
-    done: set[int] = set()
     for count in range(len(axes), 0, -1):
         for chosen in itertools.combinations(axes, count):
-            equation, made = _rewrite_over(chosen, equation, specs, rules, mesh, wanted, renamed, done)
+            equation, made = _rewrite_over(chosen, equation, known)
             after += made
     return equation, after
 
 
-def _rewrite_over(
-    axes: tuple[str, ...],
-    equation: Equation,
-    specs: dict[Var, Spec],
-    rules: SpecRules,
-    mesh: AbstractMesh,
-    wanted: Mapping[Var, Spec],
-    renamed: dict[Var, Any],
-    done: set[int],
-) -> tuple[Equation, list[Equation]]:
-    """Rewrites the sums over a dim that exactly these axes shard.
-
-    Args:
-        done: the results that are rewritten; those that are here are added.
-    """
+def _rewrite_over(axes: tuple[str, ...], equation: Equation, known: _LoopRewrite) -> tuple[Equation, list[Equation]]:
+    """Rewrites the sums over a dim that exactly these axes shard."""
+    mesh = known.mesh
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
     assert loop.places is not None
-    inside = body_specs(equation, rules, specs)
+    inside = body_specs(equation, known.rules, known.specs)
     writer = LocalSums(body, inside, axes, mesh, places=list(loop.places))
-    changed = _changeable_targets(body, loop, writer) - done
+    changed = _changeable_targets(body, loop, writer) - known.done
     if not changed:
         return equation, []
-    done |= changed
+    known.done.update(changed)
     # A gradient that meets no sharded state may be held to shards in the body itself.
     pairs = zip(body.outvars, loop.targets, strict=True)
-    wanted = {equation.outvars[target]: inside.get(atom, ()) for atom, target in pairs if is_var(atom)} | {**wanted}
+    held = {equation.outvars[target]: inside.get(atom, ()) for atom, target in pairs if is_var(atom)}
+    wanted = held | {**known.wanted}
     for atom, target in zip(body.outvars, loop.targets, strict=True):
         if target in changed:
             writer.request(atom)
@@ -163,7 +164,7 @@ def _rewrite_over(
     for target in sorted(changed - scattered.keys()):
         result = equation.outvars[target]
         results[target] = new_var(with_dim(result.aval, writer.count))
-        made, renamed[result] = _reduce(results[target], axes, mesh, wanted.get(result, ()))
+        made, known.renamed[result] = _reduce(results[target], axes, mesh, wanted.get(result, ()))
         after.extend(made)
     params = {"body": close(pruned), "loop": replace(loop, places=places)}
     return equation.replace(outvars=results, params=params), after

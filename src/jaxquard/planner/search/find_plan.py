@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.planner.record.match_names import nearest_names
-from jaxquard.planner.record.plan import Plan, PlanBaseline
+from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.describe_plan import describe_plan, with_fingerprint
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
@@ -27,6 +27,7 @@ from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
 from jaxquard.planner.search.usual_plans import RECIPES, USUAL_PLANS, UsualPlans
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
+from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.stages.search import PlanSearchResult
 from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.step.stage_boundaries import check_stage_count
@@ -108,75 +109,139 @@ def find_plan(
         InfeasiblePlanError: if nothing fits the memory.
     """
     start_s, deadline = time.monotonic(), Deadline.after(options.time_budget_s)
-    runs_plans = make_mesh is not None and options.num_measured > 0
     wishes = parse_wishes(options.fix, options.forbid)
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
+    runner = make_mesh if options.num_measured > 0 else None
+    found = _search(problem, target, options, wishes, deadline, runs_plans=runner is not None)
+    if runner is not None:
+        candidates, usual = run_candidates(
+            problem,
+            found.candidates[: options.num_measured],
+            found.usual,
+            make_mesh=runner,
+            deadline=deadline,
+            on_progress=options.on_progress,
+        )
+        found = replace(found, candidates=candidates, usual=usual)
+    log = replace(found.log, time_s=time.monotonic() - start_s, left_out=tuple(dict.fromkeys(deadline.left_out)))
+    plan = _describe_choice(found, _choose(found.candidates, found.usual, wishes, options), wishes)
+    return replace(with_fingerprint(plan, problem), log=log)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The plans that a search leaves to choose from.
+
+    Attributes:
+        candidates: the best by prices; after the runs, those that ran.
+        usual: the usual plans that fit the memory.
+        too_large: those that do not.
+        num_programs: priced by a compiler or a measurement.
+        notes: what was not considered.
+    """
+
+    result: PlanSearchResult
+    candidates: Sequence[Candidate]
+    usual: Sequence[Candidate]
+    too_large: Sequence[Candidate]
+    num_programs: int
+    notes: Sequence[str]
+
+    @property
+    def log(self) -> PlanSearchLog:
+        """The counts of the search and of the runs."""
+        num_measured = sum(one.is_measured for one in (*self.candidates, *self.usual))
+        return replace(self.result.log, num_measured=num_measured, num_programs=self.num_programs)
+
+
+def _search(
+    problem: PlanProblem,
+    target: PlanTarget,
+    options: PlanOptions,
+    wishes: Wishes,
+    deadline: Deadline,
+    *,
+    runs_plans: bool,
+) -> _Found:
+    """Finds the best plans by prices, and the usual ones.
+
+    Args:
+        runs_plans: leaves a share of the time to runs.
+    """
     limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
     _check_state_fits(problem, num_devices=target.num_devices, limit_bytes=limit_bytes)
     with make_pricers(options.pricer, target, cache=options.cache) as make_pricer:
         pricing = StepPricing(
             problem, target.cluster, wishes=wishes, make_pricer=make_pricer, ignores_marks=options.ignores_marks
         )
-        boundaries = pricing.find_boundaries()
-        for name in {"stages", "actors"} & wishes.fixed.keys():
-            check_stage_count(boundaries, int(wishes.fixed[name]))
-        max_stages = 1 + sum(boundary.can_begin for boundary in boundaries)
-        shapes = list_shapes(
-            problem, target, wishes, max_stages=max_stages, max_microbatch_size=options.max_microbatch_size
-        )
+        max_stages = _count_stages(pricing, wishes)
         search = TwoPassSearch(
             pricing=pricing,
             memory_limit_bytes=limit_bytes,
-            deadline=deadline.part(_SEARCH) if runs_plans else deadline.part(_ALONE),
+            deadline=deadline.part(_SEARCH if runs_plans else _ALONE),
             on_progress=options.on_progress or (lambda done, total, name: None),
         )
-        result = search.run(shapes)
+        most_rows = options.max_microbatch_size
+        result = search.run(list_shapes(problem, target, wishes, max_stages=max_stages, max_microbatch_size=most_rows))
         candidates = _candidates(result, pricing, limit_bytes)
-        usual_end = deadline.part(_USUAL) if runs_plans else deadline
         plans = UsualPlans(
             search=search,
             pricing=pricing.of_recipes(RECIPES) if wishes.strategies else pricing,
             problem=problem,
             target=target,
             max_stages=max_stages,
-            deadline=usual_end,
+            deadline=deadline.part(_USUAL) if runs_plans else deadline,
         )
         usual, too_large = _usual_candidates(plans)
-    if make_mesh is not None and runs_plans:
-        candidates, usual = run_candidates(
-            problem,
-            candidates[: options.num_measured],
-            usual,
-            make_mesh=make_mesh,
-            deadline=deadline,
-            on_progress=options.on_progress,
-        )
-    chosen = _choose(candidates, usual, wishes, options)
+    return _Found(
+        result=result,
+        candidates=candidates,
+        usual=usual,
+        too_large=too_large,
+        num_programs=sum({id(one): one.num_programs for one in (pricing, plans.pricing)}.values()),
+        notes=_notes(pricing),
+    )
+
+
+def _count_stages(pricing: StepPricing, wishes: Wishes) -> int:
+    """Returns the number of stages that the step has at most.
+
+    Raises:
+        PlanError: if the user wishes for more.
+    """
+    boundaries = pricing.find_boundaries()
+    for name in {"stages", "actors"} & wishes.fixed.keys():
+        check_stage_count(boundaries, int(wishes.fixed[name]))
+    return 1 + sum(boundary.can_begin for boundary in boundaries)
+
+
+def _describe_choice(found: _Found, chosen: Candidate, wishes: Wishes) -> Plan:
+    """Returns the plan that was chosen, with all others beside it."""
+    everyone = (*found.candidates, *found.usual)
     single = min(
-        (one for one in (*candidates, *usual) if has_single_axis(one.finalist.configuration)),
+        (one for one in everyone if has_single_axis(one.finalist.configuration)),
         key=lambda one: one.plan.time_s,
         default=None,
     )
-    baselines = [*usual, *too_large, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
-    log = replace(
-        result.log,
-        num_measured=sum(one.is_measured for one in (*candidates, *usual)),
-        num_programs=pricing.num_programs + (plans.pricing.num_programs if plans.pricing is not pricing else 0),
-        time_s=time.monotonic() - start_s,
-        left_out=tuple(dict.fromkeys(deadline.left_out)),
-    )
-    is_best = chosen.finalist is result.best
+    baselines = [*found.usual, *found.too_large, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
     return replace(
-        with_fingerprint(name_axis(chosen.plan, wishes), problem),
+        name_axis(chosen.plan, wishes),
         baselines=tuple(_baseline(one, wishes) for one in baselines),
-        alternatives=result.alternatives if is_best else compare_candidates(chosen, candidates),
-        log=log,
+        alternatives=_alternatives(found, chosen),
         notes=(
-            *_notes(pricing),
-            *_not_compared([*usual, *too_large]),
-            *(one.failure for one in (*candidates, *usual) if one.failure),
+            *found.notes,
+            *_not_compared([*found.usual, *found.too_large]),
+            *(one.failure for one in everyone if one.failure),
         ),
     )
+
+
+def _alternatives(found: _Found, chosen: Candidate) -> tuple[PlanAlternative, ...]:
+    """Returns those of the search, scaled as the plan that ran is; if another plan ran faster, those among the runs."""
+    if chosen.finalist is not found.result.best:
+        return compare_candidates(chosen, found.candidates)
+    factor = chosen.plan.time_s / chosen.finalist.time_s
+    return tuple(replace(one, added_s=factor * one.added_s) for one in found.result.alternatives)
 
 
 def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: int) -> None:
@@ -212,11 +277,13 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
     assert result.best is not None
     others = [one for one in result.families.values() if one is not None]
     ordered = [result.best, *sorted(others, key=lambda one: one.time_s), *result.finalists]
-    distinct = {one.configuration: one for one in reversed(ordered)}
-    kept = sorted(distinct.values(), key=ordered.index)
+    # Where no axis shards rows alone, all storages of state are the same plan.
+    distinct: dict[object, PlanFinalist] = {}
+    for one in ordered:
+        distinct.setdefault((replace(one.configuration, storage=""), one.time_s, one.played.memory), one)
     return [
         Candidate(name="", finalist=one, plan=describe_plan(pricing, one, memory_limit_bytes=limit_bytes))
-        for one in kept
+        for one in distinct.values()
     ]
 
 
@@ -241,7 +308,10 @@ def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidat
 def _choose(
     candidates: Sequence[Candidate], usual: Sequence[Candidate], wishes: Wishes, options: PlanOptions
 ) -> Candidate:
-    """Returns the fastest. Estimates err, and a usual plan that no wish is against may be that after all."""
+    """Returns the fastest; of those that ran, if any did.
+
+    Estimates err, and a usual plan that no wish is against may be that after all.
+    """
     most_rows = options.max_microbatch_size or math.inf
     allowed = [
         one
@@ -250,7 +320,8 @@ def _choose(
         and one.follows_strategies
         and wishes_allow(wishes, one.finalist.configuration)
     ]
-    chosen = min([*candidates, *allowed], key=lambda one: one.plan.time_s)
+    known = [one for one in (*candidates, *allowed) if one.is_measured] or [*candidates, *allowed]
+    chosen = min(known, key=lambda one: one.plan.time_s)
     if chosen.failure:
         raise PlanError(f"none of the plans that the wishes leave runs on the devices here: {chosen.failure}")
     return chosen
@@ -258,7 +329,7 @@ def _choose(
 
 def _baseline(found: Candidate, wishes: Wishes) -> PlanBaseline:
     plan = found.plan
-    notes = [found.failure or ("measured" if found.is_measured else "")]
+    notes = [found.failure or found.note]
     if not found.follows_strategies:
         notes.append(f"does not follow {', '.join(map(str, wishes.strategies))}")
     return PlanBaseline(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from jaxquard.cluster import Topology
+from jaxquard.errors import PlanError
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.stages.configuration import PlanConfiguration
@@ -51,7 +52,13 @@ def list_shapes(
         forbidden=wishes.forbidden,
         accepts=lambda one: one.microbatch_size <= most_rows and _has_count(one, problem, wishes),
     )
-    return tuple(replace(one, axes=_without_ones(one.mesh)) for one in list_configurations(space))
+    try:
+        found = list_configurations(space)
+    except PlanError as error:
+        if max_microbatch_size is None:
+            raise
+        raise PlanError(f"with max_microbatch_size={max_microbatch_size}: {error}") from error
+    return tuple(replace(one, axes=_without_ones(one.mesh)) for one in found)
 
 
 def _schedules(wishes: Wishes) -> tuple[str, ...]:

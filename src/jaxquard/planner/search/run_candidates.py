@@ -1,11 +1,12 @@
 """Runs the candidates of a search on the devices at hand, and compares what they took."""
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.errors import PlanError
-from jaxquard.planner.record.plan import Plan, PlanAlternative, TimeTerms
+from jaxquard.planner.record.plan import Plan, PlanAlternative, StagePlan, TimeTerms
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.measure_plans import MeasuredPlan, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
@@ -22,6 +23,7 @@ class Candidate:
     Attributes:
         name: of a usual plan; "" for one of the search.
         plan: with the time by prices, or, after it has run, the one that it took.
+        note: where its time comes from; "" for prices.
         failure: why it did not run; "" if it ran, or was not tried.
         follows_strategies: it has the strategies that the user wishes for; a usual plan need not.
     """
@@ -30,6 +32,7 @@ class Candidate:
     finalist: PlanFinalist = field(repr=False)
     plan: Plan = field(repr=False)
     is_measured: bool = False
+    note: str = ""
     failure: str = ""
     follows_strategies: bool = True
 
@@ -43,9 +46,10 @@ def run_candidates(
     deadline: Deadline,
     on_progress: Callable[[int, int, str], None] | None,
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Runs candidates and usual plans until the deadline; returns those that ran, or failed.
+    """Runs candidates and usual plans until the deadline; returns the candidates that it tried, and all usual plans.
 
-    Without any time left all of them are returned as they are.
+    A usual plan for which no time is left has its price, scaled as the prices of those that ran. Without any time left
+    all of them are returned as they are.
 
     Raises:
         PlanError: if none of the candidates runs.
@@ -67,7 +71,9 @@ def run_candidates(
     ran = [_as_measured(one, result) for one, result in zip(ordered, measured, strict=False)]
     if all(one.failure for one in ran):
         raise PlanError(f"none of {len(ran)} plans runs on the devices here; the first: {ran[0].failure}")
-    return [one for one in ran if not one.name], [one for one in ran if one.name]
+    factor = statistics.median(one.plan.time_s / one.finalist.time_s for one in ran if not one.failure)
+    missing = [_as_scaled(one, factor) for one in ordered[len(ran) :] if one.name]
+    return [one for one in ran if not one.name], [*(one for one in ran if one.name), *missing]
 
 
 def compare_candidates(chosen: Candidate, candidates: Sequence[Candidate]) -> tuple[PlanAlternative, ...]:
@@ -100,14 +106,33 @@ def _as_measured(one: Candidate, measured: MeasuredPlan) -> Candidate:
     if measured.failure:
         failed = f"{one.name or 'a plan'} did not run: {measured.failure}"
         return replace(one, plan=replace(plan, time_s=math.inf), is_measured=True, failure=failed)
-    factor = measured.time_s / plan.time_s
-    times = TimeTerms(**{name: factor * getattr(plan.times, name) for name in plan.times.__dataclass_fields__})
     where = f"the step: measured on {plan.num_devices} devices, spread {measured.spread:.0%}; its parts in the "
-    updated = replace(
+    updated = _scale(plan, measured.time_s / plan.time_s)
+    updated = replace(updated, time_s=measured.time_s, provenance=f"{where}proportions of: {plan.provenance}")
+    return replace(one, plan=updated, is_measured=True, note="measured")
+
+
+def _as_scaled(one: Candidate, factor: float) -> Candidate:
+    """Returns a candidate that did not run, with its price times what others took of theirs."""
+    return replace(one, plan=_scale(one.plan, factor), note=f"not run; its price x {factor:.3g}, as of those that ran")
+
+
+def _scale(plan: Plan, factor: float) -> Plan:
+    """Returns a plan that takes so many times as long, all of its parts alike."""
+    return replace(
         plan,
-        time_s=measured.time_s,
-        times=times,
+        time_s=factor * plan.time_s,
+        times=TimeTerms(**{name: factor * getattr(plan.times, name) for name in plan.times.__dataclass_fields__}),
+        stages=tuple(_scale_stage(stage, factor) for stage in plan.stages),
         mfu=None if plan.mfu is None else plan.mfu / factor,
-        provenance=f"{where}proportions of: {plan.provenance}",
     )
-    return replace(one, plan=updated, is_measured=True)
+
+
+def _scale_stage(stage: StagePlan, factor: float) -> StagePlan:
+    exposed_s = None if stage.communication_s is None else factor * stage.communication_s
+    return replace(
+        stage,
+        forward_s=factor * stage.forward_s,
+        backward_s=factor * stage.backward_s,
+        communication_s=exposed_s,
+    )

@@ -12,7 +12,7 @@ price, as programs do not fit a chip by the compiler's count, the next best foll
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -260,7 +260,8 @@ def find_references(shapes: Sequence[PlanConfiguration], num_rows: int) -> dict[
     """Returns the numbers of microbatches with which each mesh is priced in the first pass: few, and many.
 
     Few are at most as many as a mesh has; with many, all devices of the mesh still divide the rows, so that segments
-    and strategies are the same with both.
+    and strategies are the same with both. Costs that are scaled from few alone would leave out what a microbatch costs
+    however small it is; so a small batch has a number of its own.
     """
     counts: dict[MeshAxes, set[int]] = {}
     for shape in shapes:
@@ -274,9 +275,14 @@ def find_references(shapes: Sequence[PlanConfiguration], num_rows: int) -> dict[
         num_devices = math.prod(size for _, size in axes)
         fitting = [count for count in shared if num_rows % (count * num_devices) == 0]
         few = max((count for count in fitting if count <= min(own)), default=min(own))
-        many = max((count for count in fitting if count <= max(own)), default=few)
+        many = max((count for count in fitting if few < count <= max(own)), default=_most(own, num_rows, num_devices))
         found[axes] = (few,) if len(own) == 1 and few in own else tuple(sorted({few, many}))
     return found
+
+
+def _most(counts: Collection[int], num_rows: int, num_devices: int) -> int:
+    """Returns the largest number of microbatches whose rows all devices divide; the largest of all if there is none."""
+    return max((count for count in counts if num_rows % (count * num_devices) == 0), default=max(counts))
 
 
 def _has_rows(analysis: Analysis, scale: float, blocks: Sequence[int], strategy: Strategy) -> bool:

@@ -23,6 +23,9 @@ from typing import Any
 from jaxquard.ir.dependence import Dependences
 from jaxquard.ir.jaxpr_tools import Equation
 
+# The primitive's name in all versions of JAX.
+SCATTER_ADDS = ("scatter-add", "scatter_add")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquationPartition:
@@ -195,8 +198,7 @@ _SUMMED: dict[str, Callable[[Equation], list[tuple[int | None, ...]]]] = {
     "ragged_dot_general": _ragged_contracted,
     "conv_general_dilated": _features,
     "gather": _looked_up,
-    "scatter-add": _added,
-    "scatter_add": _added,
+    **dict.fromkeys(SCATTER_ADDS, _added),
 }
 
 

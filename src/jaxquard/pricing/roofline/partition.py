@@ -8,7 +8,7 @@ what the links could have moved meanwhile.
 import math
 from dataclasses import dataclass
 
-from jaxquard.pricing.roofline.equation_partitions import EquationPartition
+from jaxquard.pricing.roofline.equation_partitions import SCATTER_ADDS, EquationPartition
 from jaxquard.pricing.roofline.prepare import EquationWork, WorkKind
 from jaxquard.pricing.roofline.value_dims import Dims
 
@@ -99,11 +99,16 @@ class Partitioner:
     ) -> EquationPartition | None:
         """Returns the partition that moves the fewest bytes; None where every device computes the whole.
 
-        XLA partitions a product wherever it can, and takes a sum before anything else.
+        XLA partitions a product wherever it can, and takes a sum before anything else; so it does where it adds sharded
+        updates into a whole array, as into the gradient of a table.
         """
         options: list[EquationPartition | None] = [*fitting]
+        is_whole = wanted is None or wanted[axis] is None
+        sums = [one for one in fitting if one.is_summed and held[-1][axis] == one.in_dims[-1]]
         if equation.kind is WorkKind.PRODUCT and fitting:
             options = [partition for partition in fitting if partition.is_summed] or options
+        elif equation.name in SCATTER_ADDS and sums and is_whole:
+            options = [*sums]
         else:
             options.append(None)
         costs = [self._moved_bytes(equation, option, axis, held, wanted) for option in options]

@@ -110,6 +110,7 @@ class PreparedJaxpr:
         ranks: the number of dims of each value.
         numbers: of the variables.
         inputs, outputs: the numbers of the jaxpr's own.
+        definitions: for each value, the position of the equation that computes it; `NO_VALUE` for an input.
         users: for each value, the positions of the equations that use it.
         first_uses: for each value, the position of the first equation that computes with it or with a view of it; the
             number of equations if none does.
@@ -121,6 +122,7 @@ class PreparedJaxpr:
     numbers: dict[Var, int] = field(repr=False)
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    definitions: tuple[int, ...] = field(repr=False)
     users: tuple[tuple[int, ...], ...] = field(repr=False)
     first_uses: tuple[int, ...] = field(repr=False)
 
@@ -148,7 +150,10 @@ def prepare_equations(jaxpr: Jaxpr, known: KnownWork | None = None) -> PreparedJ
         for equation in jaxpr.eqns
     )
     users: list[list[int]] = [[] for _ in numbers]
+    definitions = [NO_VALUE] * len(numbers)
     for position, equation in enumerate(equations):
+        for number in equation.outputs:
+            definitions[number] = position
         for number in set(equation.inputs) - {NO_VALUE}:
             users[number].append(position)
     return PreparedJaxpr(
@@ -158,6 +163,7 @@ def prepare_equations(jaxpr: Jaxpr, known: KnownWork | None = None) -> PreparedJ
         numbers=numbers,
         inputs=tuple(numbers[var] for var in jaxpr.invars),
         outputs=tuple(numbers[atom] if is_var(atom) else NO_VALUE for atom in jaxpr.outvars),
+        definitions=tuple(definitions),
         users=tuple(map(tuple, users)),
         first_uses=tuple(_first_uses(equations, len(numbers))),
     )

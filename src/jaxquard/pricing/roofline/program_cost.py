@@ -2,7 +2,8 @@
 
 The shardings of inputs, of the values that are held to one and of outputs are given; equations between follow
 (`partition`). A value that is needed in another sharding is resharded once for all uses that want the same. A sum of
-which all users take slices is a reduce-scatter.
+which all users take slices is a reduce-scatter, and what was never sharded is computed as its users want it
+(`follow_users`).
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.cluster.speeds import GroupCollective
+from jaxquard.pricing.roofline.follow_users import follow_users
 from jaxquard.pricing.roofline.fuse import FusedKernel
 from jaxquard.pricing.roofline.partition import ChosenPartition, Partitioner
 from jaxquard.pricing.roofline.prepare import NO_VALUE, PreparedEquation, PreparedJaxpr
@@ -94,6 +96,8 @@ class ShardingWalk:
         # For each value that is added up over axes, the shardings in which it is used.
         self._needs: dict[int, set[Dims]] = {}
         self._moved: set[tuple[int, Dims]] = set()
+        # Values that some user takes slices of.
+        self._sliced: set[int] = set()
 
     def walk(
         self,
@@ -121,6 +125,15 @@ class ShardingWalk:
             if number != NO_VALUE:
                 self._need(end, number, self.dims[number] if dims is None else dims)
         self.collectives = [self._scattered(found) for found in self.collectives]
+        if self._sliced:
+            follow_users(
+                prepared,
+                self.dims,
+                self.chosen,
+                sizes=self._sizes,
+                sliced=self._sliced,
+                held=wanted.keys() | self._needs.keys() | set(prepared.outputs),
+            )
 
     def local_sizes(self) -> list[int]:
         """Returns the bytes of each value on one device."""
@@ -149,7 +162,8 @@ class ShardingWalk:
             self._needs[number].add(dims)
         if dims != self.dims[number] and (number, dims) not in self._moved:
             self._moved.add((number, dims))
-            self._reshard(position, number, self.dims[number], dims)
+            if not self._reshard(position, number, self.dims[number], dims):
+                self._sliced.add(number)
 
     def _hold(self, position: int, number: int, computed: Dims, summed: tuple[int, ...], wanted: Dims | None) -> None:
         """Adds up a result, and reshards it as it is held."""
@@ -173,12 +187,15 @@ class ShardingWalk:
         collective = AxisCollective(kind=kind, axes=axes, size_bytes=size_bytes)
         self.collectives.append(CollectiveCost(position=position, value=number, collective=collective, is_sum=True))
 
-    def _reshard(self, position: int, number: int, before: Dims, after: Dims) -> None:
+    def _reshard(self, position: int, number: int, before: Dims, after: Dims) -> bool:
+        """Lists the collectives of a reshard; returns false if nothing moves."""
         size = self.prepared.sizes_bytes[number]
-        for collective in reshard_collectives(size, before, after, self._sizes):
+        collectives = reshard_collectives(size, before, after, self._sizes)
+        for collective in collectives:
             self.collectives.append(
                 CollectiveCost(position=position, value=number, collective=collective, is_sum=False)
             )
+        return bool(collectives)
 
     def _scattered(self, found: CollectiveCost) -> CollectiveCost:
         """Returns the sum as a reduce-scatter if all users take slices of it."""
