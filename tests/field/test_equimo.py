@@ -14,7 +14,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import equinox as eqx
+    from equimo.models.convnext import ConvNeXt
     from equimo.models.vit import VisionTransformer
+    from equimo.models.vssd import Vssd
+
+
+def random_images(size):
+    return jax.random.normal(jax.random.key(1), (MICROBATCHES, 2, 3, size, size))
 
 
 def loss_of(model):
@@ -40,5 +46,32 @@ def test_vision_transformer():
         num_classes=5,
         key=jax.random.key(0),
     )
-    images = jax.random.normal(jax.random.key(1), (MICROBATCHES, 2, 3, 8, 8))
-    check_model(*loss_of(model), images, "blocks.0.blocks.*", num_stages=3)
+    check_model(*loss_of(model), random_images(8), "blocks.0.blocks.*", num_stages=3)
+
+
+def test_conv_next():
+    """A stage of the pipeline for each resolution."""
+    model = ConvNeXt(
+        depths=[1, 2, 1, 1],
+        dims=[8, 12, 16, 24],
+        layer_scale_init_value=0.1,
+        num_classes=5,
+        key=jax.random.key(0),
+    )
+    check_model(*loss_of(model), random_images(32), "blocks.*", num_stages=4)
+
+
+def test_vision_state_space_model():
+    """A chunk of Mamba-2 blocks, and one of attention."""
+    model = Vssd(
+        img_size=16,
+        in_channels=3,
+        dim=8,
+        d_state=4,
+        depths=[1, 1],
+        num_heads=[2, 2],
+        attentions_layers=("mamba2mixer", "attention"),
+        num_classes=5,
+        key=jax.random.key(0),
+    )
+    check_model(*loss_of(model), random_images(16), "blocks.*", num_stages=2)

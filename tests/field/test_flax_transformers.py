@@ -1,5 +1,7 @@
 """Flax models of Hugging Face's transformers: found by the scopes of Flax Linen."""
 
+import functools
+
 import jax.numpy as jnp
 import pytest
 
@@ -66,3 +68,39 @@ def test_bart():
     where = ["encoder.layers.0", "decoder.layers.0"]
     # Biases of keys in attention have gradients of 0, up to rounding.
     check_model(loss, params, random_tokens(VOCAB), where, num_stages=3, absolute=1e-10)
+
+
+@pytest.fixture
+def clip_with_old_names(monkeypatch):
+    """The T5 of transformers 4.57 calls `jnp.clip(x, a_max=...)`, a name that JAX no longer has."""
+
+    @functools.wraps(jnp.clip)
+    def clip(array, *args, a_max=None, **options):
+        return original(array, *args, max=a_max, **options) if a_max is not None else original(array, *args, **options)
+
+    original = jnp.clip
+    monkeypatch.setattr(jnp, "clip", clip)
+
+
+@pytest.mark.usefixtures("clip_with_old_names")
+def test_t5():
+    """An encoder and a decoder, whose layers share the biases of relative positions of the first of each."""
+    config = transformers.T5Config(
+        vocab_size=VOCAB,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=2,
+        relative_attention_num_buckets=8,
+        decoder_start_token_id=0,
+    )
+    model, params = make(transformers.FlaxT5ForConditionalGeneration, config)
+
+    def loss(params, tokens):
+        logits = model(tokens, decoder_input_ids=jnp.roll(tokens, 1, -1), params=params, train=False).logits
+        return next_token_loss(logits, tokens)
+
+    where = ["encoder.block.0", "encoder.block.1", "decoder.block.0"]
+    check_model(loss, params, random_tokens(VOCAB), where, num_stages=4)

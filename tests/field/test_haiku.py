@@ -45,7 +45,7 @@ def test_blocks():
 
 def test_recurrent_nets():
     x = jax.random.normal(jax.random.key(1), (MICROBATCHES, 5, 2, WIDTH))
-    check_model(*loss_of(recurrent, x[0]), x, "lstm_0", num_stages=2)
+    check_model(*loss_of(recurrent, x[0]), x, "lstm_0", num_stages=2, rows_dim=2)
 
 
 def test_a_layer_inside_a_step_of_time():

@@ -35,7 +35,17 @@ def test_layers():
     check_model(*loss_of(model, lambda y, x: jnp.mean(y**2)), x, ["dense_0", "dense_1"], num_stages=3)
 
 
-def test_a_language_model_of_keras_hub():
+def token_batch():
+    tokens = random_tokens(VOCAB)
+    return {"token_ids": tokens, "padding_mask": jnp.ones_like(tokens)}
+
+
+def hidden_loss(hidden, batch):
+    """The loss of a backbone, whose output has no head."""
+    return next_token_loss(hidden @ jnp.eye(16, VOCAB), batch["token_ids"])
+
+
+def test_llama_of_keras_hub():
     hub = pytest.importorskip("keras_hub")
     keras.utils.set_random_seed(0)
     backbone = hub.models.LlamaBackbone(
@@ -46,10 +56,42 @@ def test_a_language_model_of_keras_hub():
         hidden_dim=16,
         intermediate_dim=32,
     )
+    check_model(*loss_of(backbone, hidden_loss), token_batch(), "transformer_layer_*", num_stages=3)
 
-    def value(hidden, batch):
-        return next_token_loss(hidden @ jnp.ones((16, VOCAB)) / 16, batch["token_ids"])
 
-    tokens = random_tokens(VOCAB)
-    batch = {"token_ids": tokens, "padding_mask": jnp.ones_like(tokens)}
-    check_model(*loss_of(backbone, value), batch, "transformer_layer_*", num_stages=3)
+def test_mixtral_of_keras_hub():
+    """Every token goes to two of four experts."""
+    hub = pytest.importorskip("keras_hub")
+    keras.utils.set_random_seed(0)
+    backbone = hub.models.MixtralBackbone(
+        vocabulary_size=VOCAB,
+        num_layers=4,
+        num_query_heads=4,
+        num_key_value_heads=2,
+        num_experts=4,
+        hidden_dim=16,
+        intermediate_dim=32,
+    )
+    check_model(*loss_of(backbone, hidden_loss), token_batch(), "transformer_layer_*", num_stages=4)
+
+
+def test_rwkv_7_of_keras_hub():
+    """Each layer is a scan over time, and needs the values of the first, which cross every boundary."""
+    hub = pytest.importorskip("keras_hub")
+    keras.utils.set_random_seed(0)
+    backbone = hub.models.RWKV7Backbone(
+        vocabulary_size=VOCAB,
+        hidden_size=16,
+        head_size=8,
+        num_layers=4,
+        intermediate_dim=32,
+        gate_lora=4,
+        mv_lora=4,
+        aaa_lora=4,
+        decay_lora=4,
+    )
+
+    def value(logits, batch):
+        return next_token_loss(logits, batch["token_ids"])
+
+    check_model(*loss_of(backbone, value), token_batch(), "rwkv_layer_*", num_stages=4)

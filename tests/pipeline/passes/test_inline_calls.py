@@ -122,6 +122,17 @@ def test_hidden_marks(fn, where, cure):
     )
 
 
+def test_a_mark_in_a_checkpoint_of_a_linear_loss():
+    """Nothing needs the forward's mark outside the checkpoint: the message is still that of a hidden one."""
+
+    def step(accumulate, weight, batch):
+        block = jax.checkpoint(lambda weight, x: jnp.sum(mark(x @ weight) @ weight))
+        return accumulate(lambda x: jax.grad(block)(weight, x))(batch)
+
+    with pytest.raises(MarkError, match=r"test_inline_calls.py:\d+ stands inside a jax.checkpoint"):
+        plan(with_schedule(step, jq.schedules.GPipe(2)), WEIGHT, BATCH, num_actors=2)
+
+
 def test_a_mark_in_a_scan_outside_the_loop():
     def step(accumulate, weight, batch):
         return in_scan(weight, batch[0])

@@ -52,8 +52,9 @@ def _inline_loop(equation: Equation, constants: dict[Var, Any]) -> Equation:
     outer = [new_var(var) for var in found]
     constants.update(zip(outer, found.values(), strict=True))
     jaxpr = prune(make_jaxpr([*found, *body.invars], body.eqns, body.outvars))
-    _refuse_unused_marks(body, jaxpr)
+    # Hidden ones first: gradients of a linear loss need its forward only where a checkpoint recomputes it.
     _refuse_hidden_marks(jaxpr.eqns)
+    _refuse_unused_marks(body, jaxpr)
     loop = replace(loop, num_constants=loop.num_constants + len(found))
     return equation.replace(invars=[*outer, *equation.invars], params={"body": close(jaxpr), "loop": loop})
 
