@@ -125,8 +125,9 @@ class ConfigurationSearch:
             known_s = best_s * (1 + _MARGIN)
             if bound_s > known_s:
                 break
-            is_brief = is_family and self._is_long(configuration)
-            if found and is_brief:
+            if found and is_family and self._is_long(configuration):
+                break
+            if found and num_tried >= _MAX_TRIED and bound_s >= best_s:
                 break
             if found and (self.is_late() or num_tried >= _MAX_TRIED):
                 self._leave_out([configuration, *(space[left] for *_, left in queue)], len(space), bound_s, best_s)
