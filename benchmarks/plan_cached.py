@@ -26,10 +26,11 @@ import jax.numpy as jnp
 import optax
 
 from jaxquard.models import gpt
-from jaxquard.planner.search import step_pricing, two_passes
+from jaxquard.planner.search import live_pricing, step_pricing, two_passes
 from jaxquard.planner.search.find_plan import PlanOptions, find_plan
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target
+from jaxquard.planner.tables import mesh_prices
 from jaxquard.pricing import PriceCache, RooflinePricer
 from jaxquard.pricing.target import find_target
 from jaxquard.pricing.target.compile_pricer import CompilePricer
@@ -78,13 +79,13 @@ class PhaseClock:
         """Times the phases of every search until the stack ends."""
         for owner, name, phase in (
             (PlanProblem, "trace", "trace"),
-            (step_pricing.StepPricing, "_analyse", "analysis"),
-            (step_pricing.StepPricing, "_find_names", "analysis"),
-            (step_pricing.StepPricing, "_find_boundaries", "analysis"),
+            (live_pricing.LivePricing, "_analyse", "analysis"),
+            (live_pricing.LivePricing, "_find_names", "analysis"),
+            (live_pricing.LivePricing, "_find_boundaries", "analysis"),
             (step_pricing.StepPricing, "find_coarse", "prices"),
             (step_pricing.StepPricing, "find_recipes", "prices"),
             (step_pricing.StepPricing, "refine", "prices"),
-            (step_pricing.StepPricing, "costs_by", "prices"),
+            (mesh_prices.MeshPrices, "costs", "prices"),
             (two_passes, "search_configurations", "search"),
         ):
             stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))

@@ -13,11 +13,12 @@ from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.search import two_passes
 from jaxquard.planner.search.list_shapes import list_shapes
 from jaxquard.planner.search.problem import loss_problem
-from jaxquard.planner.search.step_pricing import MeshAxes, StepPricing
+from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.planner.search.two_passes import TwoPassSearch, _between, find_references
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.search import search_configurations
+from jaxquard.planner.tables.mesh_prices import MeshAxes
 from jaxquard.planner.wishes import parse_wishes
 from jaxquard.pricing import Failure, FailureReason
 from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
@@ -85,14 +86,14 @@ def test_strategies_are_ranked_with_the_fewest_microbatches():
     search, _ = make_search()
     pricing, axes = search.pricing, {"data": 2, "model": 2}
     fewest = tuple(axes.items()), 1
-    few = pricing.find(axes, 1).priced
-    many = pricing.find_coarse(axes, 16, ranked_by=fewest).priced
+    few = pricing.find(axes, 1).priced()
+    many = pricing.find_coarse(axes, 16, ranked_by=fewest).priced()
     assert many.num_strategies < few.num_strategies
     kept = few.strategies()
     assert all(set(strategies) <= set(kept[blocks]) for blocks, strategies in many.strategies().items())
     # The second pass has its own ranks, and the first takes those where they are known.
     own = pricing.find(axes, 16)
-    assert own.priced.num_strategies > many.num_strategies
+    assert own.priced().num_strategies > many.num_strategies
     assert pricing.find_coarse(axes, 16, ranked_by=fewest) is own
 
 

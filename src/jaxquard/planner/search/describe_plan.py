@@ -12,8 +12,9 @@ from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan
 from jaxquard.planner.search.list_shapes import count_devices
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.search.step_pricing import MeshPrices, StepPricing
+from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configuration_search import PlanFinalist
+from jaxquard.planner.tables.mesh_prices import MeshPrices
 
 
 def describe_plan(
@@ -34,11 +35,11 @@ def describe_plan(
     prices = pricing.find(axes, shape.num_microbatches) if prices is None else prices
     assert prices is not None
     if costs is None:
-        costs = pricing.costs_by(prices, storage=Storage(shape.storage), recompute=shape.recompute)
+        costs = prices.costs(storage=Storage(shape.storage), recompute=shape.recompute)
     num_devices = shape.num_actors * count_devices(shape)
     peak = pricing.cluster.compute.peak_flops_per_s * num_devices
     chosen = costs.assignment(found.assignment.strategies)
-    analysis = prices.analysis
+    facts = prices.facts
     return Plan(
         model=pricing.problem.name,
         fingerprint=None,
@@ -52,16 +53,16 @@ def describe_plan(
         global_batch=shape.num_microbatches * shape.microbatch_size,
         recompute=shape.recompute,
         storage=shape.storage,
-        segments=tuple(len(segment.blocks) for segment in analysis.segments),
+        segments=tuple(map(len, facts.blocks)),
         stages=tuple(_stages(prices, costs, found)),
-        products={str(number): analysis.products[number] for number, names in chosen.items() if ROWS_2D in names},
+        products={str(number): facts.products[number] for number, names in chosen.items() if ROWS_2D in names},
         time_s=played.time_s,
         times=played.times,
         memory=played.memory,
         memory_limit_bytes=memory_limit_bytes,
         mfu=pricing.flops / (played.time_s * peak) if peak else None,
         flops=pricing.flops,
-        provenance=prices.priced.provenance,
+        provenance=facts.provenance,
     )
 
 
@@ -72,25 +73,25 @@ def with_fingerprint(plan: Plan, problem: PlanProblem) -> Plan:
 
 
 def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterator[StagePlan]:
-    segments, played = prices.analysis.segments, found.played
+    facts, played = prices.facts, found.played
     chosen = costs.assignment(found.assignment.strategies)
     bounds = [0, *found.assignment.stops]
     for stage, ((start, stop), totals) in enumerate(zip(itertools.pairwise(bounds), played.stages, strict=True)):
-        first, last = segments[start].blocks[0], segments[stop - 1].blocks[-1]
+        first, last = facts.blocks[start][0], facts.blocks[stop - 1][-1]
         blocks = range(first, last + 1)
         cost = totals.cost()
         yield StagePlan(
-            name=stage_name([prices.names[block] for block in blocks], stage),
+            name=stage_name([facts.names[block] for block in blocks], stage),
             actor=played.actor_of[stage],
             blocks=(first, last + 1),
             strategies=tuple(tuple(chosen[block]) for block in blocks),
-            lines=tuple(prices.names[block].line for block in blocks),
-            parameters=tuple(prices.names[block].all_paths for block in blocks),
+            lines=tuple(facts.names[block].line for block in blocks),
+            parameters=tuple(facts.names[block].all_paths for block in blocks),
             forward_s=cost.forward_s,
             backward_s=cost.backward_s,
             communication_s=totals.communication_s,
             memory=played.stage_memory(stage),
-            provenance=prices.priced.provenance,
+            provenance=facts.provenance,
         )
 
 

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
-from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_costs import StepCosts
@@ -26,10 +25,12 @@ from jaxquard.planner.prices.step_flops import bound_time_s
 from jaxquard.planner.record.plan import PlanSearchLog
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
-from jaxquard.planner.search.step_pricing import BATCH_AXIS, MeshAxes, MeshKey, MeshPrices, StepPricing
+from jaxquard.planner.search.live_pricing import BATCH_AXIS
+from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
 from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
+from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
 SINGLE_AXIS = "best of a single axis"
@@ -194,21 +195,17 @@ class TwoPassSearch:
         """Returns the costs of a configuration, from those of other numbers of microbatches."""
         key = shape.priced_as
         if key not in self._scaled:
-            blocks = [[segment.blocks for segment in one.analysis.segments] for one in references.values()]
+            blocks = [one.facts.blocks for one in references.values()]
             serving = _find_serving(shape.num_microbatches, [*references], blocks)
             # A microbatch costs the same however the state is stored; what is once a step is taken from the first.
             costs = [
-                self.pricing.costs_by(
-                    references[count],
-                    storage=Storage.AS_USED if place else Storage(shape.storage),
-                    recompute=shape.recompute,
+                references[count].costs(
+                    storage=Storage.AS_USED if place else Storage(shape.storage), recompute=shape.recompute
                 )
                 for place, count in enumerate(serving)
             ]
-            analysis, scale = references[serving[0]].analysis, serving[0] / shape.num_microbatches
-            self._scaled[key] = _between(
-                shape.num_microbatches, serving, costs, fits=partial(_has_rows, analysis, scale)
-            )
+            has_rows = partial(references[serving[0]].has_rows, serving[0] / shape.num_microbatches)
+            self._scaled[key] = _between(shape.num_microbatches, serving, costs, fits=has_rows)
         return self._scaled[key]
 
     def _infeasible(self, result: PlanSearchResult) -> PlanError:
@@ -283,16 +280,6 @@ def find_references(shapes: Sequence[PlanConfiguration], num_rows: int) -> dict[
 def _most(counts: Collection[int], num_rows: int, num_devices: int) -> int:
     """Returns the largest number of microbatches whose rows all devices divide; the largest of all if there is none."""
     return max((count for count in counts if num_rows % (count * num_devices) == 0), default=max(counts))
-
-
-def _has_rows(analysis: Analysis, scale: float, blocks: Sequence[int], strategy: Strategy) -> bool:
-    """Returns true if the rows of microbatches that are larger by a factor can be sharded by a strategy."""
-    sizes = tuple(analysis.axes.values())
-    for block, names in zip(blocks, strategy, strict=True):
-        num_shards = math.prod(size for name, size in zip(names, sizes, strict=True) if name == "rows")
-        if num_shards > 1 and analysis.blocks[block].choice("rows").num_chunks * scale % num_shards:
-            return False
-    return True
 
 
 def _between(

@@ -17,13 +17,14 @@ from jaxquard.planner.record.check_plan import NO_SCHEDULE
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.search.step_pricing import MeshPrices, StepPricing
+from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import TwoPassSearch
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.stages.search import search_configurations
 from jaxquard.planner.stages.segment_costs import SegmentCosts
+from jaxquard.planner.tables.mesh_prices import MeshPrices
 
 # The assignments that they are made of.
 RECIPES = ("data parallel", "megatron")
@@ -125,7 +126,7 @@ class UsualPlans:
         prices = self.pricing.find_recipes(axes, count)
         if prices is None:
             return True
-        costs = self.pricing.costs_by(prices, storage=storage, recompute=Recompute.NONE)
+        costs = prices.costs(storage=storage, recompute=Recompute.NONE)
         smallest = {id(one): min(cost.fixed_bytes for cost in one.strategies) for one in costs.segments}
         return sum(smallest[id(one)] for one in costs.segments) <= actors * self.search.memory_limit_bytes
 
@@ -154,29 +155,29 @@ class UsualPlans:
         coarse = pricing.find_recipes(axes, count)
         plan = self._make(coarse, shape, recipe, name, fits=fits)
         # The finest pricer is asked for what the closed form says runs.
-        prices = None if plan is None or coarse is None else pricing.refine(coarse, count)
+        prices = None if plan is None or coarse is None else pricing.refine(coarse)
         return plan if prices is coarse else self._make(prices, shape, recipe, name, fits=fits)
 
     def _make(
         self, prices: MeshPrices | None, shape: PlanConfiguration, recipe: str, name: str, *, fits: bool
     ) -> UsualPlan | None:
-        if prices is None or recipe not in prices.priced.recipes:
+        if prices is None or recipe not in prices.facts.recipes:
             return None
-        costs = self.pricing.costs_by(prices, storage=Storage(shape.storage), recompute=shape.recompute)
-        forced = force_assignment(costs, prices.priced.recipes[recipe])
+        costs = prices.costs(storage=Storage(shape.storage), recompute=shape.recompute)
+        forced = force_assignment(costs, prices.facts.recipes[recipe])
         if forced is None:
             return None
         finalist = self._play(shape, forced, self.search.memory_limit_bytes if fits else None)
         if finalist is None:
             return None
-        follows = self._follows(prices, prices.priced.recipes[recipe])
+        follows = self._follows(prices, prices.facts.recipes[recipe])
         return UsualPlan(
             name=name, finalist=finalist, prices=prices, costs=forced, fits=fits, follows_strategies=follows
         )
 
     def _follows(self, prices: MeshPrices, assignment: Assignment) -> bool:
         """Returns true if an assignment has the strategies that the user wishes for."""
-        is_allowed = self.search.pricing.wishes.strategy_filter(prices.names)
+        is_allowed = self.search.pricing.wishes.strategy_filter(prices.facts.names)
         return all(is_allowed(block, tuple(choice)) for block, choice in assignment.items())
 
     def _play(self, shape: PlanConfiguration, costs: StepCosts, limit_bytes: int | None) -> PlanFinalist | None:

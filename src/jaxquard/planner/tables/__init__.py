@@ -1,0 +1,5 @@
+"""The prices of a step on a mesh as plain data.
+
+In: a step's strategies with their prices (`prices`). Out: `MeshPrices`, with all that a search and the description of a
+plan need: segments, names of blocks, known recipes, and `StepCosts` for every storage of state and recomputation.
+"""
