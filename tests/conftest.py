@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -64,6 +64,23 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
         check_golden(text, path, update=request.config.getoption("--update-golden"))
 
     return compare
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps prices elsewhere than the user does, for fixtures that many tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_cache_of_other_tests(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gives every test an empty cache: prices that another one kept would hide what the code under test does."""
+    name = f"cache-{zlib.crc32(request.node.nodeid.encode()):08x}"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / name))
 
 
 # Pure logic, and what traces without compiling much; `make test-quick` runs these, and what is marked `quick` itself.

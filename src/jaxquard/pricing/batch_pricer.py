@@ -32,6 +32,18 @@ class BatchPricer(abc.ABC):
             raise PricingError(f"{result}. Take another sharding, or a larger mesh.")
         return result
 
+    def provenance_key(self) -> str | None:
+        """Returns a key of all that decides a price beside the program; None if it cannot be said.
+
+        Prices of pricers with the same key are the same, so that tables of them can be kept.
+        """
+        return None
+
+    def is_lasting(self, failure: Failure) -> bool:
+        """Returns true for a failure that another call has as well; memory may be free then, or time left."""
+        del failure
+        return False
+
     @abc.abstractmethod
     def price_all(
         self,

@@ -3,6 +3,9 @@
 One small JSON file a price, named by the hash of the lowered program and of where it was measured. A second kind of
 file leads from the cheap key of a program (`fingerprint`) to that hash. Files are written whole or not at all; one that
 cannot be read counts as absent and is written anew. Nothing is ever deleted: the folder may be removed at any time.
+
+Pricers by a compiler keep compiled programs in a folder inside (`compiled`), and the planner the cost tables of steps
+(`tables`), in the same way.
 """
 
 import dataclasses
@@ -72,15 +75,21 @@ class PriceCache:
             _log.warning("a price could not be kept in %s: %s", self.folder, error)
 
     def _replace(self, file_name: str, content: dict[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".")
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump({"schema_version": SCHEMA_VERSION, **content}, file, indent=1)
-            os.replace(temporary, self.folder / file_name)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=1)
+        replace_file(self.folder / file_name, text.encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all, and its folder if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 _PRICE_TYPES: dict[str, Any] = {

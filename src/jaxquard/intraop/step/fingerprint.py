@@ -120,13 +120,18 @@ def _types(step: TracedStep) -> tuple[tuple[str, str], ...]:
 
 
 def _key(jaxpr: Jaxpr) -> str:
+    return exact_key(jaxpr) or loose_key(jaxpr)
+
+
+def exact_key(jaxpr: Jaxpr) -> str | None:
+    """Returns a hash that two jaxprs share only if they are the same; None where they cannot be distinguished."""
     program = ShardedProgram(
         name="",
         jaxpr=close(jaxpr),
         in_specs=(PartitionSpec(),) * len(jaxpr.invars),
         out_specs=(None,) * len(jaxpr.outvars),
     )
-    return Fingerprints().key(program) or loose_key(jaxpr)
+    return Fingerprints().key(program)
 
 
 def type_text(type_: Any) -> str:

@@ -7,6 +7,7 @@
 4. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, Pl
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.describe_plan import describe_plan, with_fingerprint
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
-from jaxquard.planner.search.pricers import make_pricers
+from jaxquard.planner.search.pricers import find_cache, make_pricers
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.run_candidates import Candidate, compare_candidates, run_candidates
 from jaxquard.planner.search.step_pricing import StepPricing
@@ -53,7 +54,7 @@ class PlanOptions:
         ignores_marks: stages may begin elsewhere than at the marks of the code.
         time_budget_s: of the search; what it leaves out is in the plan's log. By default there is none.
         num_measured: plans that run on the devices at hand, if they are; 0 for none.
-        cache: of prices; as in `search_sharding`.
+        cache: of prices, and of the tables of a step's costs that follow from them; as in `search_sharding`.
         on_progress: called with (done, total, what is done).
     """
 
@@ -170,10 +171,16 @@ def _search(
     """
     limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
     _check_state_fits(problem, num_devices=target.num_devices, limit_bytes=limit_bytes)
-    with make_pricers(options.pricer, target, cache=options.cache) as make_pricer:
+    with make_pricers(options.pricer, target, cache=options.cache) as make_pricer, contextlib.ExitStack() as stack:
         pricing = StepPricing(
-            problem, target.cluster, wishes=wishes, make_pricer=make_pricer, ignores_marks=options.ignores_marks
+            problem,
+            target.cluster,
+            wishes=wishes,
+            make_pricer=make_pricer,
+            ignores_marks=options.ignores_marks,
+            cache=find_cache(options.cache),
         )
+        stack.callback(pricing.keep_tables)
         max_stages = _count_stages(pricing, wishes)
         search = TwoPassSearch(
             pricing=pricing,

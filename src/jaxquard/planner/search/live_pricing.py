@@ -1,7 +1,6 @@
 """Prices a step for a mesh of an actor and a number of microbatches, from its analysis."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from jax.sharding import AbstractMesh, AxisType
@@ -50,9 +49,8 @@ class LivePricing:
         recipes: Collection[str] | None = None,
     ) -> None:
         self.problem, self.cluster, self.wishes = problem, cluster, wishes
-        self._ignores_marks, self._only_recipes = ignores_marks, recipes
+        self.ignores_marks, self.recipes = ignores_marks, recipes
         self._coarse: RooflinePricer | None = None
-        self._flops: float | None = None
         self._analysers: dict[int, StepAnalyser] = {}
         # Meshes with the same segments share what is read from the step.
         self._like: dict[SegmentInterfaces, PricedStrategies] = {}
@@ -60,26 +58,15 @@ class LivePricing:
         self._tensor_choices: dict[SegmentInterfaces, Mapping[int, str]] = {}
         self._boundaries: dict[object, tuple[StageBoundary, ...]] = {}
 
-    def of_recipes(self, recipes: Collection[str]) -> "LivePricing":
-        """Returns prices of known assignments alone, whether or not they follow the user's wishes for strategies."""
-        found = LivePricing(
-            self.problem,
-            self.cluster,
-            wishes=replace(self.wishes, strategies=()),
-            ignores_marks=self._ignores_marks,
-            recipes=recipes,
-        )
-        found._analysers, found._flops = self._analysers, self._flops
-        return found
+    def share_with(self, other: "LivePricing") -> None:
+        """Shares the analyses of the same step that another one has begun."""
+        self._analysers = other._analysers
 
     @property
     def flops(self) -> float:
         """The FLOPs of a step, without recomputation."""
-        if self._flops is None:
-            count = self.problem.counts[0]
-            analysis = self._analyse({BATCH_AXIS: 1}, count)
-            self._flops = count * step_flops(analysis.graph)
-        return self._flops
+        count = self.problem.counts[0]
+        return count * step_flops(self._analyse({BATCH_AXIS: 1}, count).graph)
 
     def find_boundaries(self) -> tuple[StageBoundary, ...]:
         """Finds the places where stages may begin.
@@ -119,8 +106,8 @@ class LivePricing:
         is_allowed = self.wishes.strategy_filter(names)
         mesh = abstract_mesh_of(key.axes)
         recipes = self._find_recipes(analysis)
-        if self._only_recipes is not None:
-            recipes = {name: recipes[name] for name in self._only_recipes}
+        if self.recipes is not None:
+            recipes = {name: recipes[name] for name in self.recipes}
             is_allowed = partial(_is_one_of, tuple(recipes.values()))
         if mesh.size == 1:
             # All strategies are the same on one device.
@@ -174,7 +161,7 @@ class LivePricing:
         key = analysis.owners, analysis.segments
         if key not in self._boundaries:
             self._boundaries[key] = find_stage_boundaries(
-                self.problem.trace(num_microbatches), analysis, ignores_marks=self._ignores_marks
+                self.problem.trace(num_microbatches), analysis, ignores_marks=self.ignores_marks
             )
         return self._boundaries[key]
 

@@ -31,7 +31,7 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
         return
     if name == "measure" and not target.has_devices:
         raise PlanError(f"nothing can be measured: {target.cluster.name} is not here. Use the pricer model or compile.")
-    found = pricing.PriceCache() if cache == "default" else cache
+    found = find_cache(cache)
     with contextlib.ExitStack() as stack:
 
         def make(mesh: AbstractMesh) -> pricing.Pricer:
@@ -42,6 +42,11 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
             return stack.enter_context(pricing.MeasuredPricer(_with_devices(mesh), cache=found))
 
         yield make
+
+
+def find_cache(cache: Any) -> pricing.PriceCache | None:
+    """Returns the cache that an option of a search names: the user's own, another, or none."""
+    return pricing.PriceCache() if cache == "default" else cache
 
 
 def _with_devices(mesh: AbstractMesh) -> Mesh:

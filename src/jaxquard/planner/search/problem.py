@@ -12,7 +12,7 @@ from jaxquard.intraop.step.traced_step import type_of
 from jaxquard.ir.jaxpr_tools import size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
-from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
+from jaxquard.planner.step.one_microbatch import LoopStep, OneMicrobatch, open_layers, trace_loop
 from jaxquard.planner.step.optimizer import GradientOptimizer
 from jaxquard.planner.step.train_step import (
     TrainStep,
@@ -42,22 +42,29 @@ class PlanProblem:
     counts: tuple[int, ...]
     step: Callable[..., Any] = field(repr=False)
     recomputes: tuple[Recompute, ...] = (Recompute.NONE,)
+    _loops: dict[tuple[int, Recompute], LoopStep] = field(default_factory=dict, repr=False)
     _traced: dict[tuple[int, Recompute], OneMicrobatch] = field(default_factory=dict, repr=False)
+
+    def trace_loop(self, num_microbatches: int, recompute: Recompute = Recompute.NONE) -> LoopStep:
+        """Returns the step with a loop of so many microbatches; traced once."""
+        key = num_microbatches, recompute
+        if key not in self._loops:
+            step = fit_step(self.step, num_microbatches=num_microbatches, recompute=recompute)
+            self._loops[key] = trace_loop(step, self.args)
+        return self._loops[key]
 
     def trace(self, num_microbatches: int, recompute: Recompute = Recompute.NONE) -> OneMicrobatch:
         """Returns the step on one of so many microbatches; traced once."""
         key = num_microbatches, recompute
         if key not in self._traced:
-            step = fit_step(self.step, num_microbatches=num_microbatches, recompute=recompute)
-            self._traced[key] = trace_microbatch(step, self.args)
+            self._traced[key] = open_layers(self.trace_loop(num_microbatches, recompute))
         return self._traced[key]
 
     def state_sizes(self) -> dict[str, int]:
         """Returns the bytes of every argument that a result replaces in the next step, whole, by its name."""
-        traced = self.trace(self.counts[0]).traced
-        pairs = zip(traced.inputs, traced.result_of_input, strict=False)
-        leaves = dict.fromkeys(part.leaf for part, result in pairs if result is not None)
-        return {traced.arg_names[leaf]: size_bytes(traced.arg_types[leaf]) for leaf in leaves}
+        looped = self.trace_loop(self.counts[0])
+        args = zip(looped.arg_names, looped.arg_types, looped.state_results, strict=True)
+        return {name: size_bytes(type_) for name, type_, result in args if result is not None}
 
 
 def loss_problem(
@@ -109,7 +116,8 @@ def step_problem(step: Callable[..., Any], args: Sequence[Any], *, name: str | N
         PlanError: if it has no loop `accumulate_grads(fn, AUTO)`.
     """
     types = jax.tree.map(type_of, tuple(args))
-    one = trace_microbatch(step, types)
+    looped = trace_loop(step, types)
+    one = open_layers(looped)
     count = one.loop.num_microbatches
     leaves = [jnp.shape(atom.aval) for atom in one.loop_leaves]
     rows = max((shape[1] for shape in leaves if len(shape) > 1), default=1)
@@ -119,6 +127,7 @@ def step_problem(step: Callable[..., Any], args: Sequence[Any], *, name: str | N
         rows=count * rows,
         counts=(count,),
         step=step,
+        _loops={(count, Recompute.NONE): looped},
         _traced={(count, Recompute.NONE): one},
     )
 

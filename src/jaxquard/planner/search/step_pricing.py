@@ -2,20 +2,24 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from jax.sharding import AbstractMesh
 
 from jaxquard.cluster import Cluster
 from jaxquard.errors import PlanError, ShardingError
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.planner.prices.step_costs import StepCosts
+from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.search.live_pricing import LivePricing, StrategiesByBlocks, abstract_mesh_of
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.step.stage_boundaries import StageBoundary
+from jaxquard.planner.step.stage_boundaries import StageStart
 from jaxquard.planner.tables.mesh_prices import MeshKey, MeshPrices, PricesKey
+from jaxquard.planner.tables.step_keys import find_step_keys
+from jaxquard.planner.tables.step_tables import StepFacts, StepTables
 from jaxquard.planner.wishes import Wishes
-from jaxquard.pricing import OnProgress, Pricer
+from jaxquard.pricing import OnProgress, PriceCache, Pricer
+from jaxquard.pricing.batch_pricer import BatchPricer
 
 MakePricer = Callable[[AbstractMesh], Pricer]
 
@@ -28,6 +32,7 @@ class StepPricing:
             the closed form alone.
         ignores_marks: stages may begin at any segment, also where the step has marks of its own.
         recipes: names of known assignments; blocks then have the choices of these alone. None for all choices.
+        cache: where tables of prices are kept, by `keep_tables`; None for nowhere.
 
     Attributes:
         failures: meshes and microbatches for which the step cannot be priced, with the reason.
@@ -42,11 +47,16 @@ class StepPricing:
         make_pricer: MakePricer | None = None,
         ignores_marks: bool = False,
         recipes: Collection[str] | None = None,
+        cache: PriceCache | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.problem, self.cluster, self.wishes = problem, cluster, wishes
         self._make_pricer, self._on_progress = make_pricer, on_progress
+        self._ignores_marks, self._cache = ignores_marks, cache
         self._live = LivePricing(problem, cluster, wishes=wishes, ignores_marks=ignores_marks, recipes=recipes)
+        self._tables = _find_tables(self._live, cache)
+        self._step_facts: StepFacts | None = None
+        self._parts: list[StepPricing] = []
         # Fine prices are found by the key of the coarse ones.
         self._coarse_prices: dict[PricesKey, MeshPrices | None] = {}
         self._fine_prices: dict[PricesKey, MeshPrices | None] = {}
@@ -54,29 +64,39 @@ class StepPricing:
 
     def of_recipes(self, recipes: Collection[str]) -> "StepPricing":
         """Returns prices of known assignments alone, whether or not they follow the user's wishes for strategies."""
-        live = self._live.of_recipes(recipes)
         found = StepPricing(
             self.problem,
             self.cluster,
-            wishes=live.wishes,
+            wishes=replace(self.wishes, strategies=()),
             make_pricer=self._make_pricer,
+            ignores_marks=self._ignores_marks,
+            recipes=recipes,
+            cache=self._cache,
             on_progress=self._on_progress,
         )
-        found._live = live
+        found._live.share_with(self._live)
+        found._step_facts = self._find_step()
+        self._parts.append(found)
         return found
 
     @property
     def flops(self) -> float:
         """The FLOPs of a step, without recomputation."""
-        return self._live.flops
+        return self._find_step().flops
 
-    def find_boundaries(self) -> tuple[StageBoundary, ...]:
+    def find_boundaries(self) -> tuple[StageStart, ...]:
         """Finds the places where stages may begin.
 
         Raises:
             PlanError: if a wish for a strategy names nothing, or contradicts another.
         """
-        return self._live.find_boundaries()
+        return self._find_step().starts
+
+    def keep_tables(self) -> None:
+        """Keeps the prices, and all costs that were asked for, in the cache."""
+        self._tables.save()
+        for part in self._parts:
+            part.keep_tables()
 
     @property
     def num_programs(self) -> int:
@@ -125,20 +145,67 @@ class StepPricing:
         found = self.find(axes, num_microbatches)
         return None if found is None else found.costs(storage=storage, recompute=recompute)
 
+    def _find_step(self) -> StepFacts:
+        if self._step_facts is None:
+            self._step_facts = self._tables.find_step()
+        if self._step_facts is None:
+            self._step_facts = StepFacts(starts=self._live.find_boundaries(), flops=self._live.flops)
+            self._tables.keep_step(self._step_facts)
+        return self._step_facts
+
     def _find(self, key: PricesKey, *, only: StrategiesByBlocks | None = None) -> MeshPrices | None:
         if key not in self._coarse_prices:
-            try:
-                self._coarse_prices[key] = self._live.price(key, only=only)
-            except (ShardingError, PlanError) as error:
-                self.failures[key.mesh_key] = str(error)
-                self._coarse_prices[key] = None
+            found = self._tables.find(key, price=partial(self._live.price_strategies, key, only=only))
+            if found is None:
+                found = self._try_price(key, only)
+                self._tables.add(key, found)
+            self._coarse_prices[key] = self._noted(key, found)
         return self._coarse_prices[key]
 
+    def _try_price(self, key: PricesKey, only: StrategiesByBlocks | None) -> MeshPrices | str:
+        """Returns the prices on a mesh, or why there are none."""
+        try:
+            return self._live.price(key, only=only)
+        except (ShardingError, PlanError) as error:
+            return str(error)
+
     def _refine(self, coarse: MeshPrices, pricer: Pricer) -> MeshPrices | None:
-        priced = coarse.priced().refine(pricer, on_progress=self._on_progress)
+        provenance = pricer.provenance_key() if isinstance(pricer, BatchPricer) else None
+        key = replace(coarse.key, pricer=provenance or "")
+
+        def price() -> PricedStrategies:
+            return coarse.priced().refine(pricer, on_progress=self._on_progress)
+
+        found = None if provenance is None else self._tables.find(key, price=price)
+        if found is not None:
+            return self._noted(key, found)
+        priced = price()
         reason = priced.find_unpriced()
-        if reason:
-            self.failures[coarse.key.mesh_key] = reason
-            return None
         facts = replace(coarse.facts, provenance=priced.provenance, num_programs=priced.prices.num_programs)
-        return MeshPrices(coarse.key, facts, price=lambda: priced)
+        fine = reason or MeshPrices(key, facts, price=lambda: priced)
+        # A failure may be over when it is tried again.
+        if isinstance(pricer, BatchPricer) and provenance is not None and all(map(pricer.is_lasting, priced.failures)):
+            self._tables.add(key, fine)
+        return self._noted(key, fine)
+
+    def _noted(self, key: PricesKey, found: MeshPrices | str) -> MeshPrices | None:
+        if isinstance(found, MeshPrices):
+            return found
+        self.failures[key.mesh_key] = found
+        return None
+
+
+def _find_tables(live: LivePricing, cache: PriceCache | None) -> StepTables:
+    """Returns the tables of a step; those of a step that cannot be known again keep nothing."""
+    if cache is None:
+        return StepTables(None, None)
+    looped = live.problem.trace_loop(live.problem.counts[0])
+    keys = find_step_keys(
+        looped,
+        rows=live.problem.rows,
+        cluster=live.cluster,
+        wishes=live.wishes,
+        ignores_marks=live.ignores_marks,
+        recipes=live.recipes,
+    )
+    return StepTables(cache.folder / "tables", keys)

@@ -101,8 +101,35 @@ class OneMicrobatch:
         return self.loop_equation.invars[self.loop.num_constants :]
 
 
-def trace_microbatch(step: Callable[..., Any], args: Sequence[Any]) -> OneMicrobatch:
-    """Traces a step that has one loop, `accumulate_grads(fn, AUTO)`, and opens the loop.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopStep:
+    """A step with its loop, traced; its scans over layers are not opened, so that it is short.
+
+    Attributes:
+        whole: the step, calls opened; its inputs are the flat arguments, then constants.
+        loop_position: of the loop's equation in `whole`.
+        num_marks: that the user's code has.
+        opened: the step on one microbatch.
+        opened_constants: values of its last inputs.
+        arg_names, arg_types: of the flat arguments.
+        state_results: for each flat argument, the result that replaces it in the next step; None if none does.
+        in_tree, out_tree: of the step's arguments and results.
+    """
+
+    whole: Step
+    loop_position: int
+    num_marks: int
+    opened: Jaxpr = field(repr=False)
+    opened_constants: tuple[Any, ...] = field(repr=False, compare=False)
+    arg_names: tuple[str, ...] = field(repr=False)
+    arg_types: tuple[Any, ...] = field(repr=False)
+    state_results: tuple[int | None, ...] = field(repr=False)
+    in_tree: Any = field(repr=False, compare=False)
+    out_tree: Any = field(repr=False, compare=False)
+
+
+def trace_loop(step: Callable[..., Any], args: Sequence[Any]) -> LoopStep:
+    """Traces a step that has one loop, `accumulate_grads(fn, AUTO)`.
 
     Args:
         step: a function of pytrees.
@@ -123,13 +150,31 @@ def trace_microbatch(step: Callable[..., Any], args: Sequence[Any]) -> OneMicrob
     flat, num_marks = _open_loop(whole, position)
     opened, values = open_calls(flat, whole.constants)
     pairs = pair_state(in_tree, arg_types, out_tree, result_types, distances=UpdateDistances(opened)).results
-    kept = _needed_args(opened, pairs, num_results=len(result_types))
-    names = argument_names(args)
-    opener = _StepParts(opened, values, num_args=len(arg_types), num_results=len(result_types), kept=kept)
-    traced, loop_results = opener.trace(
-        pairs=pairs,
-        arg_names=(*(names[arg] for arg in kept), *_leaf_names(whole.jaxpr, position, names)),
+    return LoopStep(
+        whole=whole,
+        loop_position=position,
+        num_marks=num_marks,
+        opened=opened,
+        opened_constants=values,
+        arg_names=tuple(argument_names(args)),
+        arg_types=tuple(arg_types),
+        state_results=tuple(pairs),
+        in_tree=in_tree,
         out_tree=out_tree,
+    )
+
+
+def open_layers(looped: LoopStep) -> OneMicrobatch:
+    """Opens the scans over layers of a step with a loop."""
+    whole, names, num_results = looped.whole, looped.arg_names, len(looped.whole.result_parts)
+    kept = _needed_args(looped.opened, looped.state_results, num_results=num_results)
+    opener = _StepParts(
+        looped.opened, looped.opened_constants, num_args=len(looped.arg_types), num_results=num_results, kept=kept
+    )
+    traced, loop_results = opener.trace(
+        pairs=looped.state_results,
+        arg_names=(*(names[arg] for arg in kept), *_leaf_names(whole.jaxpr, looped.loop_position, names)),
+        out_tree=looped.out_tree,
     )
     return OneMicrobatch(
         traced=traced,
@@ -137,11 +182,21 @@ def trace_microbatch(step: Callable[..., Any], args: Sequence[Any]) -> OneMicrob
         results=loop_results,
         whole=whole.jaxpr,
         constants=whole.constants,
-        loop_position=position,
-        num_marks=num_marks,
-        in_tree=in_tree,
-        out_tree=out_tree,
+        loop_position=looped.loop_position,
+        num_marks=looped.num_marks,
+        in_tree=looped.in_tree,
+        out_tree=looped.out_tree,
     )
+
+
+def trace_microbatch(step: Callable[..., Any], args: Sequence[Any]) -> OneMicrobatch:
+    """Traces a step that has one loop, `accumulate_grads(fn, AUTO)`, and opens the loop and its layers.
+
+    Raises:
+        PlanError: if there is no such loop, or there are several.
+        MarkError: if a mark stands where no stage can end.
+    """
+    return open_layers(trace_loop(step, args))
 
 
 def _find_loop(jaxpr: Jaxpr, step: Callable[..., Any]) -> int:

@@ -22,20 +22,29 @@ from jaxquard.planner.step.one_microbatch import OneMicrobatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageBoundary:
-    """The boundary in front of a segment.
+class StageStart:
+    """A place where a stage may begin, or not.
 
     Attributes:
-        segment: the first after it.
+        segment: the first of the stage.
         can_begin: whether a stage may begin there.
         reason: why not; "" if it may.
-        forward: the activations that cross it, of one microbatch.
-        backward: the gradients that cross back.
     """
 
     segment: int
     can_begin: bool
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBoundary(StageStart):
+    """The boundary in front of a segment.
+
+    Attributes:
+        forward: the activations that cross it, of one microbatch.
+        backward: the gradients that cross back.
+    """
+
     forward: tuple[Var, ...]
     backward: tuple[Var, ...]
 
@@ -94,7 +103,7 @@ def find_stage_boundaries(
     )
 
 
-def check_stage_count(boundaries: Sequence[StageBoundary], num_stages: int) -> None:
+def check_stage_count(boundaries: Sequence[StageStart], num_stages: int) -> None:
     """Checks that a step can have so many stages.
 
     Raises:

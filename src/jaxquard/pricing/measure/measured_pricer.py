@@ -146,6 +146,10 @@ class MeasuredPricer(BatchPricer):
         """The time of all calls so far, by activity."""
         return self._meter.time_breakdown
 
+    def provenance_key(self) -> str:
+        """Returns a key of all that decides a price beside the program: devices, settings, runs."""
+        return combine_keys("measured", self._environment(self._budget, None))
+
     def price_all(
         self,
         programs: Sequence[ShardedProgram],

@@ -162,6 +162,10 @@ class MockGpuPricer(BatchPricer):
         """The time of all calls so far, by activity."""
         return self._meter.time_breakdown
 
+    def provenance_key(self) -> str:
+        """Returns a key of all that decides a price beside the program: the GPU, figures, settings, runs."""
+        return combine_keys("mock-gpu", self._environment(BlockBudget()))
+
     def price_all(
         self,
         programs: Sequence[ShardedProgram],

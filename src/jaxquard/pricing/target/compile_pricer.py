@@ -181,6 +181,14 @@ class CompilePricer(BatchPricer):
             walked = self._walk_or_fail(programs[number].name, compiled)
             yield walked if isinstance(walked, Failure) else (walked, compiled)
 
+    def provenance_key(self) -> str:
+        """Returns a key of all that decides a price beside the program: compiler, target, figures, settings."""
+        return combine_keys("compiled", self._environment(), str(self._memory_limit_bytes))
+
+    def is_lasting(self, failure: Failure) -> bool:
+        """Returns true for a program that does not fit the target's memory, which is not that of this machine."""
+        return failure.reason is FailureReason.OUT_OF_MEMORY
+
     def _keys(self, programs: Sequence[ShardedProgram]) -> list[str | None]:
         """Returns the key of each program's price; None for one that has none."""
         fingerprints, environment = Fingerprints(), self._environment()

@@ -7,13 +7,12 @@ price of the same program, with other figures, compiles nothing.
 import gzip
 import json
 import logging
-import os
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jaxquard.pricing.cache import replace_file
 from jaxquard.pricing.target.find_target import CompileTarget
 
 _log = logging.getLogger(__name__)
@@ -84,14 +83,7 @@ class CompiledFolder:
     def store(self, key: str, program: CompiledProgram) -> None:
         """Keeps a program, whole or not at all."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(gzip.compress(json.dumps(asdict(program)).encode(), compresslevel=4))
-                os.replace(temporary, self._folder / f"{key}.json.gz")
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            content = gzip.compress(json.dumps(asdict(program)).encode(), compresslevel=4)
+            replace_file(self._folder / f"{key}.json.gz", content)
         except OSError as error:  # A disk that is full or not ours costs the cache, not the price.
             _log.warning("a compiled program could not be kept in %s: %s", self._folder, error)
