@@ -7,6 +7,7 @@ A schedule that is a pattern is read as such, without a `Task` for each task. A 
 Rows that cannot run are refused with the message of `check_rows`.
 """
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -89,6 +90,11 @@ def order_tasks(schedule: Schedule | Rows, num_microbatches: int | None = None) 
     require_count(schedule, num_microbatches=num_microbatches)
     if not isinstance(schedule, PatternSchedule):
         return order_tasks(schedule.rows(num_microbatches))
+    return _order_pattern(schedule, num_microbatches)
+
+
+@functools.lru_cache(maxsize=32)
+def _order_pattern(schedule: PatternSchedule, num_microbatches: int) -> TaskOrder:
     defined_for = schedule.round_up(num_microbatches)
     rows = [
         _number_pattern(schedule.pattern(actor, defined_for), schedule.num_stages, defined_for)

@@ -77,7 +77,11 @@ class TwoPassSearch:
         known = [shape for shape in shapes if shape.axes in references]
         while True:
             ranked = self._search(
-                known, lambda shape: self._scaled_costs(shape, references[shape.axes]), _NUM_RANKED, first_pass
+                known,
+                lambda shape: self._scaled_costs(shape, references[shape.axes]),
+                _NUM_RANKED,
+                first_pass,
+                finds_alternatives=False,
             )
             if ranked.best is None:
                 raise self._infeasible(ranked)
@@ -97,8 +101,7 @@ class TwoPassSearch:
         alternatives = exact.alternatives
         if ranked.best.configuration == exact.best.configuration:
             # Parts that the second pass has one value of.
-            known_parts = {one.part for one in alternatives}
-            alternatives += tuple(one for one in ranked.alternatives if one.part not in known_parts)
+            alternatives += ranked.other_alternatives({one.part for one in alternatives})
         unknown = frozenset(shapes) - frozenset(known)
         return replace(exact, alternatives=alternatives, log=_add_logs(ranked, exact, unknown, num_seen=len(shapes)))
 
@@ -123,6 +126,8 @@ class TwoPassSearch:
         costs: Callable[[PlanConfiguration], Sequence[SegmentCosts]],
         num_finalists: int,
         deadline: Deadline,
+        *,
+        finds_alternatives: bool = True,
     ) -> PlanSearchResult:
         actors = sorted({shape.num_actors for shape in shapes})
         families: dict[str, Callable[[PlanConfiguration], bool]] = {
@@ -138,6 +143,7 @@ class TwoPassSearch:
             time_budget_s=deadline.budget_s,
             num_finalists=num_finalists,
             families=families,
+            finds_alternatives=finds_alternatives,
             as_used=lambda shape: replace(shape, storage=Storage.AS_USED.value),
             on_progress=self.on_progress,
         )

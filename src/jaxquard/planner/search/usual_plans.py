@@ -188,6 +188,7 @@ class UsualPlans:
                 memory_limit_bytes=limit_bytes,
                 links=self.search.links,
                 num_finalists=1,
+                finds_smallest=False,
             ).best
         except (ClusterError, ScheduleError):
             return None

@@ -1,6 +1,6 @@
 """Alternatives to each part of the fastest configuration: the next best value, what it adds, and why."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from jaxquard.planner.record.plan import PlanAlternative, TimeTerms
@@ -43,14 +43,23 @@ _TERMS = {
 
 
 def find_alternatives(
-    search: ConfigurationSearch, space: Sequence[PlanConfiguration], best: PlanFinalist
+    search: ConfigurationSearch,
+    space: Sequence[PlanConfiguration],
+    best: PlanFinalist,
+    *,
+    known: Collection[str] = (),
 ) -> tuple[tuple[PlanAlternative, ...], tuple[str, ...]]:
     """Returns for each part the fastest configuration that differs in it and is otherwise as the best one is.
 
     A faster one that does not fit the memory comes along. The parts for which the time budget was over come second.
+
+    Args:
+        known: parts that are not asked for.
     """
     found, missing = [], []
     for part, (value, kept) in _PARTS.items():
+        if part in known:
+            continue
         if search.is_late():
             missing.append(part)
             continue

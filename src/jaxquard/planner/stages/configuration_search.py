@@ -28,7 +28,7 @@ _NUM_SEEDS = 8
 # Of a family, so many.
 _FAMILY_SEEDS = 2
 # Configurations of long chains that are assigned at most, beside those.
-_MAX_TRIED = 48
+_MAX_TRIED = 24
 # How tight a bound is: without costs of its own, with them, and with the schedule and the memory.
 _FIRST, _PRICED, _LIMITED = range(3)
 # Configurations whose smallest memory is found if none fits.
@@ -300,12 +300,15 @@ class ConfigurationSearch:
         excess_bytes, shape = 0, configuration.shape
         assignments: tuple[StageAssignment, ...] = (assignment,)
         for _ in range(1 + _MAX_TIGHTENED):
-            assignments += assigner.assign(
-                shape,
-                memory_limit_bytes=None if limit_bytes is None else limit_bytes - excess_bytes,
-                links=links,
-                max_finalists=_ASSIGNMENTS_PLAYED,
-            )
+            # Of long chains, what the search found is played as it is.
+            if not assigner.is_long or not assignments:
+                assignments += assigner.assign(
+                    shape,
+                    memory_limit_bytes=None if limit_bytes is None else limit_bytes - excess_bytes,
+                    links=links,
+                    max_finalists=1 if assigner.is_long else _ASSIGNMENTS_PLAYED,
+                    is_coarse=assigner.is_long,
+                )
             played = [
                 PlanFinalist(
                     configuration=configuration,

@@ -11,7 +11,7 @@ from jaxquard.planner.stages.dominance import representatives, undominated
 from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts, StageAssignment
 
 # Strategies of a merged segment, for each pair of layouts at its ends.
-_MAX_STRATEGIES = 12
+_MAX_STRATEGIES = 6
 _NUMBERS = tuple(one.name for one in fields(SegmentCost) if one.name not in ("entry", "exit"))
 _TIMES = [_NUMBERS.index(name) for name in ("forward_s", "recompute_s", "input_gradient_s", "weight_gradient_s")]
 _FIXED = [_NUMBERS.index(name) for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes")]

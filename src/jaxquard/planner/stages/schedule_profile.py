@@ -131,18 +131,13 @@ def _time_weights(schedule: Schedule, num_played: int, num_left_out: int) -> tup
     return fill_weight, stage_weight, transfer_weight
 
 
-@functools.lru_cache(maxsize=64)
-def _order_of_rounds(schedule: Schedule, num_microbatches: int) -> TaskOrder:
-    return order_tasks(schedule, num_microbatches)
-
-
 def _actors_of(schedule: Schedule) -> tuple[int, ...]:
     return tuple(schedule.actor_of(stage) for stage in range(schedule.num_stages))
 
 
 @functools.lru_cache(maxsize=4096)
 def _weights_of_rounds(schedule: Schedule, num_microbatches: int) -> tuple[float, float, float]:
-    order = _order_of_rounds(schedule, num_microbatches)
+    order = order_tasks(schedule, num_microbatches)
     num_stages, num_chunks = order.num_stages, order.num_stages // order.num_actors
     equal = np.ones(num_stages)
     time_s = _play_stages(order, equal)
@@ -177,7 +172,7 @@ def _play_stages(order: TaskOrder, stages_s: np.ndarray, transfer_s: float = 0.0
 
 @functools.lru_cache(maxsize=4096)
 def _kept_of_rounds(schedule: Schedule, num_microbatches: int) -> tuple[np.ndarray, np.ndarray]:
-    return _kept_activations(_order_of_rounds(schedule, num_microbatches))
+    return _kept_activations(order_tasks(schedule, num_microbatches))
 
 
 def _kept_activations(order: TaskOrder) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """Finds the fastest configurations of a plan, what else was considered beside them, and what stands against all."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
@@ -19,6 +19,7 @@ class PlanSearchResult:
     Attributes:
         finalists: the fastest first; empty if nothing fits.
         alternatives: to each part of the fastest one.
+        other_alternatives: finds those to the parts that are not known, where they were not asked for.
         families: for each family that was asked for, its fastest; None if none of it fits.
         smallest: if nothing fits, the configuration of the smallest memory that was found, and that memory.
         log: counts of the work, and what a time budget left out.
@@ -28,6 +29,9 @@ class PlanSearchResult:
 
     finalists: tuple[PlanFinalist, ...]
     alternatives: tuple[PlanAlternative, ...] = ()
+    other_alternatives: Callable[[Collection[str]], tuple[PlanAlternative, ...]] = field(
+        default=lambda known: (), repr=False
+    )
     families: Mapping[str, PlanFinalist | None] = field(default_factory=dict)
     smallest: tuple[PlanConfiguration, MinimumMemory] | None = None
     log: PlanSearchLog = field(default_factory=PlanSearchLog)
@@ -51,6 +55,8 @@ def search_configurations(
     num_finalists: int = 5,
     families: Mapping[str, Callable[[PlanConfiguration], bool]] | None = None,
     as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
+    finds_smallest: bool = True,
+    finds_alternatives: bool = True,
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> PlanSearchResult:
     """Finds the fastest configurations and their assignments.
@@ -66,6 +72,8 @@ def search_configurations(
         families: conditions; the fastest configuration that meets each is found as well.
         as_used: returns a configuration with the same costs of a microbatch, whose costs are known sooner: what they
             rule out is not asked for its own. None if there is none.
+        finds_smallest: if nothing fits, the smallest memory that would do is looked for.
+        finds_alternatives: to each part of the fastest one; else `other_alternatives` finds them if asked.
         on_progress: called with the configurations done, their number, and the one at hand.
     """
     started_s = time.perf_counter()
@@ -88,14 +96,19 @@ def search_configurations(
         found[name] = next(iter(search.find(members, 1, is_family=True)), None)
     if families and search.is_late():
         left_out.append(f"the time budget ended among the best of {', '.join(families)}")
-    alternatives, missing = find_alternatives(search, space, finalists[0]) if finalists else ((), ())
+    alternatives, missing = (), ()
+    if finalists and finds_alternatives:
+        alternatives, missing = find_alternatives(search, space, finalists[0])
     if missing:
         left_out.append(f"the time budget left out alternatives to {', '.join(missing)}")
     return PlanSearchResult(
         finalists=finalists,
         alternatives=alternatives,
+        other_alternatives=lambda known: (
+            find_alternatives(search, space, finalists[0], known=known)[0] if finalists else ()
+        ),
         families=found,
-        smallest=None if finalists else search.find_smallest(space),
+        smallest=None if finalists or not finds_smallest else search.find_smallest(space),
         log=PlanSearchLog(
             num_seen=len(space),
             num_pruned=len(space) - len(priced) - len(unpriced),
