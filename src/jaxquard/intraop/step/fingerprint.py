@@ -7,7 +7,7 @@ plan that does not depend on them is compared by the structure of the step, in w
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -83,21 +83,31 @@ def fingerprint_step(step: TracedStep) -> StepFingerprint:
 def fingerprint_structure(step: TracedStep) -> StepFingerprint:
     """Returns the fingerprint of a traced step whose float scalar literals may have other values."""
     jaxpr = without_scalar_values(step.jaxpr)
-    return replace(fingerprint_step(step), outline=outline(jaxpr), structure=_key(jaxpr))
+    return StepFingerprint(
+        types=_types(step),
+        key=_key(step.jaxpr),
+        jax_version=jax.__version__,
+        outline=outline(jaxpr),
+        structure=_key(jaxpr),
+    )
 
 
 def without_scalar_values(jaxpr: Jaxpr) -> Jaxpr:
     """Returns a jaxpr to compare with others: its float scalar literals, also those of inner jaxprs, are zeros."""
     changed: Any = jaxpr
+    # Layers that were one body share parameters, and still do.
+    params: dict[int, dict[str, Any]] = {}
     return changed.replace(
-        eqns=[_without_scalar_values(equation) for equation in jaxpr.eqns],
+        eqns=[_without_scalar_values(equation, params) for equation in jaxpr.eqns],
         outvars=[_zero_if_scalar(atom) for atom in jaxpr.outvars],
     )
 
 
-def _without_scalar_values(equation: Equation) -> Equation:
-    params = {name: _inner_without_values(value) for name, value in equation.params.items()}
-    return equation.replace(invars=[_zero_if_scalar(atom) for atom in equation.invars], params=params)
+def _without_scalar_values(equation: Equation, known: dict[int, dict[str, Any]]) -> Equation:
+    if id(equation.params) not in known:
+        known[id(equation.params)] = {name: _inner_without_values(value) for name, value in equation.params.items()}
+    invars = [_zero_if_scalar(atom) for atom in equation.invars]
+    return equation.replace(invars=invars, params=known[id(equation.params)])
 
 
 def _zero_if_scalar(atom: Any) -> Any:

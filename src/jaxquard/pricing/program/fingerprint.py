@@ -110,6 +110,8 @@ def _write_jaxpr(value: Any) -> str:
 def _lines(jaxpr: Any, write: Callable[[Any], str]) -> Iterator[str]:
     """The inputs, a line for each operation, the outputs."""
     numbers: dict[Any, int] = {}
+    # Layers that were one body share parameters and settings; the jaxpr holds them, so that an id is good here.
+    settings: dict[tuple[int, int], tuple[str, str]] = {}
 
     def define(var: Any) -> str:
         return f"{numbers.setdefault(var, len(numbers))}:{_write_aval(var.aval)}"
@@ -121,7 +123,11 @@ def _lines(jaxpr: Any, write: Callable[[Any], str]) -> Iterator[str]:
     for equation in jaxpr.eqns:
         inputs = ",".join(map(use, equation.invars))
         results = ",".join(map(define, equation.outvars))
-        yield f"{results}={equation.primitive.name}{_write_params(equation, write)}({inputs}){_context(equation)}"
+        key = id(equation.params), id(getattr(equation, "ctx", None))
+        if key not in settings:
+            settings[key] = f"{equation.primitive.name}{_write_params(equation, write)}", _context(equation)
+        operation, context = settings[key]
+        yield f"{results}={operation}({inputs}){context}"
     yield ",".join(map(use, jaxpr.outvars))
 
 
