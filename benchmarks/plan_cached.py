@@ -1,16 +1,18 @@
 """The seconds of a whole plan with compiled prices from a cache: a 96-layer GPT on 64 chips, by phase.
 
-    python -m benchmarks.plan_cached [--layers 96] [--cluster h100-8x8] [--batch 512] [--scanned]
+    python -m benchmarks.plan_cached [--layers 96] [--width 12288] [--cluster h100-8x8] [--batch 512] [--scanned]
 
-The plan is made by `find_plan(pricer="compile")`, as a user makes it. Right before the prices of a mesh are asked for,
-the cache is filled with them, outside of the clock: those of the closed form, under the keys of compiled ones, as
-compiling thousands of programs takes hours. To read a price costs the same, whoever made it.
+`find_plan(pricer="compile")` makes the plan twice, as a user makes it, each time of a problem of its own: with an empty
+cache, and with the cache that the first has left. The second is what planning again costs, with other limits or in
+another process. Compiling thousands of programs takes hours. So in the first the cache is filled, right before the
+prices of a mesh are asked for and outside of the clock: with prices in closed form, under the keys of compiled ones. To
+read a price costs the same, whoever made it.
 
-    trace      the step, for each number of microbatches
+    trace      the step, with the first number of microbatches and that of the plan
     analysis   its blocks, segments and boundaries
-    prices     the strategies: ranks, keys, and prices from the disk
+    prices     the strategies: ranks, keys, and prices from the disk; or their tables
     search     configurations, assignments of segments to stages, finalists played, alternatives
-    rest       usual plans, and the description of the plan
+    rest       usual plans, the description and the fingerprint of the plan
 """
 
 import argparse
@@ -26,10 +28,11 @@ import jax.numpy as jnp
 import optax
 
 from jaxquard.models import gpt
+from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search import live_pricing, step_pricing, two_passes
 from jaxquard.planner.search.find_plan import PlanOptions, find_plan
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
-from jaxquard.planner.search.targets import find_plan_target
+from jaxquard.planner.search.targets import PlanTarget, find_plan_target
 from jaxquard.planner.tables import mesh_prices
 from jaxquard.pricing import PriceCache, RooflinePricer
 from jaxquard.pricing.target import find_target
@@ -79,6 +82,7 @@ class PhaseClock:
         """Times the phases of every search until the stack ends."""
         for owner, name, phase in (
             (PlanProblem, "trace", "trace"),
+            (PlanProblem, "trace_loop", "trace"),
             (live_pricing.LivePricing, "_analyse", "analysis"),
             (live_pricing.LivePricing, "_find_names", "analysis"),
             (live_pricing.LivePricing, "_find_boundaries", "analysis"),
@@ -86,6 +90,7 @@ class PhaseClock:
             (step_pricing.StepPricing, "find_recipes", "prices"),
             (step_pricing.StepPricing, "refine", "prices"),
             (mesh_prices.MeshPrices, "costs", "prices"),
+            (step_pricing.StepPricing, "keep_tables", "prices"),
             (two_passes, "search_configurations", "search"),
         ):
             stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))
@@ -148,6 +153,15 @@ def main(arguments: Sequence[str] = ()) -> None:
         stack.enter_context(mock.patch.object(find_target, "_require_cuda", return_value=None))
         stack.enter_context(mock.patch.object(CompilePricer, "_begin", None))
         settings = PlanOptions(pricer="compile", cache=PriceCache(folder), num_measured=0)
+        for name in ("an empty cache", "a full cache"):
+            clock, plan = time_plan(options, target, settings)
+            print(f"{plan}\n" if name == "a full cache" else "", f"with {name}:", sep="")
+            print_phases(clock)
+
+
+def time_plan(options: argparse.Namespace, target: PlanTarget, settings: PlanOptions) -> tuple[PhaseClock, Plan]:
+    """Returns a plan, with the seconds of its phases."""
+    with contextlib.ExitStack() as stack:
         clock = PhaseClock()
         stack.enter_context(mock.patch("jaxquard.pricing.CompilePricer", filling_pricer(clock)))
         clock.watch(stack)
@@ -155,12 +169,16 @@ def main(arguments: Sequence[str] = ()) -> None:
             problem = make_problem(options)
         plan = find_plan(problem, target, settings)
         clock.stop()
-    print(plan)
+    return clock, plan
+
+
+def print_phases(clock: PhaseClock) -> None:
+    """Prints the seconds of each phase."""
     names = ("trace", "analysis", "prices", "search", "rest")
     for name in names:
         print(f"{name:10} {clock.wall_s.get(name, 0.0):7.2f} s, {clock.cpu_s.get(name, 0.0):7.2f} s of the processor")
     wall_s, cpu_s = (sum(found.get(name, 0.0) for name in names) for found in (clock.wall_s, clock.cpu_s))
-    print(f"{'all':10} {wall_s:7.2f} s, {cpu_s:7.2f} s of the processor")
+    print(f"{'all':10} {wall_s:7.2f} s, {cpu_s:7.2f} s of the processor", flush=True)
 
 
 if __name__ == "__main__":
