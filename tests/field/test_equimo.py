@@ -49,8 +49,7 @@ def test_vision_transformer():
     check_model(*loss_of(model), random_images(8), "blocks.0.blocks.*", num_stages=3)
 
 
-def test_conv_next():
-    """A stage of the pipeline for each resolution."""
+def conv_next():
     model = ConvNeXt(
         depths=[1, 2, 1, 1],
         dims=[8, 12, 16, 24],
@@ -58,7 +57,12 @@ def test_conv_next():
         num_classes=5,
         key=jax.random.key(0),
     )
-    check_model(*loss_of(model), random_images(32), "blocks.*", num_stages=4)
+    return loss_of(model)
+
+
+def test_conv_next():
+    """A stage of the pipeline for each resolution."""
+    check_model(*conv_next(), random_images(32), "blocks.*", num_stages=4)
 
 
 def test_vision_state_space_model():

@@ -82,8 +82,7 @@ def clip_with_old_names(monkeypatch):
     monkeypatch.setattr(jnp, "clip", clip)
 
 
-@pytest.mark.usefixtures("clip_with_old_names")
-def test_t5():
+def t5():
     """An encoder and a decoder, whose layers share the biases of relative positions of the first of each."""
     config = transformers.T5Config(
         vocab_size=VOCAB,
@@ -102,5 +101,10 @@ def test_t5():
         logits = model(tokens, decoder_input_ids=jnp.roll(tokens, 1, -1), params=params, train=False).logits
         return next_token_loss(logits, tokens)
 
+    return loss, params
+
+
+@pytest.mark.usefixtures("clip_with_old_names")
+def test_t5():
     where = ["encoder.block.0", "encoder.block.1", "decoder.block.0"]
-    check_model(loss, params, random_tokens(VOCAB), where, num_stages=4)
+    check_model(*t5(), random_tokens(VOCAB), where, num_stages=4)

@@ -59,7 +59,7 @@ def test_llama_of_keras_hub():
     check_model(*loss_of(backbone, hidden_loss), token_batch(), "transformer_layer_*", num_stages=3)
 
 
-def test_mixtral_of_keras_hub():
+def mixtral():
     """Every token goes to two of four experts."""
     hub = pytest.importorskip("keras_hub")
     keras.utils.set_random_seed(0)
@@ -72,10 +72,14 @@ def test_mixtral_of_keras_hub():
         hidden_dim=16,
         intermediate_dim=32,
     )
-    check_model(*loss_of(backbone, hidden_loss), token_batch(), "transformer_layer_*", num_stages=4)
+    return loss_of(backbone, hidden_loss)
 
 
-def test_rwkv_7_of_keras_hub():
+def test_mixtral_of_keras_hub():
+    check_model(*mixtral(), token_batch(), "transformer_layer_*", num_stages=4)
+
+
+def rwkv_7():
     """Each layer is a scan over time, and needs the values of the first, which cross every boundary."""
     hub = pytest.importorskip("keras_hub")
     keras.utils.set_random_seed(0)
@@ -94,4 +98,8 @@ def test_rwkv_7_of_keras_hub():
     def value(logits, batch):
         return next_token_loss(logits, batch["token_ids"])
 
-    check_model(*loss_of(backbone, value), token_batch(), "rwkv_layer_*", num_stages=4)
+    return loss_of(backbone, value)
+
+
+def test_rwkv_7_of_keras_hub():
+    check_model(*rwkv_7(), token_batch(), "rwkv_layer_*", num_stages=4)
