@@ -1,6 +1,6 @@
 """Runs a program in one thread, operation by operation, and trusts nothing in it.
 
-Code is evaluated eagerly, so that a new program costs no compilation: JAX keeps the compiled primitives. A
+Code is evaluated eagerly (`eager`), so that a new program costs no compilation: JAX keeps the compiled primitives. A
 slot can be read while it is alive and never after a `Free` or a donation; a receive can be used only after its
 send; copies of a result on several actors must be equal; and at the end nothing may be left but results,
 constants and borrowed inputs.
@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
 from jaxquard.ir.program import ActorProgram, Free, Program, Recv, Run, Send
+from tests.pipeline.eager import evaluate
 
 
 class _Waits(Exception):
@@ -59,7 +59,6 @@ class Interpreter:
         self.program = program
         self.actors = [_Actor(number, actor) for number, actor in enumerate(program.actors)]
         self.messages: dict[tuple[int, int], list[list[Any]]] = {}
-        self.functions = [core.jaxpr_as_fun(call.code) for call in program.calls]
         for actor in self.actors:
             for item in actor.program.inputs:
                 parts = arg_parts[item.arg] if arg_parts else ()
@@ -115,11 +114,12 @@ class Interpreter:
                 actor.define(slot, sent[number][place])
 
     def _run(self, actor: _Actor, run: Run) -> None:
-        results = self.functions[run.call](*(actor.read(slot) for slot in run.inputs))
-        for position in self.program.calls[run.call].donated:
+        call = self.program.calls[run.call]
+        results = evaluate(call.code, [actor.read(slot) for slot in run.inputs])
+        for position in call.donated:
             actor.kill(run.inputs[position], f"donated to {run.task}")
         for slot, value in zip(run.outputs, results, strict=True):
-            actor.define(slot, jnp.asarray(value))
+            actor.define(slot, value)
 
     def _results(self) -> list[Any]:
         copies: dict[int, dict[int, list[Any]]] = {}
@@ -140,7 +140,8 @@ def interpret(program: Program, args: Sequence[Any], arg_parts: Sequence[tuple[i
 
 
 def _part(value: Any, sizes: tuple[int, ...], part: int) -> Any:
-    array = jnp.asarray(value)
+    is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    array = value if is_key or not sizes else np.asarray(value)
     if not sizes:
         return array
     start = sum(sizes[:part])
@@ -152,7 +153,10 @@ def _join(parts: dict[int, list[Any]]) -> Any:
         for copy in copies[1:]:
             np.testing.assert_array_equal(_plain(copy), _plain(copies[0]), err_msg="copies of a result differ")
     ordered = [parts[part][0] for part in range(len(parts))]
-    return ordered[0] if len(ordered) == 1 else jnp.concatenate(ordered)
+    if len(ordered) == 1:
+        return jnp.asarray(ordered[0])
+    is_key = jnp.issubdtype(ordered[0].dtype, jax.dtypes.prng_key)
+    return jnp.concatenate(ordered) if is_key else jnp.asarray(np.concatenate(ordered))
 
 
 def _plain(value: Any) -> np.ndarray:

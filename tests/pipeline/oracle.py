@@ -1,4 +1,4 @@
-"""The oracle of a step: a plain Python loop over the microbatches, each under `jax.jit`.
+"""The oracle of a step: a plain Python loop over the microbatches, under `jax.jit`.
 
 A step under test is written as a function of the loop that it runs, `step(accumulate, state, batch)`, and
 calls `accumulate(fn, reduce)(batch)`. The oracle passes the loop below, which shares no code with
@@ -67,8 +67,8 @@ def _reduce(values: Sequence[Any], word: str, sum_dtype: Any) -> Any:
 
 
 def run_oracle(step: Callable[..., Any], *args: Any) -> Any:
-    """The results of a step with the oracle's loop."""
-    return step(accumulate, *args)
+    """The results of a step with the oracle's loop, under one `jit`: by itself each operation would be compiled."""
+    return jax.jit(functools.partial(step, accumulate))(*args)
 
 
 def assert_close(found: Any, expected: Any, *, relative: float = 1e-5, absolute: float = 1e-30) -> None:

@@ -3,7 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxquard.models.layers.top2_gating import top2_gating
+from jaxquard.models.layers import top2_gating as module
+
+# Under one `jit`: by itself each operation would be compiled.
+top2_gating = jax.jit(module.top2_gating, static_argnames=("capacity",))
 
 
 def numpy_gating(logits, capacity, goes=None):

@@ -1,7 +1,6 @@
-"""Processes of actors without Ray: each in a spawned process, called through a pipe. Where Ray is not installed, or
+"""Processes of actors without Ray: each in one of its own, called through a pipe. Where Ray is not installed, or
 to look at one layer alone."""
 
-import multiprocessing
 import os
 import tempfile
 import traceback
@@ -17,13 +16,13 @@ from jaxquard.runtime.ray.messages import ProgramOrder, StepOrder, Turn, WorkerC
 from jaxquard.runtime.transfer import as_data
 from jaxquard.runtime.transports.layout import compare_layouts
 from jaxquard.runtime.transports.peers.secret import new_mesh_secret
+from tests.runtime.forked_processes import context
 
 
 class ActorProcesses:
     """Runs programs, one step at a time."""
 
     def __init__(self, num_actors, *, platform="cpu", mesh_shape=(1,), axis_names=("data",), transport="stream"):
-        context = multiprocessing.get_context("spawn")
         self.platform = platform
         self.mesh = AbstractMesh(mesh_shape, axis_names, axis_types=(AxisType.Auto,) * len(mesh_shape))
         self._pipes, self._processes = [], []

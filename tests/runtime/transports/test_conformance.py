@@ -22,11 +22,23 @@ TLS = pytest.param("stream over TLS", marks=pytest.mark.slow)
 SMALL = (ArrayType.parse("float32[8]{x}"),)
 
 
+@pytest.fixture(scope="module")
+def groups():
+    """For each number of processes that one `jax.distributed` joins: the processes."""
+    groups = {}
+    yield groups
+    for group in groups.values():
+        group.close()
+
+
 @pytest.fixture(scope="module", params=["stream", TLS, "transfer", "collective"])
-def group(request):
-    group = WorkerGroup(request.param)
-    yield group
-    group.close()
+def group(request, groups):
+    # Collectives between actors need all processes in one; otherwise only those of one actor are.
+    count = NUM_PROCESSES if request.param == "collective" else 2
+    if count not in groups:
+        groups[count] = WorkerGroup(processes_per_cluster=count)
+    groups[count].transport = request.param
+    return groups[count]
 
 
 def types(*texts):

@@ -2,11 +2,10 @@
 
 A job is a function of a module, called in every process with its `WorkerProcess` and the same arguments; all run at
 once, and the results come back in order. Four processes with four devices each serve as four actors or as
-two actors of two processes.
+two actors of two processes, and one transport after the other.
 """
 
 import faulthandler
-import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from jaxquard.runtime.transports.open_transport import TRANSPORTS
 from jaxquard.runtime.transports.peers.secret import MeshSecret, new_mesh_secret
 from jaxquard.runtime.transports.protocol import Transport
 from tests.free_port import free_port
+from tests.runtime.forked_processes import context
 
 NUM_PROCESSES, NUM_DEVICES, LIMIT_S = 4, 4, 100
 
@@ -31,7 +31,7 @@ class WorkerProcess:
     """One of the processes, as the jobs see it; they may keep things in `store`."""
 
     number: int
-    transport_name: str
+    transport_name: str = ""
     processes_per_actor: int = 1
     transport: Transport = None  # type: ignore[assignment]
     store: dict[str, Any] = field(default_factory=dict)
@@ -54,22 +54,20 @@ class WorkerProcess:
 
 
 class WorkerGroup:
-    """The processes of one transport."""
+    """The processes, in runs of `processes_per_cluster` that one `jax.distributed` joins, or none if that is 0."""
 
-    def __init__(self, transport: str, *, num_processes: int = NUM_PROCESSES, is_distributed: bool = True) -> None:
-        self.transport = transport
-        context = multiprocessing.get_context("spawn")
-        ports = [free_port() for _ in range(num_processes)] if is_distributed else [None] * num_processes
+    def __init__(self, *, num_processes: int = NUM_PROCESSES, processes_per_cluster: int) -> None:
+        ports = [free_port() for _ in range(num_processes)]
         self.processes, self.pipes = [], []
         for number in range(num_processes):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(number, num_processes, transport, ports, theirs), daemon=True
-            )
+            args = (number, processes_per_cluster, ports, theirs)
+            process = context.Process(target=_serve, args=args, daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)
             self.pipes.append(ours)
+        self.transport = ""
         self._open = None
         self.secret = new_mesh_secret()
 
@@ -83,7 +81,7 @@ class WorkerGroup:
 
     def open(self, *, processes_per_actor: int = 1, window_messages: int = 4, window_bytes: int = 2**28) -> None:
         """Connects anew, unless it is connected in this way already."""
-        wanted = (processes_per_actor, window_messages, window_bytes)
+        wanted = (self.transport, processes_per_actor, window_messages, window_bytes)
         if self._open != wanted:
             addresses = self.run(open_transport, self.secret, *wanted)
             self.run(connect, addresses)
@@ -109,12 +107,17 @@ class WorkerGroup:
 
 
 def open_transport(
-    worker: WorkerProcess, secret: MeshSecret, processes_per_actor: int, window_messages: int, window_bytes: int
+    worker: WorkerProcess,
+    secret: MeshSecret,
+    transport: str,
+    processes_per_actor: int,
+    window_messages: int,
+    window_bytes: int,
 ) -> str:
     if worker.transport is not None:
         worker.transport.close()
-    worker.processes_per_actor = processes_per_actor
-    name, _, way = worker.transport_name.partition(" over ")
+    worker.transport_name, worker.processes_per_actor = transport, processes_per_actor
+    name, _, way = transport.partition(" over ")
     worker.transport = TRANSPORTS[name](
         jax.local_devices(),
         actor=worker.actor,
@@ -137,17 +140,16 @@ def connect(worker: WorkerProcess, addresses: list[str]) -> None:
     )
 
 
-def _serve(number: int, count: int, transport: str, ports: list[int | None], pipe: Any) -> None:
+def _serve(number: int, processes_per_cluster: int, ports: list[int], pipe: Any) -> None:
     faulthandler.enable()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
-    if ports[0] is not None:
+    if processes_per_cluster:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        # Collectives between actors need all processes in one; otherwise only those of one actor are.
-        size = count if transport == "collective" else 2
-        first = number - number % size
-        jax.distributed.initialize(f"127.0.0.1:{ports[first]}", num_processes=size, process_id=number - first)
-    worker = WorkerProcess(number=number, transport_name=transport)
+        process_id = number % processes_per_cluster
+        address = f"127.0.0.1:{ports[number - process_id]}"
+        jax.distributed.initialize(address, num_processes=processes_per_cluster, process_id=process_id)
+    worker = WorkerProcess(number=number)
     while True:
         try:
             job, args = pipe.recv()

@@ -23,7 +23,8 @@ SMALL = (ArrayType.parse("float32[8]{x}"),)
 @pytest.fixture(scope="module", params=["stream", TLS, pytest.param("transfer", marks=pytest.mark.slow)])
 def group(request):
     """Two processes that have no `jax.distributed`."""
-    group = WorkerGroup(request.param, num_processes=2, is_distributed=False)
+    group = WorkerGroup(num_processes=2, processes_per_cluster=0)
+    group.transport = request.param
     yield group
     group.close()
 
