@@ -70,6 +70,13 @@ def test_costs_between_two_numbers_of_microbatches():
     assert fastest_s(_between(4, (1, 16), (few, many))) == pytest.approx(fastest_s(some.segments), rel=0.25)
 
 
+def test_the_mean_of_a_cost_with_itself_is_that_cost():
+    search, _ = make_search()
+    costs = search.pricing.costs({"data": 2}, 4, storage=Storage.ZERO_1, recompute=Recompute.FULL)
+    mixed = _between(4, (4, 16), (costs, costs))
+    assert [one.strategies for one in mixed] == [one.strategies for one in costs.segments]
+
+
 def test_other_segments_with_other_microbatches():
     """With one block more in a segment, costs come from the nearer number of microbatches alone."""
     search, _ = make_search()

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.intraop.segments.strategies import Strategy
@@ -41,8 +40,6 @@ _NUM_FINALISTS = 6
 _APART = 8
 # Of the time that a search has, the share of the first pass; and of that, the share of its prices.
 _FIRST_PASS, _PRICING = 0.7, 0.7
-_TIMES = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s", "communication_s")
-_SIZES = ("activation_bytes", "working_bytes")
 
 OnPlanProgress = Callable[[int, int, str], None]
 
@@ -342,9 +339,22 @@ def _mix(
 
 
 def _mix_cost(cost: SegmentCost, other: SegmentCost, weights: tuple[float, float]) -> SegmentCost:
+    """Returns the times and bytes of one microbatch between two; the rest is that of the first."""
     first, last = weights
-    mixed: dict[str, Any] = {
-        name: max(0.0, first * getattr(cost, name) + last * getattr(other, name)) for name in (*_TIMES, *_SIZES)
-    }
-    mixed |= {name: round(mixed[name]) for name in _SIZES}
-    return replace(cost, **mixed)
+    # Ten thousands of them are made: no `replace`, which looks at every field.
+    return SegmentCost(
+        forward_s=max(0.0, first * cost.forward_s + last * other.forward_s),
+        input_gradient_s=max(0.0, first * cost.input_gradient_s + last * other.input_gradient_s),
+        weight_gradient_s=max(0.0, first * cost.weight_gradient_s + last * other.weight_gradient_s),
+        recompute_s=max(0.0, first * cost.recompute_s + last * other.recompute_s),
+        step_s=cost.step_s,
+        gradient_sum_s=cost.gradient_sum_s,
+        communication_s=max(0.0, first * cost.communication_s + last * other.communication_s),
+        weight_bytes=cost.weight_bytes,
+        gradient_bytes=cost.gradient_bytes,
+        optimizer_bytes=cost.optimizer_bytes,
+        activation_bytes=round(max(0.0, first * cost.activation_bytes + last * other.activation_bytes)),
+        working_bytes=round(max(0.0, first * cost.working_bytes + last * other.working_bytes)),
+        entry=cost.entry,
+        exit=cost.exit,
+    )

@@ -93,6 +93,7 @@ class MeshPrices:
         self._price = price
         self._priced: PricedStrategies | None = None
         self._costs: dict[CostsKey, StepCosts] = dict(known or {})
+        self._has_rows: dict[tuple[float, tuple[int, ...], Strategy], bool] = {}
 
     @property
     def axes(self) -> dict[str, int]:
@@ -121,12 +122,16 @@ class MeshPrices:
 
     def has_rows(self, scale: float, blocks: Sequence[int], strategy: Strategy) -> bool:
         """Returns true if the rows of microbatches that are larger by a factor can be sharded by a strategy."""
-        sizes = tuple(size for _, size in self.key.axes)
-        for block, names in zip(blocks, strategy, strict=True):
-            num_shards = math.prod(size for name, size in zip(names, sizes, strict=True) if name == "rows")
-            if num_shards > 1 and self.facts.row_chunks[block] * scale % num_shards:
-                return False
-        return True
+        key = scale, tuple(blocks), strategy
+        if key not in self._has_rows:
+            pairs = zip(blocks, strategy, strict=True)
+            self._has_rows[key] = all(self._divides_rows(scale, block, names) for block, names in pairs)
+        return self._has_rows[key]
+
+    def _divides_rows(self, scale: float, block: int, choice: Sequence[str]) -> bool:
+        names = zip(choice, self.key.axes, strict=True)
+        num_shards = math.prod(size for name, (_, size) in names if name == "rows")
+        return num_shards == 1 or not self.facts.row_chunks[block] * scale % num_shards
 
 
 def read_facts(
