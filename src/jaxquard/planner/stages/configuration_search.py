@@ -28,7 +28,7 @@ _NUM_SEEDS = 8
 # Of a family, so many.
 _FAMILY_SEEDS = 2
 # Configurations of long chains that are assigned at most, beside those.
-_MAX_TRIED = 24
+_MAX_TRIED = 16
 # How tight a bound is: without costs of its own, with them, and with the schedule and the memory.
 _FIRST, _PRICED, _LIMITED = range(3)
 # Configurations whose smallest memory is found if none fits.

@@ -1,6 +1,7 @@
 """Plays an assignment of segments on a cluster's links: its step time and memory, by what they go to."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import MemoryTerms, TimeTerms
@@ -71,23 +72,28 @@ class PlayedAssignment:
 
     Attributes:
         time_s: of the step.
-        times: the same, by what it goes to; of the busiest actor.
         bubble: the share of the loop in which actors run no task.
         peak_bytes: of each actor.
         memory: of the fullest actor, by what it holds at its peak.
         stages: the sums of each stage.
         actor_of: the actor of each stage.
         busiest_actor: the one that computes longest.
+        find_times: plays the step again without transfers, to tell what its time goes to.
     """
 
     time_s: float
-    times: TimeTerms
     bubble: float
     peak_bytes: tuple[int, ...]
     memory: MemoryTerms
     stages: tuple[StageTotals, ...] = field(repr=False)
     actor_of: tuple[int, ...]
     busiest_actor: int
+    find_times: Callable[[], TimeTerms] = field(repr=False)
+
+    @property
+    def times(self) -> TimeTerms:
+        """The time of the step by what it goes to; of the busiest actor."""
+        return self.find_times()
 
     def stage_memory(self, stage: int, num_kept: int = 1) -> MemoryTerms:
         """Returns the memory of one stage alone, with the activations of so many microbatches."""
@@ -146,25 +152,28 @@ def play_assignment(
     costs = [stage.cost() for stage in stages]
     order = find_order(shape)
     playback = play_pipeline(order, costs, num_microbatches=shape.num_microbatches, links=links)
-    apart_s = playback.step_time_s
-    if len(links):
-        instant = play_pipeline(order, costs, num_microbatches=shape.num_microbatches)
-        apart_s = instant.step_time_s
     actor_of = tuple(order_tasks(order, shape.num_microbatches).actor_of.tolist())
     own = [[stage for stage, of in zip(stages, actor_of, strict=True) if of == actor] for actor in set(actor_of)]
     loads_s = [_load_s(actor_stages, shape.num_microbatches) for actor_stages in own]
     busiest = loads_s.index(max(loads_s))
-    times = _time_terms(own[busiest], shape.num_microbatches, playback.step_time_s, apart_s)
+
+    @functools.cache
+    def find_times() -> TimeTerms:
+        apart_s = playback.step_time_s
+        if len(links):
+            apart_s = play_pipeline(order, costs, num_microbatches=shape.num_microbatches).step_time_s
+        return _time_terms(own[busiest], shape.num_microbatches, playback.step_time_s, apart_s)
+
     fullest = max(range(playback.num_actors), key=lambda actor: playback.peaks_bytes[actor])
     return PlayedAssignment(
         time_s=playback.step_time_s,
-        times=times,
         bubble=playback.bubble,
         peak_bytes=playback.peaks_bytes,
         memory=_memory_terms(playback, fullest, own[fullest]),
         stages=stages,
         actor_of=actor_of,
         busiest_actor=busiest,
+        find_times=find_times,
     )
 
 

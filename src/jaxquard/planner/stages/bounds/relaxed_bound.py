@@ -23,13 +23,13 @@ from jaxquard.planner.stages.schedule_profile import ScheduleProfile
 from jaxquard.planner.stages.segment_costs import SegmentCosts
 
 # Prices of a byte that are tried, over the price at which all bytes cost as much as all loads.
-_PRICES = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 47)])
+_PRICES = np.concatenate([[0.0], np.geomspace(3e-3, 60.0, 31)])
 # The longest load that is looked at, over that of the fastest strategies in equal shares.
 _MAX_SLOWDOWN = 16.0
-_NUM_HALVINGS = 14
+_NUM_HALVINGS = 10
 _TINY = 1e-30
 # The longest stage, over an equal share of its actor's load.
-_WIDEST = np.asarray([1.0, 1.3, 1.8, 3.0])
+_WIDEST = np.asarray([1.0, 1.5, 3.0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
