@@ -78,7 +78,7 @@ class PlayedAssignment:
         stages: the sums of each stage.
         actor_of: the actor of each stage.
         busiest_actor: the one that computes longest.
-        find_times: plays the step again without transfers, to tell what its time goes to.
+        find_times: plays the step again without transfers, and returns what its time goes to.
     """
 
     time_s: float
