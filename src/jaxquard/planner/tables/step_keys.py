@@ -18,6 +18,7 @@ from pathlib import Path
 
 import jax
 import jaxlib
+import numpy as np
 
 from jaxquard.cluster import Cluster, cluster_text
 from jaxquard.intraop.step.fingerprint import exact_key, type_text, without_scalar_values
@@ -96,7 +97,7 @@ def _constants_key(looped: LoopStep) -> str:
     found = hashlib.sha256()
     for value in looped.opened_constants:
         is_key = jax.dtypes.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key)
-        array = jax.device_get(jax.random.key_data(value) if is_key else value)
+        array = np.asarray(jax.random.key_data(value) if is_key else value)
         found.update(f"{array.dtype}{array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()
