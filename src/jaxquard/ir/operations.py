@@ -54,6 +54,8 @@ def is_recomputable(equation: Equation, *, from_nothing: bool) -> bool:
         return False
     if name in REARRANGING or name in _KEYS:
         return True
+    if name in PASSING:
+        return from_nothing
     if name in ELEMENTWISE:
         return from_nothing or result_bytes(equation) <= _SMALL_ELEMENTWISE_BYTES
     small = result_bytes(equation) <= SMALL_BYTES

@@ -109,7 +109,7 @@ def test_wishes_are_met():
     assert plan.recompute is Recompute.FULL
     assert plan.storage == "zero 1"
     assert plan.num_microbatches != 2
-    assert "fix tensor=2" in plan.log.left_out
+    assert "what the wish to fix tensor=2 excludes" in plan.log.left_out
     assert plan.settings["sequence parallel"] in ("yes", "no")
 
 

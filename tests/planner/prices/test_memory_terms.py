@@ -32,8 +32,8 @@ def test_bytes_of_two_layers_by_hand(names, shards, hidden_shards, result_shards
     cost = mlp_cost(*names)
     state = sum(WEIGHT_BYTES // count for count in shards)
     assert (cost.weight_bytes, cost.gradient_bytes, cost.optimizer_bytes) == (state, state, state)
-    # The backward takes tanh and one less tanh, and twice the difference to the target; x is data.
-    assert cost.activation_bytes == 2 * HIDDEN_BYTES // hidden_shards + RESULT_BYTES // result_shards
+    # The backward takes tanh, from which it makes its derivative, and twice the difference to the target; x is data.
+    assert cost.activation_bytes == HIDDEN_BYTES // hidden_shards + RESULT_BYTES // result_shards
 
 
 def test_casts_of_weights_are_there_once_for_all_microbatches():

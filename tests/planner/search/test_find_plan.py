@@ -120,8 +120,9 @@ def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
         return [MeasuredPlan(plan=plans[0], time_s=10 * plans[0].time_s, spread=0.1)]
 
     monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run_one)
-    priced = plan(cluster="h100-4")
-    found = plan(cluster="h100-4", make_mesh=lambda plan: None, num_measured=3)
+    given = {"cluster": "h100-4", "fix": {"actors": 1}}
+    priced = plan(**given)
+    found = plan(**given, make_mesh=lambda plan: None, num_measured=3)
     assert found.time_s == pytest.approx(10 * priced.time_s)
     assert [stage.forward_s for stage in found.stages] == pytest.approx([10 * one.forward_s for one in priced.stages])
     assert [one.added_s for one in found.alternatives] == pytest.approx(

@@ -112,7 +112,7 @@ def plan_named(
             num_unpriced=search.num_unpriced,
             num_simulated=sum(item.is_played for item in played),
             time_s=time.monotonic() - started_s,
-            left_out=(*space.left_out, *map(str, wishes), *_unpriced(search, time_budget_s)),
+            left_out=(*space.left_out, *map(_excluded, wishes), *_unpriced(search, time_budget_s)),
         ),
     )
 
@@ -212,6 +212,10 @@ def _make_plan(
         provenance=provenance,
         settings=describe_settings(par),
     )
+
+
+def _excluded(wish: ChoiceWish) -> str:
+    return f"what the wish to {wish} excludes"
 
 
 def _unpriced(search: StrategySearch, time_budget_s: float | None) -> tuple[str, ...]:

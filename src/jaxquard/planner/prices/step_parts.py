@@ -1,7 +1,8 @@
 """The part of a step that an equation of a segment's program runs in, when the step runs as a pipeline.
 
     invariant          depends on state alone: hoisted out of the loop over microbatches, once a step
-    forward            of each microbatch
+    forward            of each microbatch; but not the light operations that one part of the backward alone needs, such
+                       as derivatives of activations (`pipeline.passes.assign_stages`)
     input gradient     of each microbatch; what gradients that leave to segments before depend on
     weight gradient    of each microbatch; the rest of the backward
     update             once a step
@@ -18,7 +19,7 @@ from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.interfaces import SegmentInterface
 from jaxquard.intraop.step.phases import EquationPhase
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, users, variables
-from jaxquard.ir.operations import is_linear_in_first, is_sum
+from jaxquard.ir.operations import is_light, is_linear_in_first, is_sum
 
 
 class StepPart(enum.Enum):
@@ -85,6 +86,7 @@ def find_parts(
     _follow_users(jaxpr, parts)
     found = [part or StepPart.FORWARD for part in parts]
     _find_input_gradients(jaxpr, found, _leaving_gradients(analysis, interface))
+    _defer_light(jaxpr, found)
     _find_invariants(jaxpr, found, graph.state)
     return tuple(found)
 
@@ -139,6 +141,18 @@ def _find_input_gradients(jaxpr: Jaxpr, parts: list[StepPart], leaving: set[Var]
         if parts[position] is StepPart.WEIGHT_GRADIENT and not needed.isdisjoint(equation.outvars):
             parts[position] = StepPart.INPUT_GRADIENT
             needed.update(variables(equation.invars))
+
+
+def _defer_light(jaxpr: Jaxpr, parts: list[StepPart]) -> None:
+    """Moves light operations of the forward to the one part of the backward that needs them."""
+    used_by, results = users(jaxpr.eqns), set(variables(jaxpr.outvars))
+    for position in reversed(range(len(parts))):
+        equation = jaxpr.eqns[position]
+        if parts[position] is not StepPart.FORWARD or equation.effects or not is_light(equation):
+            continue
+        needing = {parts[user] for var in equation.outvars for user in used_by.get(var, ())}
+        if len(needing) == 1 and results.isdisjoint(equation.outvars) and next(iter(needing)).is_backward:
+            parts[position] = needing.pop()
 
 
 def _find_invariants(jaxpr: Jaxpr, parts: list[StepPart], state: set[Var]) -> None:

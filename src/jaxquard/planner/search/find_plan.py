@@ -283,7 +283,8 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
     """Returns the plans to choose from: the best, the best with each number of actors, then the others."""
     assert result.best is not None
     others = [one for one in result.families.values() if one is not None]
-    ordered = [result.best, *sorted(others, key=lambda one: one.time_s), *result.finalists]
+    # Finalists are the best by their estimates; as played, the best with some number of actors may be faster.
+    ordered = [*sorted([result.best, *others], key=lambda one: one.time_s), *result.finalists]
     # Where no axis shards rows alone, all storages of state are the same plan.
     distinct: dict[object, PlanFinalist] = {}
     for one in ordered:

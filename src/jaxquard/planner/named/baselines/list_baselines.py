@@ -9,6 +9,7 @@ from jaxquard.planner.named.baselines.usual import UsualStrategy, usual_strategi
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.play_strategy import PlayedStrategy, deciding_term, play_strategy
 from jaxquard.planner.record.plan import PlanBaseline
+from jaxquard.planner.record.tables import bytes_text, percent_text, time_text
 
 # Of two times that a strategy written in two ways has, the difference.
 _EQUAL = 1e-6
@@ -70,15 +71,16 @@ def _note(step: ModelStep, best: PlayedStrategy, other: PlayedStrategy, *, fits:
     if not fits:
         parts = other.price.memory.parts
         excess = other.price.peak_bytes - step.limit_bytes
-        return f"does not fit by {excess / 1e9:.1f} GB, most of it in {max(parts, key=lambda name: parts[name])}"
+        largest = max(parts, key=lambda name: parts[name])
+        return f"does not fit by {bytes_text(round(excess))}, most of it in {largest}"
     share = other.time_s / best.time_s - 1
     if abs(share) < _EQUAL:
         return "as fast as ours"
     if share < 0:
-        return f"{-share:.1%} faster than ours; the wishes exclude it"
+        return f"{percent_text(-share)} faster than ours; the wishes exclude it"
     term = deciding_term(best.terms, other.terms)
     lost_s = _term_s(other, term) - _term_s(best, term)
-    return f"takes {share:.1%} longer than ours, {lost_s:.3g} s of it in {term}"
+    return f"takes {percent_text(share)} longer than ours, {time_text(lost_s)} of it in {term}"
 
 
 def _term_s(played: PlayedStrategy, term: str) -> float:
