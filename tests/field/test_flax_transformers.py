@@ -19,21 +19,25 @@ def make(model_class, config, **options):
     return model, model.params
 
 
-def test_llama():
+def llama(*, width=16, num_heads=2, num_layers=3, length=6):
     config = transformers.LlamaConfig(
         vocab_size=VOCAB,
-        hidden_size=16,
+        hidden_size=width,
         intermediate_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        max_position_embeddings=16,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        max_position_embeddings=max(16, length),
     )
     model, params = make(transformers.FlaxLlamaForCausalLM, config)
 
     def loss(params, tokens):
         return next_token_loss(model(tokens, params=params, train=False).logits, tokens)
 
-    check_model(loss, params, random_tokens(VOCAB), "layers.*", num_stages=3)
+    return loss, params
+
+
+def test_llama():
+    check_model(*llama(), random_tokens(VOCAB), "layers.*", num_stages=3)
 
 
 def test_gpt2():

@@ -13,9 +13,12 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxquard as jq
+from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.pricing import RooflinePricer
 from tests.field.pipelined import largest_error, random_tokens
 from tests.field.test_flax_transformers import clip_with_old_names as clip_with_old_names
+from tests.intraop.same_numbers import check_step
+from tests.intraop.steps import analyse, mesh_of
 from tests.pipeline.oracle import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -60,6 +63,20 @@ def test_a_searched_sharding(name):
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     plan = jq.search_sharding(step, (params, batch), mesh=mesh, pricer=RooflinePricer("h100-8", mesh), num_finalists=2)
     check(plan.apply(step, donate=False)(plan.shard(params), batch), step, params, batch)
+
+
+def test_context_parallelism():
+    """LLaMA of transformers on long sequences: sharded along them, wherever that is offered."""
+    pytest.importorskip("transformers.modeling_flax_utils")
+    loss, params = importlib.import_module("tests.field.test_flax_transformers").llama(
+        width=32, num_heads=4, num_layers=1, length=256
+    )
+    step, args = make_step(loss), (params, random_tokens(32, length=256)[0])
+    axes = {"data": 2, "model": 4}
+    analysis = analyse(step, args, axes)
+    assignment = baselines(analysis, with_volume=False)["context parallel"].assignment
+    assert all(names == ("rows", "sequence") for names in assignment.values())
+    check_step(step, args, analysis, [assignment], mesh=mesh_of(**axes))
 
 
 @pytest.mark.parametrize("name", ["mixtral", "conv_next"])

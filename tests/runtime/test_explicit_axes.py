@@ -160,6 +160,60 @@ def test_a_look_up_in_axes_that_it_makes_automatic(explicit_mesh):
     assert_close(explicit_mesh.distributed(step, in_shardings=specs)(table, batch), expected)
 
 
+def in_scan(x, weight):
+    def layer(hidden, _):
+        return jax.lax.with_sharding_constraint(jnp.tanh(hidden @ weight), PartitionSpec("data", "model")), None
+
+    return jax.lax.scan(layer, x, length=2)[0]
+
+
+def in_checkpoint(x, weight):
+    return jax.checkpoint(lambda x: jnp.sin(jnp.tanh(x @ weight) @ weight))(x)
+
+
+def in_shard_map(x, weight):
+    def multiply(x, weight):
+        return jax.lax.psum(x @ weight, "model")
+
+    specs = PartitionSpec("data", "model"), PartitionSpec("model")
+    return jnp.tanh(jax.shard_map(multiply, in_specs=specs, out_specs=PartitionSpec("data"))(x, weight))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", [in_scan, in_checkpoint, in_shard_map])
+def test_functions_under_auto_axes(explicit_mesh, layer):
+    """A gradient through `auto_axes`, with a mark inside of one and behind another."""
+
+    def tail(hidden, weight):
+        return jnp.mean((jq.pipeline_yield(jnp.sin(hidden)) @ weight) ** 2)
+
+    def typed(weights, x):
+        hidden = jax.sharding.auto_axes(layer, out_sharding=PartitionSpec("data"))(x, weights["first"])
+        return jax.sharding.auto_axes(tail, out_sharding=PartitionSpec())(jq.pipeline_yield(hidden), weights["second"])
+
+    def plain(weights, x):
+        hidden = in_plain_jax(x, weights["first"])
+        return jnp.mean((jnp.sin(hidden) @ weights["second"]) ** 2)
+
+    def in_plain_jax(x, weight):
+        if layer is in_shard_map:
+            return jnp.tanh(x @ weight)
+        return jnp.tanh(jnp.tanh(x @ weight) @ weight) if layer is in_scan else jnp.sin(jnp.tanh(x @ weight) @ weight)
+
+    random = np.random.default_rng(0)
+    weights = {name: random.normal(size=(8, 8)).astype(np.float32) for name in ("first", "second")}
+    batch = random.normal(size=(3, 4, 8)).astype(np.float32)
+    specs = {"first": PartitionSpec(None, "model"), "second": PartitionSpec("model")}
+    step = explicit_mesh.distributed(
+        lambda weights, batch: jq.accumulate_grads(lambda x: jax.grad(typed)(weights, x), jq.schedules.OneFOneB(3))(
+            batch
+        ),
+        in_shardings=(specs, PartitionSpec(None, "data")),
+    )
+    expected = jax.tree.map(lambda *grads: sum(grads), *[jax.grad(plain)(weights, x) for x in batch])
+    assert_close(step(weights, batch), expected)
+
+
 @pytest.mark.slow
 def test_plain_jit_under_the_same_mesh():
     """The same step runs under `jax.set_mesh` on one mesh: nothing in it is jaxquard's own."""

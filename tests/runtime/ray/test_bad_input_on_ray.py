@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import jaxquard as jq
 from jaxquard.errors import DeletedArrayError, MeshError
@@ -126,6 +127,24 @@ def test_callbacks_in_a_task(mesh):
     with pytest.raises(MeshError, match=r"the task before\.0 calls back into Python"):
         mesh.distributed(lambda x: jax.pure_callback(np.sin, x, x))(np.ones(2, np.float32))
     assert np.asarray(mesh.distributed(lambda x: x + 1)(np.ones(2))).tolist() == [2, 2], "the mesh goes on"
+
+
+def test_a_collective_that_the_platform_has_not(mesh):
+    """Refused here, before anything is sent."""
+    lone = AbstractMesh((1,), mesh.spmd_axis_names, axis_types=(AxisType.Auto,))
+
+    @mesh.distributed
+    def step(x, sizes):
+        def exchange(x, sizes):
+            return jax.lax.ragged_all_to_all(
+                x, jnp.zeros_like(x), 0 * sizes, sizes, 0 * sizes, sizes, axis_name=mesh.spmd_axis_names[0]
+            )
+
+        whole = PartitionSpec()
+        return jax.shard_map(exchange, mesh=lone, in_specs=(whole, whole), out_specs=whole, check_vma=False)(x, sizes)
+
+    text = message(step, np.ones((4, 2), np.float32), np.full(1, 4, np.int32))
+    assert "uses jax.lax.ragged_all_to_all, which XLA has not on cpu." in text
 
 
 def test_devices_of_other_processes(mesh):
