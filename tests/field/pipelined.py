@@ -5,12 +5,14 @@ order. `pytest -rP` shows both errors of every model.
 """
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxquard as jq
 from tests.pipeline.layers.test_mark_layers import step_of
@@ -18,6 +20,12 @@ from tests.pipeline.oracle import assert_close
 from tests.pipeline.planning import plan, with_schedule
 
 MICROBATCHES = 3
+
+
+def find_models(module: str, package: str) -> Any:
+    """Returns a module of tests, for the models in it; a test is skipped where their package is not installed."""
+    pytest.importorskip(package)
+    return importlib.import_module(f"tests.field.{module}")
 
 
 def check_model(

@@ -1,7 +1,5 @@
 """Flax models of Hugging Face's transformers: found by the scopes of Flax Linen."""
 
-import functools
-
 import jax.numpy as jnp
 import pytest
 
@@ -72,18 +70,6 @@ def test_bart():
     where = ["encoder.layers.0", "decoder.layers.0"]
     # Biases of keys in attention have gradients of 0, up to rounding.
     check_model(loss, params, random_tokens(VOCAB), where, num_stages=3, absolute=1e-10)
-
-
-@pytest.fixture
-def clip_with_old_names(monkeypatch):
-    """The T5 of transformers 4.57 calls `jnp.clip(x, a_max=...)`, a name that JAX no longer has."""
-
-    @functools.wraps(jnp.clip)
-    def clip(array, *args, a_max=None, **options):
-        return original(array, *args, max=a_max, **options) if a_max is not None else original(array, *args, **options)
-
-    original = jnp.clip
-    monkeypatch.setattr(jnp, "clip", clip)
 
 
 def t5():

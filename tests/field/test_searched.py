@@ -3,8 +3,6 @@
 Prices are in closed form; nothing is measured.
 """
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +13,7 @@ from jax.sharding import AxisType
 import jaxquard as jq
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.pricing import RooflinePricer
-from tests.field.pipelined import largest_error, random_tokens
-from tests.field.test_flax_transformers import clip_with_old_names as clip_with_old_names
+from tests.field.pipelined import find_models, largest_error, random_tokens
 from tests.intraop.same_numbers import check_step
 from tests.intraop.steps import analyse, mesh_of
 from tests.pipeline.oracle import assert_close
@@ -31,10 +28,10 @@ def make_model(name):
     tokens = random_tokens(32, size=ROWS)[0]
     if name == "conv_next":
         images = jax.random.normal(jax.random.key(1), (ROWS, 3, 32, 32))
-        return *importlib.import_module("tests.field.test_equimo").conv_next(), images
+        return *find_models("test_equimo", "equimo").conv_next(), images
     if name == "t5":
-        return *importlib.import_module("tests.field.test_flax_transformers").t5(), tokens
-    module = importlib.import_module("tests.field.test_keras")
+        return *find_models("test_flax_transformers", "transformers.modeling_flax_utils").t5(), tokens
+    module = find_models("test_keras", "keras_hub")
     return *getattr(module, name)(), {"token_ids": tokens, "padding_mask": jnp.ones_like(tokens)}
 
 
@@ -67,8 +64,7 @@ def test_a_searched_sharding(name):
 
 def test_context_parallelism():
     """LLaMA of transformers on long sequences: sharded along them, wherever that is offered."""
-    pytest.importorskip("transformers.modeling_flax_utils")
-    loss, params = importlib.import_module("tests.field.test_flax_transformers").llama(
+    loss, params = find_models("test_flax_transformers", "transformers.modeling_flax_utils").llama(
         width=32, num_heads=4, num_layers=1, length=256
     )
     step, args = make_step(loss), (params, random_tokens(32, length=256)[0])
