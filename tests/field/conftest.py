@@ -1,4 +1,4 @@
-"""What public models need of a JAX that is newer than they are."""
+"""Fixtures for public models: names that a newer JAX no longer has."""
 
 import functools
 

@@ -193,7 +193,7 @@ class TestFolder:
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("jaxquard.pricing.target.compiled_program.os.replace", full)
+        monkeypatch.setattr("jaxquard.pricing.cache.os.replace", full)
         CompiledFolder(tmp_path).store("a", compiled("cpu", "layer"))
         assert not list(tmp_path.iterdir())
 
