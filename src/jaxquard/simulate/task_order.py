@@ -18,6 +18,7 @@ from jaxquard.ir.task import Phase, Task
 from jaxquard.schedules.check import check_rows
 from jaxquard.schedules.dependences import count_stages
 from jaxquard.schedules.patterns.pattern import PatternSchedule, StagePhase
+from jaxquard.schedules.registry import SCHEDULES
 from jaxquard.schedules.schedule import Rows, Schedule, require_count
 
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = range(4)
@@ -90,10 +91,16 @@ def order_tasks(schedule: Schedule | Rows, num_microbatches: int | None = None) 
     require_count(schedule, num_microbatches=num_microbatches)
     if not isinstance(schedule, PatternSchedule):
         return order_tasks(schedule.rows(num_microbatches))
-    return _order_pattern(schedule, num_microbatches)
+    # Schedules of others may have more than what they are compared by.
+    known = type(schedule) in SCHEDULES.values()
+    return _known_order(schedule, num_microbatches) if known else _order_pattern(schedule, num_microbatches)
 
 
 @functools.lru_cache(maxsize=32)
+def _known_order(schedule: PatternSchedule, num_microbatches: int) -> TaskOrder:
+    return _order_pattern(schedule, num_microbatches)
+
+
 def _order_pattern(schedule: PatternSchedule, num_microbatches: int) -> TaskOrder:
     defined_for = schedule.round_up(num_microbatches)
     rows = [
