@@ -76,13 +76,14 @@ def test_names_come_back():
     assert read_names(write_names(NAMES)) == NAMES
 
 
+@pytest.mark.parametrize("bit", [1, 16])
 @pytest.mark.parametrize("step", [7, 61])
-def test_every_damage_is_noticed(step):
+def test_every_damage_is_noticed(step, bit):
     """A bit that flips, or an end that is missing, is no other table."""
     costs = {(Storage.AS_USED, Recompute.NONE): costs_of(0.1)}
     content = write_table(MeshTable(facts=FACTS, costs=costs), names="some")
     for place in range(0, len(content), step):
-        flipped = content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :]
+        flipped = content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
         for damaged in (flipped, content[:place]):
             try:
                 found = read_table(damaged, axes=AXES, find_names=lambda key: NAMES)
@@ -91,3 +92,13 @@ def test_every_damage_is_noticed(step):
             # Parts of an archive that say nothing of its content may change.
             assert found.facts == FACTS
             assert found.costs[Storage.AS_USED, Recompute.NONE].segments[0].strategies[0].forward_s == 0.1
+
+
+def test_a_table_that_says_that_it_is_encrypted_is_damaged():
+    content = bytearray(write_table(MeshTable(failure="nothing divides 7"), names=""))
+    for start in (b"PK\x03\x04", b"PK\x01\x02"):
+        place = content.index(start)
+        # The first flag of an entry, behind its versions.
+        content[place + (6 if start == b"PK\x03\x04" else 8)] |= 1
+    with pytest.raises(DAMAGE):
+        read_table(bytes(content), axes=AXES, find_names=lambda key: NAMES)

@@ -28,10 +28,10 @@ from jaxquard.planner.tables.mesh_prices import CostsKey, MeshAxes, MeshFacts
 _SECONDS = tuple(name for name in SegmentCost.__dataclass_fields__ if name.endswith("_s"))
 _COUNTS = tuple(name for name in SegmentCost.__dataclass_fields__ if not name.endswith("_s"))
 _NAMES = tuple(BlockNames.__dataclass_fields__)
-# All that reading a file of any content can raise.
+# All that reading a file of any content can raise; RuntimeError for one that says that it is encrypted.
 DAMAGE = (
     *(OSError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, OverflowError, RuntimeError),
 )
 
 
