@@ -59,9 +59,9 @@ def problem_of(loss=mlp_loss, *, optimizer=None, rows=16, width=16):
     return loss_problem(loss, optimizer or optax.sgd(0.1), types)[0]
 
 
-def make_plan(cache, **options):
+def make_plan(cache, *, loss=mlp_loss, **options):
     target = find_plan_target(cluster="h100-4", devices=None, runtime="in_process")
-    return find_plan(problem_of(), target, PlanOptions(num_measured=0, fix=FIXED, cache=cache, **options))
+    return find_plan(problem_of(loss), target, PlanOptions(num_measured=0, fix=FIXED, cache=cache, **options))
 
 
 def content(plan):
@@ -194,6 +194,29 @@ def test_other_steps_use_other_tables(changed, cache, num_priced):
     num_priced()
     price(cache, problem=problem_of(**changed))
     assert num_priced() == 1
+
+
+HAS_MANY = {"layers": False}
+
+
+def small_microbatches_differ(params, batch):
+    """A loss whose code looks at the rows: small microbatches go through more products, if so set."""
+    if HAS_MANY["layers"] and batch["x"].shape[0] < 8:
+        params = {**params, "layers": [*params["layers"], *params["layers"]]}
+    return mlp_loss(params, batch)
+
+
+def test_tables_of_other_code_for_small_microbatches_are_not_used(cache, monkeypatch):
+    """The step is known by its trace with one microbatch, where nothing has changed."""
+    before = content(make_plan(cache, loss=small_microbatches_differ))
+    monkeypatch.setitem(HAS_MANY, "layers", True)
+    wanted = content(make_plan(None, loss=small_microbatches_differ))
+    assert wanted != before
+    for _ in range(2):
+        assert content(make_plan(cache, loss=small_microbatches_differ)) == wanted
+    # From then on the tables are of the new code.
+    monkeypatch.setattr(LivePricing, "_analyse", None)
+    assert content(make_plan(cache, loss=small_microbatches_differ)) == wanted
 
 
 def test_other_versions_use_other_tables(cache, num_priced, monkeypatch):

@@ -2,16 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.segments.block_names import BlockNames
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.intraop.step.fingerprint import fingerprint_structure
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan
 from jaxquard.planner.search.list_shapes import count_devices
-from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.tables.mesh_prices import MeshPrices
@@ -64,12 +61,6 @@ def describe_plan(
         flops=pricing.flops,
         provenance=facts.provenance,
     )
-
-
-def with_fingerprint(plan: Plan, problem: PlanProblem) -> Plan:
-    """Returns a plan with the fingerprint of its step, which is traced with the plan's recomputation."""
-    one = problem.trace(plan.num_microbatches, plan.recompute)
-    return replace(plan, fingerprint=fingerprint_structure(one.traced))
 
 
 def _stages(prices: MeshPrices, costs: StepCosts, found: PlanFinalist) -> Iterator[StagePlan]:

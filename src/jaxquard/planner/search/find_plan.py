@@ -8,6 +8,7 @@
 """
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog
 from jaxquard.planner.search.deadline import Deadline
-from jaxquard.planner.search.describe_plan import describe_plan, with_fingerprint
+from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
 from jaxquard.planner.search.pricers import find_cache, make_pricers
 from jaxquard.planner.search.problem import PlanProblem
@@ -35,6 +36,7 @@ from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
+_log = logging.getLogger(__name__)
 # Of a time budget, the share of the search where plans run as well, and where they do not: the rest goes to the usual
 # plans, and to the description of the plan.
 _SEARCH, _ALONE, _USUAL = 0.5, 0.85, 0.25
@@ -114,6 +116,11 @@ def find_plan(
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
     runner = make_mesh if options.num_measured > 0 else None
     found = _search(problem, target, options, wishes, deadline, runs_plans=runner is not None)
+    # Plans that run are traced all the same; of others, the one that is chosen.
+    used = found.candidates[: options.num_measured] if runner else [_choose(found, wishes, options)]
+    if not all(map(found.is_current, used)):
+        _log.info("the cache has prices of another step; this one is priced anew")
+        found = _search(problem, target, options, wishes, deadline, runs_plans=runner is not None, is_new=True)
     if runner is not None:
         candidates, usual = run_candidates(
             problem,
@@ -125,8 +132,9 @@ def find_plan(
         )
         found = replace(found, candidates=candidates, usual=usual)
     log = replace(found.log, time_s=time.monotonic() - start_s, left_out=tuple(dict.fromkeys(deadline.left_out)))
-    plan = _describe_choice(found, _choose(found.candidates, found.usual, wishes, options), wishes)
-    return replace(with_fingerprint(plan, problem), log=log)
+    plan = _describe_choice(found, _choose(found, wishes, options), wishes)
+    fingerprint = found.pricing.find_fingerprint(plan.num_microbatches, plan.recompute)
+    return replace(plan, fingerprint=fingerprint, log=log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +150,7 @@ class _Found:
     """
 
     result: PlanSearchResult
+    pricing: StepPricing
     candidates: Sequence[Candidate]
     usual: Sequence[Candidate]
     too_large: Sequence[Candidate]
@@ -154,6 +163,10 @@ class _Found:
         num_measured = sum(one.is_measured for one in (*self.candidates, *self.usual))
         return replace(self.result.log, num_measured=num_measured, num_programs=self.num_programs)
 
+    def is_current(self, candidate: Candidate) -> bool:
+        """Says whether a plan was found by prices of the step as it is now."""
+        return self.pricing.are_current(candidate.plan.num_microbatches, candidate.plan.recompute)
+
 
 def _search(
     problem: PlanProblem,
@@ -163,11 +176,13 @@ def _search(
     deadline: Deadline,
     *,
     runs_plans: bool,
+    is_new: bool = False,
 ) -> _Found:
     """Finds the best plans by prices, and the usual ones.
 
     Args:
         runs_plans: leaves a share of the time to runs.
+        is_new: what the cache has of the step is made anew.
     """
     limit_bytes = int(options.memory_limit_bytes or target.memory_bytes)
     _check_state_fits(problem, num_devices=target.num_devices, limit_bytes=limit_bytes)
@@ -179,6 +194,7 @@ def _search(
             make_pricer=make_pricer,
             ignores_marks=options.ignores_marks,
             cache=find_cache(options.cache),
+            is_new=is_new,
         )
         stack.callback(pricing.keep_tables)
         max_stages = _count_stages(pricing, wishes)
@@ -202,6 +218,7 @@ def _search(
         usual, too_large = _usual_candidates(plans)
     return _Found(
         result=result,
+        pricing=pricing,
         candidates=candidates,
         usual=usual,
         too_large=too_large,
@@ -313,9 +330,7 @@ def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidat
     return found[True], found[False]
 
 
-def _choose(
-    candidates: Sequence[Candidate], usual: Sequence[Candidate], wishes: Wishes, options: PlanOptions
-) -> Candidate:
+def _choose(found: _Found, wishes: Wishes, options: PlanOptions) -> Candidate:
     """Returns the fastest; of those that ran, if any did.
 
     Estimates err, and a usual plan that no wish is against may be that after all.
@@ -323,12 +338,13 @@ def _choose(
     most_rows = options.max_microbatch_size or math.inf
     allowed = [
         one
-        for one in usual
+        for one in found.usual
         if one.plan.microbatch_size <= most_rows
         and one.follows_strategies
         and wishes_allow(wishes, one.finalist.configuration)
     ]
-    known = [one for one in (*candidates, *allowed) if one.is_measured] or [*candidates, *allowed]
+    everyone = [*found.candidates, *allowed]
+    known = [one for one in everyone if one.is_measured] or everyone
     chosen = min(known, key=lambda one: one.plan.time_s)
     if chosen.failure:
         raise PlanError(f"none of the plans that the wishes leave runs on the devices here: {chosen.failure}")

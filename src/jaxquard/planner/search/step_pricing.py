@@ -9,13 +9,14 @@ from jax.sharding import AbstractMesh
 from jaxquard.cluster import Cluster
 from jaxquard.errors import PlanError, ShardingError
 from jaxquard.intraop.shardings.layouts import Storage
+from jaxquard.intraop.step.fingerprint import StepFingerprint, fingerprint_structure
 from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.search.live_pricing import LivePricing, StrategiesByBlocks, abstract_mesh_of
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.stage_boundaries import StageStart
 from jaxquard.planner.tables.mesh_prices import MeshKey, MeshPrices, PricesKey
-from jaxquard.planner.tables.step_keys import find_step_keys
+from jaxquard.planner.tables.step_keys import find_loop_key, find_step_keys
 from jaxquard.planner.tables.step_tables import StepFacts, StepTables
 from jaxquard.planner.wishes import Wishes
 from jaxquard.pricing import OnProgress, PriceCache, Pricer
@@ -33,6 +34,7 @@ class StepPricing:
         ignores_marks: stages may begin at any segment, also where the step has marks of its own.
         recipes: names of known assignments; blocks then have the choices of these alone. None for all choices.
         cache: where tables of prices are kept, by `keep_tables`; None for nowhere.
+        is_new: what the cache has of the step is made anew.
 
     Attributes:
         failures: meshes and microbatches for which the step cannot be priced, with the reason.
@@ -48,18 +50,22 @@ class StepPricing:
         ignores_marks: bool = False,
         recipes: Collection[str] | None = None,
         cache: PriceCache | None = None,
+        is_new: bool = False,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.problem, self.cluster, self.wishes = problem, cluster, wishes
         self._make_pricer, self._on_progress = make_pricer, on_progress
-        self._ignores_marks, self._cache = ignores_marks, cache
+        self._ignores_marks, self._cache, self._is_new = ignores_marks, cache, is_new
         self._live = LivePricing(problem, cluster, wishes=wishes, ignores_marks=ignores_marks, recipes=recipes)
-        self._tables = _find_tables(self._live, cache)
+        self._tables = _find_tables(self._live, cache, is_new=is_new)
         self._step_facts: StepFacts | None = None
         self._parts: list[StepPricing] = []
         # Fine prices are found by the key of the coarse ones.
         self._coarse_prices: dict[PricesKey, MeshPrices | None] = {}
         self._fine_prices: dict[PricesKey, MeshPrices | None] = {}
+        # Numbers of microbatches whose tables were read, and the keys of the step with them.
+        self._kept_counts: set[int] = set()
+        self._loop_keys: dict[tuple[int, Recompute], str | None] = {}
         self.failures: dict[MeshKey, str] = {}
 
     def of_recipes(self, recipes: Collection[str]) -> "StepPricing":
@@ -72,6 +78,7 @@ class StepPricing:
             ignores_marks=self._ignores_marks,
             recipes=recipes,
             cache=self._cache,
+            is_new=self._is_new,
             on_progress=self._on_progress,
         )
         found._live.share_with(self._live)
@@ -91,6 +98,43 @@ class StepPricing:
             PlanError: if a wish for a strategy names nothing, or contradicts another.
         """
         return self._find_step().starts
+
+    def are_current(self, num_microbatches: int, recompute: Recompute) -> bool:
+        """Says whether prices from the cache are of the step as it is with so many microbatches.
+
+        The cache is found by the trace with the first number alone.
+        """
+        if num_microbatches not in self._kept_counts:
+            return True
+        key = self._loop_key(num_microbatches, recompute)
+        kept = self._tables.find_loop(num_microbatches, recompute)
+        if kept is None and recompute is not Recompute.NONE and self.are_current(num_microbatches, Recompute.NONE):
+            self._keep_loop(num_microbatches, recompute)
+            return True
+        return kept is not None and kept == key
+
+    def find_fingerprint(self, num_microbatches: int, recompute: Recompute) -> StepFingerprint:
+        """Returns the fingerprint of a plan with so many microbatches; from the cache, where it has it."""
+        key = self._loop_key(num_microbatches, recompute)
+        found = None if key is None else self._tables.find_fingerprint(key)
+        if found is None:
+            found = fingerprint_structure(self.problem.trace(num_microbatches, recompute).traced)
+            if key is not None:
+                self._tables.keep_fingerprint(key, found)
+        return found
+
+    def _loop_key(self, num_microbatches: int, recompute: Recompute) -> str | None:
+        if not self._tables.are_kept:
+            return None
+        name = num_microbatches, recompute
+        if name not in self._loop_keys:
+            self._loop_keys[name] = find_loop_key(self.problem.trace_loop(num_microbatches, recompute))
+        return self._loop_keys[name]
+
+    def _keep_loop(self, num_microbatches: int, recompute: Recompute) -> None:
+        key = self._loop_key(num_microbatches, recompute)
+        if key is not None:
+            self._tables.keep_loop(num_microbatches, recompute, key)
 
     def keep_tables(self) -> None:
         """Keeps the prices, and all costs that were asked for, in the cache."""
@@ -159,6 +203,10 @@ class StepPricing:
             if found is None:
                 found = self._try_price(key, only)
                 self._tables.add(key, found)
+                if self._tables.find_loop(key.num_microbatches, Recompute.NONE) is None:
+                    self._keep_loop(key.num_microbatches, Recompute.NONE)
+            else:
+                self._kept_counts.add(key.num_microbatches)
             self._coarse_prices[key] = self._noted(key, found)
         return self._coarse_prices[key]
 
@@ -195,7 +243,7 @@ class StepPricing:
         return None
 
 
-def _find_tables(live: LivePricing, cache: PriceCache | None) -> StepTables:
+def _find_tables(live: LivePricing, cache: PriceCache | None, *, is_new: bool) -> StepTables:
     """Returns the tables of a step; those of a step that cannot be known again keep nothing."""
     if cache is None:
         return StepTables(None, None)
@@ -208,4 +256,4 @@ def _find_tables(live: LivePricing, cache: PriceCache | None) -> StepTables:
         ignores_marks=live.ignores_marks,
         recipes=live.recipes,
     )
-    return StepTables(cache.folder / "tables", keys)
+    return StepTables(cache.folder / "tables", keys, is_new=is_new)

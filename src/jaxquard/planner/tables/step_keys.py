@@ -81,6 +81,20 @@ def find_step_keys(
     return StepKeys(closed_form=combine_keys(shared, structure), other=combine_keys(shared, exact))
 
 
+def find_loop_key(looped: LoopStep) -> str | None:
+    """Returns the key of a step with a number of microbatches, whatever it is priced for; None for one without.
+
+    Code may do something else with small microbatches than with large ones, so that tables which were found by the
+    trace with one number are checked by that with another.
+    """
+    exact = exact_key(looped.opened)
+    if exact is None:
+        return None
+    types = [type_text(type_) for type_ in looped.arg_types]
+    names = (looped.arg_names, types, looped.state_results, looped.num_marks, str(looped.in_tree), str(looped.out_tree))
+    return combine_keys(exact, repr(names), _constants_key(looped))
+
+
 @functools.cache
 def package_digest() -> str:
     """Returns a hash of jaxquard's source files: another version, or an edited one, may price otherwise."""

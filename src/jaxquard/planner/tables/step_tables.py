@@ -4,6 +4,8 @@
     tables/STEP/KEY.npz             the prices on a mesh, with so many microbatches: facts, and the costs of every
                                     storage and recomputation that a search has asked for; or why there are none
     tables/STEP/names-KEY.json      names of blocks, which many meshes share
+    tables/STEP/loops.json          keys of the step with the numbers of microbatches that its tables are of
+    tables/STEP/loop-KEY.json       the fingerprint of a plan with one of these
 
 Files are kept as all others of the cache are: written whole or not at all, and made anew where they cannot be read.
 """
@@ -16,15 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxquard.intraop.segments.block_names import BlockNames
+from jaxquard.intraop.step.fingerprint import StepFingerprint
 from jaxquard.ir.codec import from_data, to_data
 from jaxquard.planner.prices.step_costs import PricedStrategies
+from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.stage_boundaries import StageStart
 from jaxquard.planner.tables.mesh_prices import MeshPrices, PricesKey
 from jaxquard.planner.tables.step_keys import StepKeys
 from jaxquard.planner.tables.table_file import DAMAGE, MeshTable, read_names, read_table, write_names, write_table
 from jaxquard.pricing.cache import replace_file
 
-_STEP_FILE = "step.json"
+_STEP_FILE, _LOOPS_FILE = "step.json", "loops.json"
 _log = logging.getLogger(__name__)
 
 
@@ -47,16 +51,24 @@ class StepTables:
     Args:
         folder: of the tables of all steps; None to keep nothing.
         keys: of the step; None to keep nothing.
+        is_new: nothing that is kept is read; it is made anew.
     """
 
-    def __init__(self, folder: Path | None, keys: StepKeys | None) -> None:
+    def __init__(self, folder: Path | None, keys: StepKeys | None, *, is_new: bool = False) -> None:
         self._keys = keys
+        self._is_new = is_new
+        self._written: set[str] = set()
         self._folder = None if folder is None or keys is None else folder / keys.closed_form[:32]
         self._found: dict[PricesKey, MeshPrices | str] = {}
         # How many costs the files have.
         self._num_kept: dict[PricesKey, int] = {}
         self._names: dict[str, Mapping[int, BlockNames]] = {}
         self._names_keys: dict[int, str] = {}
+
+    @property
+    def are_kept(self) -> bool:
+        """False if nothing is kept."""
+        return self._folder is not None
 
     def find_step(self) -> StepFacts | None:
         """Returns the facts of the step; None if they are not kept."""
@@ -109,6 +121,35 @@ class StepTables:
                 table = MeshTable(facts=found.facts, costs=found.known)
                 self._write(self._file_name(key), write_table(table, names=self._keep_names(found.facts.names)))
 
+    def find_loop(self, num_microbatches: int, recompute: Recompute) -> str | None:
+        """Returns the key of the step with so many microbatches, as the tables have it; None if it is not kept."""
+        return self._loops().get(_loop_name(num_microbatches, recompute))
+
+    def keep_loop(self, num_microbatches: int, recompute: Recompute, key: str) -> None:
+        """Keeps the key of the step with so many microbatches."""
+        name, loops = _loop_name(num_microbatches, recompute), self._loops()
+        if loops.get(name) != key:
+            self._write(_LOOPS_FILE, json.dumps({**loops, name: key}).encode())
+
+    def find_fingerprint(self, loop: str) -> StepFingerprint | None:
+        """Returns the fingerprint of the step with a number of microbatches, by its key; None if it is not kept."""
+        content = self._read(f"loop-{loop[:32]}.json")
+        try:
+            return None if content is None else from_data(StepFingerprint, json.loads(content), where="a fingerprint")
+        except DAMAGE:
+            return None
+
+    def keep_fingerprint(self, loop: str, fingerprint: StepFingerprint) -> None:
+        """Keeps a fingerprint."""
+        self._write(f"loop-{loop[:32]}.json", json.dumps(to_data(fingerprint)).encode())
+
+    def _loops(self) -> dict[str, str]:
+        content = self._read(_LOOPS_FILE)
+        try:
+            return {} if content is None else from_data(dict[str, str], json.loads(content), where="keys of loops")
+        except DAMAGE:
+            return {}
+
     def _file_name(self, key: PricesKey) -> str:
         step = "" if self._keys is None or not key.pricer else self._keys.other
         return f"{_digest(f'{step} {key}'.encode())}.npz"
@@ -135,6 +176,8 @@ class StepTables:
         return self._names_keys[id(names)]
 
     def _read(self, file_name: str) -> bytes | None:
+        if self._is_new and file_name not in self._written:
+            return None
         try:
             return None if self._folder is None else (self._folder / file_name).read_bytes()
         except OSError:
@@ -145,9 +188,14 @@ class StepTables:
             return
         try:
             replace_file(self._folder / file_name, content)
+            self._written.add(file_name)
         except OSError as error:  # A disk that is full or not ours costs the tables, not the plan.
             _log.warning("the prices of a step could not be kept in %s: %s", self._folder, error)
             self._folder = None
+
+
+def _loop_name(num_microbatches: int, recompute: Recompute) -> str:
+    return f"{num_microbatches} microbatches, recompute {recompute.value}"
 
 
 def _digest(content: bytes) -> str:
