@@ -21,14 +21,14 @@ from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.prices.step_flops import bound_time_s
-from jaxquard.planner.record.plan import PlanSearchLog
+from jaxquard.planner.record.plan import PlanSearchLog, Recompute
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.live_pricing import BATCH_AXIS
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
-from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
+from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
@@ -61,6 +61,7 @@ class TwoPassSearch:
     _scaled: dict[object, Sequence[SegmentCosts]] = field(default_factory=dict, repr=False)
     # The mesh that ranks the strategies of others.
     _ranks: dict[object, MeshKey] = field(default_factory=dict, repr=False)
+    _state_bytes: dict[object, int] = field(default_factory=dict, repr=False)
 
     def run(self, shapes: Sequence[PlanConfiguration]) -> PlanSearchResult:
         """Returns the fastest configurations; its families are the best with each number of actors.
@@ -78,6 +79,7 @@ class TwoPassSearch:
                 lambda shape: self._scaled_costs(shape, references[shape.axes]),
                 _NUM_RANKED,
                 first_pass,
+                least_bytes=lambda shape: self._least_bytes(shape, references[shape.axes]),
                 finds_alternatives=False,
             )
             if ranked.best is None:
@@ -98,7 +100,9 @@ class TwoPassSearch:
         alternatives = exact.alternatives
         if ranked.best.configuration == exact.best.configuration:
             # Parts that the second pass has one value of.
-            alternatives += ranked.other_alternatives({one.part for one in alternatives})
+            others, notes = ranked.other_alternatives({one.part for one in alternatives}, self.deadline.budget_s)
+            alternatives += others
+            self.deadline.left_out.extend(notes)
         unknown = frozenset(shapes) - frozenset(known)
         return replace(exact, alternatives=alternatives, log=_add_logs(ranked, exact, unknown, num_seen=len(shapes)))
 
@@ -124,6 +128,7 @@ class TwoPassSearch:
         num_finalists: int,
         deadline: Deadline,
         *,
+        least_bytes: Callable[[PlanConfiguration], float] = lambda shape: 0.0,
         finds_alternatives: bool = True,
     ) -> PlanSearchResult:
         actors = sorted({shape.num_actors for shape in shapes})
@@ -135,6 +140,7 @@ class TwoPassSearch:
             shapes,
             costs,
             bound=self._bound_s,
+            least_bytes=least_bytes,
             memory_limit_bytes=self.memory_limit_bytes,
             links=self.links,
             time_budget_s=deadline.budget_s,
@@ -150,6 +156,18 @@ class TwoPassSearch:
     def _bound_s(self, shape: PlanConfiguration) -> float:
         num_devices = shape.num_actors * count_devices(shape)
         return bound_time_s(self.pricing.flops, self.pricing.cluster, num_devices)
+
+    def _least_bytes(self, shape: PlanConfiguration, references: Mapping[int, MeshPrices]) -> float:
+        """Returns an equal share of the smallest state: what is there all the time, with any number of microbatches."""
+        key = shape.axes, shape.storage
+        if key not in self._state_bytes:
+            storage = Storage(shape.storage)
+            sizes = [
+                count_state_bytes(one.costs(storage=storage, recompute=Recompute.NONE).segments)
+                for one in references.values()
+            ]
+            self._state_bytes[key] = min(sizes)
+        return self._state_bytes[key] / shape.num_actors
 
     def _price_meshes(
         self, shapes: Sequence[PlanConfiguration], deadline: Deadline

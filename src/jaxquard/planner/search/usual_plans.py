@@ -23,7 +23,7 @@ from jaxquard.planner.search.two_passes import TwoPassSearch
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.stages.search import search_configurations
-from jaxquard.planner.stages.segment_costs import SegmentCosts
+from jaxquard.planner.stages.segment_costs import SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshPrices
 
 # The assignments that they are made of.
@@ -127,8 +127,7 @@ class UsualPlans:
         if prices is None:
             return True
         costs = prices.costs(storage=storage, recompute=Recompute.NONE)
-        smallest = {id(one): min(cost.fixed_bytes for cost in one.strategies) for one in costs.segments}
-        return sum(smallest[id(one)] for one in costs.segments) <= actors * self.search.memory_limit_bytes
+        return count_state_bytes(costs.segments) <= actors * self.search.memory_limit_bytes
 
     def _counts(self, data: int) -> list[int]:
         return [count for count in self.problem.counts if self.problem.rows // count % data == 0]

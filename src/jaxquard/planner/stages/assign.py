@@ -36,7 +36,7 @@ MAX_LABELS = 1000
 # In longer chains, actors with several stages get fewer choices and labels.
 _FEW_SEGMENTS, _LOOPED_CHOICES, _LOOPED_LABELS = 12, 8, 100
 _COARSE_LABELS, _TOLERANCE = 30, 0.003
-# In chains of more segments, stages begin only where few bytes enter: at most so many times the fewest.
+# In chains of more segments, stages begin only where few bytes enter: at most so many times the fewest nearby.
 _LONG, _FEW_BYTES = 48, 2
 # More than any device has, yet finite: memory is counted.
 _NO_LIMIT_BYTES = 2.0**62
@@ -66,10 +66,15 @@ def assign_segments(
 
 
 class SegmentAssigner:
-    """Assigns one chain under many shapes and limits; what they share is found once."""
+    """Assigns one chain under many shapes and limits; what they share is found once.
 
-    def __init__(self, chain: Sequence[SegmentCosts]) -> None:
+    Args:
+        is_merged: the segments are runs of another chain's, and are merged no further.
+    """
+
+    def __init__(self, chain: Sequence[SegmentCosts], *, is_merged: bool = False) -> None:
         self.chain = tuple(chain)
+        self._is_merged = is_merged
         for place, segment in enumerate(self.chain):
             if not segment.strategies:
                 raise PlanError(
@@ -83,7 +88,7 @@ class SegmentAssigner:
         rows = np.asarray([minima[segment.kind] for segment in self.chain], dtype=np.float64)
         self._times_s, self._steps_s = rows.T
         self._memory = MemoryBound(self.chain)
-        self._cheap_begins = find_cheap_begins(self.chain, factor=_FEW_BYTES)
+        self._cheap_begins = find_cheap_begins(self.chain, factor=_FEW_BYTES, reach=max(1, len(self.chain) // _LONG))
         self._begins = np.asarray([0, *(place for place in range(1, len(self.chain)) if chain[place].can_begin_stage)])
         self._fastest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._fast = RangeOptions(self.chain, counts_memory=False)
@@ -138,33 +143,39 @@ class SegmentAssigner:
             return ()
         slack = 1 + _FINALIST_SLACK * (max_finalists > 1)
         crossings_s = self._crossings_s(profile, links)
-        if shape.num_microbatches not in self._fastest:
-            self._fastest[shape.num_microbatches] = fastest_strategies(self.chain, shape.num_microbatches)
-        quick_s = quick_time_s(self.chain, profile, crossings_s, self._fastest[shape.num_microbatches])
-        problem = self._problem(self._fast, profile, crossings_s, min(known_s, quick_s * slack))
-        # In long chains that hardly fit, if at all, only what is found at once is taken.
-        is_brief = is_coarse and len(self.chain) > _LONG and not self.fits_fastest(shape, memory_limit_bytes)
-        found, is_proven = _search(problem, slack, known_s, is_coarse, is_brief)
         limit_bytes = np.inf if memory_limit_bytes is None else float(memory_limit_bytes)
-        if found and problem.peak_bytes(found[0].options).max() > limit_bytes:
-            fastest_s = found[0].time_s
+        # In long chains that hardly fit, if at all, only what is found at once is taken.
+        is_brief = is_coarse and self.is_long and not self.fits_fastest(shape, memory_limit_bytes)
+        if is_brief:
+            fastest_s, is_small = max(bound_s, self._relaxed.bound_s(profile, limit_bytes)), True
+            found, is_proven, problem = [], False, None
+        else:
+            if shape.num_microbatches not in self._fastest:
+                self._fastest[shape.num_microbatches] = fastest_strategies(self.chain, shape.num_microbatches)
+            quick_s = quick_time_s(self.chain, profile, crossings_s, self._fastest[shape.num_microbatches])
+            problem = self._problem(self._fast, profile, crossings_s, min(known_s, quick_s * slack))
+            found, is_proven = _search(problem, slack, known_s, is_coarse)
+            is_small = bool(found) and problem.peak_bytes(found[0].options).max() > limit_bytes
+            fastest_s = found[0].time_s if found else np.inf
+        if is_small:
             for within_s in (_WITHIN * fastest_s, np.inf):
                 options = self._small_options(memory_limit_bytes, profile, is_coarse)
                 problem = self._problem(options, profile, crossings_s, min(known_s, within_s), limit_bytes)
                 found, is_proven = _search(problem, slack, min(known_s, within_s), is_coarse, is_brief)
                 if found or known_s <= within_s:
                     break
+        assert problem is not None, "one of the two was searched"
         found = [path for path in found if problem.peak_bytes(path.options).max() <= limit_bytes]
         return tuple(_assignment(problem, path, is_proven) for path in found[:max_finalists])
 
     def _merges(self, num_stages: int) -> bool:
         """Says whether the segments between cheap boundaries are merged: in long chains that have enough of those."""
-        return self.is_long and num_stages <= len(self._cheap_begins) < len(self.chain)
+        return self.is_long and not self._is_merged and num_stages <= len(self._cheap_begins) < len(self.chain)
 
     def _merge(self) -> "tuple[MergedChain, SegmentAssigner]":
         if self._merged is None:
             merged = merge_segments(self.chain, self._cheap_begins)
-            self._merged = merged, SegmentAssigner(merged.segments)
+            self._merged = merged, SegmentAssigner(merged.segments, is_merged=True)
         return self._merged
 
     def _problem(
@@ -232,7 +243,7 @@ class SegmentAssigner:
         if bound_s <= known_s and self._merges(shape.num_stages):
             return self._merge()[1].limited_bound_s(shape, memory_limit_bytes, known_s=known_s)
         if bound_s <= known_s and memory_limit_bytes is not None:
-            bound_s = max(bound_s, self._relaxed.bound_s(profile, memory_limit_bytes))
+            bound_s = max(bound_s, self._relaxed.bound_s(profile, memory_limit_bytes, known_s=known_s))
         return max(bound_s, self._uneven_bound_s(profile)) if bound_s <= known_s else bound_s
 
     def _uneven_bound_s(self, profile: ScheduleProfile) -> float:

@@ -127,10 +127,10 @@ class ConfigurationSearch:
                 break
             if found and is_family and self._is_long(configuration):
                 break
-            if found and num_tried >= _MAX_TRIED and bound_s >= best_s:
-                break
             if found and (self.is_late() or num_tried >= _MAX_TRIED):
-                self._leave_out([configuration, *(space[left] for *_, left in queue)], len(space), bound_s, best_s)
+                # Played times may turn around what is this near.
+                left = [space[left] for left_s, _, left in queue if left_s <= known_s]
+                self._leave_out([configuration, *left], len(space), bound_s, best_s)
                 break
             assigner = self.assigner(configuration)
             if assigner is None:

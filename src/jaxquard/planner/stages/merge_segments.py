@@ -10,8 +10,8 @@ import numpy as np
 from jaxquard.planner.stages.dominance import representatives, undominated
 from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts, StageAssignment
 
-# Strategies of a merged segment, for each pair of layouts at its ends.
-_MAX_STRATEGIES = 6
+# Strategies of a merged segment, for each pair of layouts at its ends, beside the fastest.
+_MAX_STRATEGIES = 16
 _NUMBERS = tuple(one.name for one in fields(SegmentCost) if one.name not in ("entry", "exit"))
 _TIMES = [_NUMBERS.index(name) for name in ("forward_s", "recompute_s", "input_gradient_s", "weight_gradient_s")]
 _FIXED = [_NUMBERS.index(name) for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes")]
@@ -56,11 +56,20 @@ class MergedChain:
         )
 
 
-def find_cheap_begins(chain: Sequence[SegmentCosts], *, factor: float) -> tuple[int, ...]:
-    """Returns the segments where stages may begin and at most so many times the fewest bytes enter; 0 first."""
-    places = [place for place in range(1, len(chain)) if chain[place].can_begin_stage]
-    fewest = min((chain[place].input_bytes for place in places), default=0)
-    return 0, *(place for place in places if chain[place].input_bytes <= factor * fewest)
+def find_cheap_begins(chain: Sequence[SegmentCosts], *, factor: float, reach: int) -> tuple[int, ...]:
+    """Returns the segments where stages may begin and few bytes enter; 0 first.
+
+    Few are at most so many times the fewest that enter a segment nearby: where activations shrink along the step, as in
+    a convolutional network, its beginning has places too.
+
+    Args:
+        reach: segments before and after that are nearby.
+    """
+    sizes = np.asarray([float(segment.input_bytes) if segment.can_begin_stage else np.inf for segment in chain])
+    sizes[:1] = np.inf
+    padded = np.pad(sizes, reach, constant_values=np.inf)
+    nearby = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).min(axis=1)
+    return 0, *np.flatnonzero(np.isfinite(sizes) & (sizes <= factor * nearby)).tolist()
 
 
 def merge_segments(chain: Sequence[SegmentCosts], begins: Collection[int]) -> MergedChain:
@@ -125,6 +134,8 @@ def _keep(rows: np.ndarray, layouts: np.ndarray) -> np.ndarray:
         group = np.flatnonzero(layouts == layout)
         group = group[undominated(costs[group])]
         if len(group) > _MAX_STRATEGIES:
-            group = group[representatives(costs[group], _MAX_STRATEGIES)]
+            # Whatever is the fastest without a limit of memory is among them.
+            fastest = undominated(costs[group][:, :2])
+            group = group[np.union1d(fastest, representatives(costs[group], _MAX_STRATEGIES))]
         kept.append(group)
     return np.sort(np.concatenate(kept))

@@ -18,7 +18,8 @@ Memory is counted, not timed: an activation is kept from its forward to its back
 """
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Int
@@ -50,10 +51,10 @@ class ScheduleProfile:
         actor_of: the actor of each stage.
         fill_weight: of the sum of all stages' microbatch times.
         stage_weight: of the largest load of a stage, over that of an actor: from 0 to 1.
-        transfer_weight: of the sum over stages of the time of a transfer into it from another actor.
         kept: rows of numbers of activations of each stage that one actor keeps at the same time; only rows that no
             other exceeds.
         kept_actors: the actor of each row.
+        find_transfer_weight: plays the schedule with transfers, which bounds do not look at.
     """
 
     num_actors: int
@@ -62,9 +63,14 @@ class ScheduleProfile:
     actor_of: tuple[int, ...]
     fill_weight: float
     stage_weight: float
-    transfer_weight: float
     kept: Int[np.ndarray, "rows stages"]
     kept_actors: Int[np.ndarray, " rows"]
+    find_transfer_weight: Callable[[], float] = field(repr=False)
+
+    @property
+    def transfer_weight(self) -> float:
+        """The weight of the sum over stages of the time of a transfer into it from another actor."""
+        return self.find_transfer_weight()
 
     @property
     def num_chunks(self) -> int:
@@ -103,7 +109,7 @@ def profile_schedule(shape: PipelineShape) -> ScheduleProfile:
     num_actors = schedule.num_actors
     num_left_out = max(0, num_microbatches // num_actors - (_MAX_ROUNDS - 1)) if num_actors > 1 else 0
     num_played = num_microbatches - num_left_out * num_actors
-    fill_weight, stage_weight, transfer_weight = _time_weights(schedule, num_played, num_left_out)
+    fill_weight, stage_weight = _weights_of_rounds(schedule, num_played)
     kept, kept_actors = _kept_of_rounds(schedule, num_played)
     if num_left_out and not np.array_equal(kept, _kept_of_rounds(schedule, num_played + num_actors)[0]):
         # Every round adds to what is kept.
@@ -115,20 +121,19 @@ def profile_schedule(shape: PipelineShape) -> ScheduleProfile:
         actor_of=_actors_of(schedule),
         fill_weight=fill_weight,
         stage_weight=stage_weight,
-        transfer_weight=transfer_weight,
         kept=kept,
         kept_actors=kept_actors,
+        find_transfer_weight=functools.partial(_transfer_weight, schedule, num_played, num_left_out),
     )
 
 
-def _time_weights(schedule: Schedule, num_played: int, num_left_out: int) -> tuple[float, float, float]:
-    """Returns the weights of fills, of the largest stage and of transfers, from steps of a few rounds."""
-    fill_weight, stage_weight, transfer_weight = _weights_of_rounds(schedule, num_played)
-    if num_left_out:
-        # From one round to the next, a step gets longer by the same time.
-        _, _, longer_weight = _weights_of_rounds(schedule, num_played + schedule.num_actors)
-        transfer_weight += num_left_out * (longer_weight - transfer_weight)
-    return fill_weight, stage_weight, transfer_weight
+def _transfer_weight(schedule: Schedule, num_played: int, num_left_out: int) -> float:
+    """Returns the weight of transfers, from steps of a few rounds."""
+    weight = _transfers_of_rounds(schedule, num_played)
+    if not num_left_out:
+        return weight
+    # From one round to the next, a step gets longer by the same time.
+    return weight + num_left_out * (_transfers_of_rounds(schedule, num_played + schedule.num_actors) - weight)
 
 
 def _actors_of(schedule: Schedule) -> tuple[int, ...]:
@@ -136,21 +141,33 @@ def _actors_of(schedule: Schedule) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _weights_of_rounds(schedule: Schedule, num_microbatches: int) -> tuple[float, float, float]:
+def _weights_of_rounds(schedule: Schedule, num_microbatches: int) -> tuple[float, float]:
+    """Returns the weights of fills and of the largest stage."""
     order = order_tasks(schedule, num_microbatches)
     num_stages, num_chunks = order.num_stages, order.num_stages // order.num_actors
-    equal = np.ones(num_stages)
-    time_s = _play_stages(order, equal)
+    time_s = _play_equal_stages(schedule, num_microbatches)
     fill_weight = (time_s - (num_microbatches - 1) * num_chunks) / num_stages
     stage_weight = 0.0
     if num_chunks > 1 and num_microbatches > 1:
         uneven_s = _play_stages(order, np.repeat([0.5, 1.5], num_stages // 2))
         stage_weight = min(1.0, max(0.0, uneven_s - time_s) / (0.5 * num_chunks * (num_microbatches - 1)))
+    return fill_weight, stage_weight
+
+
+@functools.lru_cache(maxsize=4096)
+def _transfers_of_rounds(schedule: Schedule, num_microbatches: int) -> float:
+    order = order_tasks(schedule, num_microbatches)
     num_crossings = sum(before != after for before, after in zip(order.actor_of, order.actor_of[1:], strict=False))
     if not num_crossings:
-        return fill_weight, stage_weight, 0.0
-    added = (_play_stages(order, equal, _SHORT_TRANSFER_S) - time_s) / _SHORT_TRANSFER_S
-    return fill_weight, stage_weight, added / num_crossings
+        return 0.0
+    added_s = _play_stages(order, np.ones(order.num_stages), _SHORT_TRANSFER_S)
+    return (added_s - _play_equal_stages(schedule, num_microbatches)) / _SHORT_TRANSFER_S / num_crossings
+
+
+@functools.lru_cache(maxsize=4096)
+def _play_equal_stages(schedule: Schedule, num_microbatches: int) -> float:
+    order = order_tasks(schedule, num_microbatches)
+    return _play_stages(order, np.ones(order.num_stages))
 
 
 def _play_stages(order: TaskOrder, stages_s: np.ndarray, transfer_s: float = 0.0) -> float:

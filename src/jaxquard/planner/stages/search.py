@@ -1,5 +1,6 @@
 """Finds the fastest configurations of a plan, what else was considered beside them, and what stands against all."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ class PlanSearchResult:
     Attributes:
         finalists: the fastest first; empty if nothing fits.
         alternatives: to each part of the fastest one.
-        other_alternatives: finds those to the parts that are not known, where they were not asked for.
+        other_alternatives: finds those to the parts that are not known, where they were not asked for, within some
+            seconds; and notes on the parts for which these were too few.
         families: for each family that was asked for, its fastest; None if none of it fits.
         smallest: if nothing fits, the configuration of the smallest memory that was found, and that memory.
         log: counts of the work, and what a time budget left out.
@@ -29,9 +31,9 @@ class PlanSearchResult:
 
     finalists: tuple[PlanFinalist, ...]
     alternatives: tuple[PlanAlternative, ...] = ()
-    other_alternatives: Callable[[Collection[str]], tuple[PlanAlternative, ...]] = field(
-        default=lambda known: (), repr=False
-    )
+    other_alternatives: Callable[
+        [Collection[str], float | None], tuple[tuple[PlanAlternative, ...], tuple[str, ...]]
+    ] = field(default=lambda known, budget_s: ((), ()), repr=False)
     families: Mapping[str, PlanFinalist | None] = field(default_factory=dict)
     smallest: tuple[PlanConfiguration, MinimumMemory] | None = None
     log: PlanSearchLog = field(default_factory=PlanSearchLog)
@@ -49,6 +51,7 @@ def search_configurations(
     costs: Costs,
     *,
     bound: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
+    least_bytes: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
     memory_limit_bytes: int | None = None,
     links: Callable[[PlanConfiguration], ActorLinks] = lambda configuration: NO_LINKS,
     time_budget_s: float | None = None,
@@ -65,6 +68,7 @@ def search_configurations(
         costs: of the segments under a configuration; asked once for those that agree in `priced_as`. None at all
             leaves the configuration out.
         bound: on the time of a step, from below, without prices.
+        least_bytes: on the memory of a device, from below, without costs: what exceeds the limit is not asked for them.
         memory_limit_bytes: of a device; None for no limit.
         links: between the actors of a configuration.
         time_budget_s: after which configurations, families and alternatives are left out; at least one is priced.
@@ -87,26 +91,34 @@ def search_configurations(
         as_used=as_used,
     )
     search.time_budget_s = time_budget_s
-    finalists = search.find(space, num_finalists, on_progress)
+    limit_bytes = math.inf if memory_limit_bytes is None else memory_limit_bytes
+    fitting = tuple(one for one in space if least_bytes(one) <= limit_bytes)
+    finalists = search.find(fitting, num_finalists, on_progress)
     priced, left_out = search.priced, [*search.left_out]
     unpriced = frozenset(search.unpriced - priced)
     found: dict[str, PlanFinalist | None] = {}
     for name, accepts in (families or {}).items():
-        members = () if search.is_late() else [one for one in space if accepts(one)]
+        members = () if search.is_late() else [one for one in fitting if accepts(one)]
         found[name] = next(iter(search.find(members, 1, is_family=True)), None)
     if families and search.is_late():
         left_out.append(f"the time budget ended among the best of {', '.join(families)}")
-    alternatives, missing = (), ()
-    if finalists and finds_alternatives:
-        alternatives, missing = find_alternatives(search, space, finalists[0])
-    if missing:
-        left_out.append(f"the time budget left out alternatives to {', '.join(missing)}")
+
+    def find_others(known: Collection[str]) -> tuple[tuple[PlanAlternative, ...], tuple[str, ...]]:
+        others, missing = find_alternatives(search, space, finalists[0], known=known) if finalists else ((), ())
+        return others, (f"the time budget left out alternatives to {', '.join(missing)}",) if missing else ()
+
+    def find_later(
+        known: Collection[str], budget_s: float | None
+    ) -> tuple[tuple[PlanAlternative, ...], tuple[str, ...]]:
+        search.time_budget_s = None if budget_s is None else time.perf_counter() - started_s + budget_s
+        return find_others(known)
+
+    alternatives, notes = find_others(()) if finds_alternatives else ((), ())
+    left_out += notes
     return PlanSearchResult(
         finalists=finalists,
         alternatives=alternatives,
-        other_alternatives=lambda known: (
-            find_alternatives(search, space, finalists[0], known=known)[0] if finalists else ()
-        ),
+        other_alternatives=find_later,
         families=found,
         smallest=None if finalists or not finds_smallest else search.find_smallest(space),
         log=PlanSearchLog(

@@ -5,6 +5,8 @@ working bytes the largest of theirs, as segments run one after the other), and b
 values are resharded.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -113,3 +115,11 @@ class StageAssignment:
     time_s: float
     peak_bytes: tuple[int, ...]
     is_proven: bool = True
+
+
+def count_state_bytes(chain: Sequence[SegmentCosts]) -> int:
+    """Returns the smallest sum of what the segments hold all the time, each with a strategy of its own choice."""
+    segments = {id(segment): segment for segment in chain}
+    counts = Counter(map(id, chain))
+    smallest = {key: min(cost.fixed_bytes for cost in one.strategies) for key, one in segments.items()}
+    return sum(smallest[key] * count for key, count in counts.items())

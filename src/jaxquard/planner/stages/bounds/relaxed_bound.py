@@ -85,8 +85,12 @@ class RelaxedBound:
         self._working = np.asarray([[float(cost.working_bytes) for cost in row] for row in rows])
         self._shared_working: dict[tuple[int, int, float], float] = {}
 
-    def bound_s(self, profile: ScheduleProfile, memory_limit_bytes: float) -> float:
-        """Returns a bound on the estimated time of what fits; infinite if nothing does."""
+    def bound_s(self, profile: ScheduleProfile, memory_limit_bytes: float, *, known_s: float = np.inf) -> float:
+        """Returns a bound on the estimated time of what fits; infinite if nothing does.
+
+        Args:
+            known_s: a time above which the bound need not be tight.
+        """
         room_bytes = memory_limit_bytes - self._working_everywhere(profile, memory_limit_bytes)
         if room_bytes < 0:
             return np.inf
@@ -99,6 +103,8 @@ class RelaxedBound:
         shares = self._find_shares(loads_s, actors)
         has_weight = profile.num_chunks > 1 and profile.stage_weight > 0
         for widest in np.unique(np.minimum(_WIDEST, profile.num_chunks)) if has_weight else [float(profile.num_chunks)]:
+            if bound_s > known_s:
+                break
             chosen = _balance(shares, actors, room_bytes, widest / profile.num_chunks)
             bound_s = max(bound_s, self._price(profile, loads_s, actors, shares, chosen, room_bytes))
         return bound_s
