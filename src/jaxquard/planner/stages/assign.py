@@ -81,19 +81,41 @@ class SegmentAssigner:
                     f"segment {place} of {len(self.chain)} has no strategy with a price. Leave its mesh out, or use "
                     "another pricer."
                 )
-        self.num_boundaries = sum(segment.can_begin_stage for segment in self.chain[1:])
-        self._input_bytes = np.asarray([0, *(segment.input_bytes for segment in self.chain[1:])], dtype=np.float64)
         kinds = {segment.kind: segment for segment in self.chain}
-        minima = {kind: _minima(segment) for kind, segment in kinds.items()}
-        rows = np.asarray([minima[segment.kind] for segment in self.chain], dtype=np.float64)
-        self._times_s, self._steps_s = rows.T
-        self._memory = MemoryBound(self.chain)
-        self._cheap_begins = find_cheap_begins(self.chain, factor=_FEW_BYTES, reach=max(1, len(self.chain) // _LONG))
-        self._begins = np.asarray([0, *(place for place in range(1, len(self.chain)) if chain[place].can_begin_stage)])
+        places = {kind: place for place, kind in enumerate(kinds)}
+        minima = np.asarray([_minima(segment) for segment in kinds.values()], dtype=np.float64)
+        self._times_s, self._steps_s = minima[[places[segment.kind] for segment in self.chain]].T
+        # Most chains are asked for no more than bounds of their sums: the rest is made when it is needed.
+        self._sums_s = float(self._times_s.sum()), float(self._steps_s.sum())
         self._fastest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._fast = RangeOptions(self.chain, counts_memory=False)
         self._small: dict[tuple[int | None, bool], RangeOptions] = {}
         self._merged: tuple[MergedChain, SegmentAssigner] | None = None
+
+    @functools.cached_property
+    def _memory(self) -> MemoryBound:
+        return MemoryBound(self.chain)
+
+    @functools.cached_property
+    def _fast(self) -> RangeOptions:
+        return RangeOptions(self.chain, counts_memory=False)
+
+    @functools.cached_property
+    def _input_bytes(self) -> np.ndarray:
+        return np.asarray([0, *(segment.input_bytes for segment in self.chain[1:])], dtype=np.float64)
+
+    @functools.cached_property
+    def _begins(self) -> np.ndarray:
+        """The segments with which stages may begin."""
+        return np.asarray([0, *(place for place in range(1, len(self.chain)) if self.chain[place].can_begin_stage)])
+
+    @functools.cached_property
+    def _cheap_begins(self) -> tuple[int, ...]:
+        return find_cheap_begins(self.chain, factor=_FEW_BYTES, reach=max(1, len(self.chain) // _LONG))
+
+    @property
+    def num_boundaries(self) -> int:
+        """The places where stages may begin, but for the first."""
+        return len(self._begins) - 1
 
     @functools.cached_property
     def _relaxed(self) -> RelaxedBound:
@@ -285,8 +307,8 @@ class SegmentAssigner:
         self, fill_weight: float, num_actors: int, num_microbatches: int, counts_step: bool = True
     ) -> float:
         """Returns a bound on the estimated time, as if segments could be divided among the actors."""
-        time_s, step_s = float(self._times_s.sum()), float(self._steps_s.sum()) if counts_step else 0.0
-        return fill_weight * time_s + ((num_microbatches - 1) * time_s + step_s) / num_actors
+        time_s, step_s = self._sums_s
+        return fill_weight * time_s + ((num_microbatches - 1) * time_s + step_s * counts_step) / num_actors
 
     def _may_fit(self, profile: ScheduleProfile, memory_limit_bytes: float | None, known_s: float) -> bool:
         """Says False if no assignment fits that takes no longer than is known."""
