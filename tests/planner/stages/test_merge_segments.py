@@ -39,8 +39,8 @@ def test_assignments_of_the_merged_chain_fit_the_memory(chain, shape, share):
     free, smallest = long.assign(shape), long.minimum_memory(shape)
     if not free or smallest is None:
         return
-    least_bytes = smallest.size_bytes
-    limit_bytes = least_bytes + int(share * max(0, max(free[0].peak_bytes) - least_bytes))
+    smallest_bytes = smallest.size_bytes
+    limit_bytes = smallest_bytes + int(share * max(0, max(free[0].peak_bytes) - smallest_bytes))
     exact = long.assign(shape, memory_limit_bytes=limit_bytes)
     for found in short.assign(shape, memory_limit_bytes=limit_bytes):
         assert found.time_s >= exact[0].time_s * (1 - 1e-9)

@@ -79,7 +79,7 @@ class TwoPassSearch:
                 lambda shape: self._scaled_costs(shape, references[shape.axes]),
                 _NUM_RANKED,
                 first_pass,
-                least_bytes=lambda shape: self._least_bytes(shape, references[shape.axes]),
+                smallest_bytes=lambda shape: self._smallest_bytes(shape, references[shape.axes]),
                 finds_alternatives=False,
             )
             if ranked.best is None:
@@ -128,7 +128,7 @@ class TwoPassSearch:
         num_finalists: int,
         deadline: Deadline,
         *,
-        least_bytes: Callable[[PlanConfiguration], float] = lambda shape: 0.0,
+        smallest_bytes: Callable[[PlanConfiguration], float] = lambda shape: 0.0,
         finds_alternatives: bool = True,
     ) -> PlanSearchResult:
         actors = sorted({shape.num_actors for shape in shapes})
@@ -140,7 +140,7 @@ class TwoPassSearch:
             shapes,
             costs,
             bound=self._bound_s,
-            least_bytes=least_bytes,
+            smallest_bytes=smallest_bytes,
             memory_limit_bytes=self.memory_limit_bytes,
             links=self.links,
             time_budget_s=deadline.budget_s,
@@ -157,7 +157,7 @@ class TwoPassSearch:
         num_devices = shape.num_actors * count_devices(shape)
         return bound_time_s(self.pricing.flops, self.pricing.cluster, num_devices)
 
-    def _least_bytes(self, shape: PlanConfiguration, references: Mapping[int, MeshPrices]) -> float:
+    def _smallest_bytes(self, shape: PlanConfiguration, references: Mapping[int, MeshPrices]) -> float:
         """Returns an equal share of the smallest state: what is there all the time, with any number of microbatches."""
         key = shape.axes, shape.storage
         if key not in self._state_bytes:

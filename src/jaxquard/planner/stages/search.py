@@ -51,7 +51,7 @@ def search_configurations(
     costs: Costs,
     *,
     bound: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
-    least_bytes: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
+    smallest_bytes: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
     memory_limit_bytes: int | None = None,
     links: Callable[[PlanConfiguration], ActorLinks] = lambda configuration: NO_LINKS,
     time_budget_s: float | None = None,
@@ -68,7 +68,8 @@ def search_configurations(
         costs: of the segments under a configuration; asked once for those that agree in `priced_as`. None at all
             leaves the configuration out.
         bound: on the time of a step, from below, without prices.
-        least_bytes: on the memory of a device, from below, without costs: what exceeds the limit is not asked for them.
+        smallest_bytes: a bound on the memory of a device, from below, without costs; what exceeds the limit with that is
+            not asked for its costs.
         memory_limit_bytes: of a device; None for no limit.
         links: between the actors of a configuration.
         time_budget_s: after which configurations, families and alternatives are left out; at least one is priced.
@@ -92,7 +93,7 @@ def search_configurations(
     )
     search.time_budget_s = time_budget_s
     limit_bytes = math.inf if memory_limit_bytes is None else memory_limit_bytes
-    fitting = tuple(one for one in space if least_bytes(one) <= limit_bytes)
+    fitting = tuple(one for one in space if smallest_bytes(one) <= limit_bytes)
     finalists = search.find(fitting, num_finalists, on_progress)
     priced, left_out = search.priced, [*search.left_out]
     unpriced = frozenset(search.unpriced - priced)
