@@ -68,7 +68,7 @@ def search_configurations(
         costs: of the segments under a configuration; asked once for those that agree in `priced_as`. None at all
             leaves the configuration out.
         bound: on the time of a step, from below, without prices.
-        smallest_bytes: a bound on the memory of a device, from below, without costs; what exceeds the limit with that is
+        smallest_bytes: a bound on the memory of a device, from below, without costs; what exceeds the limit is
             not asked for its costs.
         memory_limit_bytes: of a device; None for no limit.
         links: between the actors of a configuration.
