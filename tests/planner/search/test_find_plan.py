@@ -136,6 +136,26 @@ def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
     assert {one.note for one in usual.values()} == {"not run; its price x 10, as of those that ran"}
 
 
+def test_a_usual_plan_that_runs_fastest_has_alternatives(monkeypatch):
+    def run_all(problem, plans, **_):
+        """Megatron's choice of columns runs fastest."""
+        factors = [0.01 if "columns" in plan.stages[0].strategies[0] else 1.0 for plan in plans]
+        return [
+            MeasuredPlan(plan=one, time_s=factor * one.time_s, spread=0.1)
+            for one, factor in zip(plans, factors, strict=True)
+        ]
+
+    monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run_all)
+    found = plan(cluster="h100-4", fix={"actors": 1}, make_mesh=lambda plan: None, num_measured=3)
+    assert found.stages[0].strategies[0] == ("columns",)
+    parts = {one.part: one for one in found.alternatives}
+    assert parts["mesh"].chosen == "model 4"
+    assert str(found.explain("mesh")).splitlines()[1].startswith("  next best: data ")
+    # Its own price, a hundredth of which it took.
+    assert (parts["block 0"].chosen, parts["block 0"].alternative) == ("columns", "rows")
+    assert 0 < abs(parts["block 0"].added_s) < found.time_s
+
+
 def test_a_deadline_divides_its_time():
     never = Deadline.after(None)
     assert never.part(0.1) is never

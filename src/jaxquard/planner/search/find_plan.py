@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
+from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog
+from jaxquard.planner.search.block_alternatives import find_block_alternatives
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.describe_plan import describe_plan, with_fingerprint
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
@@ -34,6 +36,7 @@ from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh
+from jaxquard.simulate.actor_link import ActorLinks
 
 # Of a time budget, the share of the search where plans run as well, and where they do not: the rest goes to the usual
 # plans, and to the description of the plan.
@@ -124,9 +127,16 @@ def find_plan(
             on_progress=options.on_progress,
         )
         found = replace(found, candidates=candidates, usual=usual)
-    log = replace(found.log, time_s=time.monotonic() - start_s, left_out=tuple(dict.fromkeys(deadline.left_out)))
-    plan = _describe_choice(found, _choose(found.candidates, found.usual, wishes, options), wishes)
-    return replace(with_fingerprint(plan, problem), log=log)
+    chosen = _choose(found.candidates, found.usual, wishes, options)
+    plan = _describe_choice(found, chosen, wishes)
+    of_blocks, num_played = _block_alternatives(found, chosen, deadline)
+    log = replace(
+        found.log,
+        num_simulated=found.log.num_simulated + num_played,
+        time_s=time.monotonic() - start_s,
+        left_out=tuple(dict.fromkeys(deadline.left_out)),
+    )
+    return replace(with_fingerprint(plan, problem), alternatives=(*plan.alternatives, *of_blocks), log=log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +149,8 @@ class _Found:
         too_large: those that do not.
         num_programs: priced by a compiler or a measurement.
         notes: what was not considered.
+        links: between the actors of a configuration.
+        memory_limit_bytes: of a device.
     """
 
     result: PlanSearchResult
@@ -147,6 +159,8 @@ class _Found:
     too_large: Sequence[Candidate]
     num_programs: int
     notes: Sequence[str]
+    links: Callable[[PlanConfiguration], ActorLinks]
+    memory_limit_bytes: int
 
     @property
     def log(self) -> PlanSearchLog:
@@ -207,6 +221,8 @@ def _search(
         too_large=too_large,
         num_programs=sum({id(one): one.num_programs for one in (pricing, plans.pricing)}.values()),
         notes=_notes(pricing),
+        links=search.links,
+        memory_limit_bytes=limit_bytes,
     )
 
 
@@ -251,6 +267,30 @@ def _alternatives(found: _Found, chosen: Candidate) -> tuple[PlanAlternative, ..
     return tuple(replace(one, added_s=factor * one.added_s) for one in found.result.alternatives)
 
 
+def _block_alternatives(
+    found: _Found, chosen: Candidate, deadline: Deadline
+) -> tuple[tuple[PlanAlternative, ...], int]:
+    """Returns the alternatives to shardings, scaled as the plan that ran is, and the number of played steps."""
+    if not deadline.has_time():
+        deadline.left_out.append("the time budget left out alternatives to blocks")
+        return (), 0
+    shape = chosen.finalist.configuration
+    others = find_block_alternatives(
+        chosen.costs,
+        shape.shape,
+        chosen.finalist.assignment,
+        links=found.links(shape),
+        memory_limit_bytes=found.memory_limit_bytes,
+    )
+    if others.num_left_out:
+        deadline.left_out.append(
+            f"alternatives to blocks of {others.num_left_out} of {others.num_kinds} kinds: the step is long, and those "
+            "with the most work come first"
+        )
+    factor = chosen.plan.time_s / chosen.finalist.time_s
+    return tuple(replace(one, added_s=factor * one.added_s) for one in others.found), others.num_played
+
+
 def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: int) -> None:
     """Refuses a limit below an equal share of the state, which no plan can beat, before anything is priced."""
     sizes = problem.state_sizes()
@@ -289,10 +329,15 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
     distinct: dict[object, PlanFinalist] = {}
     for one in ordered:
         distinct.setdefault((replace(one.configuration, storage=""), one.time_s, one.played.memory), one)
-    return [
-        Candidate(name="", finalist=one, plan=describe_plan(pricing, one, memory_limit_bytes=limit_bytes))
-        for one in distinct.values()
-    ]
+    return [_candidate(pricing, one, limit_bytes) for one in distinct.values()]
+
+
+def _candidate(pricing: StepPricing, found: PlanFinalist, limit_bytes: int) -> Candidate:
+    shape = found.configuration
+    costs = pricing.costs(shape.mesh, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute)
+    assert costs is not None, "a finalist has costs"
+    plan = describe_plan(pricing, found, memory_limit_bytes=limit_bytes)
+    return Candidate(name="", finalist=found, costs=costs, plan=plan)
 
 
 def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidate]]:
@@ -307,7 +352,11 @@ def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidat
             memory_limit_bytes=plans.search.memory_limit_bytes,
         )
         candidate = Candidate(
-            name=one.name, finalist=one.finalist, plan=plan, follows_strategies=one.follows_strategies
+            name=one.name,
+            finalist=replace(one.finalist, assignment=replace(one.finalist.assignment, strategies=one.places)),
+            costs=one.all_costs,
+            plan=plan,
+            follows_strategies=one.follows_strategies,
         )
         found[one.fits].append(candidate)
     return found[True], found[False]

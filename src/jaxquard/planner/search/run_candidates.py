@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.errors import PlanError
+from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, PlanAlternative, StagePlan, TimeTerms
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.measure_plans import MeasuredPlan, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.stages.alternatives import largest_rise
-from jaxquard.planner.stages.configuration import PARTS
+from jaxquard.planner.stages.alternatives import PART_VALUES, largest_rise
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
@@ -22,6 +22,7 @@ class Candidate:
 
     Attributes:
         name: of a usual plan; "" for one of the search.
+        costs: of all strategies that were priced on its mesh.
         plan: with the time by prices, or, after it has run, the one that it took.
         note: where its time comes from; "" for prices.
         failure: why it did not run; "" if it ran, or was not tried.
@@ -30,6 +31,7 @@ class Candidate:
 
     name: str
     finalist: PlanFinalist = field(repr=False)
+    costs: StepCosts = field(repr=False)
     plan: Plan = field(repr=False)
     is_measured: bool = False
     note: str = ""
@@ -77,21 +79,22 @@ def run_candidates(
 
 
 def compare_candidates(chosen: Candidate, candidates: Sequence[Candidate]) -> tuple[PlanAlternative, ...]:
-    """Returns, for each part of a plan, the fastest candidate that differs in it."""
+    """Returns, for each part of a plan, the fastest candidate that differs in it, whatever else it has."""
     found = []
     ours = chosen.finalist.configuration
-    for part in PARTS:
-        others = [
-            one for one in candidates if one.finalist.configuration.part(part) != ours.part(part) and not one.failure
-        ]
+    for part, value in PART_VALUES.items():
+        others = [one for one in candidates if value(one.finalist.configuration) != value(ours) and not one.failure]
         if not others:
             continue
         other = min(others, key=lambda one: one.plan.time_s)
+        theirs = other.finalist.configuration
+        changed = [name for name, find in PART_VALUES.items() if name != part and find(theirs) != find(ours)]
+        more = f" (with {', '.join(f'{name} {PART_VALUES[name](theirs)}' for name in changed)})" if changed else ""
         found.append(
             PlanAlternative(
                 part=part,
-                chosen=str(ours.part(part)),
-                alternative=str(other.finalist.configuration.part(part)),
+                chosen=str(value(ours)),
+                alternative=f"{value(theirs)}{more}",
                 added_s=other.plan.time_s - chosen.plan.time_s,
                 added_bytes=other.plan.memory_bytes - chosen.plan.memory_bytes,
                 deciding=largest_rise(chosen.plan.times, other.plan.times),

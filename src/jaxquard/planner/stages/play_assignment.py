@@ -111,10 +111,15 @@ def sum_stages(chain: Sequence[SegmentCosts], assignment: StageAssignment) -> tu
     """Adds up the costs of each stage's segments, and the reshards between them."""
     chosen = [segment.strategies[place] for segment, place in zip(chain, assignment.strategies, strict=True)]
     starts = (0, *assignment.stops[:-1])
-    return tuple(_sum_stage(chain, chosen, start, stop) for start, stop in zip(starts, assignment.stops, strict=True))
+    return tuple(sum_stage(chain, chosen, start, stop) for start, stop in zip(starts, assignment.stops, strict=True))
 
 
-def _sum_stage(chain: Sequence[SegmentCosts], chosen: Sequence[SegmentCost], start: int, stop: int) -> StageTotals:
+def sum_stage(chain: Sequence[SegmentCosts], chosen: Sequence[SegmentCost], start: int, stop: int) -> StageTotals:
+    """Adds up the costs of one stage's segments, from the first to the one before `stop`.
+
+    Args:
+        chosen: the cost of every segment of the chain.
+    """
     costs = chosen[start:stop]
     reshards_s = 0.0
     for place in range(start + 1, stop):
@@ -148,7 +153,13 @@ def play_assignment(
     Args:
         links: between actors (`simulate.link_actors`); a pair that is not in it transfers in no time.
     """
-    stages = sum_stages(chain, assignment)
+    return play_stages(sum_stages(chain, assignment), shape, links=links)
+
+
+def play_stages(
+    stages: tuple[StageTotals, ...], shape: PipelineShape, *, links: ActorLinks = NO_LINKS
+) -> PlayedAssignment:
+    """Plays the schedule with the costs of stages, as `play_assignment` does."""
     costs = [stage.cost() for stage in stages]
     order = find_order(shape)
     playback = play_pipeline(order, costs, num_microbatches=shape.num_microbatches, links=links)
