@@ -84,6 +84,14 @@ def test_without_a_gpu_the_mock_is_refused_with_what_to_do(monkeypatch, tmp_path
         plan(pricer="mock-gpu", cluster="h100-8", cache=PriceCache(tmp_path), fix={**ONE_SHAPE, "data": 8})
 
 
+def test_a_plan_says_whether_its_stages_are_proven(monkeypatch):
+    given = {"cluster": "h100-2", "fix": {"actors": 2, "schedule": "1f1b", "recompute": "none"}}
+    assert plan(**given).is_proven is True
+    # Of longer chains, segments are merged.
+    monkeypatch.setattr("jaxquard.planner.stages.assign._LONG", 1)
+    assert plan(**given).is_proven is False
+
+
 @pytest.mark.parametrize(
     ("given", "has_unpriced"),
     [
