@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxquard.errors import PlanError, PricingError
+from jaxquard.errors import InfeasiblePlanError, PlanError, PricingError
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.find_plan import PlanOptions, find_plan
 from jaxquard.planner.search.measure_plans import MeasuredPlan
@@ -24,9 +24,9 @@ from tests.planner.small_losses import mlp_args, mlp_loss
 ONE_SHAPE = {"actors": 1, "data": 2, "microbatches": 1, "layers.*": "rows", "out": "rows"}
 
 
-def plan(*, cluster=None, devices=None, make_mesh=None, num_measured=0, **options):
+def plan(*, cluster=None, devices=None, make_mesh=None, num_measured=0, optimizer=None, **options):
     params, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mlp_args(num_layers=2))
-    problem, _ = loss_problem(mlp_loss, optax.sgd(0.1), (params, batch))
+    problem, _ = loss_problem(mlp_loss, optimizer or optax.sgd(0.1), (params, batch))
     target = find_plan_target(cluster=cluster, devices=devices, runtime="in_process")
     return find_plan(problem, target, PlanOptions(num_measured=num_measured, **options), make_mesh=make_mesh)
 
@@ -82,6 +82,19 @@ def test_without_a_gpu_the_mock_is_refused_with_what_to_do(monkeypatch, tmp_path
     monkeypatch.setattr("jaxquard.pricing.mock_gpu.mock_gpu_pricer.gpu_model", lambda: None)
     with pytest.raises(PricingError, match=r"JAX finds none that it can use: no devices. Run this on a machine with"):
         plan(pricer="mock-gpu", cluster="h100-8", cache=PriceCache(tmp_path), fix={**ONE_SHAPE, "data": 8})
+
+
+@pytest.mark.parametrize(("optimizer", "term"), [(optax.sgd(0.1), "weights"), (optax.adam(0.1), "optimizer")])
+def test_state_that_fits_nowhere_is_refused_with_the_least_and_its_term(optimizer, term):
+    params, _ = mlp_args(num_layers=2)
+    size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    # Adam's two moments, and a counter.
+    state_bytes = size_bytes if term == "weights" else 3 * size_bytes + 4
+    wanted = (
+        f"The smallest needs {-(-state_bytes // 4) / 1e9:.3g} GB or more, most of it {term}: that is the least that"
+    )
+    with pytest.raises(InfeasiblePlanError, match=f"^no plan fits 1e-06 GB a device\\. {wanted} state alone takes of"):
+        plan(cluster="h100-4", memory_limit_bytes=1000, optimizer=optimizer)
 
 
 def test_a_plan_says_whether_its_stages_are_proven(monkeypatch):

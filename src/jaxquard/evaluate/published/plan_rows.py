@@ -2,7 +2,7 @@
 
 Both are priced the same way: in closed form, then played. A published run fits its chips, so the limit of memory is
 what the model says it needs, where that is more than the usual limit. The search knows nothing of the published
-configuration, which may thus be faster than ours: the ratio is then below 1. Many published runs are older than what our space
+configuration: where that is faster than ours, the ratio is below 1. Many published runs are older than what our space
 has (selective recomputation, sharded optimizers, sequence parallelism): `alike` is the fastest strategy with the
 published one's features, which differs in degrees, stages and microbatch alone.
 """
