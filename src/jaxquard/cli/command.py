@@ -34,7 +34,9 @@ OLD_SPELLINGS = {
 _FLAGS = {
     "every_combination": "--every-combination",
     "forward_s": "--forward-time",
+    "ignores_marks": "--ignore-marks",
     "input_gradient_s": "--input-gradient-time",
+    "loss_reduction": "--loss-reduction",
     "memory_limit_bytes": "--memory-limit",
     "mesh_shape": "--mesh",
     "num_actors": "--actors",

@@ -143,6 +143,41 @@ class TestInterrupts:
         assert result.stderr.endswith("interrupted. Nothing is kept.\n")
 
 
+class TestSearchedLosses:
+    """With the planner itself."""
+
+    WORDS = ("--cluster", "h100-2", "--memory-limit", "1GB")
+
+    def test_as_json(self, here):
+        words = ("losses:make_layers", "--batch", 32, *self.WORDS, "--out", "plan.json", "--json")
+        answer = read_json(run("plan", *words))
+        assert list(answer) == KEYS
+        plan = parse_plan_json(answer["plan"], source="the answer")
+        assert jq.load_plan("plan.json").stages == plan.stages
+        assert (plan.model, plan.cluster, plan.num_devices) == ("losses:make_layers", "h100-2", 2)
+        assert (plan.global_batch, plan.memory_limit_bytes) == (32, 10**9)
+        assert answer["time_s"] == plan.time_s > 0
+        assert answer["mfu"] == plan.mfu > 0
+        assert answer["memory_bytes"] == plan.memory_bytes > 0
+        assert (answer["stages"], answer["schedule"]) == (plan.num_stages, plan.schedule)
+        assert (answer["microbatches"], answer["mesh"]) == (plan.num_microbatches, dict(plan.axes))
+        assert {"data parallel", "fsdp"} <= {one["name"] for one in answer["baselines"]}
+
+    def test_a_sum_over_the_batch(self, here):
+        refused = run("plan", "losses:make_sum", *self.WORDS)
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith("It is a sum: say --loss-reduction sum.\n")
+        result = run("plan", "losses:make_sum", *self.WORDS, "--loss-reduction", "sum", "--fix", "actors=1")
+        assert result.exit_code == 0, result.stderr
+
+    def test_stages_begin_at_marks_unless_they_are_ignored(self, here):
+        words = ("plan", "losses:make_layers", *self.WORDS, "--fix", "actors=2", "--fix", "stages=4")
+        refused = run(*words)
+        assert refused.exit_code == 2
+        assert "can have 2 stages at most, but 4 were asked for: stages begin at the marks" in refused.stderr
+        assert read_json(run(*words, "--ignore-marks", "--json"))["stages"] == 4
+
+
 class TestLosses:
     def test_a_function_that_makes_one(self, planned, here):
         result = run(
@@ -158,12 +193,14 @@ class TestLosses:
     def test_limits_and_wishes_reach_the_planner(self, planned, here):
         words = (
             "--memory-limit 2GB --max-microbatch 4 --time-budget 9 --forbid layers.*.mlp=rows --devices 4 --cpu --json"
+            " --loss-reduction sum --ignore-marks"
         )
         answer = read_json(run("plan", "losses.py:mean_square", *words.split()))
         assert answer["stages"] == 2
         (call,) = planned
         assert call["memory_limit_bytes"] == 2 * 10**9
         assert (call["max_microbatch_size"], call["time_budget_s"], call["num_devices"]) == (4, 9.0, 4)
+        assert (call["loss_reduction"], call["ignores_marks"]) == ("sum", True)
         assert call["forbid"] == {"layers.*.mlp": ["rows"]}
         assert (call["pricer"], call["cluster"]) == ("model", None)
         assert call["args"][1].shape == (16, 4)
@@ -214,6 +251,13 @@ class TestLosses:
                 "argument 'batch_size'. Leave --global-batch out, or let it take batch_size.",
             ),
             ("losses:make_loss", ("--sequence-length", 4), "error: --sequence-length is for a model priced by its"),
+            ("losses:make_loss", ("--loss-reduction", "men"), "error: no loss reduction is called 'men'. Use one"),
+            (
+                "llama3:8b",
+                ("--loss-reduction", "sum"),
+                "error: --loss-reduction is for a loss that is traced, and llam",
+            ),
+            ("llama3:8b", ("--ignore-marks",), "error: --ignore-marks is for a loss that is traced, and llama3:8b is"),
             ("losses:make_loss", ("--scale", 4), "error: --scale is for a model by name, and losses:make_loss has its"),
         ],
     )

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+import jaxquard as jq
+
 
 class Sgd(NamedTuple):
     """An optimizer in the form of optax."""
@@ -21,6 +23,25 @@ def mean_square(params, batch):
 
 def make_loss(batch_size=8):
     return mean_square, Sgd(), ({"w": jnp.ones((4, 4))}, jnp.ones((batch_size, 4)))
+
+
+def square_sum(params, batch):
+    return jnp.sum((batch @ params["w"]) ** 2)
+
+
+def make_sum():
+    return square_sum, Sgd(), make_loss()[2]
+
+
+def make_layers(batch_size=16):
+    """Four layers, with a mark behind the second."""
+
+    def loss(params, batch):
+        x = jnp.tanh(jnp.tanh(batch @ params[0]) @ params[1])
+        x = jq.pipeline_yield(x)
+        return jnp.mean((jnp.tanh(x @ params[2]) @ params[3]) ** 2)
+
+    return loss, Sgd(), ([jnp.ones((16, 16)) / 32] * 4, jnp.ones((batch_size, 16)))
 
 
 def makes_a_pair():

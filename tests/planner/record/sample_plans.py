@@ -76,6 +76,7 @@ def traced_plan(**changes):
             _stage(0, (0, 11), name="embed, layers 0 and 1", actor=0, forward_s=1.9e-3, backward_s=4.1e-3),
             _stage(1, (11, 22), name="layers 2 and 3, head", actor=1, forward_s=2.0e-3, backward_s=4.4e-3),
         ),
+        "is_proven": True,
         "products": {"21": (product,)},
         "time_s": 0.0612,
         "times": TimeTerms(

@@ -12,7 +12,7 @@ import jaxquard as jq
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import load_plan
 from jaxquard.planner.record.plan_data import MemoryTerms
-from jaxquard.planner.record.plan_file import plan_as_json
+from jaxquard.planner.record.plan_file import parse_plan_json, plan_as_json
 from tests.mutate_json import HOSTILE_TEXTS, mutations, result_or_one_line
 from tests.planner.record.sample_plans import named_plan, traced_plan
 
@@ -29,6 +29,12 @@ def test_a_plan_that_is_read_again_is_the_same(name, tmp_path):
     assert type(loaded) is jq.Plan
     assert str(loaded) == str(plan)
     assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_files_without_a_proof_load():
+    """Those of before do not say how their stages were found."""
+    content = {name: value for name, value in REAL.items() if name != "is_proven"}
+    assert parse_plan_json(content, source="plan.json").is_proven is None
 
 
 def test_it_is_plain_json_with_a_schema(tmp_path):

@@ -17,6 +17,15 @@ def test_the_text_of_a_plan(plan, golden):
     assert max(map(len, str(plan).splitlines())) <= 100
 
 
+def test_the_text_says_how_stages_were_found():
+    assert "left out by bounds, 314" in str(traced_plan())
+    assert "\nstages proven the fastest by the estimate\n" in str(traced_plan())
+    found = " ".join(str(traced_plan(is_proven=False)).split())
+    assert "left out by bounds or heuristics, 314" in found
+    assert " stages found by a heuristic prices: " in found
+    assert "stages proven" not in str(traced_plan(is_proven=None))
+
+
 def test_a_plan_of_one_stage(golden):
     plan = named_plan()
     stage = replace(plan.stages[0], blocks=(0, 2), strategies=(("rows",),) * 2, name="the whole model")

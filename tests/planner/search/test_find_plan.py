@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxquard.errors import PlanError, PricingError
+from jaxquard.errors import InfeasiblePlanError, PlanError, PricingError
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.find_plan import PlanOptions, find_plan
 from jaxquard.planner.search.measure_plans import MeasuredPlan
@@ -24,9 +24,9 @@ from tests.planner.small_losses import mlp_args, mlp_loss
 ONE_SHAPE = {"actors": 1, "data": 2, "microbatches": 1, "layers.*": "rows", "out": "rows"}
 
 
-def plan(*, cluster=None, devices=None, make_mesh=None, num_measured=0, **options):
+def plan(*, cluster=None, devices=None, make_mesh=None, num_measured=0, optimizer=None, **options):
     params, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mlp_args(num_layers=2))
-    problem, _ = loss_problem(mlp_loss, optax.sgd(0.1), (params, batch))
+    problem, _ = loss_problem(mlp_loss, optimizer or optax.sgd(0.1), (params, batch))
     target = find_plan_target(cluster=cluster, devices=devices, runtime="in_process")
     return find_plan(problem, target, PlanOptions(num_measured=num_measured, **options), make_mesh=make_mesh)
 
@@ -84,6 +84,27 @@ def test_without_a_gpu_the_mock_is_refused_with_what_to_do(monkeypatch, tmp_path
         plan(pricer="mock-gpu", cluster="h100-8", cache=PriceCache(tmp_path), fix={**ONE_SHAPE, "data": 8})
 
 
+@pytest.mark.parametrize(("optimizer", "term"), [(optax.sgd(0.1), "weights"), (optax.adam(0.1), "optimizer")])
+def test_state_that_fits_nowhere_is_refused_with_the_least_and_its_term(optimizer, term):
+    params, _ = mlp_args(num_layers=2)
+    size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    # Adam's two moments, and a counter.
+    state_bytes = size_bytes if term == "weights" else 3 * size_bytes + 4
+    wanted = (
+        f"The smallest needs {-(-state_bytes // 4) / 1e9:.3g} GB or more, most of it {term}: that is the least that"
+    )
+    with pytest.raises(InfeasiblePlanError, match=f"^no plan fits 1e-06 GB a device\\. {wanted} state alone takes of"):
+        plan(cluster="h100-4", memory_limit_bytes=1000, optimizer=optimizer)
+
+
+def test_a_plan_says_whether_its_stages_are_proven(monkeypatch):
+    given = {"cluster": "h100-2", "fix": {"actors": 2, "schedule": "1f1b", "recompute": "none"}}
+    assert plan(**given).is_proven is True
+    # Of longer chains, segments are merged.
+    monkeypatch.setattr("jaxquard.planner.stages.assign._LONG", 1)
+    assert plan(**given).is_proven is False
+
+
 @pytest.mark.parametrize(
     ("given", "has_unpriced"),
     [
@@ -134,6 +155,26 @@ def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
     assert len(usual) == 2
     assert {name: one.time_s for name, one in usual.items()} == pytest.approx(expected)
     assert {one.note for one in usual.values()} == {"not run; its price x 10, as of those that ran"}
+
+
+def test_a_usual_plan_that_runs_fastest_has_alternatives(monkeypatch):
+    def run_all(problem, plans, **_):
+        """Megatron's choice of columns runs fastest."""
+        factors = [0.01 if "columns" in plan.stages[0].strategies[0] else 1.0 for plan in plans]
+        return [
+            MeasuredPlan(plan=one, time_s=factor * one.time_s, spread=0.1)
+            for one, factor in zip(plans, factors, strict=True)
+        ]
+
+    monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run_all)
+    found = plan(cluster="h100-4", fix={"actors": 1}, make_mesh=lambda plan: None, num_measured=3)
+    assert found.stages[0].strategies[0] == ("columns",)
+    parts = {one.part: one for one in found.alternatives}
+    assert parts["mesh"].chosen == "model 4"
+    assert str(found.explain("mesh")).splitlines()[1].startswith("  next best: data ")
+    # Its own price, a hundredth of which it took.
+    assert (parts["block 0"].chosen, parts["block 0"].alternative) == ("columns", "rows")
+    assert 0 < abs(parts["block 0"].added_s) < found.time_s
 
 
 def test_a_deadline_divides_its_time():

@@ -1,6 +1,7 @@
 """The search over configurations against pricing, assigning and playing every one of them."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -99,6 +100,15 @@ def test_alternatives_cost_what_they_play():
         for each in assign_segments(chain, other.shape, memory_limit_bytes=limit, links=LINKS)
     ]
     assert one.added_s + best.time_s == pytest.approx(min(times_s), rel=0.01)
+
+
+def test_the_same_plan_on_a_mesh_of_other_axes_is_no_alternative():
+    """Where all axes shard rows, their names make no difference."""
+    times_s = {(("data", 4),): 3.0, (("model", 4),): 3.0, (("data", 2), ("model", 2)): 4.5}
+    space = [replace(SPACE[0], num_actors=1, num_stages=1, schedule="none", axes=axes) for axes in times_s]
+    found = search_configurations(space, lambda one: equal_layers(2, layer(time_s=times_s[one.axes])))
+    (mesh,) = (one for one in found.alternatives if one.part == "mesh")
+    assert (mesh.alternative, mesh.added_s > 0) == ("data 2 x model 2", True)
 
 
 def test_each_family_has_its_fastest():

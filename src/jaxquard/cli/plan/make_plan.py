@@ -29,6 +29,8 @@ class PlanRequest:
     forbid: Mapping[str, Any]
     memory_limit_bytes: int | None
     max_microbatch_size: int | None
+    loss_reduction: str | None
+    ignores_marks: bool
     time_budget_s: float | None
     pricer: str | None
     num_devices: int | None
@@ -61,6 +63,11 @@ def _plan_by_name(request: PlanRequest, on_progress: Any) -> Plan:
     from jaxquard.planner.named.plan_named import plan_named
 
     find_named_model(request.model)
+    if request.loss_reduction is not None or request.ignores_marks:
+        given = "--ignore-marks" if request.ignores_marks else "--loss-reduction"
+        raise UsageError(
+            f"{given} is for a loss that is traced, and {request.model} is priced by its name. Leave it out."
+        )
     if request.cluster is None:
         raise UsageError(
             f"{request.model} needs --cluster, the hardware that it runs on. Add, say, --cluster h100-8x16."
@@ -123,6 +130,8 @@ def _plan_loss(request: PlanRequest, on_progress: Any) -> Plan:
         forbid=request.forbid,
         memory_limit_bytes=request.memory_limit_bytes,
         max_microbatch_size=request.max_microbatch_size,
+        loss_reduction=request.loss_reduction or "mean",
+        ignores_marks=request.ignores_marks,
         time_budget_s=request.time_budget_s,
         on_progress=on_progress,
     )

@@ -9,6 +9,7 @@ from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.options import complete
 
 PRICERS = ("model", "compile", "measure", "mock-gpu")
+LOSS_REDUCTIONS = ("mean", "sum")
 
 PlanModelArgument = Annotated[
     str,
@@ -66,6 +67,20 @@ ForbidOption = Annotated[
     typer.Option(
         "--forbid", metavar="NAME=VALUE", help="What it must not have; as --fix, and several values of one name."
     ),
+]
+LossReductionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loss-reduction",
+        metavar="NAME",
+        autocompletion=complete(*LOSS_REDUCTIONS),
+        help="Of a loss: mean or sum, over the rows of its batch.",
+        show_default="mean",
+    ),
+]
+IgnoreMarksOption = Annotated[
+    bool,
+    typer.Option("--ignore-marks", help="Of a loss: stages may begin elsewhere than at the marks of its code."),
 ]
 MaxMicrobatchOption = Annotated[
     int | None,

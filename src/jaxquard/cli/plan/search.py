@@ -9,10 +9,13 @@ from jaxquard.cli.console import check_writable, print_json, print_text, say_wri
 from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.options import MOST_DEVICES, CpuOption, JsonOption, MemoryLimitOption, choose_name, parse_size
 from jaxquard.cli.plan.options import (
+    LOSS_REDUCTIONS,
     PRICERS,
     FixOption,
     ForbidOption,
     GlobalBatchOption,
+    IgnoreMarksOption,
+    LossReductionOption,
     MaxMicrobatchOption,
     PlanClusterOption,
     PlanModelArgument,
@@ -35,6 +38,8 @@ def search_plan(
     forbid: ForbidOption = None,
     memory_limit: MemoryLimitOption = None,
     max_microbatch: MaxMicrobatchOption = None,
+    loss_reduction: LossReductionOption = None,
+    ignore_marks: IgnoreMarksOption = False,
     time_budget: TimeBudgetOption = None,
     pricer: PlanPricerOption = None,
     devices: Annotated[
@@ -60,6 +65,8 @@ def search_plan(
     fixed, forbidden, limit_bytes = parse_fixed(fix), parse_forbidden(forbid), parse_size(memory_limit)
     if pricer is not None:
         pricer = choose_name(pricer, PRICERS, kind="pricer")
+    if loss_reduction is not None:
+        loss_reduction = choose_name(loss_reduction, LOSS_REDUCTIONS, kind="loss reduction")
     if cluster is None and pricer is None and scale == 1 and _is_size(model):
         raise UsageError(f"{model} needs --cluster, the hardware that it runs on. Add, say, --cluster h100-8x16.")
     _check_devices(cluster, pricer, devices=devices, cpu=cpu)
@@ -78,6 +85,8 @@ def search_plan(
             forbid=forbidden,
             memory_limit_bytes=limit_bytes,
             max_microbatch_size=max_microbatch,
+            loss_reduction=loss_reduction,
+            ignores_marks=ignore_marks,
             time_budget_s=time_budget,
             pricer=pricer,
             num_devices=devices,

@@ -12,7 +12,7 @@ from jaxquard.errors import PlanError
 from jaxquard.intraop.segments.fold_repeats import span_text
 from jaxquard.planner.record.fold_blocks import block_rows, find_layers, fold_blocks
 from jaxquard.planner.record.match_names import is_line, match_line, match_path, nearest_names, path_prefixes
-from jaxquard.planner.record.plan_data import PlanAlternative, PlanData
+from jaxquard.planner.record.plan_data import PlanAlternative, PlanData, StagePlan
 from jaxquard.planner.record.summarise_plan import (
     axes_text,
     baseline_lines,
@@ -211,8 +211,10 @@ def _explain_blocks(plan: PlanData, name: str, blocks: Sequence[int]) -> PlanExp
     title = f"{name}: {'' if count == name else f'{count} '}in {where} {_numbers_text(stages)}"
     table, alternatives = _block_table(plan, blocks)
     of_mesh = _alternatives(plan, "mesh")
-    if not alternatives and of_mesh:
-        table += ["its sharding follows from the mesh:", *_explain_setting(plan, "mesh").lines]
+    if not alternatives:
+        is_named = plan.fingerprint is None
+        table.append("its sharding follows from the mesh:" if is_named else "no other sharding was priced on its mesh:")
+        table += _explain_setting(plan, "mesh").lines
         alternatives = of_mesh
     return PlanExplanation(part=name, lines=(title, *table), alternatives=tuple(alternatives))
 
@@ -225,34 +227,53 @@ def _numbers_text(numbers: Sequence[int]) -> str:
 def _block_table(plan: PlanData, blocks: Sequence[int]) -> tuple[list[str], list[PlanAlternative]]:
     """Returns a row for every block, those that are alike together, and the alternatives that they show."""
     rows, same_as = block_rows(plan), _alike_blocks(plan)
-    groups: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}  # By the first block that is alike.
     for block in blocks:
         groups.setdefault(same_as[block], []).append(block)
     unit = "layer" if plan.fingerprint is None else "block"
     table: list[tuple[str, ...]] = [(unit, "chosen", "next best", "would add", "decides", "where")]
     shown = []
-    for first, members in groups.items():
+    for members in groups.values():
         names, line, _ = rows[members[0]]
-        found = next((one for block in (members[0], first) for one in _alternatives(plan, f"block {block}")), None)
-        found = found or next((one for one in plan.alternatives if _is_alike(one, first, same_as)), None)
+        found = _find_alternative(plan, members[0], same_as)
         count = str(members[0]) if len(members) == 1 else f"{members[0]} ({len(members)} x)"
         cost = ("-", "-", "-") if found is None else _cost_cells(plan, found)
         shown += [] if found is None else [found]
         table.append((count, "/".join(names) or "-", *cost, line))
-    has_lines = any(row[-1] for row in table[1:])
-    return align_table(table if has_lines else [row[:-1] for row in table]), shown
+    columns = [0, 1, *([2, 3, 4] if shown else []), *([5] if any(row[-1] for row in table[1:]) else [])]
+    return align_table([tuple(row[column] for column in columns) for row in table]), shown
+
+
+def _find_alternative(plan: PlanData, block: int, same_as: Sequence[int]) -> PlanAlternative | None:
+    """Returns the alternative of a block: its own, or of one that is alike, on its stage or on one like it if any."""
+    own = _stage_of(plan, block)
+    alike = [
+        (other != block, stage is not own, (stage.forward_s, stage.backward_s) != (own.forward_s, own.backward_s), one)
+        for one in plan.alternatives
+        if (other := _block_of(plan, one)) is not None and same_as[other] == same_as[block]
+        if (stage := _stage_of(plan, other))
+    ]
+    return min(alike, key=lambda found: found[:3])[3] if alike else None
+
+
+def _stage_of(plan: PlanData, block: int) -> StagePlan:
+    return next(stage for stage in plan.stages if block in range(*stage.blocks))
+
+
+def _block_of(plan: PlanData, one: PlanAlternative) -> int | None:
+    """Returns the block that an alternative is of; None for that of a setting."""
+    found = _NUMBERED.fullmatch(one.part)
+    is_block = found is not None and found[1] == "block" and int(found[2]) < plan.num_blocks
+    return int(found[2]) if found is not None and is_block else None
 
 
 def _cost_cells(plan: PlanData, one: PlanAlternative) -> tuple[str, str, str]:
     parts = [_time_change(plan, one.added_s).replace(" a step", "")]
     parts += [_bytes_change(one.added_bytes)] if one.added_bytes else []
+    limit_bytes = plan.memory_limit_bytes
+    if limit_bytes is not None and plan.memory_bytes + one.added_bytes > limit_bytes:
+        parts.append("does not fit")
     return one.alternative, ", ".join(parts), one.deciding or "-"
-
-
-def _is_alike(one: PlanAlternative, first: int, same_as: Sequence[int]) -> bool:
-    found = _NUMBERED.fullmatch(one.part)
-    is_block = found is not None and found[1] == "block" and int(found[2]) < len(same_as)
-    return found is not None and is_block and same_as[int(found[2])] == first
 
 
 def _alike_blocks(plan: PlanData) -> list[int]:
@@ -271,12 +292,14 @@ def _explain_all(plan: PlanData) -> PlanExplanation:
         explained = _explain_setting(plan, name)
         lines += explained.lines
         shown += explained.alternatives
-    of_blocks = [one for one in plan.alternatives if (found := _NUMBERED.fullmatch(one.part)) and found[1] == "block"]
-    of_blocks = [one for one in of_blocks if int(one.part.split()[1]) < plan.num_blocks]
-    of_blocks.sort(key=lambda one: -one.added_s)
-    if of_blocks:
-        chosen = [int(one.part.split()[1]) for one in of_blocks[:_MAIN_BLOCKS]]
-        table, more = _block_table(plan, list(dict.fromkeys(chosen)))
+    same_as = _alike_blocks(plan)
+    largest: dict[int, int] = {}
+    for one in sorted(plan.alternatives, key=lambda one: -one.added_s):
+        block = _block_of(plan, one)
+        if block is not None:
+            largest.setdefault(same_as[block], block)
+    if largest:
+        table, more = _block_table(plan, [*largest.values()][:_MAIN_BLOCKS])
         lines += ["", "blocks whose sharding matters most:", *table]
         shown += more
     return PlanExplanation(part="", lines=(*lines, "", *_deciding_lines(plan)), alternatives=tuple(shown))

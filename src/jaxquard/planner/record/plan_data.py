@@ -130,10 +130,10 @@ class PlanAlternative:
             number, as "block 7".
         chosen: what the plan has there.
         alternative: the next best.
-        added_s: to the step; below 0 for one that is faster and does not fit.
+        added_s: to the step; below 0 for one that is faster and does not fit, or, of a block, was estimated slower.
         added_bytes: on the fullest device.
         deciding: the term that decides: "compute", "collective", "bubble", "transfer", "gradient", "optimizer" or
-            "memory".
+            "memory"; "" for an alternative that costs no more.
     """
 
     part: str
@@ -150,7 +150,7 @@ class PlanSearchLog:
 
     Attributes:
         num_seen: configurations: stages, mesh, microbatches, schedule, recomputation and storage together.
-        num_pruned: of those, left out by a bound on time or memory.
+        num_pruned: of those, left out by a bound on time or memory; of a long step also by heuristics.
         num_priced: of those, with a time of their own.
         num_unpriced: of those, whose mesh cannot shard the step, or for which no time was left.
         num_simulated: played on the cluster.
@@ -190,6 +190,8 @@ class PlanData:
         storage: the layout of state between steps: "as used", "zero 1", "zero 2" or "zero 3".
         segments: the number of blocks in each segment of the analysis, which applying the plan needs again.
         stages: in the order of the model.
+        is_proven: by the estimate no other stages and shardings are faster with the plan's settings; False where a
+            heuristic found them, None for a model by name, and for files that do not say.
         products: for each block that is a 2D product, by its number, the plan of each of its first contractions.
         time_s: of a step, as predicted.
         times: the same, by what it goes to.
@@ -219,6 +221,7 @@ class PlanData:
     storage: str = "as used"
     segments: tuple[int, ...] = field(default=(), repr=False)
     stages: tuple[StagePlan, ...] = field(repr=False)
+    is_proven: bool | None = None
     products: Mapping[str, tuple[LayerPlan, ...]] = field(default_factory=dict, repr=False)
     time_s: float
     times: TimeTerms = field(default=TimeTerms(), repr=False)

@@ -31,6 +31,7 @@ _TIME_NAMES = {
     "optimizer_s": "optimizer",
     "other_s": "other",
 }
+_PROOF_TEXTS = {True: "stages proven the fastest by the estimate", False: "stages found by a heuristic"}
 _MEMORY_NAMES = {
     "weight_bytes": "weights",
     "gradient_bytes": "gradients",
@@ -234,12 +235,14 @@ def _closing_lines(plan: PlanData) -> list[str]:
     texts = []
     programs = f" ({log.num_programs:,} programs)" if log.num_programs else ""
     unpriced = f"{log.num_unpriced:,} without a price, " if log.num_unpriced else ""
+    reasons = "bounds or heuristics" if plan.is_proven is False else "bounds"
     if log.num_seen:
         texts.append(
             f"searched {log.num_seen:,} configurations in {time_text(log.time_s)}: {log.num_pruned:,} left out by "
-            f"bounds, {log.num_priced:,} priced{programs}, {unpriced}{log.num_simulated:,} simulated, "
+            f"{reasons}, {log.num_priced:,} priced{programs}, {unpriced}{log.num_simulated:,} simulated, "
             f"{log.num_measured:,} measured"
         )
+    texts += [] if plan.is_proven is None else [_PROOF_TEXTS[plan.is_proven]]
     texts += [f"prices: {plan.provenance}"] if plan.provenance else []
     texts += [f"left out: {text}" for text in log.left_out] + [f"note: {note}" for note in plan.notes]
     return [line for text in texts for line in wrap_prose(text)]

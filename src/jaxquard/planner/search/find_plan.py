@@ -8,6 +8,7 @@
 """
 
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -16,8 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
+from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog
+from jaxquard.planner.search.block_alternatives import find_block_alternatives
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
@@ -35,6 +38,7 @@ from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh
+from jaxquard.simulate.actor_link import ActorLinks
 
 _log = logging.getLogger(__name__)
 # Of a time budget, the share of the search where plans run as well, and where they do not: the rest goes to the usual
@@ -131,10 +135,17 @@ def find_plan(
             on_progress=options.on_progress,
         )
         found = replace(found, candidates=candidates, usual=usual)
-    log = replace(found.log, time_s=time.monotonic() - start_s, left_out=tuple(dict.fromkeys(deadline.left_out)))
-    plan = _describe_choice(found, _choose(found, wishes, options), wishes)
+    chosen = _choose(found, wishes, options)
+    plan = _describe_choice(found, chosen, wishes)
+    of_blocks, num_played = _block_alternatives(found, chosen, deadline)
+    log = replace(
+        found.log,
+        num_simulated=found.log.num_simulated + num_played,
+        time_s=time.monotonic() - start_s,
+        left_out=tuple(dict.fromkeys(deadline.left_out)),
+    )
     fingerprint = found.pricing.find_fingerprint(plan.num_microbatches, plan.recompute)
-    return replace(plan, fingerprint=fingerprint, log=log)
+    return replace(plan, fingerprint=fingerprint, alternatives=(*plan.alternatives, *of_blocks), log=log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +158,8 @@ class _Found:
         too_large: those that do not.
         num_programs: priced by a compiler or a measurement.
         notes: what was not considered.
+        links: between the actors of a configuration.
+        memory_limit_bytes: of a device.
     """
 
     result: PlanSearchResult
@@ -156,6 +169,8 @@ class _Found:
     too_large: Sequence[Candidate]
     num_programs: int
     notes: Sequence[str]
+    links: Callable[[PlanConfiguration], ActorLinks]
+    memory_limit_bytes: int
 
     @property
     def log(self) -> PlanSearchLog:
@@ -165,7 +180,8 @@ class _Found:
 
     def is_current(self, candidate: Candidate) -> bool:
         """Says whether a plan was found by prices of the step as it is now."""
-        return self.pricing.are_current(candidate.plan.num_microbatches, candidate.plan.recompute)
+        shape = candidate.finalist.configuration
+        return self.pricing.are_current(shape.num_microbatches, shape.recompute)
 
 
 def _search(
@@ -224,6 +240,8 @@ def _search(
         too_large=too_large,
         num_programs=sum({id(one): one.num_programs for one in (pricing, plans.pricing)}.values()),
         notes=_notes(pricing),
+        links=search.links,
+        memory_limit_bytes=limit_bytes,
     )
 
 
@@ -244,7 +262,7 @@ def _describe_choice(found: _Found, chosen: Candidate, wishes: Wishes) -> Plan:
     everyone = (*found.candidates, *found.usual)
     single = min(
         (one for one in everyone if has_single_axis(one.finalist.configuration)),
-        key=lambda one: one.plan.time_s,
+        key=lambda one: one.time_s,
         default=None,
     )
     baselines = [*found.usual, *found.too_large, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
@@ -264,8 +282,32 @@ def _alternatives(found: _Found, chosen: Candidate) -> tuple[PlanAlternative, ..
     """Returns those of the search, scaled as the plan that ran is; if another plan ran faster, those among the runs."""
     if chosen.finalist is not found.result.best:
         return compare_candidates(chosen, found.candidates)
-    factor = chosen.plan.time_s / chosen.finalist.time_s
+    factor = chosen.time_s / chosen.finalist.time_s
     return tuple(replace(one, added_s=factor * one.added_s) for one in found.result.alternatives)
+
+
+def _block_alternatives(
+    found: _Found, chosen: Candidate, deadline: Deadline
+) -> tuple[tuple[PlanAlternative, ...], int]:
+    """Returns the alternatives to shardings, scaled as the plan that ran is, and the number of played steps."""
+    if not deadline.has_time():
+        deadline.left_out.append("the time budget left out alternatives to blocks")
+        return (), 0
+    shape = chosen.finalist.configuration
+    others = find_block_alternatives(
+        chosen.costs,
+        shape.shape,
+        chosen.finalist.assignment,
+        links=found.links(shape),
+        memory_limit_bytes=found.memory_limit_bytes,
+    )
+    if others.num_left_out:
+        deadline.left_out.append(
+            f"alternatives to blocks of {others.num_left_out} of {others.num_kinds} kinds: the step is long, and those "
+            "with the most work come first"
+        )
+    factor = chosen.time_s / chosen.finalist.time_s
+    return tuple(replace(one, added_s=factor * one.added_s) for one in others.found), others.num_played
 
 
 def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: int) -> None:
@@ -275,10 +317,13 @@ def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: in
     if share_bytes <= limit_bytes:
         return
     largest = max(sizes, key=lambda name: sizes[name])
+    weight_bytes = sum(sizes[name] for name in sizes.keys() & problem.weight_names())
+    terms = {"weights": weight_bytes, "optimizer": sum(sizes.values()) - weight_bytes}
     raise InfeasiblePlanError(
-        f"no plan fits {limit_bytes / 1e9:.3g} GB a device: the state of the step alone, parameters and optimizer, "
-        f"takes {share_bytes / 1e9:.3g} GB of each of {num_devices} devices, if all of them share it ({largest} is the "
-        f"largest, {sizes[largest] / 1e9:.3g} GB whole). Use more devices, or keep less state."
+        f"no plan fits {limit_bytes / 1e9:.3g} GB a device. The smallest needs {share_bytes / 1e9:.3g} GB or more, "
+        f"most of it {max(terms, key=lambda name: terms[name])}: that is the least that state alone takes of each of "
+        f"{num_devices} devices, if all of them share it ({largest} is the largest, {sizes[largest] / 1e9:.3g} GB "
+        "whole). Use more devices, or keep less state."
     )
 
 
@@ -306,17 +351,23 @@ def _candidates(result: PlanSearchResult, pricing: StepPricing, limit_bytes: int
     distinct: dict[object, PlanFinalist] = {}
     for one in ordered:
         distinct.setdefault((replace(one.configuration, storage=""), one.time_s, one.played.memory), one)
-    return [
-        Candidate(name="", finalist=one, plan=describe_plan(pricing, one, memory_limit_bytes=limit_bytes))
-        for one in distinct.values()
-    ]
+    return [_candidate(pricing, one, limit_bytes) for one in distinct.values()]
+
+
+def _candidate(pricing: StepPricing, found: PlanFinalist, limit_bytes: int) -> Candidate:
+    shape = found.configuration
+    costs = pricing.costs(shape.mesh, shape.num_microbatches, storage=Storage(shape.storage), recompute=shape.recompute)
+    assert costs is not None, "a finalist has costs"
+    describe = functools.cache(lambda: describe_plan(pricing, found, memory_limit_bytes=limit_bytes))
+    return Candidate(name="", finalist=found, costs=costs, make_plan=describe, time_s=found.time_s)
 
 
 def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidate]]:
     """Returns the usual plans, and those that do not fit the memory."""
     found: dict[bool, list[Candidate]] = {True: [], False: []}
     for one in plans:
-        plan = describe_plan(
+        describe = functools.partial(
+            describe_plan,
             plans.pricing,
             one.finalist,
             prices=one.prices,
@@ -324,7 +375,12 @@ def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidat
             memory_limit_bytes=plans.search.memory_limit_bytes,
         )
         candidate = Candidate(
-            name=one.name, finalist=one.finalist, plan=plan, follows_strategies=one.follows_strategies
+            name=one.name,
+            finalist=replace(one.finalist, assignment=replace(one.finalist.assignment, strategies=one.places)),
+            costs=one.all_costs,
+            make_plan=functools.cache(describe),
+            time_s=one.finalist.time_s,
+            follows_strategies=one.follows_strategies,
         )
         found[one.fits].append(candidate)
     return found[True], found[False]
@@ -339,13 +395,13 @@ def _choose(found: _Found, wishes: Wishes, options: PlanOptions) -> Candidate:
     allowed = [
         one
         for one in found.usual
-        if one.plan.microbatch_size <= most_rows
+        if one.finalist.configuration.microbatch_size <= most_rows
         and one.follows_strategies
         and wishes_allow(wishes, one.finalist.configuration)
     ]
     everyone = [*found.candidates, *allowed]
     known = [one for one in everyone if one.is_measured] or everyone
-    chosen = min(known, key=lambda one: one.plan.time_s)
+    chosen = min(known, key=lambda one: one.time_s)
     if chosen.failure:
         raise PlanError(f"none of the plans that the wishes leave runs on the devices here: {chosen.failure}")
     return chosen

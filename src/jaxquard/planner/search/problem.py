@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.step.traced_step import type_of
-from jaxquard.ir.jaxpr_tools import size_bytes
+from jaxquard.ir.jaxpr_tools import is_var, size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
 from jaxquard.planner.step.one_microbatch import LoopStep, OneMicrobatch, open_layers, trace_loop
@@ -65,6 +65,16 @@ class PlanProblem:
         looped = self.trace_loop(self.counts[0])
         args = zip(looped.arg_names, looped.arg_types, looped.state_results, strict=True)
         return {name: size_bytes(type_) for name, type_, result in args if result is not None}
+
+    def weight_names(self) -> frozenset[str]:
+        """Returns the names of the arguments that the loop reads; the rest of the state is the optimizer's."""
+        looped = self.trace_loop(self.counts[0])
+        jaxpr, position = looped.whole.jaxpr, looped.loop_position
+        needed = set(filter(is_var, jaxpr.eqns[position].invars))
+        for equation in reversed(jaxpr.eqns[:position]):
+            if not needed.isdisjoint(equation.outvars):
+                needed.update(filter(is_var, equation.invars))
+        return frozenset(name for name, var in zip(looped.arg_names, jaxpr.invars, strict=False) if var in needed)
 
 
 def loss_problem(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.errors import PlanError
+from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, PlanAlternative, StagePlan, TimeTerms
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.measure_plans import MeasuredPlan, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.stages.alternatives import largest_rise
-from jaxquard.planner.stages.configuration import PARTS
+from jaxquard.planner.stages.alternatives import PART_VALUES, largest_rise
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
@@ -22,7 +22,9 @@ class Candidate:
 
     Attributes:
         name: of a usual plan; "" for one of the search.
-        plan: with the time by prices, or, after it has run, the one that it took.
+        costs: of all strategies that were priced on its mesh.
+        make_plan: describes it, once: with the time by prices, or, after it has run, the one that it took.
+        time_s: the time of that plan.
         note: where its time comes from; "" for prices.
         failure: why it did not run; "" if it ran, or was not tried.
         follows_strategies: it has the strategies that the user wishes for; a usual plan need not.
@@ -30,11 +32,22 @@ class Candidate:
 
     name: str
     finalist: PlanFinalist = field(repr=False)
-    plan: Plan = field(repr=False)
+    costs: StepCosts = field(repr=False)
+    make_plan: Callable[[], Plan] = field(repr=False)
+    time_s: float
     is_measured: bool = False
     note: str = ""
     failure: str = ""
     follows_strategies: bool = True
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as data."""
+        return self.make_plan()
+
+    def with_plan(self, plan: Plan) -> "Candidate":
+        """Returns it with another plan."""
+        return replace(self, make_plan=lambda: plan, time_s=plan.time_s)
 
 
 def run_candidates(
@@ -71,28 +84,29 @@ def run_candidates(
     ran = [_as_measured(one, result) for one, result in zip(ordered, measured, strict=False)]
     if all(one.failure for one in ran):
         raise PlanError(f"none of {len(ran)} plans runs on the devices here; the first: {ran[0].failure}")
-    factor = statistics.median(one.plan.time_s / one.finalist.time_s for one in ran if not one.failure)
+    factor = statistics.median(one.time_s / one.finalist.time_s for one in ran if not one.failure)
     missing = [_as_scaled(one, factor) for one in ordered[len(ran) :] if one.name]
     return [one for one in ran if not one.name], [*(one for one in ran if one.name), *missing]
 
 
 def compare_candidates(chosen: Candidate, candidates: Sequence[Candidate]) -> tuple[PlanAlternative, ...]:
-    """Returns, for each part of a plan, the fastest candidate that differs in it."""
+    """Returns, for each part of a plan, the fastest candidate that differs in it, whatever else it has."""
     found = []
     ours = chosen.finalist.configuration
-    for part in PARTS:
-        others = [
-            one for one in candidates if one.finalist.configuration.part(part) != ours.part(part) and not one.failure
-        ]
+    for part, value in PART_VALUES.items():
+        others = [one for one in candidates if value(one.finalist.configuration) != value(ours) and not one.failure]
         if not others:
             continue
-        other = min(others, key=lambda one: one.plan.time_s)
+        other = min(others, key=lambda one: one.time_s)
+        theirs = other.finalist.configuration
+        changed = [name for name, find in PART_VALUES.items() if name != part and find(theirs) != find(ours)]
+        more = f" (with {', '.join(f'{name} {PART_VALUES[name](theirs)}' for name in changed)})" if changed else ""
         found.append(
             PlanAlternative(
                 part=part,
-                chosen=str(ours.part(part)),
-                alternative=str(other.finalist.configuration.part(part)),
-                added_s=other.plan.time_s - chosen.plan.time_s,
+                chosen=str(value(ours)),
+                alternative=f"{value(theirs)}{more}",
+                added_s=other.time_s - chosen.time_s,
                 added_bytes=other.plan.memory_bytes - chosen.plan.memory_bytes,
                 deciding=largest_rise(chosen.plan.times, other.plan.times),
             )
@@ -105,16 +119,17 @@ def _as_measured(one: Candidate, measured: MeasuredPlan) -> Candidate:
     plan = one.plan
     if measured.failure:
         failed = f"{one.name or 'a plan'} did not run: {measured.failure}"
-        return replace(one, plan=replace(plan, time_s=math.inf), is_measured=True, failure=failed)
+        return replace(one.with_plan(replace(plan, time_s=math.inf)), is_measured=True, failure=failed)
     where = f"the step: measured on {plan.num_devices} devices, spread {measured.spread:.0%}; its parts in the "
     updated = _scale(plan, measured.time_s / plan.time_s)
     updated = replace(updated, time_s=measured.time_s, provenance=f"{where}proportions of: {plan.provenance}")
-    return replace(one, plan=updated, is_measured=True, note="measured")
+    return replace(one.with_plan(updated), is_measured=True, note="measured")
 
 
 def _as_scaled(one: Candidate, factor: float) -> Candidate:
     """Returns a candidate that did not run, with its price times what others took of theirs."""
-    return replace(one, plan=_scale(one.plan, factor), note=f"not run; its price x {factor:.3g}, as of those that ran")
+    scaled = one.with_plan(_scale(one.plan, factor))
+    return replace(scaled, note=f"not run; its price x {factor:.3g}, as of those that ran")
 
 
 def _scale(plan: Plan, factor: float) -> Plan:

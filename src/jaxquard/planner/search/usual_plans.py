@@ -6,7 +6,7 @@ stages as fit, with 1F1B; all other devices are replicas, with ZeRO-1.
 A usual plan is there to compare with. It need not follow the user's wishes, and says whether it does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxquard.errors import ClusterError, ScheduleError
@@ -42,6 +42,7 @@ class UsualPlan:
     Attributes:
         prices: on its mesh.
         costs: with one strategy for every segment.
+        all_costs: with those of all recipes, of which the plan has `places`.
         fits: the memory of a device.
         follows_strategies: it has the strategies that the user wishes for.
     """
@@ -50,6 +51,8 @@ class UsualPlan:
     finalist: PlanFinalist
     prices: MeshPrices
     costs: StepCosts
+    all_costs: StepCosts
+    places: tuple[int, ...]
     fits: bool = True
     follows_strategies: bool = True
 
@@ -163,15 +166,23 @@ class UsualPlans:
         if prices is None or recipe not in prices.facts.recipes:
             return None
         costs = prices.costs(storage=Storage(shape.storage), recompute=shape.recompute)
-        forced = force_assignment(costs, prices.facts.recipes[recipe])
-        if forced is None:
+        places = costs.places(prices.facts.recipes[recipe])
+        if places is None:
             return None
+        forced = force_strategies(costs, places)
         finalist = self._play(shape, forced, self.search.memory_limit_bytes if fits else None)
         if finalist is None:
             return None
         follows = self._follows(prices, prices.facts.recipes[recipe])
         return UsualPlan(
-            name=name, finalist=finalist, prices=prices, costs=forced, fits=fits, follows_strategies=follows
+            name=name,
+            finalist=finalist,
+            prices=prices,
+            costs=forced,
+            all_costs=costs,
+            places=places,
+            fits=fits,
+            follows_strategies=follows,
         )
 
     def _follows(self, prices: MeshPrices, assignment: Assignment) -> bool:
@@ -193,11 +204,8 @@ class UsualPlans:
             return None
 
 
-def force_assignment(costs: StepCosts, assignment: Assignment) -> StepCosts | None:
-    """Returns costs that leave every segment one strategy; None if one of them has no price."""
-    places = costs.places(assignment)
-    if places is None:
-        return None
+def force_strategies(costs: StepCosts, places: Sequence[int]) -> StepCosts:
+    """Returns costs that leave every segment one strategy, by its place."""
     made: dict[tuple[int, int], SegmentCosts] = {}
     segments = []
     for segment, place in zip(costs.segments, places, strict=True):

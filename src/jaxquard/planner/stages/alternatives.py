@@ -1,6 +1,6 @@
 """Alternatives to each part of the fastest configuration: the next best value, what it adds, and why."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jaxquard.planner.record.plan import PlanAlternative, TimeTerms
@@ -15,7 +15,7 @@ def _mesh(configuration: PlanConfiguration) -> str:
 
 
 # For each part: its value, and what stays as it is.
-_PARTS: dict[str, tuple[_Value, tuple[str, ...]]] = {
+_PARTS: Mapping[str, tuple[_Value, tuple[str, ...]]] = {
     "schedule": (lambda one: one.schedule, ("num_actors", "axes", "num_microbatches", "recompute", "storage")),
     "stages": (lambda one: one.num_stages, ("num_microbatches", "recompute", "storage")),
     "microbatches": (
@@ -32,6 +32,7 @@ _PARTS: dict[str, tuple[_Value, tuple[str, ...]]] = {
     ),
     "mesh": (_mesh, ("num_actors", "num_stages", "schedule", "num_microbatches", "recompute")),
 }
+PART_VALUES: Mapping[str, _Value] = {part: value for part, (value, _) in _PARTS.items()}
 _TERMS = {
     "compute": ("compute_s", "recompute_s"),
     "collective": ("collective_s",),
@@ -65,6 +66,10 @@ def find_alternatives(
             continue
         others = [one for one in space if value(one) != value(best.configuration) and _agree(one, best, kept)]
         fitting = _fastest(search, others, has_limit=True)
+        while part == "mesh" and fitting is not None and _is_same(fitting, best):
+            # The same plan under other names of its axes: all of them shard rows.
+            others = [one for one in others if one.axes != fitting.configuration.axes]
+            fitting = _fastest(search, others, has_limit=True)
         if fitting is not None:
             found.append(_compare(part, value, best, fitting))
         if search.memory_limit_bytes is None:
@@ -77,6 +82,10 @@ def find_alternatives(
 
 def _agree(one: PlanConfiguration, best: PlanFinalist, names: Sequence[str]) -> bool:
     return all(getattr(one, name) == getattr(best.configuration, name) for name in names)
+
+
+def _is_same(one: PlanFinalist, other: PlanFinalist) -> bool:
+    return (one.time_s, one.played.memory) == (other.time_s, other.played.memory)
 
 
 def _fastest(

@@ -78,7 +78,7 @@ class PlayedAssignment:
         stages: the sums of each stage.
         actor_of: the actor of each stage.
         busiest_actor: the one that computes longest.
-        find_times: plays the step again without transfers, and returns what its time goes to.
+        find_times: returns what its time goes to; plays the step again without transfers, unless their time is given.
     """
 
     time_s: float
@@ -88,12 +88,12 @@ class PlayedAssignment:
     stages: tuple[StageTotals, ...] = field(repr=False)
     actor_of: tuple[int, ...]
     busiest_actor: int
-    find_times: Callable[[], TimeTerms] = field(repr=False)
+    find_times: Callable[[float | None], TimeTerms] = field(repr=False)
 
     @property
     def times(self) -> TimeTerms:
         """The time of the step by what it goes to; of the busiest actor."""
-        return self.find_times()
+        return self.find_times(None)
 
     def stage_memory(self, stage: int, num_kept: int = 1) -> MemoryTerms:
         """Returns the memory of one stage alone, with the activations of so many microbatches."""
@@ -111,10 +111,15 @@ def sum_stages(chain: Sequence[SegmentCosts], assignment: StageAssignment) -> tu
     """Adds up the costs of each stage's segments, and the reshards between them."""
     chosen = [segment.strategies[place] for segment, place in zip(chain, assignment.strategies, strict=True)]
     starts = (0, *assignment.stops[:-1])
-    return tuple(_sum_stage(chain, chosen, start, stop) for start, stop in zip(starts, assignment.stops, strict=True))
+    return tuple(sum_stage(chain, chosen, start, stop) for start, stop in zip(starts, assignment.stops, strict=True))
 
 
-def _sum_stage(chain: Sequence[SegmentCosts], chosen: Sequence[SegmentCost], start: int, stop: int) -> StageTotals:
+def sum_stage(chain: Sequence[SegmentCosts], chosen: Sequence[SegmentCost], start: int, stop: int) -> StageTotals:
+    """Adds up the costs of one stage's segments, from the first to the one before `stop`.
+
+    Args:
+        chosen: the cost of every segment of the chain.
+    """
     costs = chosen[start:stop]
     reshards_s = 0.0
     for place in range(start + 1, stop):
@@ -148,7 +153,13 @@ def play_assignment(
     Args:
         links: between actors (`simulate.link_actors`); a pair that is not in it transfers in no time.
     """
-    stages = sum_stages(chain, assignment)
+    return play_stages(sum_stages(chain, assignment), shape, links=links)
+
+
+def play_stages(
+    stages: tuple[StageTotals, ...], shape: PipelineShape, *, links: ActorLinks = NO_LINKS
+) -> PlayedAssignment:
+    """Plays the schedule with the costs of stages, as `play_assignment` does."""
     costs = [stage.cost() for stage in stages]
     order = find_order(shape)
     playback = play_pipeline(order, costs, num_microbatches=shape.num_microbatches, links=links)
@@ -158,9 +169,9 @@ def play_assignment(
     busiest = loads_s.index(max(loads_s))
 
     @functools.cache
-    def find_times() -> TimeTerms:
-        apart_s = playback.step_time_s
-        if len(links):
+    def find_times(transfer_s: float | None) -> TimeTerms:
+        apart_s = playback.step_time_s - (transfer_s or 0.0)
+        if transfer_s is None and len(links):
             apart_s = play_pipeline(order, costs, num_microbatches=shape.num_microbatches).step_time_s
         return _time_terms(own[busiest], shape.num_microbatches, playback.step_time_s, apart_s)
 
