@@ -141,8 +141,9 @@ class TestAnswer:
     def test_progress_is_reported(self, mesh):
         reported = []
         search(*PATTERNS["mlp"](), mesh, on_progress=reported.append)
-        assert reported
-        assert reported[0].total == 27
+        announced, *pricing = reported
+        assert announced.announcement.startswith("27 programs to price for 1 segment of 1 kind")
+        assert pricing[0].total == 27
 
 
 class TestFailures:
