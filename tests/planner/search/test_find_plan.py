@@ -1,5 +1,6 @@
 """Plans with each pricer, from a cache, and within a time budget."""
 
+import re
 import time
 
 import jax
@@ -134,6 +135,18 @@ def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
     assert len(usual) == 2
     assert {name: one.time_s for name, one in usual.items()} == pytest.approx(expected)
     assert {one.note for one in usual.values()} == {"not run; its price x 10, as of those that ran"}
+
+
+def test_a_plan_names_those_of_which_values_are_gathered_whole(monkeypatch):
+    def run(problem, plans, **_):
+        counts = [0, 3, *[0] * len(plans)]
+        return [MeasuredPlan(plan=one, time_s=one.time_s, num_rematerialized=counts.pop(0)) for one in plans]
+
+    monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run)
+    found = plan(cluster="h100-4", fix={"actors": 1}, make_mesh=lambda plan: None, num_measured=3)
+    (note,) = (note for note in found.notes if "involuntary full rematerialization" in note)
+    assert re.match(r"of 1 of \d plans that ran the compiler gathers values whole, ", note)
+    assert re.search(r": data parallel.*, 1 stage, data 4, .* \(3\)\. Their times count that$", note)
 
 
 def test_a_deadline_divides_its_time():
