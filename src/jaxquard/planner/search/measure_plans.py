@@ -22,7 +22,6 @@ from jaxquard.errors import JaxquardError
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.apply_plan import apply_plan
-from jaxquard.pricing.compile.partitioner_warnings import catch_warnings
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 _log = logging.getLogger(__name__)
@@ -86,6 +85,9 @@ def describe_shape(plan: Plan) -> str:
 
 
 def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], RemoteMesh]) -> MeasuredPlan:
+    # A plan that runs nothing needs no compilers.
+    from jaxquard.pricing.compile.partitioner_warnings import catch_warnings
+
     caught: list[int] = []
     try:
         with make_mesh(plan) as mesh, catch_warnings(caught.append):

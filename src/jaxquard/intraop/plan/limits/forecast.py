@@ -10,9 +10,23 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxquard.intraop.plan.limits.pricing_pace import estimate_loops_s, estimate_pricing_s
+from jaxquard.intraop.plan.limits.pricing_pace import equations_s, estimate_loops_s
 from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.pricing import Pricer, Progress, RooflinePricer, ShardedProgram
+from jaxquard.pricing import (
+    CompilePricer,
+    MeasuredPricer,
+    MockGpuPricer,
+    Pricer,
+    Progress,
+    RooflinePricer,
+    ShardedProgram,
+)
+
+# The time of a pricer, as a share of that to compile and run: compilers alone took a third for CPUs, and those for GPUs
+# take longer.
+_SHARES = ((MeasuredPricer, 1.0), (MockGpuPricer, 1.0), (CompilePricer, 0.5))
+# Seconds to price an equation in closed form, on one core.
+_CLOSED_FORM_S = 2e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +108,7 @@ def forecast_search(
     segments = _count(len(analysis.segments), "segment")
     kinds = _count(len({segment.kind for segment in analysis.segments}), "kind")
     sizes = [len(program.jaxpr.jaxpr.eqns) for program in programs]
-    time_s = estimate_pricing_s(pricer, [*sizes, *plans.sizes])
+    time_s = _pricing_s(pricer, [*sizes, *plans.sizes])
     if time_s is not None:
         time_s += min(plans.loop_budget_s, estimate_loops_s(len(analysis.graph.equations), plans.num_loops))
         time_s = time_s if time_budget_s is None else min(time_s, time_budget_s)
@@ -129,6 +143,14 @@ def plan_program_sizes(analysis: Analysis, *, num_plans: int, num_stored: int, m
         for left, right in itertools.pairwise(segments)
     }
     return (*[*pairs.values()] * num_plans, *[*single.values()] * num_stored)
+
+
+def _pricing_s(pricer: Pricer, sizes: Sequence[int]) -> float | None:
+    """Returns about how long a pricer takes for programs of so many equations; None for a custom one."""
+    if isinstance(pricer, RooflinePricer):
+        return _CLOSED_FORM_S * sum(sizes)
+    share = next((share for kind, share in _SHARES if isinstance(pricer, kind)), None)
+    return None if share is None else share * equations_s(sizes)
 
 
 def _count(number: int, noun: str) -> str:

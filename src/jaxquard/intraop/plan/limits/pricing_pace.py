@@ -1,48 +1,30 @@
 """Estimates how long pricing takes: by the equations of programs, and by how long earlier ones took."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from jaxquard.pricing import (
-    CompilePricer,
-    MeasuredPricer,
-    MockGpuPricer,
-    Pricer,
-    RooflinePricer,
-    ShardedProgram,
-)
+from jaxquard.pricing import ShardedProgram
 from jaxquard.pricing.host_cores import num_cores
 
 # Seconds of one core to compile and run a program, and more for each of its equations; of programs on 8 virtual CPUs.
 _PROGRAM_S, _EQUATION_S = 1.5, 0.04
 # The same of a training loop, as a share: a whole step has many equations, and runs less often.
 _LOOP_SHARE = 0.5
-# The same of a pricer, as a share: compilers alone took a third for CPUs, and those for GPUs take longer.
-_PRICER_SHARES = ((MeasuredPricer, 1.0), (MockGpuPricer, 1.0), (CompilePricer, 0.5))
-# Seconds to price an equation in closed form, on one core.
-_CLOSED_FORM_S = 2e-5
 
 
 def compile_and_run_s(programs: Sequence[ShardedProgram]) -> float:
     """Returns about how long it takes to measure programs on the cores of this host, if nothing else runs there."""
-    return sum(map(_program_s, programs)) / num_cores()
+    return equations_s(len(program.jaxpr.jaxpr.eqns) for program in programs)
 
 
-def estimate_pricing_s(pricer: Pricer, equation_counts: Sequence[int]) -> float | None:
-    """Returns about how long a pricer takes for programs of so many equations; None for a custom one."""
-    if isinstance(pricer, RooflinePricer):
-        return _CLOSED_FORM_S * sum(equation_counts)
-    share = next((share for kind, share in _PRICER_SHARES if isinstance(pricer, kind)), None)
-    return None if share is None else share * sum(map(_of_equations_s, equation_counts)) / num_cores()
+def equations_s(counts: Iterable[int]) -> float:
+    """Returns the same for programs of so many equations each."""
+    return sum(map(_of_equations_s, counts)) / num_cores()
 
 
 def estimate_loops_s(num_equations: int, count: int) -> float:
     """Returns how long it takes to compile so many whole steps of so many equations, and to run them as loops."""
     return count * _LOOP_SHARE * _of_equations_s(num_equations) / num_cores()
-
-
-def _program_s(program: ShardedProgram) -> float:
-    return _of_equations_s(len(program.jaxpr.jaxpr.eqns))
 
 
 def _of_equations_s(count: int) -> float:
