@@ -68,7 +68,7 @@ def layer_programs(config: Any, *, few: int | None) -> list[ShardedProgram]:
         trace_step(made.train_step, (state, made.batch)), axes={"devices": _NUM_DEVICES}, every_combination=True
     )
     strategies = {
-        segment: segment_strategies(segment, blocks=analysis.blocks, axes=analysis.axes)
+        segment: segment_strategies(segment, graph=analysis.graph, blocks=analysis.blocks, axes=analysis.axes)
         for segment in analysis.segments
     }
     programs, layer = StepPrograms(analysis), max(strategies, key=lambda segment: len(strategies[segment]))

@@ -101,7 +101,9 @@ def layer_programs(platform: str, count: int | None = None) -> dict[str, Any]:
     analysis = analyse_step(step, axes={"devices": _NUM_DEVICES})
     programs = StepPrograms(analysis)
     strategies = {
-        segment: segment_strategies(segment, blocks=analysis.blocks, axes=analysis.axes, products=analysis.products)
+        segment: segment_strategies(
+            segment, graph=analysis.graph, blocks=analysis.blocks, axes=analysis.axes, products=analysis.products
+        )
         for segment in analysis.segments
     }
     layer = max(strategies, key=lambda segment: len(strategies[segment]))

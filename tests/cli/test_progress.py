@@ -96,6 +96,20 @@ def test_short_work_says_nothing_without_a_terminal(capsys):
     assert time.monotonic() - start_s < EVERY_S / 3
 
 
+@pytest.mark.parametrize("color", ["", "1"])
+def test_a_line_above_the_bars(capsys, monkeypatch, color):
+    """On a terminal and anywhere else; words in brackets are no markup."""
+    monkeypatch.setenv("FORCE_COLOR", color)
+    monkeypatch.setenv("COLUMNS", "100")
+    with ProgressBars() as bars:
+        bars.add("work", name="tracing")
+        bars.say("[12] programs to price")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("[12] programs to price") == 1
+    assert ("work" in captured.err) == bool(color)
+
+
 def test_long_work_says_where_it_stands_without_a_terminal(capsys, monkeypatch):
     """The thread that looks at the clock is real; only the 15 s are not."""
     monkeypatch.setattr("jaxquard.cli.progress.EVERY_S", 0.01)

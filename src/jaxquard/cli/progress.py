@@ -47,6 +47,10 @@ class ProgressBars:
 
         return move
 
+    def say(self, line: str) -> None:
+        """Prints a line on stderr, above the bars."""
+        self._progress.console.print(line, markup=False, soft_wrap=not self._progress.console.is_terminal)
+
     def __enter__(self) -> "ProgressBars":
         if self._lines is not None:
             self._lines.start()

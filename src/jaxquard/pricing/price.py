@@ -135,6 +135,8 @@ class Progress:
         name: the program that was last in work, or what is done with all of them.
         num_cached: how many prices were known before.
         left_s: how long the rest may take; None as long as nothing is measured.
+        announcement: what a search says before it starts: how many programs it will price, and about how long that may
+            take. "" in all reports but its first.
 
     Example:
         >>> progress = jq.pricing.Progress(done=3, total=12, name="segment 0, rows", num_cached=1, left_s=8.0)
@@ -147,6 +149,7 @@ class Progress:
     name: str
     num_cached: int
     left_s: float | None
+    announcement: str = ""
 
 
 OnProgress = Callable[[Progress], None]

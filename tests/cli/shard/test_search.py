@@ -12,7 +12,7 @@ import pytest
 
 import jaxquard as jq
 from jaxquard.cli.shard.run_search import move_bars
-from jaxquard.pricing import Progress
+from jaxquard.pricing import CompilePricer, MeasuredPricer, Progress
 from tests.cli.run_cli import read_json, without_progress
 from tests.cli.run_cli import run as run_cli
 from tests.cli.shard.user_steps import write_module
@@ -37,7 +37,9 @@ def test_table_plan_plot_and_cache(folder):
     assert result.stdout.startswith("sharding over devices=8: ")
     assert "steps.py:7" in result.stdout
     assert "data parallel" in result.stdout
-    assert without_progress(result.stderr) == "wrote plan.json\nwrote plot.svg\n"
+    announced, *written = without_progress(result.stderr).splitlines()
+    assert re.fullmatch(r"\d+ programs to price for 1 segment of 1 kind, then at most .*: up to about .*", announced)
+    assert written == ["wrote plan.json", "wrote plot.svg"]
     plot = ElementTree.fromstring((folder / "plot.svg").read_text())
     assert plot.attrib["aria-label"] == "steps:make_step: time against memory"
 
@@ -92,6 +94,21 @@ def test_an_interrupt_ends_it_with_a_sentence(monkeypatch, words, kept):
     assert asked["args"][1]["x"].shape == (24, 32)
 
 
+@pytest.mark.parametrize("words", [(), ("--pricer", "compile", "--cluster", "cpu-8")])
+def test_before_it_starts_it_says_how_much_there_is_to_do(monkeypatch, words):
+    def interrupted(*args, **more):
+        raise KeyboardInterrupt
+
+    for pricer in (MeasuredPricer, CompilePricer):
+        monkeypatch.setattr(pricer, "price_all", interrupted)
+    result = run("steps:make_step", "--no-cache", "--time-budget", 600, *words)
+    assert (result.exit_code, result.stdout) == (130, "")
+    announced, interrupted = result.stderr.splitlines()
+    assert re.match(r"3 programs to price for 1 segment of 1 kind, then at most 20 for finalists", announced)
+    assert re.search(r": up to about \d+ s if none is cached; time_budget_s=600 goes to the most important", announced)
+    assert interrupted.startswith("interrupted. ")
+
+
 def test_a_model_and_its_batch(monkeypatch):
     asked = {}
 
@@ -124,6 +141,14 @@ def test_the_bar_says_what_is_left():
         ("pairs", 1, 2, "5 s left; segments 0 1"),
         ("pairs", 2, 2, "0 s left; segments 1 2"),
     ]
+
+
+def test_an_announcement_is_a_line_and_moves_no_bar():
+    bars = FakeBars()
+    move = move_bars(bars, "segments", "pairs", width=120)
+    move(Progress(done=0, total=9, name="", num_cached=0, left_s=60.0, announcement="9 programs to price"))
+    move(Progress(done=0, total=5, name="segment 0, rows", num_cached=0, left_s=None))
+    assert bars.moves == ["9 programs to price", ("segments", 0, 5, "segment 0, rows")]
 
 
 def test_each_call_has_its_bar_from_its_beginning():
@@ -166,6 +191,9 @@ class FakeBars:
 
     def add(self, label, *, name=""):
         return lambda *words: self.moves.append((label, *words))
+
+    def say(self, line):
+        self.moves.append(line)
 
 
 @pytest.mark.parametrize(

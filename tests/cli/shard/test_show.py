@@ -39,7 +39,7 @@ def test_a_model():
     assert "segment 2, kind 1, as segment 1" in lines
     # Look-up, 2 layers of 4 blocks, head: each with the three ways of figure 2a.
     assert sum(line.strip().startswith("rows 8, columns ") for line in lines) == 10
-    assert any(line.strip().startswith("language.py:") for line in lines)
+    assert any(line.strip().startswith("params.head, language.py:") for line in lines)
 
 
 def test_of_a_model_there_are_only_shapes():
@@ -53,7 +53,7 @@ def test_a_function_on_another_mesh():
     result = run("steps:make_step", "--mesh", "2x4", "--batch-size", 8)
     assert result.exit_code == 0, result.stderr
     assert "1 block in 1 segment of 1 kind, over outer=2 x inner=4" in result.stdout
-    assert "steps.py:7  dot_general float32[8,32] float32[32,64] -> float32[8,64]" in result.stdout
+    assert "argument 0, steps.py:7  dot_general float32[8,32] float32[32,64] -> float32[8,64]" in result.stdout
     assert "rows 8, columns 64, contracted 32" in result.stdout
 
 
@@ -64,6 +64,8 @@ def test_json():
     (block,) = answer["blocks"]
     (contraction,) = block["contractions"]
     assert contraction == {
+        "parameters": ["argument 0"],
+        "scope": "",
         "line": "steps.py:7",
         "primitive": "dot_general",
         "inputs": ["float32[8,32]", "float32[32,64]"],

@@ -1,5 +1,7 @@
 """Fewer heads of keys and values than of queries: sharded by groups, or whole if there are fewer than devices."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -44,6 +46,27 @@ def layers(attend, kv_heads):
     narrow = (DIM, kv_heads * HEAD_DIM)
     params = [weights(q=(DIM, DIM), k=narrow, v=narrow, out=(DIM, DIM)) for _ in range(2)]
     return sgd(loss), (params, inputs(BATCH, LENGTH, DIM))
+
+
+def layers_in_dims(kv_heads, group):
+    """Weights have their heads, and the queries of a head of keys, in dims of their own."""
+
+    def loss(params, x):
+        for layer in params:
+            normed = norm(x)
+            q = jnp.einsum("bld,dhgk->blhgk", normed, layer["q"])
+            k, v = (jnp.einsum("bld,dhk->blhk", normed, layer[name]) for name in ("k", "v"))
+            scores = jax.nn.softmax(jnp.einsum("bqhgk,bshk->bhgqs", q, k))
+            attended = jnp.einsum("bhgqs,bshk->bqhgk", scores, v)
+            x = x + jnp.einsum("blhgk,hgkd->bld", attended, layer["out"])
+        return jnp.mean(x**2)
+
+    narrow, wide = (kv_heads, HEAD_DIM), (kv_heads, group, HEAD_DIM)
+    shapes = {"q": (DIM, *wide), "k": (DIM, *narrow), "v": (DIM, *narrow), "out": (*wide, DIM)}
+    num_queries, num_keys = math.prod(wide), math.prod(narrow)
+    flat = weights(q=(DIM, num_queries), k=(DIM, num_keys), v=(DIM, num_keys), out=(num_queries, DIM))
+    layer = {name: flat[name].reshape(shape) for name, shape in shapes.items()}
+    return sgd(loss), ([layer] * 2, inputs(BATCH, LENGTH, DIM))
 
 
 def by_heads(analysis):
@@ -118,6 +141,46 @@ class TestFewerHeadsThanDevices:
         analysis = analyse(*PATTERNS["attention beside mlp"]())
         for block in analysis.blocks:
             assert all(one.out_dim is not None for one in block.choice("columns").partitions)
+
+
+class TestQueriesInGroups:
+    """Two heads of keys on more devices: only the queries of each can be shared out."""
+
+    @pytest.mark.parametrize(("num_devices", "group"), [(4, 4), (8, 8)])
+    def test_the_queries_of_each_head_are_sharded_and_keys_and_values_whole(self, num_devices, group):
+        analysis = analyse(*layers_in_dims(2, group), {"x": num_devices})
+        assert [len(block.contractions) for block in analysis.blocks] == [5, 1] * 2
+        columns = analysis.blocks[0].choice("columns")
+        assert columns.num_chunks == group
+        assert [one.out_dim for one in columns.partitions] == [3, None, None]
+
+    @pytest.mark.usefixtures("quick_compilation")
+    def test_only_the_gradients_of_keys_and_values_are_summed(self):
+        found = large_collectives(analyse(*layers_in_dims(2, 4), {"x": 4}))
+        of_keys = BATCH * LENGTH * 2 * HEAD_DIM
+        assert found == {**SUMS, ("all-reduce", of_keys): 4}
+
+    def test_the_numbers_are_the_same(self):
+        step, args = layers_in_dims(2, 4)
+        analysis = analyse(step, args, {"x": 4})
+        check_step(step, args, analysis, [by_heads(analysis)], mesh=mesh_of(x=4))
+
+    @pytest.mark.parametrize(("attend_in", "num_devices"), [("reshape", 4), ("reshape", 8), ("dims", 8)])
+    def test_heads_of_which_no_dim_has_enough_are_not_sharded(self, attend_in, num_devices):
+        """Of a flat weight devices would have parts of both dims that it is reshaped to; 4 queries are few for 8."""
+        made = layers(grouped, 2) if attend_in == "reshape" else layers_in_dims(2, 4)
+        analysis = analyse(*made, {"x": num_devices})
+        queries = analysis.blocks[0]
+        assert [len(queries.seeds), len(queries.contractions)] == [1, 1]
+        # The scores are in no block with the queries, so they are computed by rows or gathered.
+        assert not any(len(block.seeds) > 1 for block in analysis.blocks)
+
+    @pytest.mark.parametrize("attend_in", ["reshape", pytest.param("dims", marks=pytest.mark.slow)])
+    def test_their_numbers_are_the_same_under_every_choice(self, attend_in):
+        step, args = layers(grouped, 2) if attend_in == "reshape" else layers_in_dims(2, 4)
+        analysis = analyse(step, args)
+        choices = [{block.number: (name,) for block in analysis.blocks} for name in ("rows", "columns")]
+        check_step(step, args, analysis, choices, mesh=mesh_of(x=8))
 
 
 class TestTimeFirst:

@@ -62,7 +62,9 @@ def test_keys_and_values_are_gathered_and_nothing_else():
 def test_it_is_one_more_strategy_of_a_segment(axes, batch_axis, wanted):
     analysis = analyse(*zoo_types("gpt-tiny", num_layers=2, sequence_length=LENGTH), axes)
     for segment in analysis.segments:
-        strategies = segment_strategies(segment, blocks=analysis.blocks, axes=axes, batch_axis=batch_axis)
+        strategies = segment_strategies(
+            segment, graph=analysis.graph, blocks=analysis.blocks, axes=axes, batch_axis=batch_axis
+        )
         found = [strategy for strategy in strategies if any(SEQUENCE in names for names in strategy)]
         assert {strategy[0] for strategy in found} == wanted
         assert all(len(set(strategy)) == 1 for strategy in found)

@@ -87,7 +87,9 @@ def test_a_program_does_not_depend_on_those_written_before(name):
     chooser = random.Random(0)
     segment = analysis.segments[1]
     keys = Fingerprints()
-    for strategy in chooser.sample(segment_strategies(segment, blocks=analysis.blocks, axes=analysis.axes), 4):
+    for strategy in chooser.sample(
+        segment_strategies(segment, graph=analysis.graph, blocks=analysis.blocks, axes=analysis.axes), 4
+    ):
         assignment = dict(zip(segment.blocks, strategy, strict=True))
         fresh = StepPrograms(analysis)
         for storage in Storage:

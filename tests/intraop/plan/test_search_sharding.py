@@ -141,8 +141,9 @@ class TestAnswer:
     def test_progress_is_reported(self, mesh):
         reported = []
         search(*PATTERNS["mlp"](), mesh, on_progress=reported.append)
-        assert reported
-        assert reported[0].total == 27
+        announced, *pricing = reported
+        assert announced.announcement.startswith("27 programs to price for 1 segment of 1 kind")
+        assert pricing[0].total == 27
 
 
 class TestFailures:
@@ -262,7 +263,8 @@ class TestBadInput:
         """Each axis divides a dim, but they divide the same one, and not together."""
         step = sgd(lambda params, batch: jnp.sum((batch @ params["w"]) ** 2))
         with pytest.raises(
-            ShardingError, match=r"the block at \w+.py:\d+ has no dims that a mesh of 2 x 4 divides; .* rows into \d+"
+            ShardingError,
+            match=r"the block at w, \w+.py:\d+ has no dims that a mesh of 2 x 4 divides; .* rows into \d+",
         ):
             search(step, (weights(w=(3, 5)), inputs(4, 3)), mesh_of(data=2, model=4))
 

@@ -1,6 +1,7 @@
 """A model with its layers in a `lax.scan` is sharded as the one with its layers written one by one."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -66,8 +67,9 @@ class TestAnalysis:
         assert shape_of(found) == shape_of(analyse(*zoo_types("gpt-tiny", **changes)))
 
     def test_what_is_shown_is_the_same_too(self):
-        unrolled, scanned = both("gpt-tiny")
-        assert analysis_text(scanned) == analysis_text(unrolled)
+        """But for the columns of a table, as a stacked parameter has no number of its layer in its path."""
+        unrolled, scanned = (re.sub(r"\.\d+(?=[.,])|(?<=\S)  +", "", analysis_text(one)) for one in both("gpt-tiny"))
+        assert scanned == unrolled
 
     def test_layers_have_one_program(self):
         """But for the first, which has the gradient of the positions, as in the unrolled model."""

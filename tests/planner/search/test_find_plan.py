@@ -1,5 +1,6 @@
 """Plans with each pricer, from a cache, and within a time budget."""
 
+import re
 import time
 
 import jax
@@ -175,6 +176,18 @@ def test_a_usual_plan_that_runs_fastest_has_alternatives(monkeypatch):
     # Its own price, a hundredth of which it took.
     assert (parts["block 0"].chosen, parts["block 0"].alternative) == ("columns", "rows")
     assert 0 < abs(parts["block 0"].added_s) < found.time_s
+
+
+def test_a_plan_names_those_of_which_values_are_gathered_whole(monkeypatch):
+    def run(problem, plans, **_):
+        counts = [0, 3, *[0] * len(plans)]
+        return [MeasuredPlan(plan=one, time_s=one.time_s, num_rematerialized=counts.pop(0)) for one in plans]
+
+    monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run)
+    found = plan(cluster="h100-4", fix={"actors": 1}, make_mesh=lambda plan: None, num_measured=3)
+    (note,) = (note for note in found.notes if "involuntary full rematerialization" in note)
+    assert re.match(r"of 1 of \d plans that ran the compiler gathers values whole, ", note)
+    assert re.search(r": data parallel.*, 1 stage, data 4, .* \(3\)\. Their times count that$", note)
 
 
 def test_a_deadline_divides_its_time():

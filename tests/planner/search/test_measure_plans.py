@@ -1,9 +1,19 @@
-"""The arrays that plans are run with."""
+"""Plans that run: the arrays that they run with, and the partitioner's warnings."""
+
+import contextlib
+import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
 
-from jaxquard.planner.search.measure_plans import _zeros
+from jaxquard.errors import JaxquardError
+from jaxquard.planner.search import measure_plans as module
+from jaxquard.planner.search.measure_plans import _zeros, describe_shape, measure_plans
+from tests.intraop.steps import mesh_of
+from tests.planner.record.sample_plans import traced_plan
 
 
 def test_zeros_of_every_type():
@@ -17,3 +27,33 @@ def test_zeros_of_every_type():
         name: (leaf.shape, leaf.dtype) for name, leaf in args.items()
     }
     assert jax.random.normal(found["keys"][0]).shape == ()
+
+
+def compile_bad_step():
+    """Compiles a step that goes from one sharding to another in the way that XLA:CPU knows none for."""
+    mesh = mesh_of(x=2, y=4)
+    source, target = (NamedSharding(mesh, spec) for spec in (jax.P(None, ("x", "y")), jax.P("x")))
+    step = jax.jit(lambda a: 2 * jnp.sin(a), in_shardings=source, out_shardings=target)
+    step.lower(jax.ShapeDtypeStruct((64, 64), jnp.float32)).compile()
+
+
+@pytest.mark.parametrize("failure", ["", "it ran out of something"])
+def test_warnings_of_the_partitioner_are_counted_and_do_not_reach_stderr(monkeypatch, capfd, caplog, failure):
+    """Actors compile in threads of their own; a plan that fails then has compiled all the same."""
+
+    def run(problem, plan, mesh):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(compile_bad_step).result()
+        if failure:
+            raise JaxquardError(failure)
+        return [1e-3] * 5
+
+    monkeypatch.setattr(module, "_loop_times", run)
+    plan = traced_plan()
+    with caplog.at_level(logging.INFO, logger="jaxquard"):
+        (found,) = measure_plans(None, [plan], make_mesh=lambda plan: contextlib.nullcontext(), budget_s=60.0)
+    assert "Involuntary" not in capfd.readouterr().err
+    assert (found.num_rematerialized, found.failure) == (1, failure)
+    assert f"{describe_shape(plan)}: the partitioner gathers 1 values whole" in caplog.text
+    compile_bad_step()
+    assert "Involuntary full rematerialization" in capfd.readouterr().err, "it does warn"

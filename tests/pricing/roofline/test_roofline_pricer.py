@@ -365,7 +365,7 @@ def test_a_pricer_that_shares_what_another_read_prices_as_a_new_one():
 def test_strategies_rank_as_the_compiler_ranks_them():
     analysis = analyse_model("gpt-tiny", num_layers=3)
     segment = max(analysis.segments, key=lambda segment: len(segment.blocks))
-    strategies = segment_strategies(segment, blocks=analysis.blocks, axes=analysis.axes)[::4]
+    strategies = segment_strategies(segment, graph=analysis.graph, blocks=analysis.blocks, axes=analysis.axes)[::4]
     programs = StepPrograms(analysis)
     written = [programs.write_segments([segment], dict(zip(segment.blocks, s, strict=True))) for s in strategies]
     with CompilePricer("cpu-8", LINE, cache=None) as compiler:

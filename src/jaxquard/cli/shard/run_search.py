@@ -52,6 +52,8 @@ def run_search(
 def move_bars(bars: ProgressBars, *labels: str, width: int | None = None) -> OnProgress:
     """Returns a callback for the progress of a pricer: a bar for each of its calls, as they come.
 
+    What a search announces before it starts is a line above the bars.
+
     Args:
         width: of the terminal; found out by default. Without a terminal words have all the room they need.
     """
@@ -63,6 +65,9 @@ def move_bars(bars: ProgressBars, *labels: str, width: int | None = None) -> OnP
 
     def on_progress(progress: Progress) -> None:
         nonlocal move, last
+        if progress.announcement:
+            bars.say(progress.announcement)
+            return
         is_over = last is not None and (last.done == last.total or progress.done < last.done)
         if is_over and waiting:
             move = bars.add(waiting.pop(0))

@@ -39,14 +39,18 @@ def show(
 
 
 def _content(analysis: "Analysis") -> dict[str, Any]:
+    from jaxquard.intraop.blocks.parameter_paths import parameters_of, state_paths
     from jaxquard.intraop.blocks.unplanned_matmuls import step_notes
-    from jaxquard.ir.source import source_line
+    from jaxquard.ir.source import name_scope, source_line
 
+    paths = state_paths(analysis.graph)
     blocks = [
         {
             "number": block.number,
             "contractions": [
                 {
+                    "parameters": list(parameters_of(analysis.graph, [seed.equation], paths)),
+                    "scope": name_scope(seed.equation),
                     "line": source_line(seed.equation),
                     "primitive": seed.equation.primitive.name,
                     "inputs": [atom.aval.str_short() for atom in seed.equation.invars],

@@ -29,7 +29,9 @@ def parameters_of(graph: StepGraph, equations: Iterable[Equation], paths: Mappin
 def equation_place(graph: StepGraph, equation: Equation) -> str:
     """`params.up, mlp, train.py:41`: the parameters that an equation uses, its name scope and its line."""
     found = parameters_of(graph, [equation], state_paths(graph))
-    return ", ".join((*found[:_MOST_PATHS], source_place(equation)))
+    # Of a list of arrays there are numbers alone.
+    names = (f"parameter {path}" if path.replace(".", "").isdecimal() else path for path in found[:_MOST_PATHS])
+    return ", ".join((*names, source_place(equation)))
 
 
 def parameter_path(name: str) -> str:

@@ -55,6 +55,11 @@ def predict_loops(
     return _with_loop_times(compared, ran), failures
 
 
+def most_loops(num_finalists: int) -> int:
+    """Returns how many plans run as training loops at most."""
+    return min(num_finalists, _MOST_FINALISTS) + _MOST_BASELINES
+
+
 def _to_run(
     plans: Sequence[CandidatePlan], compared: Remeasured, num_finalists: int, memory_limit_bytes: int | None
 ) -> list[list[int]]:

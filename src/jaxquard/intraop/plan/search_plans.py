@@ -7,18 +7,23 @@ from dataclasses import dataclass, field, replace
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan.explain_mismatch import RecordingPricer, explain_mismatch
 from jaxquard.intraop.plan.finalists import assignment_of, choose_finalists, remeasure_finalists
-from jaxquard.intraop.plan.predict import Prediction, predict_all, with_segments
-from jaxquard.intraop.plan.predict_loops import predict_loops
+from jaxquard.intraop.plan.limits.forecast import PlanPrograms, plan_program_sizes
+from jaxquard.intraop.plan.predict import MOST_PRICED_WHOLE, Prediction, predict_all, with_segments
+from jaxquard.intraop.plan.predict_loops import most_loops, predict_loops
 from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.search.frontier import Frontier, FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
-from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
+from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.shardings.baselines import MOST_BASELINES, NUM_STORED_BASELINES, CandidatePlan, baselines
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.pricing import Failure, LoopPricer, OnProgress, Pricer
 
 # The sum of equation (9) may exceed the memory of a plan as one program by this factor: 1.05 to 1.47 in our evaluation.
 SUM_SLACK = 1.5
+# For so many finalists, one more of the fastest plans has its state stored in these ways.
+_STORED_SHARE = 4
+_STORAGES = (Storage.ZERO_1, Storage.ZERO_3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +165,7 @@ def _finalists(
     With a limit, half of them keep it by equation (9), and the others may after all. Then come the fastest of all with
     ZeRO's storage: it saves memory, and the work of updating the same weights on every device.
     """
-    limits = [None] if memory_limit_bytes is None else [memory_limit_bytes, int(SUM_SLACK * memory_limit_bytes)]
+    limits = _limits(memory_limit_bytes)
     found: dict[Hashable, CandidatePlan] = {}
     for limit in limits:
         frontier = free if limit is None else _search(chain, limit)
@@ -171,10 +176,34 @@ def _finalists(
                 found.setdefault(plan.key, plan)
     plans = list(found.values())
     if isinstance(free, Frontier):
-        count = -(-count // 4)
+        count = -(-count // _STORED_SHARE)
         fast = choose_finalists(prices, chain, free.best, memory_limit_bytes=None, count=count)
-        plans += [replace(plan, storage=storage) for plan in fast for storage in (Storage.ZERO_1, Storage.ZERO_3)]
+        plans += [replace(plan, storage=storage) for plan in fast for storage in _STORAGES]
     return [replace(plan, name=f"finalist {number}") for number, plan in enumerate(plans)]
+
+
+def _limits(memory_limit_bytes: int | None) -> list[int | None]:
+    return [None] if memory_limit_bytes is None else [memory_limit_bytes, int(SUM_SLACK * memory_limit_bytes)]
+
+
+def count_plan_programs(
+    analysis: Analysis, *, num_finalists: int, memory_limit_bytes: int | None, loop_budget_s: float
+) -> PlanPrograms:
+    """Counts the programs that `search_plans` prices at most, beside those of segments, where some plan fits."""
+    num_limits = len(_limits(memory_limit_bytes))
+    num_as_used = -(-num_finalists // num_limits) * num_limits
+    num_stored = -(-num_finalists // _STORED_SHARE) * len(_STORAGES)
+    num_ours = num_as_used + num_stored
+    return PlanPrograms(
+        sizes=plan_program_sizes(
+            analysis,
+            num_plans=num_ours + MOST_BASELINES,
+            num_stored=num_stored + NUM_STORED_BASELINES,
+            most_whole=MOST_PRICED_WHOLE,
+        ),
+        num_loops=most_loops(num_ours) if loop_budget_s > 0 else 0,
+        loop_budget_s=loop_budget_s,
+    )
 
 
 def _smallest(prices: StepPrices, free: Frontier) -> list[CandidatePlan]:

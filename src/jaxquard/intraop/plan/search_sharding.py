@@ -30,10 +30,10 @@ from jaxquard.intraop.plan.limits.check_arguments import (
     check_types,
 )
 from jaxquard.intraop.plan.limits.check_state import check_state_fits
-from jaxquard.intraop.plan.limits.pricing_pace import compile_and_run_s
+from jaxquard.intraop.plan.limits.forecast import PlanPrograms, forecast_search
 from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
 from jaxquard.intraop.plan.predict import Prediction
-from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
+from jaxquard.intraop.plan.search_plans import PlanSearch, count_plan_programs, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
@@ -107,9 +107,10 @@ def search_sharding(
             with a batch that comes from the host. 0 leaves it out: the time is the minimum of runs, which is less.
         time_budget_s: seconds for the whole search, about. They go to what matters most: candidates that cannot win by
             their FLOPs and the volume that they communicate are not priced, kinds of segments that recur most come
-            first, and what is left has modelled prices. A note of the plan says how many. None prices everything; the
-            log (`jaxquard`, level INFO) says before how many programs that are, and how long it may take.
-        on_progress: called with each `Progress` of the pricing.
+            first, and what is left has modelled prices. A note of the plan says how many. None prices everything.
+        on_progress: called with each `Progress` of the pricing. The first comes before anything is priced: its
+            `announcement` says how many programs there are, and about how long that may take; so does the log
+            (`jaxquard`, level INFO).
 
     Raises:
         ShardingError: if the step has nothing to shard, the mesh divides nothing, or no plan fits in memory.
@@ -157,11 +158,18 @@ def search_sharding(
             if time_budget_s is not None:
                 budgeted = _within_budget(used, analysis, mesh, chips, time_budget_s, start_s)
             asked = budgeted or used
+            loop_budget_s = loop_budget_s if isinstance(used, LoopPricer) else 0.0
+            of_plans = count_plan_programs(
+                analysis,
+                num_finalists=num_finalists,
+                memory_limit_bytes=memory_limit_bytes,
+                loop_budget_s=loop_budget_s,
+            )
             prices = price_segments(
                 StepPrograms(analysis),
                 pricer=asked,
                 batch_axis=held,
-                on_programs=partial(_announce, analysis, used, time_budget_s),
+                on_programs=partial(_announce, analysis, used, time_budget_s, of_plans, on_progress),
                 on_progress=on_progress,
             )
             search = partial(
@@ -169,7 +177,7 @@ def search_sharding(
                 prices,
                 pricer=asked,
                 num_finalists=num_finalists,
-                loop_budget_s=loop_budget_s if isinstance(used, LoopPricer) else 0.0,
+                loop_budget_s=loop_budget_s,
                 on_progress=on_progress,
             )
             found = search(memory_limit_bytes=memory_limit_bytes)
@@ -206,17 +214,18 @@ def _within_budget(
 
 
 def _announce(
-    analysis: Analysis, pricer: Pricer, time_budget_s: float | None, programs: Sequence[ShardedProgram]
+    analysis: Analysis,
+    pricer: Pricer,
+    time_budget_s: float | None,
+    plans: PlanPrograms,
+    on_progress: OnProgress | None,
+    programs: Sequence[ShardedProgram],
 ) -> None:
-    """Logs the number of programs to price, and about how long that takes where they are measured."""
-    kinds = len({segment.kind for segment in analysis.segments})
-    minutes = math.ceil(compile_and_run_s(programs) / 60)
-    takes = f", up to about {minutes} min" if isinstance(pricer, MeasuredPricer) else ""
-    budget = "" if time_budget_s is None else f"; time_budget_s={time_budget_s:g} goes to the most important ones"
-    _log.info(
-        "%d programs to price for %d segments of %d kinds%s if none is cached%s",
-        *(len(programs), len(analysis.segments), kinds, takes, budget),
-    )
+    """Says how many programs there are to price, and about how long that takes: in the log, and as progress."""
+    forecast = forecast_search(analysis, programs, plans=plans, pricer=pricer, time_budget_s=time_budget_s)
+    _log.info("%s", forecast)
+    if on_progress is not None:
+        on_progress(forecast.to_progress())
 
 
 def _find_cluster(cluster: Cluster | str | None, mesh: Mesh | AbstractMesh, pricer: object) -> Cluster | None:

@@ -184,7 +184,12 @@ def write_strategies(programs: StepPrograms, *, batch_axis: str | None = None) -
         if segment.kind in written:
             continue
         strategies = segment_strategies(
-            segment, blocks=analysis.blocks, axes=analysis.axes, batch_axis=batch_axis, products=analysis.products
+            segment,
+            graph=analysis.graph,
+            blocks=analysis.blocks,
+            axes=analysis.axes,
+            batch_axis=batch_axis,
+            products=analysis.products,
         )
         written[segment.kind] = {
             strategy: programs.write_segments([segment], dict(zip(segment.blocks, strategy, strict=True)))

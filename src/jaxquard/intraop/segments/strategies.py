@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.intraop.blocks.parameter_paths import equation_place
 from jaxquard.intraop.blocks.shard_sequence import SEQUENCE
 from jaxquard.intraop.blocks.two_dimensional import COLUMNS_2D, ROWS_2D
 from jaxquard.intraop.segments.find_segments import Segment
-from jaxquard.ir.source import source_place
 
 
 def block_choices(
@@ -63,6 +64,7 @@ Strategy = tuple[tuple[str, ...], ...]
 def segment_strategies(
     segment: Segment,
     *,
+    graph: StepGraph,
     blocks: Sequence[Block],
     axes: Mapping[str, int],
     batch_axis: str | None = None,
@@ -71,6 +73,7 @@ def segment_strategies(
     """Returns all strategies of a segment.
 
     Args:
+        graph: the step, for the names in errors.
         batch_axis: as for `block_choices`.
         products: the numbers of the blocks that have a 2D product.
 
@@ -81,7 +84,7 @@ def segment_strategies(
     for number in segment.blocks:
         choices = block_choices(blocks[number], axes, batch_axis=batch_axis, has_product=number in products)
         if not choices:
-            raise ShardingError(_no_dim_divides(blocks[number], axes))
+            raise ShardingError(_no_dim_divides(graph, blocks[number], axes))
         per_block.append(choices)
     of_segment = [blocks[number] for number in segment.blocks]
     return [*itertools.product(*per_block), *_along_sequence(of_segment, axes, batch_axis=batch_axis)]
@@ -103,10 +106,11 @@ def has_choices(block: Block, names: tuple[str, ...], axes: Mapping[str, int]) -
     return all(name in chunks and chunks[name] % size == 0 for name, size in zip(names, axes.values(), strict=True))
 
 
-def _no_dim_divides(block: Block, axes: Mapping[str, int]) -> str:
+def _no_dim_divides(graph: StepGraph, block: Block, axes: Mapping[str, int]) -> str:
     mesh = " x ".join(map(str, axes.values()))
+    where = equation_place(graph, block.seeds[0].equation)
     sizes = ", ".join(f"{choice.name} into {choice.num_chunks}" for choice in block.choices)
     return (
-        f"the block at {source_place(block.seeds[0].equation)} has no dims that a mesh of {mesh} divides; it can be "
-        f"sharded at most along its {sizes}. Use a mesh whose axes divide these, or pad the dims."
+        f"the block at {where} has no dims that a mesh of {mesh} divides; it can be sharded at most "
+        f"along its {sizes}. Use a mesh whose axes divide these, or pad the dims."
     )

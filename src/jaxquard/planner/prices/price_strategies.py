@@ -9,6 +9,7 @@ price      what is left, and the reshards between segments
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from jaxquard.errors import PlanError
+from jaxquard.intraop.blocks.parameter_paths import equation_place
 from jaxquard.intraop.plan.segment_prices import WrittenStrategies, price_segments
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
@@ -16,7 +17,6 @@ from jaxquard.intraop.segments.strategies import Strategy, segment_strategies
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.ir.source import source_place
 from jaxquard.planner.prices.prune import PruneSettings, prune_strategies
 from jaxquard.planner.prices.step_costs import Allowed, PricedStrategies, without_single_axes
 from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
@@ -133,7 +133,12 @@ def _write(
     for kind, segments in kinds.items():
         first = segments[0]
         strategies = segment_strategies(
-            first, blocks=analysis.blocks, axes=analysis.axes, batch_axis=batch_axis, products=analysis.products
+            first,
+            graph=analysis.graph,
+            blocks=analysis.blocks,
+            axes=analysis.axes,
+            batch_axis=batch_axis,
+            products=analysis.products,
         )
         extra = _recipe_strategies(segments, recipes)
         if batch_axis is not None:
@@ -186,10 +191,10 @@ def _nothing_allowed(
     for place, number in enumerate(segment.blocks):
         names = dict.fromkeys(strategy[place] for strategy in strategies)
         if not any(allowed(number, found) for found in names):
-            line = source_place(analysis.blocks[number].seeds[0].equation)
+            where = equation_place(analysis.graph, analysis.blocks[number].seeds[0].equation)
             choices = ", ".join("/".join(found) for found in names)
             return (
-                f"{wishes or 'the wishes'} leave nothing for the product at {line}, which on a mesh of {axes} can be "
+                f"{wishes or 'the wishes'} leave nothing for the product at {where}, which on a mesh of {axes} can be "
                 f"sharded by {choices}. Allow one of these, or another mesh."
             )
     raise AssertionError("strategies are all combinations of what blocks may have")

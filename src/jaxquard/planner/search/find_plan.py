@@ -26,7 +26,7 @@ from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
 from jaxquard.planner.search.pricers import find_cache, make_pricers
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.search.run_candidates import Candidate, compare_candidates, run_candidates
+from jaxquard.planner.search.run_candidates import Candidate, compare_candidates, rematerialized_notes, run_candidates
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
@@ -274,6 +274,7 @@ def _describe_choice(found: _Found, chosen: Candidate, wishes: Wishes) -> Plan:
             *found.notes,
             *_not_compared([*found.usual, *found.too_large]),
             *(one.failure for one in everyone if one.failure),
+            *rematerialized_notes(everyone),
         ),
     )
 

@@ -2,8 +2,12 @@
 
 Each plan runs by itself, in one block: programs that run in turns find the caches full of the others' weights. The
 state is zeros, and so is the batch: neither changes what a step computes, only its numbers.
+
+Where XLA's partitioner finds no good way between two shardings of a plan, its warnings are caught and counted, as in
+any other part of a search.
 """
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +24,8 @@ from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.apply_plan import apply_plan
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
+_log = logging.getLogger(__name__)
+
 _WARM_UP = 2
 _MIN_STEPS = 5
 _MAX_STEPS = 40
@@ -34,12 +40,15 @@ class MeasuredPlan:
         time_s: the median step; infinite if it failed.
         spread: from the fastest quarter to the slowest, as a part of the median.
         failure: the first line of the error; "" if it ran.
+        num_rematerialized: values that the partitioner gathers whole, as it finds no better way between two shardings;
+            of a plan on actors in other processes they are not known.
     """
 
     plan: Plan = field(repr=False)
     time_s: float
     spread: float = 0.0
     failure: str = ""
+    num_rematerialized: int = 0
 
 
 def measure_plans(
@@ -61,6 +70,8 @@ def measure_plans(
         if on_progress is not None:
             on_progress(number, len(plans), f"running {describe_shape(plan)}")
         found.append(_measure(problem, plan, make_mesh))
+        if count := found[-1].num_rematerialized:
+            _log.info("%s: the partitioner gathers %d values whole", describe_shape(plan), count)
         longest_s = max(longest_s, time.monotonic() - begun_s)
     return found
 
@@ -74,13 +85,19 @@ def describe_shape(plan: Plan) -> str:
 
 
 def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], RemoteMesh]) -> MeasuredPlan:
+    # A plan that runs nothing needs no compilers.
+    from jaxquard.pricing.compile.partitioner_warnings import catch_warnings
+
+    caught: list[int] = []
     try:
-        with make_mesh(plan) as mesh:
+        with make_mesh(plan) as mesh, catch_warnings(caught.append):
             times_s = _loop_times(problem, plan, mesh)
     except (JaxquardError, jax.errors.JaxRuntimeError) as error:
-        return MeasuredPlan(plan=plan, time_s=float("inf"), failure=str(error).splitlines()[0])
+        failure = str(error).splitlines()[0]
+        return MeasuredPlan(plan=plan, time_s=float("inf"), failure=failure, num_rematerialized=sum(caught))
     first, median_s, third = statistics.quantiles(times_s, n=4)
-    return MeasuredPlan(plan=plan, time_s=median_s, spread=(third - first) / median_s)
+    spread = (third - first) / median_s
+    return MeasuredPlan(plan=plan, time_s=median_s, spread=spread, num_rematerialized=sum(caught))
 
 
 def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh) -> list[float]:

@@ -9,11 +9,14 @@ from jaxquard.errors import PlanError
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, PlanAlternative, StagePlan, TimeTerms
 from jaxquard.planner.search.deadline import Deadline
-from jaxquard.planner.search.measure_plans import MeasuredPlan, measure_plans
+from jaxquard.planner.search.measure_plans import MeasuredPlan, describe_shape, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.stages.alternatives import PART_VALUES, largest_rise
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.runtime.remote_mesh import RemoteMesh
+
+# A note names so many plans.
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class Candidate:
         time_s: the time of that plan.
         note: where its time comes from; "" for prices.
         failure: why it did not run; "" if it ran, or was not tried.
+        num_rematerialized: values that the compiler gathered whole when it ran.
         follows_strategies: it has the strategies that the user wishes for; a usual plan need not.
     """
 
@@ -38,6 +42,7 @@ class Candidate:
     is_measured: bool = False
     note: str = ""
     failure: str = ""
+    num_rematerialized: int = 0
     follows_strategies: bool = True
 
     @property
@@ -114,16 +119,34 @@ def compare_candidates(chosen: Candidate, candidates: Sequence[Candidate]) -> tu
     return tuple(found)
 
 
+def rematerialized_notes(candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """Returns a note on the plans of which the compiler gathered values whole as they ran; none if there are none."""
+    worst = sorted((one for one in candidates if one.num_rematerialized), key=lambda one: -one.num_rematerialized)
+    if not worst:
+        return ()
+    named = "; ".join(f"{_describe(one)} ({one.num_rematerialized})" for one in worst[:_MOST_NAMED])
+    return (
+        f"of {len(worst)} of {sum(one.is_measured for one in candidates)} plans that ran the compiler gathers values "
+        "whole, as it finds no better way between two shardings (involuntary full rematerialization): "
+        f"{named}{'; ...' if len(worst) > _MOST_NAMED else ''}. Their times count that",
+    )
+
+
+def _describe(one: Candidate) -> str:
+    return f"{one.name}, {describe_shape(one.plan)}" if one.name else describe_shape(one.plan)
+
+
 def _as_measured(one: Candidate, measured: MeasuredPlan) -> Candidate:
     """Returns a candidate with the time that it took; its parts keep their proportions."""
-    plan = one.plan
+    plan, count = one.plan, measured.num_rematerialized
     if measured.failure:
         failed = f"{one.name or 'a plan'} did not run: {measured.failure}"
-        return replace(one.with_plan(replace(plan, time_s=math.inf)), is_measured=True, failure=failed)
+        failing = replace(one.with_plan(replace(plan, time_s=math.inf)), is_measured=True, failure=failed)
+        return replace(failing, num_rematerialized=count)
     where = f"the step: measured on {plan.num_devices} devices, spread {measured.spread:.0%}; its parts in the "
     updated = _scale(plan, measured.time_s / plan.time_s)
     updated = replace(updated, time_s=measured.time_s, provenance=f"{where}proportions of: {plan.provenance}")
-    return replace(one.with_plan(updated), is_measured=True, note="measured")
+    return replace(one.with_plan(updated), is_measured=True, note="measured", num_rematerialized=count)
 
 
 def _as_scaled(one: Candidate, factor: float) -> Candidate:

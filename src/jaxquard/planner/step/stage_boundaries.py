@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxquard.errors import PlanError
+from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.intraop.blocks.parameter_paths import equation_place
 from jaxquard.intraop.segments.analysis import Analysis, StepAnalyser
 from jaxquard.ir.jaxpr_tools import Equation, Var, size_bytes
 from jaxquard.ir.operations import MATMULS
-from jaxquard.ir.source import source_place
 from jaxquard.planner.step.apply_plan import microbatch_inputs, part_loop
 from jaxquard.planner.step.equation_stages import EquationStages, find_body, stage_equations
 from jaxquard.planner.step.mark_blocks import find_mark_blocks
@@ -98,7 +99,7 @@ def find_stage_boundaries(
     moved = _find_moved(stages, owners)
     only_marks = one.num_marks > 0 and not ignores_marks
     return tuple(
-        _boundary(stages, segment, moved, is_allowed=not only_marks or segment - 1 in marked.values())
+        _boundary(analysis.graph, stages, segment, moved, is_allowed=not only_marks or segment - 1 in marked.values())
         for segment in range(1, len(analysis.segments))
     )
 
@@ -150,13 +151,20 @@ def _find_moved(stages: EquationStages, owners: Mapping[Var, int]) -> list[tuple
 
 
 def _boundary(
-    stages: EquationStages, segment: int, moved: Sequence[tuple[int, int, Equation]], *, is_allowed: bool
+    graph: StepGraph,
+    stages: EquationStages,
+    segment: int,
+    moved: Sequence[tuple[int, int, Equation]],
+    *,
+    is_allowed: bool,
 ) -> StageBoundary:
     forward, backward = stages.activations[segment - 1], stages.gradients[segment - 1]
     across = next((equation for first, last, equation in moved if first < segment <= last), None)
     reason = ""
     if across is not None:
-        reason = f"the product at {source_place(across)} needs both sides of the boundary before segment {segment}"
+        reason = (
+            f"the product at {equation_place(graph, across)} needs both sides of the boundary before segment {segment}"
+        )
     elif not is_allowed:
         reason = "stages begin at the marks of the code alone"
     elif not forward:

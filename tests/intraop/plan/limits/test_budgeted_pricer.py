@@ -1,6 +1,5 @@
 """A budget of time goes to what matters, and what is left out is said."""
 
-import logging
 import re
 import time
 from dataclasses import replace
@@ -17,7 +16,7 @@ from jaxquard.pricing import Failure, FailureReason, Price, ShardedProgram
 from tests.intraop.diffusion_unet import diffusion_unet_step
 from tests.intraop.fake_pricer import PROVENANCE, FakePricer
 from tests.intraop.patterns import PATTERNS
-from tests.intraop.steps import mesh_of
+from tests.intraop.steps import inputs, mesh_of, sgd, weights
 from tests.intraop.unet_step import unet_step
 from tests.machine_pace import machine_pace
 
@@ -212,13 +211,32 @@ def test_a_budget_that_is_none(budget):
         search_sharding(*PATTERNS["mlp"](), mesh=mesh_of(x=8), pricer=FakePricer(), time_budget_s=budget)
 
 
-def test_a_search_says_how_many_programs_it_prices(caplog):
+def eight_layers_and_a_head():
+    """The head multiplies twice as much as a layer, but there are eight of these."""
+
+    def loss(params, x):
+        for layer in params["layers"]:
+            x = x + jnp.tanh(x @ layer["up"]) @ layer["down"]
+        return jnp.mean((x @ params["head"]) ** 2)
+
+    layer = weights(up=(64, 256), down=(256, 64))
+    return sgd(loss), ({"layers": [layer] * 8, **weights(head=(64, 1024))}, inputs(64, 64))
+
+
+def test_a_search_prices_the_kinds_that_recur_most_before_others_and_counts_what_it_left_out():
     pricer = FakePricer()
-    with caplog.at_level(logging.INFO, logger="jaxquard"):
-        search_sharding(*PATTERNS["mlp"](), mesh=mesh_of(x=8), pricer=pricer)
-    count = sum(name.startswith("segment") and " and " not in name for name in pricer.names)
-    assert "programs to price for 1 segments of 1 kinds if none is cached" in caplog.text
-    assert count >= int(caplog.text.split(" programs to price")[0].split()[-1])
+    found = search_sharding(
+        *eight_layers_and_a_head(), mesh=mesh_of(x=8), pricer=pricer, num_finalists=0, time_budget_s=600
+    )
+    # The first layer needs no gradient of its input, so it is of another kind.
+    assert [segment.kind for segment in found.segments] == [0, *[1] * 7, 2]
+    asked = [name.split(":")[0] for name in pricer.names if name.startswith("segment ")]
+    assert asked[:3] == ["segment 1"] * 3
+    assert list(dict.fromkeys(asked))[:3] == ["segment 1", "segment 8", "segment 0"]
+    (note,) = found.notes
+    left_out, total, pruned, late = map(int, re.findall(r" (\d+)", note))
+    assert (left_out, late) == (pruned, 0)
+    assert 0 < left_out < total
 
 
 def test_a_plan_says_what_was_left_out():

@@ -7,7 +7,7 @@ import pytest
 from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.plan import search_sharding as search_module
 from jaxquard.intraop.plan.search_sharding import search_sharding
-from jaxquard.pricing import MeasuredPricer
+from jaxquard.pricing import MeasuredPricer, RooflinePricer
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.steps import mesh_of
 
@@ -56,6 +56,14 @@ def test_the_bytes_and_the_term_are_named(pricer):
 def test_the_bound_itself_is_priced(pricer):
     with pytest.raises(Unpriced):
         search(pricer, BOUND)
+
+
+def test_a_pricer_in_closed_form_counts_the_arguments(pricer):
+    roofline = RooflinePricer("h100-8", mesh_of(x=8))
+    with pytest.raises(InfeasibleShardingError, match=f"they take {BOUND} bytes"):
+        search(roofline, BOUND - 1)
+    with pytest.raises(Unpriced):
+        search(roofline, BOUND)
 
 
 def test_the_memory_of_the_devices_is_a_limit_too(pricer, monkeypatch):

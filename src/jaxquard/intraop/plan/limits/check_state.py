@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from jaxquard.errors import InfeasibleShardingError
 from jaxquard.intraop.step.traced_step import TracedStep, argument_number
 from jaxquard.ir.jaxpr_tools import size_bytes, variables
-from jaxquard.pricing import CompilePricer, MeasuredPricer, MockGpuPricer, Pricer
+from jaxquard.pricing import CompilePricer, MeasuredPricer, MockGpuPricer, Pricer, RooflinePricer
 
 _MOST_LISTED = 3
 # They count the arguments of a program as they are; what a custom pricer counts is its own affair.
-_COUNTING = (MeasuredPricer, CompilePricer, MockGpuPricer)
+_COUNTING = (MeasuredPricer, CompilePricer, MockGpuPricer, RooflinePricer)
 
 
 def check_state_fits(

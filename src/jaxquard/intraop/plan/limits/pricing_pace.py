@@ -1,7 +1,7 @@
 """Estimates how long pricing takes: by the equations of programs, and by how long earlier ones took."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxquard.pricing import ShardedProgram
 from jaxquard.pricing.host_cores import num_cores
@@ -14,11 +14,17 @@ _LOOP_SHARE = 0.5
 
 def compile_and_run_s(programs: Sequence[ShardedProgram]) -> float:
     """Returns about how long it takes to measure programs on the cores of this host, if nothing else runs there."""
-    return sum(map(_program_s, programs)) / num_cores()
+    return equations_s(len(program.jaxpr.jaxpr.eqns) for program in programs)
 
 
-def _program_s(program: ShardedProgram) -> float:
-    return _of_equations_s(len(program.jaxpr.jaxpr.eqns))
+def equations_s(counts: Iterable[int]) -> float:
+    """Returns the same for programs of so many equations each."""
+    return sum(map(_of_equations_s, counts)) / num_cores()
+
+
+def estimate_loops_s(num_equations: int, count: int) -> float:
+    """Returns how long it takes to compile so many whole steps of so many equations, and to run them as loops."""
+    return count * _LOOP_SHARE * _of_equations_s(num_equations) / num_cores()
 
 
 def _of_equations_s(count: int) -> float:
@@ -48,7 +54,7 @@ class PricingPace:
 
     def estimate_loops_s(self, num_equations: int, count: int) -> float:
         """Returns how long it takes to compile so many whole steps of so many equations, and to run them as loops."""
-        return self._factor * count * _LOOP_SHARE * _of_equations_s(num_equations) / self.num_cores
+        return self._factor * estimate_loops_s(num_equations, count)
 
     def count_within(self, programs: Sequence[ShardedProgram], left_s: float) -> int:
         """Returns how many of the programs, from the first on, are done in some seconds."""
