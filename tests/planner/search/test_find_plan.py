@@ -105,6 +105,17 @@ def test_a_plan_says_whether_its_stages_are_proven(monkeypatch):
     assert plan(**given).is_proven is False
 
 
+def test_of_a_long_step_the_best_of_a_single_axis_is_the_first_that_fits(monkeypatch):
+    def note(**given):
+        found = plan(cluster="h100-2", **given)
+        return next(one.note for one in found.baselines if one.name == "best of a single axis")
+
+    given = {"fix": {"actors": 2, "schedule": "1f1b", "recompute": "full"}}
+    assert note(**given) == ""
+    monkeypatch.setattr("jaxquard.planner.stages.assign._LONG", 1)
+    assert note(**given) == "of a long step, the usual ones and the first that fits"
+
+
 @pytest.mark.parametrize(
     ("given", "has_unpriced"),
     [
