@@ -85,13 +85,13 @@ def test_without_a_gpu_the_mock_is_refused_with_what_to_do(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(("optimizer", "term"), [(optax.sgd(0.1), "weights"), (optax.adam(0.1), "optimizer")])
-def test_state_that_fits_nowhere_is_refused_with_the_least_and_its_term(optimizer, term):
+def test_state_that_fits_nowhere_is_refused_with_the_minimum_and_its_term(optimizer, term):
     params, _ = mlp_args(num_layers=2)
     size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     # Adam's two moments, and a counter.
     state_bytes = size_bytes if term == "weights" else 3 * size_bytes + 4
     wanted = (
-        f"The smallest needs {-(-state_bytes // 4) / 1e9:.3g} GB or more, most of it {term}: that is the least that"
+        f"The smallest needs {-(-state_bytes // 4) / 1e9:.3g} GB or more, most of it {term}: that is the minimum that"
     )
     with pytest.raises(InfeasiblePlanError, match=f"^no plan fits 1e-06 GB a device\\. {wanted} state alone takes of"):
         plan(cluster="h100-4", memory_limit_bytes=1000, optimizer=optimizer)

@@ -308,8 +308,8 @@ def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: in
     terms = {"weights": weight_bytes, "optimizer": sum(sizes.values()) - weight_bytes}
     raise InfeasiblePlanError(
         f"no plan fits {limit_bytes / 1e9:.3g} GB a device. The smallest needs {share_bytes / 1e9:.3g} GB or more, "
-        f"most of it {max(terms, key=lambda name: terms[name])}: that is the least that state alone takes of each of "
-        f"{num_devices} devices, if all of them share it ({largest} is the largest, {sizes[largest] / 1e9:.3g} GB "
+        f"most of it {max(terms, key=lambda name: terms[name])}: that is the minimum that state alone takes of each "
+        f"of {num_devices} devices, if all of them share it ({largest} is the largest, {sizes[largest] / 1e9:.3g} GB "
         "whole). Use more devices, or keep less state."
     )
 
