@@ -189,8 +189,8 @@ def test_no_plan_fits():
 def test_a_limit_below_the_state_is_refused_before_anything_is_priced(monkeypatch):
     monkeypatch.setattr("jaxquard.planner.search.live_pricing.price_strategies", None)
     message = (
-        r"no plan fits 1e-06 GB a device\. The smallest needs 2\.53e-05 GB or more, most of it optimizer: "
-        r".* 2 devices.*"
+        r"no plan fits 1e-06 GB a device\. The smallest needs 2\.53e-05 GB or more, most of it optimizer: .*of each "
+        r"of 2 devices.*"
         r"\['layers'\]\[0\]\['(up|down)'\] is the largest, 2\.05e-06 GB whole"
     )
     with pytest.raises(InfeasiblePlanError, match=message):

@@ -22,7 +22,7 @@ def test_our_plan_is_at_least_as_fast_as_the_published_one(name):
 
 
 def test_a_published_plan_that_the_search_misses_is_faster(monkeypatch):
-    """What is compared with is the search's own, not the better of both."""
+    """Ours is what the search finds by itself, not the better of both."""
     found = StrategySearch.fastest
 
     def miss(search, count=1, allows=lambda strategy: True):

@@ -86,13 +86,13 @@ def test_without_a_gpu_the_mock_is_refused_with_what_to_do(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(("optimizer", "term"), [(optax.sgd(0.1), "weights"), (optax.adam(0.1), "optimizer")])
-def test_state_that_fits_nowhere_is_refused_with_the_least_and_its_term(optimizer, term):
+def test_state_that_fits_nowhere_is_refused_with_the_minimum_and_its_term(optimizer, term):
     params, _ = mlp_args(num_layers=2)
     size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     # Adam's two moments, and a counter.
     state_bytes = size_bytes if term == "weights" else 3 * size_bytes + 4
     wanted = (
-        f"The smallest needs {-(-state_bytes // 4) / 1e9:.3g} GB or more, most of it {term}: that is the least that"
+        f"The smallest needs {-(-state_bytes // 4) / 1e9:.3g} GB or more, most of it {term}: that is the minimum that"
     )
     with pytest.raises(InfeasiblePlanError, match=f"^no plan fits 1e-06 GB a device\\. {wanted} state alone takes of"):
         plan(cluster="h100-4", memory_limit_bytes=1000, optimizer=optimizer)
@@ -104,6 +104,17 @@ def test_a_plan_says_whether_its_stages_are_proven(monkeypatch):
     # Of longer chains, segments are merged.
     monkeypatch.setattr("jaxquard.planner.stages.assign._LONG", 1)
     assert plan(**given).is_proven is False
+
+
+def test_of_a_long_step_the_best_of_a_single_axis_is_the_first_that_fits(monkeypatch):
+    def note(**given):
+        found = plan(cluster="h100-2", **given)
+        return next(one.note for one in found.baselines if one.name == "best of a single axis")
+
+    given = {"fix": {"actors": 2, "schedule": "1f1b", "recompute": "full"}}
+    assert note(**given) == ""
+    monkeypatch.setattr("jaxquard.planner.stages.assign._LONG", 1)
+    assert note(**given) == "of a long step, the usual ones and the first that fits"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 All else stays as it is: the stages, the strategies of the other segments, schedule and microbatches; reshards to the
 neighbours inside of the stage count as they do in the estimate. Of all strategies that shard a block differently, the
-next best adds the least to the work of its stage and fits the memory; if none fits, the memory decides.
+next best is the one with the smallest work that fits the memory; if none fits, the memory decides.
 
 Segments of one kind and strategy on stages that are alike are changed once, among the neighbours that most of them
 have. A plan of very many kinds has the alternatives of the most expensive ones; the others are counted.
@@ -151,7 +151,7 @@ class _Changes:
         self.num_played = 0
 
     def rank_others(self, segment: int) -> list[int]:
-        """Returns the places of a segment's other strategies, those that add the least work to its stage first."""
+        """Returns the places of a segment's other strategies, those with the smallest work first."""
         names = [without_single_axes(one, self._costs.axes) for one in self._costs.strategies[segment]]
         chosen = names[self._assignment.strategies[segment]]
         others = [place for place, other in enumerate(names) if other != chosen]

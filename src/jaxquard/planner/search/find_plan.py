@@ -31,6 +31,7 @@ from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
 from jaxquard.planner.search.usual_plans import RECIPES, USUAL_PLANS, UsualPlans
+from jaxquard.planner.stages.assign import is_long_chain
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.configuration_search import PlanFinalist
 from jaxquard.planner.stages.search import PlanSearchResult
@@ -265,7 +266,12 @@ def _describe_choice(found: _Found, chosen: Candidate, wishes: Wishes) -> Plan:
         key=lambda one: one.time_s,
         default=None,
     )
-    baselines = [*found.usual, *found.too_large, *([] if single is None else [replace(single, name=SINGLE_AXIS)])]
+    baselines = [*found.usual, *found.too_large]
+    if single is not None:
+        # Of a family of long chains, the search takes the first that fits.
+        tried = "of a long step, the usual ones and the first that fits" if is_long_chain(chosen.costs.segments) else ""
+        note = "; ".join(filter(None, (single.note, tried)))
+        baselines.append(replace(single, name=SINGLE_AXIS, note=note))
     return replace(
         name_axis(chosen.plan, wishes),
         baselines=tuple(_baseline(one, wishes) for one in baselines),
@@ -322,8 +328,8 @@ def _check_state_fits(problem: PlanProblem, *, num_devices: int, limit_bytes: in
     terms = {"weights": weight_bytes, "optimizer": sum(sizes.values()) - weight_bytes}
     raise InfeasiblePlanError(
         f"no plan fits {limit_bytes / 1e9:.3g} GB a device. The smallest needs {share_bytes / 1e9:.3g} GB or more, "
-        f"most of it {max(terms, key=lambda name: terms[name])}: that is the least that state alone takes of each of "
-        f"{num_devices} devices, if all of them share it ({largest} is the largest, {sizes[largest] / 1e9:.3g} GB "
+        f"most of it {max(terms, key=lambda name: terms[name])}: that is the minimum that state alone takes of each "
+        f"of {num_devices} devices, if all of them share it ({largest} is the largest, {sizes[largest] / 1e9:.3g} GB "
         "whole). Use more devices, or keep less state."
     )
 

@@ -65,6 +65,11 @@ def assign_segments(
     return assigner.assign(shape, memory_limit_bytes=memory_limit_bytes, links=links, max_finalists=max_finalists)
 
 
+def is_long_chain(chain: Sequence[SegmentCosts]) -> bool:
+    """Says whether a chain is so long that the search over many shapes must be brief."""
+    return len(chain) > _LONG
+
+
 class SegmentAssigner:
     """Assigns one chain under many shapes and limits; what they share is found once.
 
@@ -124,7 +129,7 @@ class SegmentAssigner:
     @property
     def is_long(self) -> bool:
         """True for a chain so long that the search over many shapes must be brief."""
-        return len(self.chain) > _LONG
+        return is_long_chain(self.chain)
 
     def has_stages(self, num_stages: int) -> bool:
         """Says whether the chain has boundaries for so many stages."""
