@@ -6,12 +6,13 @@ from pathlib import Path
 from unittest import mock
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import optax
 import pytest
 from jax.sharding import PartitionSpec
 
 import jaxquard as jq
+from tests.pipeline.oracle import assert_close
 
 PATH = Path(__file__).parents[2] / "examples" / "mixture_of_experts.py"
 SCHEDULES = {"1F1B": jq.schedules.OneFOneB(2), "ZB-V": jq.schedules.ZeroBubbleV(4)}
@@ -37,16 +38,31 @@ def expected_step(example, state, batch, capacity):
     find = jax.jit(jax.value_and_grad(loss, has_aux=True))
     microbatches = [jax.tree.map(lambda leaf, m=m: leaf[m], batch) for m in range(len(batch["tokens"]))]
     found = [find(state["params"], microbatch) for microbatch in microbatches]
-    grads = jax.tree.map(lambda *grads: sum(grads) / len(found), *[grads for _, grads in found])
-    updates, opt = example.optimizer.update(grads, state["opt"], state["params"])
-    loads = jax.tree.map(lambda *loads: np.stack(loads), *[loads for (_, loads), _ in found])
-    params = optax.apply_updates(state["params"], updates)
-    return {"params": params, "opt": opt}, np.array([value for (value, _), _ in found]), loads
+
+    @jax.jit
+    def update(state, found):
+        grads = jax.tree.map(lambda *grads: sum(grads) / len(found), *[grads for _, grads in found])
+        updates, opt = example.optimizer.update(grads, state["opt"], state["params"])
+        loads = jax.tree.map(lambda *loads: jnp.stack(loads), *[loads for (_, loads), _ in found])
+        losses = jnp.stack([value for (value, _), _ in found])
+        return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, losses, loads
+
+    return update(state, found)
 
 
-def check(example, mesh, schedule, capacity, axis="x"):
-    state = example.init_state(jax.random.key(0))
-    tokens = jax.random.randint(jax.random.key(1), (4, 4, example.LENGTH + 1), 0, example.VOCABULARY)
+def without_noise(results, moments):
+    """Leaves out parameters whose gradient is zero (the bias of keys): Adam moves them by the sign of an error."""
+
+    def known(param, moment):
+        return jnp.where(jnp.abs(moment) > 1e-3 * jnp.max(jnp.abs(moment)), param, 0)
+
+    state, *others = results
+    return {**state, "params": jax.tree.map(known, state["params"], moments)}, *others
+
+
+def check(example, mesh, schedule, capacity, *, axis="x", num_rows=4):
+    state = jax.jit(lambda key: example.init_state(key))(jax.random.key(0))  # traced anew for other sizes
+    tokens = jax.random.randint(jax.random.key(1), (4, num_rows, example.LENGTH + 1), 0, example.VOCABULARY)
     batch = {"tokens": tokens[..., :-1], "targets": tokens[..., 1:]}
     over_axis = PartitionSpec(axis)
     specs = jax.tree.map_with_path(lambda path, _: over_axis if "experts" in str(path) else None, state)
@@ -55,15 +71,19 @@ def check(example, mesh, schedule, capacity, axis="x"):
         in_shardings=(specs, PartitionSpec(None, axis)),
     )
     found, losses, loads = step(state, batch)
-    expected, expected_losses, expected_loads = expected_step(example, state, batch, capacity)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), b), loads, expected_loads)
-    # Adam divides by the root of the second moment, so its first update is the sign of the gradient, if that is large.
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6), found["opt"], expected["opt"]
-    )
+    results = jax.tree.map(jnp.asarray, jax.device_get((found, losses, loads)))
+    expected = expected_step(example, state, batch, capacity)
+    moments = expected[0]["opt"][0].mu
+    assert_close(without_noise(results, moments), without_noise(expected, moments))
     experts = found["params"]["layers"][0]["experts"]["up"]
     assert experts.placement[0].spec == over_axis, "each device keeps its own experts"
+
+
+def test_a_small_model(example, mesh):
+    sizes = {"NUM_LAYERS": 2, "VOCABULARY": 8, "LENGTH": 4, "DIM": 8}
+    block = {**example.BLOCK, "model_dim": 8, "num_heads": 2, "mlp_dim": 8, "num_experts": 2}
+    with mock.patch.multiple(example, **sizes, BLOCK=block):
+        check(example, mesh, SCHEDULES["1F1B"], None, num_rows=2)
 
 
 @pytest.mark.slow

@@ -8,6 +8,9 @@ Every stage is a dense layer. It reads some of the carried values, and updates i
 - `count`, `key`: updated from nothing but themselves, and read anywhere;
 - `input`: a running mean of the microbatches;
 - `gradient`: of the stage's weight, read in the backward alone;
+- `delayed`: a history of the stage's gradients, and the scale that comes of it, which the stage's backward reads, as in
+  training with 8-bit floats; `costly`: the same with a scale that no two tasks should compute;
+- `amax`: a history of the stage's weight, which the stage reads;
 - `swapped`: two values that change places, read anywhere;
 - `reset`: a constant from the second microbatch on; `same`: never updated.
 """
@@ -23,18 +26,38 @@ from hypothesis import strategies as st
 
 from jaxquard.pipeline.marks import pipeline_yield
 
-KINDS = ("mean", "last", "total", "count", "key", "input", "gradient", "swapped", "reset", "same")
+KINDS = (
+    "mean",
+    "last",
+    "total",
+    "count",
+    "key",
+    "input",
+    "gradient",
+    "swapped",
+    "reset",
+    "same",
+    "delayed",
+    "costly",
+    "amax",
+)
+DELAYED = ("delayed", "costly")
 WIDTH = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CarryRecipe:
-    """A step: for each carried value its kind, its stage and the stages that read it, modulo their number."""
+    """A step: for each carried value its kind, its stage and the stages that read it, modulo their number.
+
+    Attributes:
+        is_reported: whether the carry of the last microbatch is an output, too.
+    """
 
     num_stages: int
     carries: tuple[tuple[str, int, tuple[int, ...]], ...]
     is_rematted: bool = False
     words: tuple[str, str] = ("mean", "stack")
+    is_reported: bool = False
 
     def names(self, kind: str) -> list[str]:
         return [f"{kind}{number}" for number, (found, *_) in enumerate(self.carries) if found == kind]
@@ -48,7 +71,29 @@ class CarryRecipe:
             "last": {other for other in chosen if other >= stage},
             "total": {self.num_stages - 1},
             "gradient": set(),
+            "delayed": {stage},
+            "costly": {stage},
+            "amax": {stage},
         }.get(kind, chosen)
+
+
+@jax.custom_vjp
+def rounded_gradient(hidden: Any, history: Any, scale: Any) -> Any:
+    """The value; its gradient is rounded in steps of the scale, and the carry's "gradients" are the next ones."""
+    return hidden
+
+
+def _round_gradient(residuals: Any, gradient: Any) -> Any:
+    history, scale = residuals
+    new_scale = jnp.where(jnp.max(history) > 0, jnp.max(history), 1.0)
+    if scale.ndim:
+        new_scale = scale.at[0].set(new_scale).at[1].set(jnp.sum(scale))
+    rounded = gradient * (1 + 0.1 * jnp.sin(jnp.sum(new_scale)))
+    new_history = jnp.roll(history, -1).at[0].set(jnp.max(jnp.abs(gradient)))
+    return rounded, new_history, new_scale
+
+
+rounded_gradient.defvjp(lambda hidden, history, scale: (hidden, (history, scale)), _round_gradient)
 
 
 class _Microbatch:
@@ -57,13 +102,21 @@ class _Microbatch:
     def __init__(self, recipe: CarryRecipe, carry: dict[str, Any]) -> None:
         self.recipe, self.before, self.after = recipe, carry, dict(carry)
 
-    def loss(self, params: list[Any], x: Any) -> Any:
+    def loss(self, params: list[Any], x: Any, delayed: dict[str, Any]) -> Any:
         hidden = x
         for number, (kind, *_) in enumerate(self.recipe.carries):
             self._update_alone(kind, f"{kind}{number}", x)
+            if kind == "amax":
+                weight = jax.lax.stop_gradient(params[self.recipe.carries[number][1] % self.recipe.num_stages])
+                name = f"amax{number}"
+                self.after[name] = jnp.roll(self.before[name], -1).at[0].set(jnp.max(jnp.abs(weight)))
         for stage in range(self.recipe.num_stages):
             layer = jax.checkpoint(self._layer) if self.recipe.is_rematted else self._layer
             hidden = layer(params[stage], hidden, [self._read(number, stage) for number in self._read_by(stage)])
+            for number in self._read_by(stage):
+                name = f"{self.recipe.carries[number][0]}{number}"
+                if name in delayed:
+                    hidden = rounded_gradient(hidden, *delayed[name])
             self._update_stage(stage, hidden)
             if stage < self.recipe.num_stages - 1:
                 hidden = pipeline_yield(hidden)
@@ -89,6 +142,8 @@ class _Microbatch:
             return jax.random.normal(jax.random.fold_in(value, stage), (WIDTH,))
         if kind == "swapped":
             return value[0] - value[1]
+        if kind in DELAYED:
+            return jnp.float32(0)
         return value.astype(jnp.float32)
 
     def _update_alone(self, kind: str, name: str, x: Any) -> None:
@@ -118,20 +173,25 @@ def make_step(recipe: CarryRecipe) -> Callable[..., Any]:
 
     def step(accumulate: Any, state: Any, batch: Any) -> Any:
         def microbatch_grads(carry: Any, x: Any) -> Any:
-            def loss_fn(params: Any) -> Any:
+            def loss_fn(params: Any, delayed: Any) -> Any:
                 run = _Microbatch(recipe, carry)
-                return run.loss(params, x), run.after
+                return run.loss(params, x, delayed), run.after
 
-            (loss, after), grads = jax.value_and_grad(loss_fn, has_aux=True)(state["params"])
+            delayed = {name: value for name, value in carry.items() if name.startswith(DELAYED)}
+            (loss, after), (grads, delayed) = jax.value_and_grad(loss_fn, (0, 1), has_aux=True)(
+                state["params"], delayed
+            )
+            after = {**after, **delayed}
             for number, (kind, stage, _) in enumerate(recipe.carries):
                 if kind == "gradient":
                     name = f"gradient{number}"
                     after[name] = 0.5 * carry[name] + jnp.sum(grads[stage % recipe.num_stages], 0)
-            return after, (grads, loss)
+            return after, (grads, loss, after if recipe.is_reported else ())
 
-        carry, (grads, losses) = accumulate(microbatch_grads, recipe.words, carry=state["carry"])(batch)
+        words = (*recipe.words, "last")
+        carry, (grads, losses, last) = accumulate(microbatch_grads, words, carry=state["carry"])(batch)
         params = [param - 0.1 * grad for param, grad in zip(state["params"], grads, strict=True)]
-        return {"params": params, "carry": carry}, losses
+        return {"params": params, "carry": carry}, losses, last
 
     return step
 
@@ -148,6 +208,8 @@ def make_arguments(recipe: CarryRecipe, num_microbatches: int) -> tuple[Any, Any
         "key": lambda: jax.random.key(int(rng.integers(100))),
         "total": lambda: array(),
         "swapped": lambda: (array(), array()),
+        "delayed": lambda: (jnp.abs(array(WIDTH)), jnp.ones(())),
+        "costly": lambda: (jnp.abs(array(WIDTH)), jnp.ones(2)),
     }
     carry = {
         f"{kind}{number}": first.get(kind, lambda: array(WIDTH))() for number, (kind, *_) in enumerate(recipe.carries)
@@ -165,4 +227,5 @@ def carry_recipes(draw, num_stages: int) -> CarryRecipe:
         carries=tuple(draw(st.lists(carries, min_size=1, max_size=4))),
         is_rematted=draw(st.booleans()),
         words=draw(st.sampled_from([("mean", "stack"), ("sum", "last"), ("mean", "max")])),
+        is_reported=draw(st.booleans()),
     )

@@ -13,7 +13,15 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxquard as jq
-from jaxquard.errors import DeletedArrayError, LoopError, MeshError, RemoteArrayError, ShardingError, TaskFailed
+from jaxquard.errors import (
+    DeletedArrayError,
+    LoopError,
+    MeshError,
+    RemoteArrayError,
+    ShardingError,
+    StepWarning,
+    TaskFailed,
+)
 from tests.pipeline import generate
 from tests.pipeline.mlp_step import MlpStep, adamw
 from tests.pipeline.oracle import assert_close, run_oracle
@@ -709,3 +717,12 @@ def test_optax_state_is_spread_over_the_actors(mesh):
     mu = state["optimizer"][0].mu["layers"]
     assert [layer["kernel"].placement[0].actors for layer in mu] == [(0,), (1,)]
     assert state["optimizer"][0].count.placement[0].actors == (0, 1)
+
+
+def test_a_step_on_one_of_several_actors_warns_once(mesh):
+    step = mesh.distributed(lambda weight, x: x @ weight)
+    args = np.ones((2, 2), np.float32), np.ones((3, 2), np.float32)
+    with pytest.warns(StepWarning, match="runs on actor 0 of 2 alone") as found:
+        first, second = step(*args), step(*args)
+    assert len(found) == 1
+    np.testing.assert_array_equal(np.asarray(first), np.asarray(second))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxquard.errors import LoopError
+from jaxquard.ir.array_leaves import advice_for
 from jaxquard.ir.typed_shardings import abstract_type, type_axes
 
 
@@ -78,19 +79,21 @@ def first_carry(carry: Any, source: str) -> FirstCarry | None:
     paths, tree = jax.tree.flatten_with_path(carry)
     return FirstCarry(
         names=tuple(f"carry{jax.tree_util.keystr(path)}" for path, _ in paths),
-        leaves=tuple(_as_array(leaf, path, source) for path, leaf in paths),
+        leaves=tuple(_as_array(leaf, path, carry, source) for path, leaf in paths),
         tree=tree,
         source=source,
     )
 
 
-def _as_array(leaf: Any, path: Any, source: str) -> Any:
+def _as_array(leaf: Any, path: Any, carry: Any, source: str) -> Any:
     try:
         return jnp.asarray(leaf)
     except TypeError as error:
+        cure = advice_for(
+            leaf, carry, action="carry", place="in the function", otherwise="Carry arrays, and close over the rest."
+        )
         raise LoopError(
-            f"accumulate_grads at {source}: carry{jax.tree_util.keystr(path)} is {leaf!r}, not an array. "
-            "Carry arrays, and close over the rest."
+            f"accumulate_grads at {source}: carry{jax.tree_util.keystr(path)} is {leaf!r}, not an array. {cure}"
         ) from error
 
 

@@ -6,6 +6,7 @@ to the next go reductions, and the carry where the user gives one: a reduction t
 """
 
 import enum
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxquard.errors import LoopError
 from jaxquard.ir import jaxpr_tools
+from jaxquard.ir.array_leaves import check_results
 from jaxquard.ir.source import user_line
 from jaxquard.ir.task import Phase
 from jaxquard.ir.typed_shardings import type_axes, type_sharding, with_dim, without_first_dim
@@ -198,7 +200,8 @@ def accumulate_grads(
         slices = jax.tree.unflatten(tree, [without_first_dim(jax.typeof(leaf)) for leaf in leaves])
         carried = first_carry(carry, source)
         args = (slices,) if carried is None else (carried.type, slices)
-        closed, out_types = jax.make_jaxpr(carried.check(fn) if carried else fn, return_shape=True)(*args)
+        of_arrays = _returning_arrays(carried.check(fn) if carried else fn, source)
+        closed, out_types = jax.make_jaxpr(of_arrays, return_shape=True)(*args)
         reductions = _reductions(out_types[1] if carried else out_types, reduce, sum_dtype, source)
         loop = Loop(
             num_constants=len(closed.consts),
@@ -214,6 +217,16 @@ def accumulate_grads(
         first = carried.leaves if carried else ()
         results = loop_p.bind(*closed.consts, *first, *leaves, body=jaxpr_tools.close(body), loop=loop)
         return jax.tree.unflatten(jax.tree.structure(out_types), results)
+
+    return run
+
+
+def _returning_arrays(fn: Callable[..., Any], source: str) -> Callable[..., Any]:
+    name = f"the function of accumulate_grads at {source}"
+
+    @functools.wraps(fn)
+    def run(*args: Any) -> Any:
+        return check_results(fn(*args), name)
 
     return run
 

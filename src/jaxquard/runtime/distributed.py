@@ -6,7 +6,6 @@ and compiles one), gives every actor its inputs and returns handles of the resul
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -17,6 +16,7 @@ import numpy as np
 
 from jaxquard import _jax_compat
 from jaxquard.errors import MeshError
+from jaxquard.ir.array_leaves import advice_for, check_results
 from jaxquard.ir.program import Program
 from jaxquard.ir.timeline import Timeline
 from jaxquard.ir.typed_shardings import explicit_axes, restrict_axes
@@ -194,7 +194,9 @@ class DistributedStep:
         if explicit_axes(mesh):
             types = [argument_type(leaf, spec=spec, mesh=mesh) for leaf, spec in zip(leaves, arg_specs, strict=True)]
         step, shapes = trace_on_mesh(
-            lambda *flat: self._fn_of(call)(jax.tree.unflatten(tree, flat)), types, mesh=self._mesh
+            lambda *flat: check_results(self._fn_of(call)(jax.tree.unflatten(tree, flat)), "a distributed step"),
+            types,
+            mesh=self._mesh,
         )
         request = self._request(call, jax.tree.unflatten(tree, types), arg_specs, shapes)
         return _Traced(
@@ -304,25 +306,8 @@ def _check_leaf(leaf: Any, args: Any) -> None:
             "function: call it with arrays."
         )
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
-        module = _equinox_module_of(leaf, args)
-        cure = "Pass it through static_argnums, or turn it into an array."
-        if module is not None:
-            cure = (
-                f"It is a leaf of the module {type(module).__name__}: split the module by `params, static = "
-                "eqx.partition(module, eqx.is_array)`, pass `params`, and call `eqx.combine(params, static)` in "
-                "the step."
-            )
+        cure = advice_for(leaf, args, otherwise="Pass it through static_argnums, or turn it into an array.")
         raise TypeError(
             f"a distributed step takes arrays, RemoteArrays and numbers; found {leaf!r} of type {type(leaf).__name__}. "
             + cure
         )
-
-
-def _equinox_module_of(leaf: Any, args: Any) -> Any:
-    """Returns the module of Equinox among the arguments that has a leaf, or None."""
-    equinox = sys.modules.get("equinox")
-    if equinox is None:
-        return None
-    nodes = jax.tree.leaves(args, is_leaf=lambda node: isinstance(node, equinox.Module))
-    modules = (node for node in nodes if isinstance(node, equinox.Module))
-    return next((node for node in modules if any(leaf is other for other in jax.tree.leaves(node))), None)

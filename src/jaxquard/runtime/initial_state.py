@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh
 
 from jaxquard import _jax_compat
 from jaxquard.errors import ShardingError
+from jaxquard.ir.array_leaves import check_results
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.jaxpr_tools import with_constants_as_inputs
 from jaxquard.ir.step import Step
@@ -92,7 +93,11 @@ class Initialisation:
     def trace(cls, fn: Callable[..., Any], args: tuple[Any, ...], *, mesh: ActorMesh) -> "Initialisation":
         flat, tree = jax.tree.flatten(args)
         types = [argument_type(leaf, spec=None, mesh=mesh.abstract_mesh) for leaf in flat]
-        step, shapes = trace_on_mesh(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)), types, mesh=mesh)
+        step, shapes = trace_on_mesh(
+            lambda *leaves: check_results(fn(*jax.tree.unflatten(tree, leaves)), "the function of RemoteMesh.init"),
+            types,
+            mesh=mesh,
+        )
         return cls(step=step, args=flat, tree=jax.tree.structure(shapes), mesh=mesh)
 
     def arrays(self) -> Any:

@@ -209,6 +209,94 @@ def test_the_line_of_a_scan():
     assert list(marks_of(marked, make_params(stacked=True), BATCH[0])) == [f"test_mark_layers.py:{line}[1]"]
 
 
+def test_a_line_inside_of_a_scan_over_layers():
+    def layers(params, x):
+        def layer(hidden, params):
+            hidden = hidden + jnp.tanh(hidden @ params["kernel"] + params["bias"])
+            return hidden, jnp.mean(hidden)
+
+        x, _ = lax.scan(layer, x, params["blocks"])
+        return jnp.mean((x @ params["head"]) ** 2)
+
+    params = make_params(stacked=True)
+    where = f"test_mark_layers.py:{layers.__code__.co_firstlineno + 2}"
+    every = [f"{where}[{number}]" for number in range(LAYERS)]
+    assert list(marks_of(jq.mark_layers(layers, where), params, BATCH[0])) == every
+    assert list(marks_of(jq.mark_layers(layers, f"{where}[2]"), params, BATCH[0])) == every[2:3]
+    marked = jq.mark_layers(layers, where, num_stages=2)
+    assert list(marks_of(marked, params, BATCH[0])) == every[1:2]
+    planned = plan(with_schedule(step_of(marked), jq.schedules.OneFOneB(2)), params, BATCH, num_actors=2)
+    assert_close(planned.run(params, BATCH), run_oracle(step_of(layers), params, BATCH))
+    assert planned.planned.arg_parts[:2] == ((2, 2),) * 2
+
+
+def test_a_line_inside_of_a_scan_over_time():
+    """Its slices are of the data: where to split it is for the user to say."""
+
+    def recurrent(params, x):
+        def cell(hidden, rows):
+            hidden = jnp.tanh(hidden + rows @ params["head"])
+            return hidden, None
+
+        hidden, _ = lax.scan(cell, jnp.zeros(2), x)
+        return jnp.sum(hidden)
+
+    where = f"test_mark_layers.py:{recurrent.__code__.co_firstlineno + 2}"
+    expected = (
+        rf"'{where}' is a part of the lax.scan at test_mark_layers.py:\d+, inside of which no stage can end. A scan "
+        rf"can be split between its iterations: name one, as in {where}\[0\]\."
+    )
+    with pytest.raises(MarkError, match=expected):
+        jq.mark_layers(recurrent, where)(make_params(), BATCH[0])
+    assert list(marks_of(jq.mark_layers(recurrent, f"{where}[0]"), make_params(), BATCH[0])) == [f"{where}[0]"]
+
+
+def test_a_line_inside_of_several_scans():
+    def twice(params, x):
+        layer = lambda hidden, params: (block(params, hidden), None)  # noqa: E731
+        x, _ = lax.scan(layer, x, params["blocks"])
+        return lax.scan(layer, jnp.sin(x), params["blocks"])[0]
+
+    line = twice.__code__.co_firstlineno
+    where = f"test_mark_layers.py:{line + 1}"
+    params = make_params(stacked=True)
+    assert len(marks_of(jq.mark_layers(twice, where), params, BATCH[0])) == LAYERS, "of one name are one boundary"
+    with pytest.raises(MarkError, match=rf"may mean an iteration of several scans, at test_mark_layers.py:{line + 2} "):
+        jq.mark_layers(twice, f"{where}[0]")(params, BATCH[0])
+
+
+def test_a_line_inside_of_a_checkpoint_or_of_a_loop():
+    def layer(hidden, kernel):
+        hidden = hidden @ kernel
+        return jnp.tanh(hidden)
+
+    def checkpointed(params, x):
+        for weights in params["blocks"]:
+            x = jax.checkpoint(layer)(x, weights["kernel"])
+        return jnp.mean((x @ params["head"]) ** 2)
+
+    def looped(params, x):
+        return lax.while_loop(lambda x: jnp.sum(x) < 3, lambda x: layer(x, params["blocks"][0]["kernel"]), x)
+
+    where = f"test_mark_layers.py:{layer.__code__.co_firstlineno + 1}"
+    step, _ = trace(jq.mark_layers(checkpointed, where, num_stages=2), make_params(), BATCH[0])
+    names = [equation.primitive.name for equation in step.jaxpr.eqns]
+    kinds = [name for name in names if name in ("remat2", "checkpoint", "pipeline_yield")]
+    assert [name == "pipeline_yield" for name in kinds] == [False, False, True, False, False]
+    products, _ = check(
+        jq.mark_layers(checkpointed, where, num_stages=2), checkpointed, make_params(), jq.schedules.GPipe(2)
+    )
+    assert products == [2, 2 + 1]
+    with pytest.raises(MarkError, match=rf"'{where}' is a part of the lax.while_loop at .*: use lax.scan"):
+        jq.mark_layers(looped, where)(make_params(), BATCH[0])
+
+
+def test_arrays_of_numpy():
+    params = jax.tree.map(np.asarray, make_params())
+    marked = jq.mark_layers(loss, "blocks.1")
+    np.testing.assert_allclose(marked(params, np.asarray(BATCH[0])), loss(params, BATCH[0]), rtol=1e-6)
+
+
 def test_arguments_that_are_no_arrays_are_passed_on():
     def configured_loss(params, x, *, activation, scale, head=None):
         assert head is None
@@ -302,6 +390,37 @@ def test_more_stages_than_layers():
 def test_arguments_that_are_no_layers(where, num_stages, expected):
     with pytest.raises(MarkError, match=expected):
         jq.mark_layers(loss, where, num_stages=num_stages)
+
+
+def test_a_module_as_the_function():
+    """Its arrays are no arguments of the call: there are no paths to find a layer by."""
+
+    @jax.tree_util.register_pytree_with_keys_class
+    class Model:
+        def __init__(self, blocks):
+            self.blocks = blocks
+
+        def tree_flatten_with_keys(self):
+            return ((jax.tree_util.GetAttrKey("blocks"), self.blocks),), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+        def __call__(self, x):
+            for layer in self.blocks:
+                x = block(layer, x)
+            return x
+
+    model = Model(make_params()["blocks"])
+    expected = (
+        r"no layer matches 'blocks.1'. The arrays of Model are no arguments of the function: pass it as one, as in "
+        r"mark_layers\(lambda model, \*args: model\(\*args\), 'blocks.1'\)\(model, \.\.\.\)"
+    )
+    with pytest.raises(MarkError, match=expected):
+        jq.mark_layers(model, "blocks.1")(BATCH[0])
+    marked = jq.mark_layers(lambda model, *args: model(*args), "blocks.1")
+    assert marks_of(marked, model, BATCH[0]) == {"blocks.1": ["float32[2,4]"]}
 
 
 def test_a_model_that_is_no_function():

@@ -94,17 +94,67 @@ def test_a_stage_gets_what_another_one_carries():
     assert tasks(program, 1)[:3] == ["start", "1FB0", "1FB1"]
 
 
+def held_types(program, *types):
+    """For each actor, how many of its inputs are of each type."""
+    held = [[str(actor.types[item.slot]) for item in actor.inputs] for actor in program.actors]
+    return [tuple(found.count(name) for name in types) for found in held]
+
+
+@pytest.mark.parametrize("schedule", [jq.schedules.OneFOneB(2), jq.schedules.ZeroBubbleH1(2)], ids=["1F1B", "ZB-H1"])
+@pytest.mark.parametrize("kind", ["delayed", "costly"])
+def test_a_scale_of_gradients_is_made_in_the_backward(kind, schedule):
+    """The history is written where gradients are, so a scale in the forward would make the schedule impossible."""
+    recipe = CarryRecipe(2, ((kind, 0, ()), (kind, 1, ())), is_reported=True)
+    program = check(recipe, schedule, 4).program
+    assert {type_ for _, _, type_, before in sends(program) if before[:1].isdigit()} == {"float32[4,3]"}
+    assert held_types(program, "float32[3]", "float32[3,3]") == [(1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("is_reported", [False, True])
+def test_a_history_of_a_weight_is_made_where_the_weight_is(is_reported):
+    recipe = CarryRecipe(3, (("amax", 1, ()), ("amax", 0, ())), is_reported=is_reported)
+    program = check(recipe, jq.schedules.OneFOneB(3), 4).program
+    assert held_types(program, "float32[3]", "float32[3,3]") == [(1, 1), (1, 1), (0, 1)]
+
+
+def test_a_value_that_nothing_reads_is_made_where_its_operands_are():
+    """The first two histories are of weights; the third one is a copy of one that the backward makes."""
+
+    def step(accumulate, state, batch):
+        def loss_fn(params, x):
+            return jnp.mean((jq.pipeline_yield(jnp.tanh(x @ params[0])) @ params[1]) ** 2)
+
+        def microbatch_grads(carry, x):
+            grads = jax.grad(loss_fn)(state["params"], x)
+            histories = [
+                history.at[0].add(jnp.max(jnp.abs(weight * history[1])))
+                for history, weight in zip(carry["weights"], state["params"], strict=True)
+            ]
+            return {"weights": histories, "grads": jnp.sum(grads[1], 0), "before": carry["grads"]}, grads
+
+        carry, grads = accumulate(microbatch_grads, carry=state["carry"])(batch)
+        return {"params": [p - g for p, g in zip(state["params"], grads, strict=True)], "carry": carry}
+
+    weights = [jnp.linspace(-1, 1, 6).reshape(2, 3), jnp.linspace(-2, 1, 12).reshape(3, 4)]
+    carry = {"weights": [jnp.ones(5), jnp.ones(6)], "grads": jnp.ones(4), "before": jnp.zeros(4)}
+    state, batch = {"params": weights, "carry": carry}, jnp.linspace(-1, 1, 18).reshape(3, 3, 2)
+    planned = plan(with_schedule(step, jq.schedules.OneFOneB(2)), state, batch, num_actors=2)
+    assert_close(planned.run(state, batch), run_oracle(step, state, batch))
+    types = ("float32[2,3]", "float32[5]", "float32[3,4]", "float32[6]", "float32[4]")
+    assert held_types(planned.program, *types) == [(1, 1, 0, 0, 0), (0, 0, 1, 1, 2)]
+
+
 def test_text(golden):
     def iteration(carry, x):
-        hidden = jnp.sin(x) * carry["count"]
+        hidden = (x @ carry["same"]) * carry["count"]
         mean = 0.9 * carry["mean"] + jnp.sum(hidden, 0)
-        hidden = jq.pipeline_yield(hidden) * carry["count"] * carry["same"]
+        hidden = jq.pipeline_yield(hidden) * carry["count"]
         return {**carry, "count": carry["count"] + 1, "mean": mean}, jnp.sum(hidden)
 
     def step(carry, batch):
         return jq.accumulate_grads(iteration, jq.schedules.GPipe(2), carry=carry)(batch)
 
-    carry = {"count": jnp.zeros(()), "mean": jnp.zeros(2), "same": jnp.ones(())}
+    carry = {"count": jnp.zeros(()), "mean": jnp.zeros(2), "same": jnp.ones((2, 2))}
     planned = plan(step, carry, jnp.zeros((2, 3, 2)), num_actors=2, keep_text=True)
     golden("\n".join(planned.text(name) for name in ("place_carries", "form_tasks")))
 

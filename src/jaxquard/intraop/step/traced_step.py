@@ -22,6 +22,7 @@ from jaxquard.intraop.step.open_scans import FlatStep, open_scans
 from jaxquard.intraop.step.parts import LeafPart, names_of_parts, pair_parts, whole_leaves
 from jaxquard.intraop.step.recurrent.sum_after_loop import sum_after_loops
 from jaxquard.intraop.step.update_distance import UpdateDistances
+from jaxquard.ir.array_leaves import advice_for
 from jaxquard.ir.jaxpr_tools import Jaxpr, with_constants_as_inputs
 
 
@@ -62,7 +63,7 @@ class TracedStep:
 
 def trace_step(step: Callable[..., Any], args: Sequence[Any]) -> TracedStep:
     """Traces a step for arguments of these types; an error of the step itself is raised unchanged."""
-    types = jax.tree.map(type_of, tuple(args))
+    types = types_of(args)
     closed, results = trace_jaxpr(step, types)
     arg_types, in_tree = jax.tree.flatten(types)
     leaves, out_tree = jax.tree.flatten(results)
@@ -103,6 +104,27 @@ def trace_jaxpr(step: Callable[..., Any], types: Sequence[Any]) -> tuple[Any, An
             return trace(*types)
     except Exception:  # Whatever it was, it is raised again if it is real.
         return trace(*types)
+
+
+def types_of(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the types of the leaves of arguments.
+
+    Raises:
+        TypeError: if a leaf is neither an array nor a number.
+    """
+
+    def of_leaf(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
+        try:
+            return type_of(leaf)
+        except TypeError as error:
+            name = f"argument {path[0].idx}{jax.tree_util.keystr(path[1:])}"
+            kind = type(leaf).__name__
+            cure = advice_for(leaf, args, otherwise="Bind it to the step with functools.partial.")
+            raise TypeError(
+                f"a step takes arrays, their types and numbers; {name} is {leaf!r} of type {kind}. {cure}"
+            ) from error
+
+    return jax.tree_util.tree_map_with_path(of_leaf, tuple(args))
 
 
 def type_of(leaf: Any) -> jax.ShapeDtypeStruct:

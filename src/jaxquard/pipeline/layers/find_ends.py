@@ -9,13 +9,15 @@ import fnmatch
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from jaxquard._jax_compat import scan_counts
 from jaxquard.errors import MarkError
-from jaxquard.ir.jaxpr_tools import Equation
+from jaxquard.ir.jaxpr_tools import Equation, variables
 from jaxquard.ir.operations import is_light
 from jaxquard.ir.source import source_line
 from jaxquard.pipeline.layers.find_parameters import ParameterUses
-from jaxquard.pipeline.layers.flat_function import FlatFunction, nested_equations
+from jaxquard.pipeline.layers.flat_function import FlatFunction, has_body, nested_equations
 from jaxquard.pipeline.layers.layer_path import Components, LayerPath, match, nearest, scopes_of
 from jaxquard.pipeline.layers.live_values import LayerEnd, LiveValues
 
@@ -28,6 +30,7 @@ _NAMES = {
     "custom_vjp_call": "function with its own derivative (jax.custom_vjp)",
     "custom_jvp_call": "function with its own derivative (jax.custom_jvp)",
 }
+_CHECKPOINTS = ("remat2", "checkpoint")
 _CURES = {
     "remat2": "Checkpoint each layer by itself, and name the layer that is checkpointed.",
     "checkpoint": "Checkpoint each layer by itself, and name the layer that is checkpointed.",
@@ -37,10 +40,15 @@ _CURES = {
 
 
 class EndFinder:
-    """Finds the ends of layers in one function."""
+    """Finds the ends of layers in one function.
 
-    def __init__(self, function: FlatFunction) -> None:
+    Attributes:
+        advice: what to do where no layer matches a path; by default the nearest ones are named.
+    """
+
+    def __init__(self, function: FlatFunction, *, advice: str = "") -> None:
         self.function = function
+        self.advice = advice
         self.live = LiveValues(function)
         self.parameters = ParameterUses(function)
 
@@ -137,19 +145,38 @@ class EndFinder:
         ]
 
     def _by_line(self, path: LayerPath) -> list[LayerEnd]:
-        members = {
-            position: True
-            for position in range(len(self.function.equations))
-            if any(_is_line(path.line, line) for line in self.function.lines(position))
-        }
-        if path.iteration:
-            scans = [p for p in members if self.function.equations[p].primitive.name == "scan"]
-            if scans:
-                return self._iterations(path, scans)
-        ends = list(self._ends(path.line, members, path))
+        own = self._at_line(path)
+        inside = self._around_line(path) if not any(has_body(self.function.equations[p]) for p in own) else []
+        scans = [p for p in (*own, *inside) if self.function.equations[p].primitive.name == "scan"]
+        if path.iteration and scans:
+            return self._iterations(path, scans)
+        ends: list[LayerEnd] = []
+        for position in inside:
+            equation = self.function.equations[position]
+            if equation.primitive.name == "scan" and self._is_over_layers(equation):
+                ends.extend(self._iterations(replace(path, components=("*",)), [position]))
+            elif equation.primitive.name not in _CHECKPOINTS:
+                raise MarkError(self._hidden(path, equation))
+            else:
+                ends.extend(self._ends(path.line, {position: True}, path))
+        ends.extend(self._ends(path.line, dict.fromkeys(own, True), path))
         if not ends:
             raise MarkError(self._unknown_line(path))
         return ends
+
+    def _at_line(self, path: LayerPath) -> list[int]:
+        positions = range(len(self.function.equations))
+        return [p for p in positions if any(_is_line(path.line, line) for line in self.function.lines(p))]
+
+    def _around_line(self, path: LayerPath) -> list[int]:
+        """Returns the equations that have a line inside: in the body of a scan, say."""
+        positions = range(len(self.function.equations))
+        return [p for p in positions if any(_is_line(path.line, line) for line in self.function.inner_lines(p))]
+
+    def _is_over_layers(self, scan: Equation) -> bool:
+        """Returns True if a scan takes its slices of weights; a loop over time takes those of the data."""
+        stacks = variables(scan.invars[sum(scan_counts(scan.params)) :])
+        return any(self.live.arguments[var] == {self.live.weights_argument} for var in stacks)
 
     def _refuse_parts_of_scans(self, path: LayerPath) -> None:
         """Refuses `blocks.3.attention` where `blocks` is a scan: stages end between iterations alone."""
@@ -167,11 +194,11 @@ class EndFinder:
         line = source_line(equation)
         return (
             f"mark_layers: {(text or path.text)!r} is a part of the {_NAMES.get(kind, kind)} at {line}, inside of "
-            f"which no stage can end. {cure.format(path='.'.join(base) or line)}"
+            f"which no stage can end. {cure.format(path=path.line or '.'.join(base) or line)}"
         )
 
     def _unknown(self, path: LayerPath) -> str:
-        return f"mark_layers: no layer matches {path.text!r}. {_suggest(path.text, self._known())}"
+        return f"mark_layers: no layer matches {path.text!r}. {self.advice or _suggest(path.text, self._known())}"
 
     def _known(self) -> Iterable[Components]:
         """Returns the paths of all modules and parameters."""
@@ -181,7 +208,8 @@ class EndFinder:
         return {path[:stop] for path in paths for stop in range(1, len(path) + 1)}
 
     def _unknown_line(self, path: LayerPath) -> str:
-        lines = {line for position in range(len(self.function.equations)) for line in self.function.lines(position)}
+        positions = range(len(self.function.equations))
+        lines = {line for p in positions for line in (*self.function.lines(p), *self.function.inner_lines(p))}
         known = {f"{os.path.basename(file)}:{number}" for file, number in (line.rsplit(":", 1) for line in lines)}
         file, number = path.line.rsplit(":", 1)
         same = sorted(

@@ -44,6 +44,11 @@ class FlatFunction:
         for equation, call in itertools.zip_longest(chain, chain[1:]):
             yield from _lines_inside(equation, call)
 
+    def inner_lines(self, position: int) -> set[str]:
+        """Returns the user's lines that the equations inside of one come from, and the lines that called them."""
+        nested = {id(equation): equation for _, equation in nested_equations(self.equations[position])}
+        return {line for equation in nested.values() for line in _lines_inside(equation, None)}
+
 
 def flatten_function(closed: core.ClosedJaxpr, paths: Sequence[Components]) -> FlatFunction:
     """Opens the calls of a traced function."""

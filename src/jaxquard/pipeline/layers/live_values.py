@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from jaxquard.ir.jaxpr_tools import Var, make_jaxpr, variables
+from jaxquard.ir.jaxpr_tools import Var, make_jaxpr, size_bytes, variables
 from jaxquard.pipeline.layers.flat_function import FlatFunction
 from jaxquard.pipeline.passes.assign_stages import find_recomputed
 
@@ -54,6 +54,15 @@ class LiveValues:
         for equation in equations:
             needed = frozenset[str]().union(*(self.arguments.get(var, ()) for var in variables(equation.invars)))
             self.arguments.update(dict.fromkeys(equation.outvars, needed))
+
+    @property
+    def weights_argument(self) -> str:
+        """The argument with the most arrays; of several, that with the most bytes."""
+        sizes: dict[str, list[int]] = {}
+        for var in self.leaves:
+            for name in self.arguments[var]:
+                sizes.setdefault(name, []).append(size_bytes(var.aval))
+        return max(sizes, key=lambda name: (len(sizes[name]), sum(sizes[name])), default="")
 
     def outputs_of(self, positions: Sequence[int]) -> tuple[Var, ...]:
         """Returns the activations of some equations that are used after the last of them."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxquard.errors import MarkError
@@ -52,12 +53,13 @@ def mark_layers(
         >>> str(jax.make_jaxpr(marked)(params, jnp.ones((2, 4)))).count("pipeline_yield")
         1
     """
-    paths = [parse_path(text) for text in _check_arguments(fn, where, num_stages)]
+    texts = _check_arguments(fn, where, num_stages)
+    paths = [parse_path(text) for text in texts]
 
     @functools.wraps(fn)
     def marked(*args: Any, **kwargs: Any) -> Any:
         function, inputs, tree = _trace(fn, args, kwargs)
-        finder = EndFinder(function)
+        finder = EndFinder(function, advice=_pass_as_argument(fn, texts))
         found = {end.order: end for path in paths for end in finder.find(path)}
         ends = [found[order] for order in sorted(found)]
         ends = _choose(ends, num_stages) if num_stages is not None else ends
@@ -87,7 +89,7 @@ def _check_arguments(fn: Any, where: Any, num_stages: Any) -> list[str]:
 def _trace(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[FlatFunction, list[Any], Any]:
     """Returns the function of the arrays among its arguments, these, and the tree of its results."""
     leaves, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    dynamic = [position for position, (_, leaf) in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    dynamic = [position for position, (_, leaf) in enumerate(leaves) if _is_array(leaf)]
 
     def of_arrays(*arrays: Any) -> Any:
         values = [leaf for _, leaf in leaves]
@@ -103,6 +105,23 @@ def _trace(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[FlatFunction
         _, argument, *path = leaves[position][0]
         paths.append(("".join(key_components([argument])), *key_components(path)))
     return flatten_function(closed, paths), inputs, jax.tree.structure(out_types)
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return any(jnp.issubdtype(leaf.dtype, kind) for kind in (np.number, np.bool_))
+    return isinstance(leaf, jax.Array)
+
+
+def _pass_as_argument(fn: Any, texts: Sequence[str]) -> str:
+    """Returns the advice for a module in place of a function; "" for a function."""
+    if not any(map(_is_array, jax.tree.leaves(fn))):
+        return ""
+    where = repr(texts[0]) if len(texts) == 1 else repr(list(texts))
+    return (
+        f"The arrays of {type(fn).__name__} are no arguments of the function: pass it as one, as in "
+        f"mark_layers(lambda model, *args: model(*args), {where})(model, ...)."
+    )
 
 
 def _choose(ends: Sequence[LayerEnd], num_stages: int) -> list[LayerEnd]:

@@ -14,7 +14,8 @@ Whether an operation is of the backward is read off JAX's own record of how it c
 it. Operations that only the backward needs and that cost little (derivatives of activations)
 stay in the backward, so that their operands are kept rather than their results.
 
-Values that every task can make for itself (slices of the batch, keys, masks) get no place.
+Values that every task can make for itself (slices of the batch, keys, masks) get no place. Nor does what only makes
+carried values, or other outputs beside them, of inputs: `place_carries` knows who reads them.
 """
 
 from collections import Counter
@@ -86,6 +87,7 @@ class _Assigner:
         self.users = users(body.eqns)
         self.place: list[Place | None] = [None] * len(body.eqns)
         self.recomputed = find_recomputed(body)
+        self.updates = _find_updates(body, self.recomputed) if loop.carry_names else set()
         self.backward = find_backward(body.eqns)
         self.forward_mark, self.backward_mark = number_marks(self.equations)
         self.mark_of_stage = {
@@ -140,6 +142,7 @@ class _Assigner:
             for position, place in enumerate(self.place)
             if place is None
             and position not in self.recomputed
+            and position not in self.updates
             and position not in self.forward_mark
             and position not in self.backward_mark
             and (position in self.backward) is backward
@@ -158,13 +161,13 @@ class _Assigner:
             else:
                 pending.append(position)
         for position in reversed(pending):
-            stages = [
-                place.stage
-                for var in self.equations[position].outvars
-                for user in self.users.get(var, ())
-                if (place := self.place[user]) is not None
-            ]
-            self.place[position] = Place(stage=min(stages, default=self.last), phase=Phase.FORWARD)
+            if places := self._user_places(position):
+                self.place[position] = Place(stage=min(place.stage for place in places), phase=Phase.FORWARD)
+        for position in pending:
+            # What the backward alone uses waits for it.
+            if self.place[position] is None and not any(map(self.users.get, self.equations[position].outvars)):
+                stages = [stage for var in self._operands(position) if (stage := self._forward_stage(var)) is not None]
+                self.place[position] = Place(stage=max(stages, default=self.last), phase=Phase.FORWARD)
 
     def _needed_forward(self) -> set[int]:
         waiting = [
@@ -213,7 +216,7 @@ class _Assigner:
             self.place[position] = max(
                 self._user_places(position),
                 key=_earliness,
-                default=Place(stage=self._stage_by_residuals(position), phase=Phase.WEIGHT_GRADIENT),
+                default=Place(stage=self._stage_by_residuals(position, default=self.last), phase=Phase.WEIGHT_GRADIENT),
             )
         for position in reversed(self._unplaced(backward=False)):
             places = self._user_places(position)
@@ -249,7 +252,8 @@ class _Assigner:
         ]
 
     def _forward_place(self, position: int) -> Place:
-        return Place(stage=self._stage_by_residuals(position), phase=Phase.FORWARD)
+        first = min((place.stage for place in self._user_places(position)), default=self.last)
+        return Place(stage=self._stage_by_residuals(position, default=first), phase=Phase.FORWARD)
 
     def _backward_stage(self, var: Var) -> int | None:
         position = self.definition.get(var)
@@ -265,9 +269,9 @@ class _Assigner:
         place = self.place[position]
         return None if place is None else place.stage
 
-    def _stage_by_residuals(self, position: int) -> int:
+    def _stage_by_residuals(self, position: int, *, default: int) -> int:
         stages = [s for var in self._operands(position) if (s := self._forward_stage(var)) is not None]
-        return max(stages, default=self.last)
+        return max(stages, default=default)
 
 
 def find_recomputed(body: Jaxpr) -> set[int]:
@@ -282,6 +286,29 @@ def find_recomputed(body: Jaxpr) -> set[int]:
         if is_recomputable(equation, from_nothing=from_nothing):
             found.add(position)
             free.update(dict.fromkeys(equation.outvars, from_nothing))
+    return found
+
+
+def _find_updates(body: Jaxpr, recomputed: set[int]) -> set[int]:
+    """Returns the positions of costly operations on inputs alone that nothing but outputs needs."""
+    of_var, definition = users(body.eqns), definitions(body.eqns)
+    found: set[int] = set()
+    for position, equation in enumerate(body.eqns):
+        operands = {definition[var] for var in variables(equation.invars) if var in definition}
+        is_own = equation.primitive is not mark_p and not equation.effects and position not in recomputed
+        if is_own and found.issuperset(operands - recomputed):
+            found.add(position)
+    changed = True
+    while changed:
+        before = len(found)
+        for position in sorted(found, reverse=True):
+            if not found.issuperset(user for var in body.eqns[position].outvars for user in of_var.get(var, ())):
+                found.remove(position)
+        for position in sorted(found):
+            operands = {definition[var] for var in variables(body.eqns[position].invars) if var in definition}
+            if not found.issuperset(operands - recomputed):
+                found.remove(position)
+        changed = len(found) < before
     return found
 
 

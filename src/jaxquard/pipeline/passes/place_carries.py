@@ -5,8 +5,8 @@
     b, c = accumulate_grads[carry k] { any: l = random_split k ; ... ; 0F: b = l ; 2F: c = l }
 
 The stage whose task makes the next value carries it; tasks of other stages get each value from there. A value that
-every task can make for itself (a random key, a count) is carried by every stage that reads it, so that none is sent.
-One that no microbatch changes becomes a constant.
+every task can make for itself (a random key, a count) is carried by every stage that reads it, so that none is sent,
+and in the phase that reads it. One that no microbatch changes becomes a constant.
 
 A task that reads a carried value waits for the task that made it, of the microbatch before. A schedule that runs the
 two the other way round on one actor cannot carry it: a backward that updates what the forward reads, or microbatches
@@ -22,7 +22,6 @@ import numpy as np
 from jax import lax
 
 from jaxquard.errors import CarryError, StepWarning
-from jaxquard.ir import operations
 from jaxquard.ir.jaxpr_tools import (
     Equation,
     Var,
@@ -31,14 +30,15 @@ from jaxquard.ir.jaxpr_tools import (
     is_var,
     make_jaxpr,
     new_var,
-    size_bytes,
     splice,
     variables,
 )
 from jaxquard.ir.step import Step
 from jaxquard.ir.task import Phase, Task
-from jaxquard.pipeline.body_uses import CarryUse, body_uses, find_carry_uses, recomputed_for
+from jaxquard.pipeline.body_uses import CarryUse, find_carry_uses
 from jaxquard.pipeline.loop import Loop, Place, ReduceOp, loop_p
+from jaxquard.pipeline.passes.assign_stages import find_recomputed
+from jaxquard.pipeline.passes.carry_homes import CarryHomes
 from jaxquard.schedules.dependences import Value, made_by, needs_of
 
 
@@ -55,9 +55,20 @@ def place_carries(step: Step) -> Step:
 def _place(equation: Equation) -> Equation:
     if equation.primitive is not loop_p or not equation.params["loop"].carry_names:
         return equation
-    placed = _copy_free_carries(_define(_keep_unchanged(equation)))
+    kept = _keep_unchanged(equation)
+    costly = _unplaced_costly(kept)
+    defined = _define(kept)
+    placed = _place_free(defined, costly)
+    while (early := _update_early(defined, placed)).params["loop"] != defined.params["loop"]:
+        defined, placed = early, _place_free(early, costly)
     _check_order(placed)
     return placed
+
+
+def _unplaced_costly(equation: Equation) -> frozenset[int]:
+    loop, body = equation.params["loop"], equation.params["body"].jaxpr
+    recomputed = find_recomputed(body)
+    return frozenset(p for p, place in enumerate(loop.places) if place is None and p not in recomputed)
 
 
 def _keep_unchanged(equation: Equation) -> Equation:
@@ -113,76 +124,49 @@ def _copy(atom: Any) -> tuple[list[Equation], Any]:
     return made, copied
 
 
-def _copy_free_carries(equation: Equation) -> Equation:
-    """Gives a value that every task can make a carried copy for each stage that reads it."""
+def _place_free(equation: Equation, costly: frozenset[int]) -> Equation:
+    """Gives each result that every task could make a copy for each of its homes, and the costly equations a place."""
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
-    readers = _FreeCarries(equation).stages()
+    homes = CarryHomes(equation, costly)
     result_places, reductions = list(loop.result_places), list(loop.reductions)
     atoms, results = list(body.outvars), list(equation.outvars)
-    for result, reduction in enumerate(loop.reductions):
-        if reduction.carried is None or reduction.carried not in readers:
-            continue
-        first, *others = (Place(stage=stage, phase=Phase.FORWARD) for stage in readers[reduction.carried])
+    for result, (first, *others) in homes.of_result.items():
         result_places[result] = first
         for place in others:
             atoms.append(body.outvars[result])
             results.append(new_var(equation.outvars[result]))
             result_places.append(place)
-            reductions.append(reduction)
-    new_loop = replace(loop, result_places=tuple(result_places), reductions=tuple(reductions))
+            reductions.append(loop.reductions[result])
+    places = [homes.of_equation.get(position, place) for position, place in enumerate(loop.places)]
+    new_loop = replace(loop, places=tuple(places), result_places=tuple(result_places), reductions=tuple(reductions))
     params = {"body": close(make_jaxpr(body.invars, body.eqns, atoms)), "loop": new_loop}
     return equation.replace(outvars=results, params=params)
 
 
-class _FreeCarries:
-    """The carried values that every task can make for itself, and the stages that read them."""
-
-    def __init__(self, equation: Equation) -> None:
-        self.loop: Loop = equation.params["loop"]
-        self.body = equation.params["body"].jaxpr
-        self.inputs = self.body.invars[self.loop.num_constants : self.loop.first_leaf]
-        definition = definitions(self.body.eqns)
-        assert self.loop.places is not None
-        self.updates: dict[int, set[Var]] = {}
-        for atom, reduction in zip(self.body.outvars, self.loop.reductions, strict=True):
-            if reduction.carried is not None and self.loop.places[definition[atom]] is None:
-                needed = recomputed_for(self.body.eqns, self.loop, definition, [atom])
-                self.updates[reduction.carried] = {var for p in needed for var in variables(self.body.eqns[p].invars)}
-
-    def stages(self) -> dict[int, list[int]]:
-        """For each such value, the stages that carry it; a large one is carried by the first of its readers alone."""
-        found = {carried: self._placed_readers(self.inputs[carried]) for carried in self.updates}
-        self._follow_updates(found)
-        for stages in found.values():
-            stages.update(() if stages else {0})
-        self._follow_updates(found)
-        return {carried: self._carriers(carried, stages) for carried, stages in found.items()}
-
-    def _follow_updates(self, found: dict[int, set[int]]) -> None:
-        """Adds to the readers of a value the stages that carry another one whose update reads it."""
-        changed = True
-        while changed:
-            changed = False
-            for carried, operands in self.updates.items():
-                for other in self.updates:
-                    if self.inputs[other] in operands and not found[other] >= found[carried]:
-                        found[other] |= found[carried]
-                        changed = True
-
-    def _carriers(self, carried: int, stages: set[int]) -> list[int]:
-        is_small = size_bytes(self.inputs[carried].aval) <= operations.SMALL_BYTES
-        return sorted(stages) if is_small else [min(stages)]
-
-    def _placed_readers(self, var: Var) -> set[int]:
-        return {place.stage for place in self._readers_of(var)}
-
-    def _readers_of(self, var: Var) -> Iterator[Place]:
-        is_own = [r.carried in self.updates for r in self.loop.reductions]
-        outputs = [atom for atom, own in zip(self.body.outvars, is_own, strict=True) if not own]
-        places = [place for place, own in zip(self.loop.result_places, is_own, strict=True) if not own]
-        body = make_jaxpr(self.body.invars, self.body.eqns, outputs)
-        uses = body_uses(body, replace(self.loop, result_places=tuple(places)))
-        return (place for place, inputs in uses.inputs.items() if var in inputs)
+def _update_early(equation: Equation, placed: Equation) -> Equation:
+    """Moves to the input gradient what updates values that an input gradient reads: a W may run after the next I."""
+    loop, body = equation.params["loop"], equation.params["body"].jaxpr
+    late = {
+        body.outvars[use.result]
+        for use in find_carry_uses(placed)
+        if use.writer.phase is Phase.WEIGHT_GRADIENT
+        and any(reader.phase is Phase.INPUT_GRADIENT for reader in use.readers)
+        and use.result < len(body.outvars)
+    }
+    definition = definitions(body.eqns)
+    places, waiting = list(loop.places), list(late)
+    while waiting:
+        position = definition.get(waiting.pop())
+        place = None if position is None else places[position]
+        if position is not None and (place is None or place.phase is Phase.WEIGHT_GRADIENT):
+            places[position] = place and replace(place, phase=Phase.INPUT_GRADIENT)
+            waiting.extend(variables(body.eqns[position].invars))
+    result_places = [
+        places[definition[atom]] or place if atom in late else place
+        for atom, place in zip(body.outvars, loop.result_places, strict=True)
+    ]
+    new_loop = replace(loop, places=tuple(places), result_places=tuple(result_places))
+    return equation.replace(params={**equation.params, "loop": new_loop})
 
 
 def _check_order(equation: Equation) -> None:

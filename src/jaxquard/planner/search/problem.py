@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxquard.errors import PlanError
-from jaxquard.intraop.step.traced_step import type_of
+from jaxquard.intraop.step.traced_step import type_of, types_of
+from jaxquard.ir.array_leaves import advice_for
 from jaxquard.ir.jaxpr_tools import is_var, size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
@@ -125,7 +126,7 @@ def step_problem(step: Callable[..., Any], args: Sequence[Any], *, name: str | N
     Raises:
         PlanError: if it has no loop `accumulate_grads(fn, AUTO)`.
     """
-    types = jax.tree.map(type_of, tuple(args))
+    types = types_of(args)
     looped = trace_loop(step, types)
     one = open_layers(looped)
     count = one.loop.num_microbatches
@@ -164,7 +165,8 @@ def _check_leaves(params: Any, batch: Any) -> None:
                 dtype = type_of(leaf).dtype
             except TypeError:
                 found = f"an array of {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
-                raise PlanError(f"{name} is {found}, which JAX has not. Keep it out; bind it to the loss.") from None
+                cure = advice_for(leaf, tree, place="in the loss", otherwise="Keep it out; bind it to the loss.")
+                raise PlanError(f"{name} is {found}, which JAX has not. {cure}") from None
             if kind == "params" and not jnp.issubdtype(dtype, jnp.inexact):
                 raise PlanError(
                     f"{name} is of {dtype}, and has no gradient. Keep it out of the parameters: bind it to the "

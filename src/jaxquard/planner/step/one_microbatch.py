@@ -20,7 +20,7 @@ from jaxquard.intraop.step.find_state import pair_state
 from jaxquard.intraop.step.open_calls import open_calls
 from jaxquard.intraop.step.open_scans import FlatStep, open_scans
 from jaxquard.intraop.step.parts import LeafPart, names_of_parts, pair_parts, whole_leaves
-from jaxquard.intraop.step.traced_step import TracedStep, argument_names, trace_jaxpr, type_of
+from jaxquard.intraop.step.traced_step import TracedStep, argument_names, trace_jaxpr, types_of
 from jaxquard.intraop.step.update_distance import UpdateDistances
 from jaxquard.ir.jaxpr_tools import (
     Equation,
@@ -139,7 +139,7 @@ def trace_loop(step: Callable[..., Any], args: Sequence[Any]) -> LoopStep:
         PlanError: if there is no such loop, or there are several.
         MarkError: if a mark stands where no stage can end.
     """
-    types = jax.tree.map(type_of, tuple(args))
+    types = types_of(args)
     closed, results = trace_jaxpr(step, types)
     arg_types, in_tree = jax.tree.flatten(types)
     result_types, out_tree = jax.tree.flatten(results)
