@@ -194,7 +194,7 @@ class _Changes:
             )
 
     def _first_that_fits(self, place: _Place, others: Sequence[int], played: dict[int, PlayedAssignment]) -> int:
-        """Returns the first strategy that fits; if none does, the one that adds the least work."""
+        """Returns the first strategy that fits; if none does, the one of the smallest added work."""
         for one in [one for one in others if self._may_fit(place, one)] or others[:1]:
             if one not in played:
                 played[one] = self._play(place, one)
