@@ -8,7 +8,7 @@ import pytest
 import jaxquard as jq
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan_data import PlanAlternative
-from tests.planner.record.sample_plans import named_plan, traced_plan
+from tests.planner.record.sample_plans import MB, named_plan, traced_plan
 
 
 @pytest.mark.parametrize("plan", [traced_plan(), named_plan()], ids=["traced", "named"])
@@ -59,6 +59,14 @@ class TestExplain:
         lines = str(named_plan(alternatives=(mesh,)).explain("layer 3")).splitlines()
         assert lines[0] == "layer 3: in stage 1"
         assert lines[-1] == "  next best: data=256 x model=4, +100 ms a step (+2.1 %); memory decides"
+
+    def test_one_that_is_faster(self):
+        """Whether it does not fit follows from the limit."""
+        other = PlanAlternative(part="schedule", chosen="1f1b", alternative="gpipe", added_s=-1e-3, added_bytes=90 * MB)
+        text = str(traced_plan(alternatives=(other,)).explain("schedule"))
+        assert "gpipe would be 1.00 ms faster, but does not fit: +90.0 MB a device" in text
+        text = str(traced_plan(alternatives=(replace(other, added_bytes=-MB),)).explain("schedule"))
+        assert "gpipe would be 1.00 ms faster, though it was estimated slower: -1.00 MB a device" in text
 
     def test_one_that_does_not_run(self):
         other = PlanAlternative(part="storage", chosen="zero 1", alternative="zero 3", added_s=float("inf"))

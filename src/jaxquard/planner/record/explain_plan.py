@@ -148,13 +148,19 @@ def _cost_texts(plan: PlanData, alternatives: Sequence[PlanAlternative]) -> list
         size = f"{_bytes_change(one.added_bytes)} a device" if one.added_bytes else ""
         decides = f"; {one.deciding} decides" if one.deciding else ""
         if one.added_s < 0:
+            why = "but does not fit" if _does_not_fit(plan, one) else "though it was estimated slower"
             reason = f": {size}" if size else ""
-            texts.append(f"  {one.alternative} would be {time_text(-one.added_s)} faster, but does not fit{reason}")
+            texts.append(f"  {one.alternative} would be {time_text(-one.added_s)} faster, {why}{reason}")
         else:
             cost = ", ".join(filter(None, (_time_change(plan, one.added_s), size)))
             texts.append(f"  {word}: {one.alternative}, {cost}{decides}")
             word = "then"
     return texts
+
+
+def _does_not_fit(plan: PlanData, one: PlanAlternative) -> bool:
+    limit_bytes = plan.memory_limit_bytes
+    return limit_bytes is not None and plan.memory_bytes + one.added_bytes > limit_bytes
 
 
 def _time_change(plan: PlanData, added_s: float) -> str:
@@ -270,8 +276,7 @@ def _block_of(plan: PlanData, one: PlanAlternative) -> int | None:
 def _cost_cells(plan: PlanData, one: PlanAlternative) -> tuple[str, str, str]:
     parts = [_time_change(plan, one.added_s).replace(" a step", "")]
     parts += [_bytes_change(one.added_bytes)] if one.added_bytes else []
-    limit_bytes = plan.memory_limit_bytes
-    if limit_bytes is not None and plan.memory_bytes + one.added_bytes > limit_bytes:
+    if _does_not_fit(plan, one):
         parts.append("does not fit")
     return one.alternative, ", ".join(parts), one.deciding or "-"
 

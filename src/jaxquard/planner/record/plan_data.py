@@ -130,7 +130,7 @@ class PlanAlternative:
             number, as "block 7".
         chosen: what the plan has there.
         alternative: the next best.
-        added_s: to the step; below 0 for one that is faster and does not fit, or, of a block, was estimated slower.
+        added_s: to the step; below 0 for one that is faster and does not fit, or was estimated slower.
         added_bytes: on the fullest device.
         deciding: the term that decides: "compute", "collective", "bubble", "transfer", "gradient", "optimizer" or
             "memory"; "" for an alternative that costs no more.

@@ -71,12 +71,12 @@ def find_alternatives(
             others = [one for one in others if one.axes != fitting.configuration.axes]
             fitting = _fastest(search, others, has_limit=True)
         if fitting is not None:
-            found.append(_compare(part, value, best, fitting))
+            found.append(_compare(part, value, best, fitting, fits=True))
         if search.memory_limit_bytes is None:
             continue
         larger = _fastest(search, others, has_limit=False)
         if larger is not None and larger.memory_bytes > search.memory_limit_bytes and larger.time_s < best.time_s:
-            found.append(_compare(part, value, best, larger))
+            found.append(_compare(part, value, best, larger, fits=False))
     return tuple(found), tuple(missing)
 
 
@@ -102,15 +102,14 @@ def _fastest(
     return None if best is None else search.play(*best, has_limit=has_limit)
 
 
-def _compare(part: str, value: _Value, best: PlanFinalist, other: PlanFinalist) -> PlanAlternative:
-    added_s = other.time_s - best.time_s
+def _compare(part: str, value: _Value, best: PlanFinalist, other: PlanFinalist, *, fits: bool) -> PlanAlternative:
     return PlanAlternative(
         part=part,
         chosen=str(value(best.configuration)),
         alternative=str(value(other.configuration)),
-        added_s=added_s,
+        added_s=other.time_s - best.time_s,
         added_bytes=other.memory_bytes - best.memory_bytes,
-        deciding="memory" if added_s < 0 else largest_rise(best.played.times, other.played.times),
+        deciding=largest_rise(best.played.times, other.played.times) if fits else "memory",
     )
 
 
