@@ -9,7 +9,8 @@ Every stage is a dense layer. It reads some of the carried values, and updates i
 - `input`: a running mean of the microbatches;
 - `gradient`: of the stage's weight, read in the backward alone;
 - `delayed`: a history of the stage's gradients, and the scale that comes of it, which the stage's backward reads, as in
-  training with 8-bit floats; `costly`: the same with a scale that no two tasks should compute;
+  training with 8-bit floats; `costly`: the same with a scale that no two tasks should compute, and that
+  its author computes in the forward;
 - `amax`: a history of the stage's weight, which the stage reads;
 - `swapped`: two values that change places, read anywhere;
 - `reset`: a constant from the second microbatch on; `same`: never updated.
@@ -83,17 +84,25 @@ def rounded_gradient(hidden: Any, history: Any, scale: Any) -> Any:
     return hidden
 
 
-def _round_gradient(residuals: Any, gradient: Any) -> Any:
-    history, scale = residuals
+def _next_scale(history: Any, scale: Any) -> Any:
     new_scale = jnp.where(jnp.max(history) > 0, jnp.max(history), 1.0)
-    if scale.ndim:
-        new_scale = scale.at[0].set(new_scale).at[1].set(jnp.sum(scale))
+    return scale.at[0].set(new_scale).at[1].set(jnp.sum(scale)) if scale.ndim else new_scale
+
+
+def _round_gradient(residuals: Any, gradient: Any) -> Any:
+    history, scale, new_scale = residuals
+    if not scale.ndim:
+        new_scale = _next_scale(history, scale)
     rounded = gradient * (1 + 0.1 * jnp.sin(jnp.sum(new_scale)))
     new_history = jnp.roll(history, -1).at[0].set(jnp.max(jnp.abs(gradient)))
     return rounded, new_history, new_scale
 
 
-rounded_gradient.defvjp(lambda hidden, history, scale: (hidden, (history, scale)), _round_gradient)
+def _remember(hidden: Any, history: Any, scale: Any) -> Any:
+    return hidden, (history, scale, _next_scale(history, scale) if scale.ndim else None)
+
+
+rounded_gradient.defvjp(_remember, _round_gradient)
 
 
 class _Microbatch:

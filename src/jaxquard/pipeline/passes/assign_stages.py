@@ -164,10 +164,23 @@ class _Assigner:
             if places := self._user_places(position):
                 self.place[position] = Place(stage=min(place.stage for place in places), phase=Phase.FORWARD)
         for position in pending:
-            # What the backward alone uses waits for it.
-            if self.place[position] is None and not any(map(self.users.get, self.equations[position].outvars)):
+            # What comes of the carry alone, and is used in the backward alone, waits for it: that may update the carry.
+            is_used = any(map(self.users.get, self.equations[position].outvars))
+            if self.place[position] is None and not (is_used and self._is_of_carry(position)):
                 stages = [stage for var in self._operands(position) if (stage := self._forward_stage(var)) is not None]
                 self.place[position] = Place(stage=max(stages, default=self.last), phase=Phase.FORWARD)
+
+    def _is_of_carry(self, position: int) -> bool:
+        """Returns True if an operation needs carried values, and nothing of the microbatch."""
+        inputs = self.body.invars
+        carried = set(inputs[self.loop.num_constants : self.loop.first_leaf])
+        needed, waiting = set[Var](), self._operands(position)
+        while waiting:
+            var = waiting.pop()
+            if var not in needed:
+                needed.add(var)
+                waiting.extend(self._operands(self.definition[var]) if var in self.definition else ())
+        return not needed.isdisjoint(carried) and needed.isdisjoint(inputs[self.loop.first_leaf :])
 
     def _needed_forward(self) -> set[int]:
         waiting = [
