@@ -61,7 +61,7 @@ class TestExplain:
         assert lines[-1] == "  next best: data=256 x model=4, +100 ms a step (+2.1 %); memory decides"
 
     def test_one_that_is_faster(self):
-        """Whether it does not fit follows from the limit."""
+        """The limit says why it was not taken."""
         other = PlanAlternative(part="schedule", chosen="1f1b", alternative="gpipe", added_s=-1e-3, added_bytes=90 * MB)
         text = str(traced_plan(alternatives=(other,)).explain("schedule"))
         assert "gpipe would be 1.00 ms faster, but does not fit: +90.0 MB a device" in text
