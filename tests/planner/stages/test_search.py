@@ -8,6 +8,7 @@ import pytest
 from benchmarks.plan_search import SyntheticModel
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.stages.assign import assign_segments
+from jaxquard.planner.stages.configuration_search import ConfigurationSearch
 from jaxquard.planner.stages.play_assignment import play_assignment
 from jaxquard.planner.stages.search import search_configurations
 from jaxquard.planner.stages.space import PlanSpace, list_configurations
@@ -53,6 +54,32 @@ def play_all(limit):
             if limit is None or max(played.peak_bytes) <= limit:
                 found[one] = played.time_s
     return found
+
+
+def test_what_plays_faster_than_its_estimate_is_taken(monkeypatch):
+    """A search whose estimates name a slow configuration moves to neighbours that play faster."""
+    wanted = search(None).best
+    slow = next(
+        one
+        for one in SPACE
+        if one.num_microbatches == wanted.configuration.num_microbatches
+        and (one.axes, one.num_actors) == (wanted.configuration.axes, wanted.configuration.num_actors)
+        and (one.recompute, one.storage) == (Recompute.FULL, wanted.configuration.storage)
+    )
+
+    def find(self, space, num_finalists, *_, **__):
+        return (self.play(slow, self.estimate(slow)),)
+
+    monkeypatch.setattr(ConfigurationSearch, "find", find)
+    found = search(None)
+    assert found.best.configuration.recompute is Recompute.NONE
+    assert found.best.time_s < play_one(slow)
+    assert all(one.added_s >= 0 for one in found.alternatives if one.deciding != "memory")
+
+
+def play_one(one):
+    (assignment,) = assign_segments(CHAINS[one.priced_as], one.shape, links=LINKS)
+    return play_assignment(CHAINS[one.priced_as], one.shape, assignment, links=LINKS).time_s
 
 
 @pytest.mark.thin(3)

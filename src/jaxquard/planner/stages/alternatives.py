@@ -49,15 +49,16 @@ def find_alternatives(
     best: PlanFinalist,
     *,
     known: Collection[str] = (),
-) -> tuple[tuple[PlanAlternative, ...], tuple[str, ...]]:
+) -> tuple[tuple[PlanAlternative, ...], tuple[str, ...], tuple[PlanFinalist, ...]]:
     """Returns for each part the fastest configuration that differs in it and is otherwise as the best one is.
 
-    A faster one that does not fit the memory comes along. The parts for which the time budget was over come second.
+    A faster one that does not fit the memory comes along. The parts for which the time budget was over come second; and
+    last those that fit and play faster than the best one after all.
 
     Args:
         known: parts that are not asked for.
     """
-    found, missing = [], []
+    found, missing, faster = [], [], []
     for part, (value, kept) in _PARTS.items():
         if part in known:
             continue
@@ -72,12 +73,13 @@ def find_alternatives(
             fitting = _fastest(search, others, has_limit=True)
         if fitting is not None:
             found.append(_compare(part, value, best, fitting, fits=True))
+            faster += [fitting] * (fitting.time_s < best.time_s)
         if search.memory_limit_bytes is None:
             continue
         larger = _fastest(search, others, has_limit=False)
         if larger is not None and larger.memory_bytes > search.memory_limit_bytes and larger.time_s < best.time_s:
             found.append(_compare(part, value, best, larger, fits=False))
-    return tuple(found), tuple(missing)
+    return tuple(found), tuple(missing), tuple(faster)
 
 
 def _agree(one: PlanConfiguration, best: PlanFinalist, names: Sequence[str]) -> bool:
