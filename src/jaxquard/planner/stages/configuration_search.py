@@ -26,7 +26,7 @@ _MAX_TIGHTENED = 3
 # Configurations that are looked at before all others.
 _NUM_SEEDS = 8
 # Of a family, so many.
-_FAMILY_SEEDS = 2
+_FAMILY_SEEDS = 1
 # Configurations of long chains that are assigned at most, beside those.
 _MAX_TRIED = 16
 # How tight a bound is: without costs of its own, with them, and with the schedule and the memory.

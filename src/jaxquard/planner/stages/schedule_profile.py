@@ -18,6 +18,7 @@ Memory is counted, not timed: an activation is kept from its forward to its back
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class ScheduleProfile:
     """A schedule with a number of microbatches, as the assignment of segments sees it.
 
     Attributes:
+        num_chunks: the largest number of stages on one actor.
         actor_of: the actor of each stage.
         fill_weight: of the sum of all stages' microbatch times.
         stage_weight: of the largest load of a stage, over that of an actor: from 0 to 1.
@@ -60,6 +62,7 @@ class ScheduleProfile:
     num_actors: int
     num_stages: int
     num_microbatches: int
+    num_chunks: int
     actor_of: tuple[int, ...]
     fill_weight: float
     stage_weight: float
@@ -71,11 +74,6 @@ class ScheduleProfile:
     def transfer_weight(self) -> float:
         """The weight of the sum over stages of the time of a transfer into it from another actor."""
         return self.find_transfer_weight()
-
-    @property
-    def num_chunks(self) -> int:
-        """The largest number of stages on one actor."""
-        return max(self.actor_of.count(actor) for actor in range(self.num_actors))
 
     @property
     def most_kept(self) -> Int[np.ndarray, " stages"]:
@@ -118,6 +116,7 @@ def profile_schedule(shape: PipelineShape) -> ScheduleProfile:
         num_actors=num_actors,
         num_stages=schedule.num_stages,
         num_microbatches=num_microbatches,
+        num_chunks=max(Counter(_actors_of(schedule)).values()),
         actor_of=_actors_of(schedule),
         fill_weight=fill_weight,
         stage_weight=stage_weight,

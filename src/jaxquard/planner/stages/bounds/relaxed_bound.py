@@ -26,7 +26,7 @@ from jaxquard.planner.stages.segment_costs import SegmentCosts
 _PRICES = np.concatenate([[0.0], np.geomspace(3e-3, 60.0, 31)])
 # The longest load that is looked at, over that of the fastest strategies in equal shares.
 _MAX_SLOWDOWN = 16.0
-_NUM_HALVINGS = 7
+_NUM_HALVINGS = 10
 _TINY = 1e-30
 # The longest stage, over an equal share of its actor's load.
 _WIDEST = np.asarray([1.0, 1.5, 3.0])
