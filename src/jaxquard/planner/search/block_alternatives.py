@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from jaxquard.planner.prices.step_costs import StepCosts, without_single_axes
 from jaxquard.planner.record.plan import PlanAlternative
 from jaxquard.planner.stages.alternatives import largest_rise
-from jaxquard.planner.stages.play_assignment import sum_stage, sum_stages
-from jaxquard.planner.stages.play_rounds import PlayedRounds, count_played, play_rounds
+from jaxquard.planner.stages.play_assignment import PlayedAssignment, play_stages, sum_stage, sum_stages
 from jaxquard.planner.stages.schedule_profile import profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCost, StageAssignment
 from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
@@ -62,7 +61,7 @@ def find_block_alternatives(
     """
     changes = _Changes(costs, shape, assignment, links, memory_limit_bytes)
     places = [place for place in _list_places(costs, assignment) if changes.rank_others(place.segment)]
-    tasks = _TASKS_OF_A_PLAY + 2 * shape.num_stages * count_played(shape)
+    tasks = _TASKS_OF_A_PLAY + 2 * shape.num_stages * shape.num_microbatches
     found: list[PlanAlternative] = []
     num_done = 0
     for place in places:
@@ -147,7 +146,7 @@ class _Changes:
         self._totals = sum_stages(costs.segments, assignment)
         pairs = zip(costs.segments, assignment.strategies, strict=True)
         self._chosen: list[SegmentCost] = [segment.strategies[place] for segment, place in pairs]
-        self._base = play_rounds(self._totals, shape, links=links)
+        self._base = play_stages(self._totals, shape, links=links)
         self._most_kept = profile_schedule(shape).most_kept.tolist()
         self.num_played = 0
 
@@ -176,7 +175,7 @@ class _Changes:
         strategies, axes = self._costs.strategies[place.segment], self._costs.axes
         chosen = strategies[self._assignment.strategies[place.segment]]
         own = without_single_axes(chosen, axes)
-        ranked, played = self.rank_others(place.segment), dict[int, PlayedRounds]()
+        ranked, played = self.rank_others(place.segment), dict[int, PlayedAssignment]()
         for number, block in enumerate(self._costs.blocks[place.segment]):
             others = [one for one in ranked if without_single_axes(strategies[one], axes)[number] != own[number]]
             if not others:
@@ -194,7 +193,7 @@ class _Changes:
                 deciding=self._find_deciding(played[best]),
             )
 
-    def _first_that_fits(self, place: _Place, others: Sequence[int], played: dict[int, PlayedRounds]) -> int:
+    def _first_that_fits(self, place: _Place, others: Sequence[int], played: dict[int, PlayedAssignment]) -> int:
         """Returns the first strategy that fits; if none does, the one of the smallest added work."""
         for one in [one for one in others if self._may_fit(place, one)] or others[:1]:
             if one not in played:
@@ -213,23 +212,23 @@ class _Changes:
         peak_bytes = self._base.peak_bytes[self._base.actor_of[place.stage]]
         return peak_bytes + new.fixed_bytes - old.fixed_bytes + shrinks <= self._limit_bytes
 
-    def _fits(self, played: PlayedRounds) -> bool:
+    def _fits(self, played: PlayedAssignment) -> bool:
         return self._limit_bytes is None or max(played.peak_bytes) <= self._limit_bytes
 
-    def _play(self, place: _Place, other: int) -> PlayedRounds:
+    def _play(self, place: _Place, other: int) -> PlayedAssignment:
         chain = self._costs.segments
         chosen = [*self._chosen]
         chosen[place.segment] = chain[place.segment].strategies[other]
         totals = [*self._totals]
         totals[place.stage] = sum_stage(chain, chosen, *self._bounds[place.stage])
         self.num_played += 1
-        return play_rounds(tuple(totals), self._shape, links=self._links)
+        return play_stages(tuple(totals), self._shape, links=self._links)
 
-    def _find_deciding(self, other: PlayedRounds) -> str:
+    def _find_deciding(self, other: PlayedAssignment) -> str:
         """Returns the term that decides; "" for one that costs no more."""
         if not self._fits(other):
             return "memory"
         if other.time_s > self._base.time_s:
             # What crosses stages stays as it is, so that transfers take about as long.
-            return largest_rise(self._base.times(), other.times(self._base))
+            return largest_rise(self._base.times, other.find_times(self._base.times.transfer_s))
         return "memory" if max(other.peak_bytes) > max(self._base.peak_bytes) else ""
