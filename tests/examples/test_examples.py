@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+# Virtual devices: a machine with a GPU or two has too few for some examples.
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", **os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
 def command(name, *words):

@@ -119,7 +119,8 @@ def test_specs_follow_links(name):
 
     num_sharded = 0
 
-    @settings(max_examples=20)
+    # The same examples under every profile: of random ones, all may happen to have nothing to shard.
+    @settings(max_examples=20, derandomize=True)
     @given(data=st.data())
     def check(data):
         nonlocal num_sharded

@@ -50,11 +50,12 @@ def test_each_call_is_traced_and_compiled_once(monkeypatch):
         assert found.devices() == set(site.mesh.devices.flat)
 
 
-def test_what_runs_once_is_compiled_quickly():
+def test_what_runs_once_is_compiled_quickly(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     program = make_program(2, lambda x: x + 1)
     (call,) = program.calls
     (mesh,) = make_meshes(1)
-    assert xla_options_of(call, mesh) is None
+    assert xla_options_of(call, mesh) == {"xla_backend_optimization_level": 2}
     once = dataclasses.replace(call, runs_once=True)
     assert xla_options_of(once, mesh) == _jax_compat.quick_cpu_options()
     assert once == call, "a program reads back equal from its text"
@@ -62,6 +63,14 @@ def test_what_runs_once_is_compiled_quickly():
     executables = compile_calls(dataclasses.replace(program, calls=(once,)), sites)
     for site in sites:
         np.testing.assert_array_equal(run(executables, 0, site, np.ones(4, np.float32))[0], np.full(4, 2.0))
+
+
+def test_the_level_that_the_user_asks_for_is_kept(monkeypatch):
+    (call,), (mesh,) = make_program(1, lambda x: x + 1).calls, make_meshes(1)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=3")
+    assert xla_options_of(call, mesh) == {}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
+    assert xla_options_of(call, mesh) == {"xla_backend_optimization_level": 2}
 
 
 def test_what_only_makes_constants_is_compiled_quickly():

@@ -15,6 +15,8 @@ from jaxquard.planner.search.targets import PlanTarget
 
 # A pricer is loaded when it is asked for: those that compile for a target bring their readers of HLO.
 PRICERS = ("model", "compile", "mock-gpu", "measure")
+# Of the meshes that programs are measured on.
+ACTORS_AXIS = "actors"
 
 
 @contextlib.contextmanager
@@ -39,7 +41,8 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
                 return stack.enter_context(pricing.CompilePricer(target.cluster, mesh, cache=found))
             if name == "mock-gpu":
                 return stack.enter_context(pricing.MockGpuPricer(target.cluster, mesh, cache=found))
-            return stack.enter_context(pricing.MeasuredPricer(_with_devices(mesh), cache=found))
+            devices = _with_devices(mesh, num_devices=target.num_devices)
+            return stack.enter_context(pricing.MeasuredPricer(devices, cache=found))
 
         yield make
 
@@ -49,6 +52,17 @@ def find_cache(cache: Any) -> pricing.PriceCache | None:
     return pricing.PriceCache() if cache == "default" else cache
 
 
-def _with_devices(mesh: AbstractMesh) -> Mesh:
-    devices = np.array(jax.devices()[: mesh.size]).reshape(tuple(mesh.shape.values()))
-    return Mesh(devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+def _with_devices(mesh: AbstractMesh, *, num_devices: int) -> Mesh:
+    """Returns the devices of an actor, and on a CPU those of all actors.
+
+    Virtual devices share the cores of their host. An actor that runs alone has those of the others as well, and takes a
+    fraction of the time that it takes in a pipeline; so all run the same program, along an axis of their own that
+    nothing is sharded over.
+    """
+    found = jax.devices()
+    num_actors = num_devices // mesh.size if found[0].platform == "cpu" else 1
+    shape, names = tuple(mesh.shape.values()), mesh.axis_names
+    if num_actors > 1:
+        shape, names = (num_actors, *shape), (ACTORS_AXIS, *names)
+    devices = np.array(found[: num_actors * mesh.size]).reshape(shape)
+    return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
