@@ -6,6 +6,7 @@ stage's last one has ended), and updates its weights. All replicas do the same a
 played, however many there are.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,10 +71,12 @@ def play_pipeline(
         starts_s=starts_s,
         ends_s=ends_s,
         task_name=lambda position: str(order.task(position)),
-        transfers=_transfers(order, costs, values, messages, played),
         outside=outside,
-        memory=memory_of_tasks(order, costs, values, played, starts_s=starts_s, ends_s=ends_s),
         step_time_s=max([float(ends_s.max(initial=0.0)), *(span.end_s for span in outside)]),
+        find_transfers=functools.partial(_transfers, order, costs, values, messages, played),
+        find_memory=functools.cache(
+            functools.partial(memory_of_tasks, order, costs, values, played, starts_s=starts_s, ends_s=ends_s)
+        ),
     )
 
 
