@@ -91,6 +91,7 @@ class PhaseClock:
             (step_pricing.StepPricing, "refine", "prices"),
             (mesh_prices.MeshPrices, "costs", "prices"),
             (step_pricing.StepPricing, "keep_tables", "prices"),
+            (two_passes, "rank_configurations", "search"),
             (two_passes, "search_configurations", "search"),
         ):
             stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))

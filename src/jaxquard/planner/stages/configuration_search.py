@@ -63,6 +63,7 @@ class ConfigurationSearch:
         unpriced: configurations without costs, or for which no time was left.
         num_simulated: assignments that were played.
         left_out: what the time budget left out.
+        time_budget_s: of the search; None for no limit.
     """
 
     def __init__(
@@ -72,12 +73,13 @@ class ConfigurationSearch:
         bound: Callable[[PlanConfiguration], float],
         memory_limit_bytes: int | None,
         links: Callable[[PlanConfiguration], ActorLinks],
-        started_s: float,
+        time_budget_s: float | None = None,
         as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
     ) -> None:
         self._costs, self._bound, self._links, self._as_used = costs, bound, links, as_used
-        self.memory_limit_bytes, self._started_s = memory_limit_bytes, started_s
-        self.time_budget_s: float | None = None
+        self.memory_limit_bytes = memory_limit_bytes
+        self._started_s = time.perf_counter()
+        self.time_budget_s = time_budget_s
         self.num_simulated = 0
         self.unpriced: set[PlanConfiguration] = set()
         self.left_out: tuple[str, ...] = ()
@@ -99,9 +101,8 @@ class ConfigurationSearch:
         Args:
             is_family: of long chains, the first one that fits is taken, in the order of their bounds.
         """
-        estimates = self._estimate_all(space, on_progress, is_family=is_family)
         finalists: list[PlanFinalist] = []
-        for configuration, assignment in sorted(estimates.items(), key=lambda item: item[1].time_s):
+        for configuration, assignment in self.rank(space, on_progress, is_family=is_family).items():
             if len(finalists) >= num_finalists or (finalists and self.is_late()):
                 break
             on_progress(len(space), len(space), f"playing {configuration}")
@@ -110,10 +111,18 @@ class ConfigurationSearch:
                 finalists.append(finalist)
         return tuple(sorted(finalists, key=lambda finalist: finalist.time_s))
 
-    def _estimate_all(
-        self, space: Sequence[PlanConfiguration], on_progress: Callable[[int, int, str], None], *, is_family: bool
+    def rank(
+        self,
+        space: Sequence[PlanConfiguration],
+        on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+        *,
+        is_family: bool = False,
     ) -> dict[PlanConfiguration, StageAssignment]:
-        """Returns the assignments of the configurations that no bound leaves out."""
+        """Returns the assignments of the configurations that no bound leaves out, the fastest estimate first.
+
+        Args:
+            is_family: as in `find`.
+        """
         queue = [(self._first_bound_s(one), _FIRST, place) for place, one in enumerate(space)]
         heapq.heapify(queue)
         found = self._seeds(space, queue, _FAMILY_SEEDS if is_family else _NUM_SEEDS)
@@ -147,7 +156,8 @@ class ConfigurationSearch:
             if assignment is not None:
                 found[configuration] = assignment
                 best_s = min(best_s, assignment.time_s)
-        return {one: each for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)}
+        kept = [(one, each) for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)]
+        return dict(sorted(kept, key=lambda item: item[1].time_s))
 
     def _tighter_bound_s(
         self, configuration: PlanConfiguration, assigner: SegmentAssigner, level: int, known_s: float
@@ -235,9 +245,18 @@ class ConfigurationSearch:
         """The configurations with an estimate of their own."""
         return frozenset(self._estimates)
 
+    @property
+    def time_s(self) -> float:
+        """The seconds since the search began."""
+        return time.perf_counter() - self._started_s
+
+    def allow_more(self, time_budget_s: float | None) -> None:
+        """Gives the search so many seconds from now on; None for no limit."""
+        self.time_budget_s = None if time_budget_s is None else self.time_s + time_budget_s
+
     def is_late(self) -> bool:
         """Says whether the time budget is over."""
-        return self.time_budget_s is not None and time.perf_counter() - self._started_s > self.time_budget_s
+        return self.time_budget_s is not None and self.time_s > self.time_budget_s
 
     def _leave_out(self, left: Sequence[PlanConfiguration], num_all: int, bound_s: float, best_s: float) -> None:
         """Notes configurations that may be faster, by their bounds, for which there is no time."""
