@@ -97,14 +97,23 @@ def _actor_steps(
     order: TaskOrder, costs: Sequence[StageCost], values: TaskValues, times_s: np.ndarray
 ) -> list[ActorSteps]:
     """Returns a gather and the tasks of each actor."""
-    waits, sends = values.waits(), values.sends()
     return [
         ActorSteps(
-            times_s=[_gather_s(order, costs, actor), *times_s[start:end].tolist()],
-            waits=[NO_MESSAGE, *waits[start:end].tolist()],
-            sends=[NO_MESSAGE, *sends[start:end].tolist()],
+            times_s=[_gather_s(order, costs, actor), *times_s[start:end].tolist()], waits=waits, sends=sends
         )
-        for actor, (start, end) in enumerate(zip(order.bounds, order.bounds[1:], strict=False))
+        for actor, (start, end, (waits, sends)) in enumerate(
+            zip(order.bounds, order.bounds[1:], _list_messages(order, values), strict=False)
+        )
+    ]
+
+
+@functools.lru_cache(maxsize=8)
+def _list_messages(order: TaskOrder, values: TaskValues) -> list[tuple[list[int], list[int]]]:
+    """Returns the messages that a gather and the tasks of each actor wait for, and those that they send."""
+    waits, sends = values.waits(), values.sends()
+    return [
+        ([NO_MESSAGE, *waits[start:end].tolist()], [NO_MESSAGE, *sends[start:end].tolist()])
+        for start, end in zip(order.bounds, order.bounds[1:], strict=False)
     ]
 
 

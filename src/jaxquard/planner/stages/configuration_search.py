@@ -85,6 +85,8 @@ class ConfigurationSearch:
         self.left_out: tuple[str, ...] = ()
         self._assigners: dict[tuple, SegmentAssigner | None] = {}
         self._estimates: dict[PlanConfiguration, StageAssignment] = {}
+        # The largest time within which nothing was found.
+        self._slower_s: dict[PlanConfiguration, float] = {}
         self._tried: dict[PlanConfiguration, list[SegmentAssigner]] = {}
         self._played: dict[tuple[PlanConfiguration, int | None], PlanFinalist | None] = {}
 
@@ -282,6 +284,8 @@ class ConfigurationSearch:
         """Returns the best assignment of a configuration; None if nothing fits, or is as fast as is known."""
         if has_limit and configuration in self._estimates:
             return self._estimates[configuration]
+        if has_limit and known_s <= self._slower_s.get(configuration, -1.0):
+            return None
         assigner = self.assigner(configuration)
         if assigner is None or assigner.bound_s(configuration.shape) > known_s:
             return None
@@ -296,6 +300,8 @@ class ConfigurationSearch:
             is_coarse=True,
         )
         if not found:
+            if has_limit:
+                self._slower_s[configuration] = known_s
             return None
         if has_limit:
             self._estimates[configuration] = found[0]
