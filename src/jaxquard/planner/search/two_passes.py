@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.shardings.layouts import Storage
@@ -31,7 +33,7 @@ from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.rank import RankedConfigurations, rank_configurations
 from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
-from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts, count_state_bytes
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, SegmentCosts, StrategyCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
@@ -43,6 +45,10 @@ _NUM_FINALISTS = 6
 _APART = 8
 # Of the time that a search has, the share of the first pass; and of that, the share of its prices.
 _FIRST_PASS, _PRICING = 0.7, 0.7
+
+# What a microbatch takes; the rest is there once a step, or all the time.
+_MIXED_SECONDS = [place for place, name in enumerate(SECONDS) if name not in ("step_s", "gradient_sum_s")]
+_MIXED_COUNTS = [COUNTS.index("activation_bytes"), COUNTS.index("working_bytes")]
 
 OnPlanProgress = Callable[[int, int, str], None]
 
@@ -317,48 +323,52 @@ def _between(
         key = id(one), id(other)
         if key not in made:
             places = {names: at for at, names in enumerate(last.strategies[place])}
-            named = list(zip(one.strategies, first.strategies[place], strict=True))
-            named = [(cost, names) for cost, names in named if fits(first.blocks[place], names)] or named
-            pairs = [(cost, other.strategies[places[names]]) for cost, names in named if names in places]
-            made[key] = _mix(one, pairs, weights, scale=rows / first_rows)
+            own = list(enumerate(first.strategies[place]))
+            own = [(at, names) for at, names in own if fits(first.blocks[place], names)] or own
+            pairs = [(at, places[names]) for at, names in own if names in places]
+            made[key] = _mix(one, other, pairs, weights, scale=rows / first_rows)
         found.append(made[key])
     return tuple(found)
 
 
 def _mix(
     segment: SegmentCosts,
-    pairs: Sequence[tuple[SegmentCost, SegmentCost]],
+    other: SegmentCosts,
+    pairs: Sequence[tuple[int, int]],
     weights: tuple[float, float],
     *,
     scale: float,
 ) -> SegmentCosts:
-    """Returns the costs of the strategies that both have; what one reshards is scaled by rows."""
-    pairs = pairs or [(cost, cost) for cost in segment.strategies]
+    """Returns the costs of the strategies that both have; what one reshards is scaled by rows.
+
+    Args:
+        pairs: the places of a strategy in both.
+    """
+    if pairs:
+        first_places, last_places = np.asarray(pairs).T
+        costs = _mix_costs(segment.costs, first_places, other.costs, last_places, weights)
+    else:
+        every = np.arange(len(segment.costs))
+        costs = _mix_costs(segment.costs, every, segment.costs, every, weights)
     return replace(
         segment,
-        strategies=tuple(_mix_cost(cost, other, weights) for cost, other in pairs),
+        strategies=costs,
         reshards_s=None if segment.reshards_s is None else segment.reshards_s * scale,
         input_bytes=round(segment.input_bytes * scale),
     )
 
 
-def _mix_cost(cost: SegmentCost, other: SegmentCost, weights: tuple[float, float]) -> SegmentCost:
+def _mix_costs(
+    first: StrategyCosts,
+    first_places: np.ndarray,
+    last: StrategyCosts,
+    last_places: np.ndarray,
+    weights: tuple[float, float],
+) -> StrategyCosts:
     """Returns the times and bytes of one microbatch between two; the rest is that of the first."""
-    first, last = weights
-    # Ten thousands of them are made: no `replace`, which looks at every field.
-    return SegmentCost(
-        forward_s=max(0.0, first * cost.forward_s + last * other.forward_s),
-        input_gradient_s=max(0.0, first * cost.input_gradient_s + last * other.input_gradient_s),
-        weight_gradient_s=max(0.0, first * cost.weight_gradient_s + last * other.weight_gradient_s),
-        recompute_s=max(0.0, first * cost.recompute_s + last * other.recompute_s),
-        step_s=cost.step_s,
-        gradient_sum_s=cost.gradient_sum_s,
-        communication_s=max(0.0, first * cost.communication_s + last * other.communication_s),
-        weight_bytes=cost.weight_bytes,
-        gradient_bytes=cost.gradient_bytes,
-        optimizer_bytes=cost.optimizer_bytes,
-        activation_bytes=round(max(0.0, first * cost.activation_bytes + last * other.activation_bytes)),
-        working_bytes=round(max(0.0, first * cost.working_bytes + last * other.working_bytes)),
-        entry=cost.entry,
-        exit=cost.exit,
-    )
+    seconds, counts = first.seconds[first_places], first.counts[first_places]
+    for rows, others, columns in ((seconds, last.seconds, _MIXED_SECONDS), (counts, last.counts, _MIXED_COUNTS)):
+        mixed = weights[0] * rows[:, columns] + weights[1] * others[last_places][:, columns]
+        mixed = np.maximum(mixed, 0.0)
+        rows[:, columns] = np.rint(mixed) if rows is counts else mixed
+    return StrategyCosts(seconds, counts)

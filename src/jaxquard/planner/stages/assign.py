@@ -301,7 +301,7 @@ class SegmentAssigner:
 
     def smallest_share_bytes(self, num_actors: int) -> float:
         """Returns the smallest memory of an actor's equal share, with the activations of one microbatch."""
-        return float(self._memory.fixed.sum() + self._memory.activations.sum()) / num_actors
+        return self._memory.smallest_bytes / num_actors
 
     def safe_share_bytes(self, num_actors: int) -> float:
         """Returns about the memory of an equal share that keeps the activations of all actors, and runs any segment."""
@@ -382,7 +382,7 @@ class SegmentAssigner:
 
 def _minima(segment: SegmentCosts) -> tuple[float, float]:
     """Returns the minimum over strategies of the times of a microbatch and of what runs once a step."""
-    return min(cost.microbatch_s for cost in segment.strategies), min(cost.step_s for cost in segment.strategies)
+    return float(segment.costs.microbatch_s.min()), float(segment.costs.column("step_s").min())
 
 
 def _search(

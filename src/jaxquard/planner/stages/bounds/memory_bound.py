@@ -18,6 +18,7 @@ class MemoryBound:
         fixed: the bytes of each segment that do not depend on microbatches.
         activations: of one microbatch.
         working: while it runs.
+        smallest_bytes: of the chain, with the activations of one microbatch.
     """
 
     def __init__(self, chain: Sequence[SegmentCosts]) -> None:
@@ -26,6 +27,7 @@ class MemoryBound:
         minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
         rows = np.asarray([minima[segment.kind] for segment in chain], dtype=np.float64)
         self.fixed, self.activations, self.working = rows.T
+        self.smallest_bytes = float(self.fixed.sum() + self.activations.sum())
         self._ends_bytes: dict[int, list[float]] = {}
 
     def may_fit(
@@ -90,7 +92,7 @@ class MemoryBound:
     def _ends(self, kept: int) -> list[float]:
         if kept not in self._ends_bytes:
             sizes = {
-                kind: min(cost.fixed_bytes + kept * cost.activation_bytes for cost in segment.strategies)
+                kind: float((segment.costs.fixed_bytes + kept * segment.costs.column("activation_bytes")).min())
                 for kind, segment in self._kinds.items()
             }
             self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self._chain)]).tolist()
@@ -98,11 +100,11 @@ class MemoryBound:
 
 
 def _minima(segment: SegmentCosts) -> tuple[int, int, int]:
-    costs = segment.strategies
+    costs = segment.costs
     return (
-        min(cost.fixed_bytes for cost in costs),
-        min(cost.activation_bytes for cost in costs),
-        min(cost.working_bytes for cost in costs),
+        int(costs.fixed_bytes.min()),
+        int(costs.column("activation_bytes").min()),
+        int(costs.column("working_bytes").min()),
     )
 
 

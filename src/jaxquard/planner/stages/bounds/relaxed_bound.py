@@ -72,17 +72,13 @@ class RelaxedBound:
         places = {kind: place for place, kind in enumerate(kinds)}
         self._kinds = np.asarray([places[segment.kind] for segment in chain])
         self._counts = np.bincount(self._kinds).astype(np.float64)
-        width = max(len(segment.strategies) for segment in kinds.values())
-        # Kinds with fewer strategies repeat their last one.
-        rows = [
-            [segment.strategies[min(place, len(segment.strategies) - 1)] for place in range(width)]
-            for segment in kinds.values()
-        ]
-        self._times_s = np.asarray([[cost.microbatch_s for cost in row] for row in rows])
-        self._steps_s = np.asarray([[cost.step_s for cost in row] for row in rows])
-        self._fixed = np.asarray([[float(cost.fixed_bytes) for cost in row] for row in rows])
-        self._activations = np.asarray([[float(cost.activation_bytes) for cost in row] for row in rows])
-        self._working = np.asarray([[float(cost.working_bytes) for cost in row] for row in rows])
+        costs = [segment.costs for segment in kinds.values()]
+        width = max(map(len, costs))
+        self._times_s = _fill_rows([one.microbatch_s for one in costs], width)
+        self._steps_s = _fill_rows([one.column("step_s") for one in costs], width)
+        self._fixed = _fill_rows([one.fixed_bytes for one in costs], width)
+        self._activations = _fill_rows([one.column("activation_bytes") for one in costs], width)
+        self._working = _fill_rows([one.column("working_bytes") for one in costs], width)
         self._shared_working: dict[tuple[int, int, float], float] = {}
 
     def bound_s(self, profile: ScheduleProfile, memory_limit_bytes: float, *, known_s: float = np.inf) -> float:
@@ -198,6 +194,11 @@ class RelaxedBound:
         costs_s = weight * loads_s + price * (self._fixed + kept * self._activations)
         smallest_s = (profile.fill_weight * self._times_s + costs_s).min(axis=(0, 2))
         return float(self._counts @ smallest_s - (actors.counts @ byte_prices) * room_bytes)
+
+
+def _fill_rows(rows: Sequence[np.ndarray], width: int) -> Float[np.ndarray, "rows width"]:
+    """Returns rows as a table; shorter ones repeat their last number."""
+    return np.asarray([np.pad(row.astype(np.float64), (0, width - len(row)), mode="edge") for row in rows])
 
 
 @functools.lru_cache(maxsize=4096)
