@@ -84,6 +84,7 @@ class ConfigurationSearch:
         self.unpriced: set[PlanConfiguration] = set()
         self.left_out: tuple[str, ...] = ()
         self._assigners: dict[tuple, SegmentAssigner | None] = {}
+        self._likes: dict[tuple, SegmentAssigner | None] = {}
         self._estimates: dict[PlanConfiguration, StageAssignment] = {}
         # The largest time within which nothing was found.
         self._slower_s: dict[PlanConfiguration, float] = {}
@@ -188,7 +189,10 @@ class ConfigurationSearch:
         bound_s = self._bound(configuration)
         if self._as_used is None:
             return bound_s
-        like = self.assigner(self._as_used(configuration))
+        key = configuration.priced_as
+        if key not in self._likes:
+            self._likes[key] = self.assigner(self._as_used(configuration))
+        like = self._likes[key]
         return bound_s if like is None else max(bound_s, like.bound_s(configuration.shape, counts_step=False))
 
     def _seeds(

@@ -76,6 +76,7 @@ def merge_segments(chain: Sequence[SegmentCosts], begins: Collection[int]) -> Me
     """Merges the segments from each of the begins to the next. Strategies that others dominate are left out."""
     bounds = [*sorted(begins), len(chain)]
     known: dict[object, _Merged] = {}
+    made: dict[tuple[int, int], SegmentCosts] = {}
     merged, segments = [], []
     for start, stop in itertools.pairwise(bounds):
         run = chain[start:stop]
@@ -83,7 +84,10 @@ def merge_segments(chain: Sequence[SegmentCosts], begins: Collection[int]) -> Me
         if key not in known:
             known[key] = _merge(run, len(known))
         merged.append(known[key])
-        segments.append(replace(run[0], kind=known[key].kind, strategies=known[key].strategies))
+        place = id(run[0]), known[key].kind
+        if place not in made:
+            made[place] = replace(run[0], kind=known[key].kind, strategies=known[key].strategies)
+        segments.append(made[place])
     return MergedChain(segments=tuple(segments), stops=tuple(bounds[1:]), _merged=tuple(merged))
 
 

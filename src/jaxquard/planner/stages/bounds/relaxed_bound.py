@@ -74,11 +74,14 @@ class RelaxedBound:
         self._counts = np.bincount(self._kinds).astype(np.float64)
         costs = [segment.costs for segment in kinds.values()]
         width = max(map(len, costs))
-        self._times_s = _fill_rows([one.microbatch_s for one in costs], width)
-        self._steps_s = _fill_rows([one.column("step_s") for one in costs], width)
-        self._fixed = _fill_rows([one.fixed_bytes for one in costs], width)
-        self._activations = _fill_rows([one.column("activation_bytes") for one in costs], width)
-        self._working = _fill_rows([one.column("working_bytes") for one in costs], width)
+        # Kinds with fewer strategies repeat their last one.
+        rows = [np.minimum(np.arange(width), len(one) - 1) for one in costs]
+        pairs = list(zip(costs, rows, strict=True))
+        self._times_s = np.asarray([one.microbatch_s[own] for one, own in pairs])
+        self._steps_s = np.asarray([one.column("step_s")[own] for one, own in pairs])
+        self._fixed = np.asarray([one.fixed_bytes[own] for one, own in pairs], dtype=np.float64)
+        self._activations = np.asarray([one.column("activation_bytes")[own] for one, own in pairs], dtype=np.float64)
+        self._working = np.asarray([one.column("working_bytes")[own] for one, own in pairs], dtype=np.float64)
         self._shared_working: dict[tuple[int, int, float], float] = {}
 
     def bound_s(self, profile: ScheduleProfile, memory_limit_bytes: float, *, known_s: float = np.inf) -> float:
@@ -194,11 +197,6 @@ class RelaxedBound:
         costs_s = weight * loads_s + price * (self._fixed + kept * self._activations)
         smallest_s = (profile.fill_weight * self._times_s + costs_s).min(axis=(0, 2))
         return float(self._counts @ smallest_s - (actors.counts @ byte_prices) * room_bytes)
-
-
-def _fill_rows(rows: Sequence[np.ndarray], width: int) -> Float[np.ndarray, "rows width"]:
-    """Returns rows as a table; shorter ones repeat their last number."""
-    return np.asarray([np.pad(row.astype(np.float64), (0, width - len(row)), mode="edge") for row in rows])
 
 
 @functools.lru_cache(maxsize=4096)
