@@ -161,6 +161,9 @@ class RangeOptions:
             for place in range(start, length):
                 known = None if run is None else run.longer.get(keys[place])
                 run = self._extend(run, place) if known is None else known
+                if not len(run.costs):
+                    # Nothing fits, and longer runs fit less.
+                    break
                 shortest_s = run.loads_s.get(num_microbatches)
                 if (run.shortest_load_s(num_microbatches) if shortest_s is None else shortest_s) > max_load_s:
                     break
