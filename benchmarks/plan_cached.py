@@ -30,7 +30,8 @@ import optax
 from jaxquard.models import gpt
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search import live_pricing, step_pricing, two_passes
-from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.find_plan import find_plan
+from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import PlanTarget, find_plan_target
 from jaxquard.planner.tables import mesh_prices

@@ -98,9 +98,7 @@ def _actor_steps(
 ) -> list[ActorSteps]:
     """Returns a gather and the tasks of each actor."""
     return [
-        ActorSteps(
-            times_s=[_gather_s(order, costs, actor), *times_s[start:end].tolist()], waits=waits, sends=sends
-        )
+        ActorSteps(times_s=[_gather_s(order, costs, actor), *times_s[start:end].tolist()], waits=waits, sends=sends)
         for actor, (start, end, (waits, sends)) in enumerate(
             zip(order.bounds, order.bounds[1:], _list_messages(order, values), strict=False)
         )

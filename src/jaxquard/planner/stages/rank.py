@@ -4,6 +4,7 @@ As `search` does, but nothing is played until it is asked for: a step of many mi
 stages take to find.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from jaxquard.planner.stages.alternatives import find_alternatives
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.configuration_search import ConfigurationSearch, Costs
 from jaxquard.planner.stages.memory_terms import MinimumMemory
-from jaxquard.planner.stages.search import leave_out_large, say_missing
+from jaxquard.planner.stages.search import say_missing
 from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
 
 _Alternatives = tuple[tuple[PlanAlternative, ...], tuple[str, ...]]
@@ -56,7 +57,12 @@ def rank_configurations(
     as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> RankedConfigurations:
-    """Finds the fastest configurations by their estimates. The arguments are those of `search_configurations`."""
+    """Finds the fastest configurations by their estimates.
+
+    Args:
+        smallest_bytes: a bound on the memory of a device, from below, without costs; what exceeds the limit is not
+            asked for its costs, as long as something fits. The other arguments are those of `search_configurations`.
+    """
     space = tuple(configurations)
     search = ConfigurationSearch(
         costs,
@@ -66,7 +72,8 @@ def rank_configurations(
         time_budget_s=time_budget_s,
         as_used=as_used,
     )
-    fitting = leave_out_large(space, smallest_bytes, memory_limit_bytes)
+    limit_bytes = math.inf if memory_limit_bytes is None else memory_limit_bytes
+    fitting = tuple(one for one in space if smallest_bytes(one) <= limit_bytes)
     estimates = search.rank(fitting, on_progress)
     ranked = tuple(estimates)[:num_finalists]
     priced, left_out = search.priced, [*search.left_out]

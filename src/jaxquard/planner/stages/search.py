@@ -1,6 +1,5 @@
 """Finds the fastest configurations of a plan, what else was considered beside them, and what stands against all."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -48,7 +47,6 @@ def search_configurations(
     costs: Costs,
     *,
     bound: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
-    smallest_bytes: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
     memory_limit_bytes: int | None = None,
     links: Callable[[PlanConfiguration], ActorLinks] = lambda configuration: NO_LINKS,
     time_budget_s: float | None = None,
@@ -64,8 +62,6 @@ def search_configurations(
         costs: of the segments under a configuration; asked once for those that agree in `priced_as`. None at all
             leaves the configuration out.
         bound: on the time of a step, from below, without prices.
-        smallest_bytes: a bound on the memory of a device, from below, without costs; what exceeds the limit is
-            not asked for its costs.
         memory_limit_bytes: of a device; None for no limit.
         links: between the actors of a configuration.
         time_budget_s: after which configurations, families and alternatives are left out; at least one is priced.
@@ -85,13 +81,12 @@ def search_configurations(
         time_budget_s=time_budget_s,
         as_used=as_used,
     )
-    fitting = leave_out_large(space, smallest_bytes, memory_limit_bytes)
-    finalists = search.find(fitting, num_finalists, on_progress)
+    finalists = search.find(space, num_finalists, on_progress)
     priced, left_out = search.priced, [*search.left_out]
     unpriced = frozenset(search.unpriced - priced)
     found: dict[str, PlanFinalist | None] = {}
     for name, accepts in (families or {}).items():
-        members = () if search.is_late() else [one for one in fitting if accepts(one)]
+        members = () if search.is_late() else [one for one in space if accepts(one)]
         found[name] = next(iter(search.find(members, 1, is_family=True)), None)
     if families and search.is_late():
         left_out.append(f"the time budget ended among the best of {', '.join(families)}")
@@ -123,16 +118,6 @@ def search_configurations(
         priced=priced,
         unpriced=unpriced,
     )
-
-
-def leave_out_large(
-    space: Iterable[PlanConfiguration],
-    smallest_bytes: Callable[[PlanConfiguration], float],
-    memory_limit_bytes: int | None,
-) -> tuple[PlanConfiguration, ...]:
-    """Returns the configurations that may fit, by a bound on the memory of a device that needs no costs."""
-    limit_bytes = math.inf if memory_limit_bytes is None else memory_limit_bytes
-    return tuple(one for one in space if smallest_bytes(one) <= limit_bytes)
 
 
 def say_missing(parts: Sequence[str]) -> tuple[str, ...]:

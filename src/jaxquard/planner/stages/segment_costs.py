@@ -85,11 +85,10 @@ class StrategyCosts(Sequence[SegmentCost]):
         """Returns costs as arrays."""
         if isinstance(costs, StrategyCosts):
             return costs
-        costs = tuple(costs)
-        return StrategyCosts(
-            np.asarray([[getattr(cost, name) for name in SECONDS] for cost in costs], dtype=np.float64).reshape(-1, len(SECONDS)),
-            np.asarray([[getattr(cost, name) for name in COUNTS] for cost in costs], dtype=np.int64).reshape(-1, len(COUNTS)),
-        )
+        rows = tuple(costs)
+        seconds = np.asarray([[getattr(cost, name) for name in SECONDS] for cost in rows], dtype=np.float64)
+        counts = np.asarray([[getattr(cost, name) for name in COUNTS] for cost in rows], dtype=np.int64)
+        return StrategyCosts(seconds.reshape(-1, len(SECONDS)), counts.reshape(-1, len(COUNTS)))
 
     def column(self, name: str) -> np.ndarray:
         """Returns one number of each strategy, by its name in `SegmentCost`."""
@@ -131,8 +130,6 @@ class StrategyCosts(Sequence[SegmentCost]):
         if not isinstance(other, StrategyCosts):
             return NotImplemented
         return np.array_equal(self.seconds, other.seconds) and np.array_equal(self.counts, other.counts)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
