@@ -85,6 +85,9 @@ class ConfigurationSearch:
         self.left_out: tuple[str, ...] = ()
         self._assigners: dict[tuple, SegmentAssigner | None] = {}
         self._likes: dict[tuple, SegmentAssigner | None] = {}
+        # What families ask for again.
+        self._bounds_s: dict[PlanConfiguration, float] = {}
+        self._fits: dict[PlanConfiguration, bool] = {}
         self._estimates: dict[PlanConfiguration, StageAssignment] = {}
         # The largest time within which nothing was found.
         self._slower_s: dict[PlanConfiguration, float] = {}
@@ -186,6 +189,11 @@ class ConfigurationSearch:
 
     def _first_bound_s(self, configuration: PlanConfiguration) -> float:
         """Returns a bound before the configuration has costs: a microbatch costs what it does with state as used."""
+        if configuration not in self._bounds_s:
+            self._bounds_s[configuration] = self._find_first_bound_s(configuration)
+        return self._bounds_s[configuration]
+
+    def _find_first_bound_s(self, configuration: PlanConfiguration) -> float:
         bound_s = self._bound(configuration)
         if self._as_used is None:
             return bound_s
@@ -217,7 +225,11 @@ class ConfigurationSearch:
                 promising[key] = place
                 continue
             assigner = self.assigner(configuration)
-            if assigner is not None and assigner.fits_fastest(configuration.shape, limit_bytes):
+            if assigner is None:
+                continue
+            if configuration not in self._fits:
+                self._fits[configuration] = assigner.fits_fastest(configuration.shape, limit_bytes)
+            if self._fits[configuration]:
                 heapq.heappush(waiting, (max(bound_s, assigner.bound_s(configuration.shape)), _PRICED, place))
         found = self._estimate_some([space[place] for place in promising.values()])
         # Without a time that is known, memory rules out little: then any that fits helps.
