@@ -30,7 +30,8 @@ import optax
 from jaxquard.models import gpt
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search import live_pricing, step_pricing, two_passes
-from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.find_plan import find_plan
+from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import PlanTarget, find_plan_target
 from jaxquard.planner.tables import mesh_prices
@@ -91,6 +92,7 @@ class PhaseClock:
             (step_pricing.StepPricing, "refine", "prices"),
             (mesh_prices.MeshPrices, "costs", "prices"),
             (step_pricing.StepPricing, "keep_tables", "prices"),
+            (two_passes, "rank_configurations", "search"),
             (two_passes, "search_configurations", "search"),
         ):
             stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))

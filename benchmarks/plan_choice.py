@@ -27,9 +27,10 @@ from jaxquard.models import gpt, llama
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search import find_plan as find_plan_module
 from jaxquard.planner.search.describe_plan import describe_plan
-from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.list_shapes import list_shapes
 from jaxquard.planner.search.measure_plans import describe_shape, measure_plans
+from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget, find_plan_target, mesh_maker

@@ -7,7 +7,8 @@ import jax
 
 from jaxquard.errors import PlanError, ShardingError
 from jaxquard.planner.record.plan import Plan
-from jaxquard.planner.search.find_plan import find_plan, read_options
+from jaxquard.planner.search.find_plan import find_plan
+from jaxquard.planner.search.plan_options import read_options
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
 from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan

@@ -4,8 +4,9 @@ At a time t it counts all that is there in the moment that begins with t: what c
 not. So a buffer that a task frees at its end and one that the next takes at the same time do not add up.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +24,8 @@ class ActorMemory:
 
     Attributes:
         times_s: when something changes, from 0 on.
-        parts: for each part (weights, gradients, activations, working, transfers) its bytes from each time on.
+        size_bytes: all parts together, from each time on.
+        find_parts: returns what `parts` has; a search asks for the peaks of many actors, and for the parts of few.
 
     Example:
         >>> costs = [
@@ -37,12 +39,13 @@ class ActorMemory:
     """
 
     times_s: np.ndarray
-    parts: Mapping[str, np.ndarray]
+    size_bytes: np.ndarray
+    find_parts: Callable[[], Mapping[str, np.ndarray]] = field(repr=False)
 
     @property
-    def size_bytes(self) -> np.ndarray:
-        """All parts together, from each time on."""
-        return np.sum(list(self.parts.values()), axis=0)
+    def parts(self) -> Mapping[str, np.ndarray]:
+        """The bytes of each part (weights, gradients, activations, working, transfers) from each time on."""
+        return self.find_parts()
 
     @property
     def peak_bytes(self) -> int:
@@ -71,20 +74,26 @@ def add_up(lives: Mapping[str, Sequence[Lives]], *, always: Mapping[str, int]) -
         lives: for each part, when values of it come and go; at infinity what never goes.
         always: for each part, bytes that are there all the time.
     """
-    moments, changes = [np.zeros(1)], {}
+    when_s, amounts, counts = [], [], []
     for part in PARTS:
-        when_s, amounts = [np.zeros(1)], [np.asarray([always.get(part, 0)])]
+        moments, changes = [np.zeros(1)], [np.asarray([always.get(part, 0)], dtype=np.int64)]
         for starts_s, ends_s, sizes in lives.get(part, ()):
             # What takes no room changes nothing; what never goes has no end.
             comes, goes = sizes > 0, (sizes > 0) & np.isfinite(ends_s)
-            when_s += [starts_s[comes], ends_s[goes]]
-            amounts += [sizes[comes], -sizes[goes]]
-        changes[part] = np.concatenate(when_s), np.concatenate(amounts).astype(np.int64)
-        moments.append(changes[part][0])
-    times_s = np.unique(np.concatenate(moments))
-    parts = {}
-    for part, (when_s, amounts) in changes.items():
-        change = np.zeros(len(times_s), dtype=np.int64)
-        np.add.at(change, np.searchsorted(times_s, when_s), amounts)
-        parts[part] = np.cumsum(change)
-    return ActorMemory(times_s=times_s, parts=parts)
+            moments += [starts_s[comes], ends_s[goes]]
+            changes += [sizes[comes], -sizes[goes]]
+        when_s += moments
+        amounts += changes
+        counts.append(sum(map(len, moments)))
+    moments_s, sizes_bytes = np.concatenate(when_s), np.concatenate(amounts)
+    order = np.argsort(moments_s, kind="stable")
+    times_s = moments_s[order]
+    lasts = np.flatnonzero(np.append(times_s[1:] != times_s[:-1], True))
+
+    @functools.cache
+    def find_parts() -> Mapping[str, np.ndarray]:
+        of_part = np.repeat(np.arange(len(PARTS)), counts)[order]
+        changes = sizes_bytes[order]
+        return {part: np.cumsum(np.where(of_part == place, changes, 0))[lasts] for place, part in enumerate(PARTS)}
+
+    return ActorMemory(times_s=times_s[lasts], size_bytes=np.cumsum(sizes_bytes[order])[lasts], find_parts=find_parts)

@@ -4,7 +4,7 @@ Times are kept as arrays; spans are made when a timeline is asked for, since a l
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,7 +38,8 @@ class PipelinePlayback:
         ends_s: the same of their ends.
         step_time_s: from 0 to the end of all, before and after the loop included.
         outside: spans of what actors do before and after the loop.
-        memory: of each actor, over time.
+        find_transfers: returns all transfers that take time.
+        find_memory: returns the memory of each actor; made when it is asked for.
 
     Example:
         >>> cost = jq.simulate.StageCost(forward_s=1.0, input_gradient_s=1.0, weight_gradient_s=1.0, update_s=0.5)
@@ -53,14 +54,24 @@ class PipelinePlayback:
     starts_s: np.ndarray
     ends_s: np.ndarray
     task_name: Callable[[int], str]
-    transfers: PlayedTransfers
     outside: tuple[Span, ...]
-    memory: tuple[ActorMemory, ...]
     step_time_s: float
+    find_transfers: Callable[[], PlayedTransfers] = field(repr=False)
+    find_memory: Callable[[], tuple[ActorMemory, ...]] = field(repr=False)
 
     @property
     def num_actors(self) -> int:
         return len(self.bounds) - 1
+
+    @property
+    def transfers(self) -> PlayedTransfers:
+        """All transfers that take time."""
+        return self.find_transfers()
+
+    @property
+    def memory(self) -> tuple[ActorMemory, ...]:
+        """The memory of each actor, over time."""
+        return self.find_memory()
 
     @property
     def loop_time_s(self) -> float:

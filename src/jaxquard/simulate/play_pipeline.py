@@ -6,6 +6,7 @@ stage's last one has ended), and updates its weights. All replicas do the same a
 played, however many there are.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,10 +71,12 @@ def play_pipeline(
         starts_s=starts_s,
         ends_s=ends_s,
         task_name=lambda position: str(order.task(position)),
-        transfers=_transfers(order, costs, values, messages, played),
         outside=outside,
-        memory=memory_of_tasks(order, costs, values, played, starts_s=starts_s, ends_s=ends_s),
         step_time_s=max([float(ends_s.max(initial=0.0)), *(span.end_s for span in outside)]),
+        find_transfers=functools.partial(_transfers, order, costs, values, messages, played),
+        find_memory=functools.cache(
+            functools.partial(memory_of_tasks, order, costs, values, played, starts_s=starts_s, ends_s=ends_s)
+        ),
     )
 
 
@@ -94,14 +97,21 @@ def _actor_steps(
     order: TaskOrder, costs: Sequence[StageCost], values: TaskValues, times_s: np.ndarray
 ) -> list[ActorSteps]:
     """Returns a gather and the tasks of each actor."""
+    return [
+        ActorSteps(times_s=[_gather_s(order, costs, actor), *times_s[start:end].tolist()], waits=waits, sends=sends)
+        for actor, (start, end, (waits, sends)) in enumerate(
+            zip(order.bounds, order.bounds[1:], _list_messages(order, values), strict=False)
+        )
+    ]
+
+
+@functools.lru_cache(maxsize=8)
+def _list_messages(order: TaskOrder, values: TaskValues) -> list[tuple[list[int], list[int]]]:
+    """Returns the messages that a gather and the tasks of each actor wait for, and those that they send."""
     waits, sends = values.waits(), values.sends()
     return [
-        ActorSteps(
-            times_s=[_gather_s(order, costs, actor), *times_s[start:end].tolist()],
-            waits=[NO_MESSAGE, *waits[start:end].tolist()],
-            sends=[NO_MESSAGE, *sends[start:end].tolist()],
-        )
-        for actor, (start, end) in enumerate(zip(order.bounds, order.bounds[1:], strict=False))
+        ([NO_MESSAGE, *waits[start:end].tolist()], [NO_MESSAGE, *sends[start:end].tolist()])
+        for start, end in zip(order.bounds, order.bounds[1:], strict=False)
     ]
 
 

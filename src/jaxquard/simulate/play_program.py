@@ -175,17 +175,18 @@ def _collect(
                 makers.append(last)
         bounds.append(len(names))
     end_s = max([0.0, *(times_s[-1] for times_s in played.starts_s)])
+    memory = tuple(
+        _SlotLives(program, actor, listed, sends, played).memory(axis_sizes) for actor, listed in enumerate(actors)
+    )
     return PipelinePlayback(
         bounds=tuple(bounds),
         starts_s=np.asarray(starts_s),
         ends_s=np.asarray(ends_s),
         task_name=names.__getitem__,
-        transfers=_transfers(sends, played, makers),
         outside=(),
-        memory=tuple(
-            _SlotLives(program, actor, listed, sends, played).memory(axis_sizes) for actor, listed in enumerate(actors)
-        ),
         step_time_s=end_s,
+        find_transfers=lambda: _transfers(sends, played, makers),
+        find_memory=lambda: memory,
     )
 
 

@@ -5,6 +5,7 @@ input gradient of a stage, which goes to the stage before. Outputs of the last s
 nowhere.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class TaskValues:
         return np.where((values >= 0) & self.crosses[values], values, NO_MESSAGE)
 
 
+@functools.lru_cache(maxsize=8)
 def values_of(order: TaskOrder) -> TaskValues:
     """Finds the values of an order."""
     num_stages, num_microbatches = order.num_stages, order.num_microbatches

@@ -10,8 +10,9 @@ import pytest
 
 from jaxquard.errors import InfeasiblePlanError, PlanError, PricingError
 from jaxquard.planner.search.deadline import Deadline
-from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.measure_plans import MeasuredPlan
+from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.pricing import PriceCache

@@ -13,8 +13,9 @@ import pytest
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.record.plan_file import plan_as_json
-from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.live_pricing import LivePricing
+from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import find_plan_target

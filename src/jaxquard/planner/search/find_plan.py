@@ -12,24 +12,23 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.planner.record.match_names import nearest_names
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog
 from jaxquard.planner.search.block_alternatives import find_block_alternatives
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.list_shapes import has_single_axis, list_shapes
+from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.pricers import find_cache, make_pricers
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.run_candidates import Candidate, compare_candidates, rematerialized_notes, run_candidates
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
-from jaxquard.planner.search.two_passes import SINGLE_AXIS, OnPlanProgress, TwoPassSearch
+from jaxquard.planner.search.two_passes import SINGLE_AXIS, TwoPassSearch
 from jaxquard.planner.search.usual_plans import RECIPES, USUAL_PLANS, UsualPlans
 from jaxquard.planner.stages.assign import is_long_chain
 from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
@@ -45,59 +44,6 @@ _log = logging.getLogger(__name__)
 # Of a time budget, the share of the search where plans run as well, and where they do not: the rest goes to the usual
 # plans, and to the description of the plan.
 _SEARCH, _ALONE, _USUAL = 0.5, 0.85, 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """The options of a search.
-
-    Attributes:
-        fix: settings, mesh axes, and strategies by parameter path or source line, that the plan shall have.
-        forbid: those that it shall not have.
-        pricer: "model", in closed form; "compile" or "mock-gpu" ask the target's compiler for what the closed form
-            leaves; "measure" the devices at hand.
-        memory_limit_bytes: of a device; by default what the cluster's chips have.
-        max_microbatch_size: rows of a microbatch at most.
-        ignores_marks: stages may begin elsewhere than at the marks of the code.
-        time_budget_s: of the search; what it leaves out is in the plan's log. By default there is none.
-        num_measured: plans that run on the devices at hand, if they are; 0 for none.
-        cache: of prices, and of the tables of a step's costs that follow from them; as in `search_sharding`.
-        on_progress: called with (done, total, what is done).
-    """
-
-    fix: Mapping[str, Any] | None = None
-    forbid: Mapping[str, Any] | None = None
-    pricer: str = "model"
-    memory_limit_bytes: int | None = None
-    max_microbatch_size: int | None = None
-    ignores_marks: bool = False
-    time_budget_s: float | None = None
-    num_measured: int = 6
-    cache: Any = "default"
-    on_progress: OnPlanProgress | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        for name, kinds in (("memory_limit_bytes", int), ("max_microbatch_size", int), ("time_budget_s", int | float)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
-                kind = "whole number" if kinds is int else "number"
-                raise PlanError(f"{name}={value!r:.80} must be a {kind} above 0, or None for no limit.")
-        if not isinstance(self.num_measured, int) or self.num_measured < 0:
-            raise PlanError(f"num_measured={self.num_measured!r} must be a number of plans, 0 or more.")
-
-
-def read_options(options: Mapping[str, Any]) -> PlanOptions:
-    """Makes the options of a search from keyword arguments.
-
-    Raises:
-        PlanError: if there is no such option, or a value is none.
-    """
-    known = tuple(PlanOptions.__dataclass_fields__)
-    unknown = next((name for name in options if name not in known), None)
-    if unknown is not None:
-        near = " or ".join(nearest_names(unknown, known))
-        raise PlanError(f"{unknown} is no option of a search. Did you mean {near}? There are {', '.join(known)}.")
-    return PlanOptions(**options)
 
 
 def find_plan(

@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.intraop.segments.strategies import Strategy
@@ -27,8 +30,10 @@ from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.live_pricing import BATCH_AXIS
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.memory_terms import MinimumMemory
+from jaxquard.planner.stages.rank import RankedConfigurations, rank_configurations
 from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
-from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts, count_state_bytes
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, SegmentCosts, StrategyCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
@@ -40,6 +45,10 @@ _NUM_FINALISTS = 6
 _APART = 8
 # Of the time that a search has, the share of the first pass; and of that, the share of its prices.
 _FIRST_PASS, _PRICING = 0.7, 0.7
+
+# What a microbatch takes; the rest is there once a step, or all the time.
+_MIXED_SECONDS = [place for place, name in enumerate(SECONDS) if name not in ("step_s", "gradient_sum_s")]
+_MIXED_COUNTS = [COUNTS.index("activation_bytes"), COUNTS.index("working_bytes")]
 
 OnPlanProgress = Callable[[int, int, str], None]
 
@@ -74,37 +83,36 @@ class TwoPassSearch:
         references = self._price_meshes(shapes, first_pass.part(_PRICING))
         known = [shape for shape in shapes if shape.axes in references]
         while True:
-            ranked = self._search(
+            ranked = rank_configurations(
                 known,
                 lambda shape: self._scaled_costs(shape, references[shape.axes]),
-                _NUM_RANKED,
-                first_pass,
                 smallest_bytes=lambda shape: self._smallest_bytes(shape, references[shape.axes]),
-                finds_alternatives=False,
+                num_finalists=_NUM_RANKED,
+                **self._options(known, first_pass),
             )
-            if ranked.best is None:
-                raise self._infeasible(ranked)
+            first_pass.left_out.extend(ranked.log.left_out)
+            if not ranked.configurations:
+                raise self._infeasible(ranked.smallest)
             pairs = self._price_ranked(ranked)
-            exact = self._search(
-                [shape for shape in known if (shape.axes, shape.num_microbatches) in pairs],
-                self.find_costs,
-                _NUM_FINALISTS,
-                self.deadline,
+            priced = [shape for shape in known if (shape.axes, shape.num_microbatches) in pairs]
+            exact = search_configurations(
+                priced, self.find_costs, num_finalists=_NUM_FINALISTS, **self._options(priced, self.deadline)
             )
+            self.deadline.left_out.extend(exact.log.left_out)
             if exact.best is not None:
                 break
             left = [shape for shape in known if (shape.axes, shape.num_microbatches) not in pairs]
             if not left or not self.deadline.has_time():
-                raise self._infeasible(exact)
+                raise self._infeasible(exact.smallest)
             known = left
-        alternatives = exact.alternatives
-        if ranked.best.configuration == exact.best.configuration:
-            # Parts that the second pass has one value of.
-            others, notes = ranked.other_alternatives({one.part for one in alternatives}, self.deadline.budget_s)
-            alternatives += others
-            self.deadline.left_out.extend(notes)
+        # Parts that the second pass has one value of.
+        others, notes = ranked.find_alternatives(
+            exact.best.configuration, {one.part for one in exact.alternatives}, self.deadline.budget_s
+        )
+        self.deadline.left_out.extend(notes)
         unknown = frozenset(shapes) - frozenset(known)
-        return replace(exact, alternatives=alternatives, log=_add_logs(ranked, exact, unknown, num_seen=len(shapes)))
+        log = _add_logs(ranked, exact, unknown, num_seen=len(shapes))
+        return replace(exact, alternatives=(*exact.alternatives, *others), log=log)
 
     def find_costs(self, shape: PlanConfiguration) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration; none if the step cannot be sharded so."""
@@ -121,37 +129,22 @@ class TwoPassSearch:
             self._links[key] = link_actors(cluster, num_actors=shape.num_actors, chips_apart=count_devices(shape))
         return self._links[key]
 
-    def _search(
-        self,
-        shapes: Sequence[PlanConfiguration],
-        costs: Callable[[PlanConfiguration], Sequence[SegmentCosts]],
-        num_finalists: int,
-        deadline: Deadline,
-        *,
-        smallest_bytes: Callable[[PlanConfiguration], float] = lambda shape: 0.0,
-        finds_alternatives: bool = True,
-    ) -> PlanSearchResult:
+    def _options(self, shapes: Sequence[PlanConfiguration], deadline: Deadline) -> dict[str, Any]:
+        """Returns what both passes ask for."""
         actors = sorted({shape.num_actors for shape in shapes})
         families: dict[str, Callable[[PlanConfiguration], bool]] = {
             f"{number} actors": lambda shape, number=number: shape.num_actors == number for number in actors
         }
         families[SINGLE_AXIS] = has_single_axis
-        found = search_configurations(
-            shapes,
-            costs,
-            bound=self._bound_s,
-            smallest_bytes=smallest_bytes,
-            memory_limit_bytes=self.memory_limit_bytes,
-            links=self.links,
-            time_budget_s=deadline.budget_s,
-            num_finalists=num_finalists,
-            families=families,
-            finds_alternatives=finds_alternatives,
-            as_used=lambda shape: replace(shape, storage=Storage.AS_USED.value),
-            on_progress=self.on_progress,
-        )
-        deadline.left_out.extend(found.log.left_out)
-        return found
+        return {
+            "bound": self._bound_s,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "links": self.links,
+            "time_budget_s": deadline.budget_s,
+            "families": families,
+            "as_used": lambda shape: replace(shape, storage=Storage.AS_USED.value),
+            "on_progress": self.on_progress,
+        }
 
     def _bound_s(self, shape: PlanConfiguration) -> float:
         num_devices = shape.num_actors * count_devices(shape)
@@ -192,11 +185,10 @@ class TwoPassSearch:
             raise PlanError(f"the step cannot be sharded over any mesh: {next(iter(self.pricing.failures.values()))}")
         return found
 
-    def _price_ranked(self, ranked: PlanSearchResult) -> set[tuple[MeshAxes, int]]:
+    def _price_ranked(self, ranked: RankedConfigurations) -> set[tuple[MeshAxes, int]]:
         """Prices the best meshes of the first pass with their own numbers of microbatches, the very best first."""
-        assert ranked.best is not None
-        others = [*ranked.finalists, *(one for one in ranked.families.values() if one is not None)]
-        pairs = dict.fromkeys((one.configuration.axes, one.configuration.num_microbatches) for one in others)
+        others = [*ranked.configurations, *(one for one in ranked.families.values() if one is not None)]
+        pairs = dict.fromkeys((one.axes, one.num_microbatches) for one in others)
         found: set[tuple[MeshAxes, int]] = set()
         longest_s = 0.0
         for axes, count in pairs:
@@ -229,10 +221,10 @@ class TwoPassSearch:
             self._scaled[key] = _between(shape.num_microbatches, serving, costs, fits=has_rows)
         return self._scaled[key]
 
-    def _infeasible(self, result: PlanSearchResult) -> PlanError:
-        if result.smallest is None:
+    def _infeasible(self, smallest: tuple[PlanConfiguration, MinimumMemory] | None) -> PlanError:
+        if smallest is None:
             return PlanError("no configuration of the step has a price. Relax the wishes, or use another pricer.")
-        shape, memory = result.smallest
+        shape, memory = smallest
         return InfeasiblePlanError(
             f"no plan fits {self.memory_limit_bytes / 1e9:.3g} GB a device. The smallest found needs "
             f"{memory.size_bytes / 1e9:.3g} GB ({shape}), most of it {memory.largest_term}. Use more devices, or a "
@@ -256,7 +248,7 @@ def _find_serving(count: int, references: Sequence[int], blocks: Sequence[object
 
 
 def _add_logs(
-    first: PlanSearchResult, second: PlanSearchResult, unknown: frozenset[PlanConfiguration], *, num_seen: int
+    first: RankedConfigurations, second: PlanSearchResult, unknown: frozenset[PlanConfiguration], *, num_seen: int
 ) -> PlanSearchLog:
     """Returns the counts of both passes: what either has a price of is priced, once.
 
@@ -331,48 +323,52 @@ def _between(
         key = id(one), id(other)
         if key not in made:
             places = {names: at for at, names in enumerate(last.strategies[place])}
-            named = list(zip(one.strategies, first.strategies[place], strict=True))
-            named = [(cost, names) for cost, names in named if fits(first.blocks[place], names)] or named
-            pairs = [(cost, other.strategies[places[names]]) for cost, names in named if names in places]
-            made[key] = _mix(one, pairs, weights, scale=rows / first_rows)
+            own = list(enumerate(first.strategies[place]))
+            own = [(at, names) for at, names in own if fits(first.blocks[place], names)] or own
+            pairs = [(at, places[names]) for at, names in own if names in places]
+            made[key] = _mix(one, other, pairs, weights, scale=rows / first_rows)
         found.append(made[key])
     return tuple(found)
 
 
 def _mix(
     segment: SegmentCosts,
-    pairs: Sequence[tuple[SegmentCost, SegmentCost]],
+    other: SegmentCosts,
+    pairs: Sequence[tuple[int, int]],
     weights: tuple[float, float],
     *,
     scale: float,
 ) -> SegmentCosts:
-    """Returns the costs of the strategies that both have; what one reshards is scaled by rows."""
-    pairs = pairs or [(cost, cost) for cost in segment.strategies]
+    """Returns the costs of the strategies that both have; what one reshards is scaled by rows.
+
+    Args:
+        pairs: the places of a strategy in both.
+    """
+    if pairs:
+        first_places, last_places = np.asarray(pairs).T
+        costs = _mix_costs(segment.costs, first_places, other.costs, last_places, weights)
+    else:
+        every = np.arange(len(segment.costs))
+        costs = _mix_costs(segment.costs, every, segment.costs, every, weights)
     return replace(
         segment,
-        strategies=tuple(_mix_cost(cost, other, weights) for cost, other in pairs),
+        strategies=costs,
         reshards_s=None if segment.reshards_s is None else segment.reshards_s * scale,
         input_bytes=round(segment.input_bytes * scale),
     )
 
 
-def _mix_cost(cost: SegmentCost, other: SegmentCost, weights: tuple[float, float]) -> SegmentCost:
+def _mix_costs(
+    first: StrategyCosts,
+    first_places: np.ndarray,
+    last: StrategyCosts,
+    last_places: np.ndarray,
+    weights: tuple[float, float],
+) -> StrategyCosts:
     """Returns the times and bytes of one microbatch between two; the rest is that of the first."""
-    first, last = weights
-    # Ten thousands of them are made: no `replace`, which looks at every field.
-    return SegmentCost(
-        forward_s=max(0.0, first * cost.forward_s + last * other.forward_s),
-        input_gradient_s=max(0.0, first * cost.input_gradient_s + last * other.input_gradient_s),
-        weight_gradient_s=max(0.0, first * cost.weight_gradient_s + last * other.weight_gradient_s),
-        recompute_s=max(0.0, first * cost.recompute_s + last * other.recompute_s),
-        step_s=cost.step_s,
-        gradient_sum_s=cost.gradient_sum_s,
-        communication_s=max(0.0, first * cost.communication_s + last * other.communication_s),
-        weight_bytes=cost.weight_bytes,
-        gradient_bytes=cost.gradient_bytes,
-        optimizer_bytes=cost.optimizer_bytes,
-        activation_bytes=round(max(0.0, first * cost.activation_bytes + last * other.activation_bytes)),
-        working_bytes=round(max(0.0, first * cost.working_bytes + last * other.working_bytes)),
-        entry=cost.entry,
-        exit=cost.exit,
-    )
+    seconds, counts = first.seconds[first_places], first.counts[first_places]
+    for rows, others, columns in ((seconds, last.seconds, _MIXED_SECONDS), (counts, last.counts, _MIXED_COUNTS)):
+        mixed = weights[0] * rows[:, columns] + weights[1] * others[last_places][:, columns]
+        mixed = np.maximum(mixed, 0.0)
+        rows[:, columns] = np.rint(mixed) if rows is counts else mixed
+    return StrategyCosts(seconds, counts)

@@ -23,8 +23,9 @@ from jaxquard.planner.stages.merge_segments import MergedChain, find_cheap_begin
 from jaxquard.planner.stages.quick_assignment import fastest_strategies, quick_time_s
 from jaxquard.planner.stages.range_options import MAX_CHOICES, RangeOptions
 from jaxquard.planner.stages.schedule_profile import ScheduleProfile, profile_schedule
+from jaxquard.planner.stages.search_problem import FEW_SEGMENTS, search_problem
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts, StageAssignment
-from jaxquard.planner.stages.stage_problem import Completions, StageProblem, bound_completions, find_incumbents
+from jaxquard.planner.stages.stage_problem import StageProblem
 from jaxquard.simulate.actor_link import INSTANT, NO_LINKS, ActorLinks
 
 # The estimate is not the played time: where several assignments are asked for, those this much slower come along.
@@ -32,10 +33,8 @@ _FINALIST_SLACK = 0.03
 _MAX_DESCENTS = 50
 # Where the fastest does not fit, something slower by at most this factor is looked for first.
 _WITHIN = 1.3
-MAX_LABELS = 1000
-# In longer chains, actors with several stages get fewer choices and labels.
-_FEW_SEGMENTS, _LOOPED_CHOICES, _LOOPED_LABELS = 12, 8, 100
-_COARSE_LABELS, _TOLERANCE = 30, 0.003
+# In longer chains, actors with several stages get fewer choices.
+_LOOPED_CHOICES = 8
 # In chains of more segments, stages begin only where few bytes enter: at most so many times the fewest nearby.
 _LONG, _FEW_BYTES = 48, 2
 # More than any device has, yet finite: memory is counted.
@@ -181,14 +180,14 @@ class SegmentAssigner:
                 self._fastest[shape.num_microbatches] = fastest_strategies(self.chain, shape.num_microbatches)
             quick_s = quick_time_s(self.chain, profile, crossings_s, self._fastest[shape.num_microbatches])
             problem = self._problem(self._fast, profile, crossings_s, min(known_s, quick_s * slack))
-            found, is_proven = _search(problem, slack, known_s, is_coarse)
+            found, is_proven = search_problem(problem, slack, known_s, is_coarse)
             is_small = bool(found) and problem.peak_bytes(found[0].options).max() > limit_bytes
             fastest_s = found[0].time_s if found else np.inf
         if is_small:
             for within_s in (_WITHIN * fastest_s, np.inf):
                 options = self._small_options(memory_limit_bytes, profile, is_coarse)
                 problem = self._problem(options, profile, crossings_s, min(known_s, within_s), limit_bytes)
-                found, is_proven = _search(problem, slack, min(known_s, within_s), is_coarse, is_brief)
+                found, is_proven = search_problem(problem, slack, min(known_s, within_s), is_coarse, is_brief)
                 if found or known_s <= within_s:
                     break
         assert problem is not None, "one of the two was searched"
@@ -301,7 +300,7 @@ class SegmentAssigner:
 
     def smallest_share_bytes(self, num_actors: int) -> float:
         """Returns the smallest memory of an actor's equal share, with the activations of one microbatch."""
-        return float(self._memory.fixed.sum() + self._memory.activations.sum()) / num_actors
+        return self._memory.smallest_bytes / num_actors
 
     def safe_share_bytes(self, num_actors: int) -> float:
         """Returns about the memory of an equal share that keeps the activations of all actors, and runs any segment."""
@@ -358,7 +357,7 @@ class SegmentAssigner:
         self, memory_limit_bytes: int | None, profile: ScheduleProfile, is_coarse: bool = False
     ) -> RangeOptions:
         # Actors with several stages multiply the choices of each.
-        is_large = len(self.chain) > _FEW_SEGMENTS and (profile.num_chunks > 1 or is_coarse)
+        is_large = len(self.chain) > FEW_SEGMENTS and (profile.num_chunks > 1 or is_coarse)
         key = memory_limit_bytes, is_large
         if key not in self._small:
             self._small[key] = RangeOptions(
@@ -382,43 +381,7 @@ class SegmentAssigner:
 
 def _minima(segment: SegmentCosts) -> tuple[float, float]:
     """Returns the minimum over strategies of the times of a microbatch and of what runs once a step."""
-    return min(cost.microbatch_s for cost in segment.strategies), min(cost.step_s for cost in segment.strategies)
-
-
-def _search(
-    problem: StageProblem, slack: float, known_s: float, is_coarse: bool, is_brief: bool = False
-) -> tuple[list[FoundPath], bool]:
-    """Returns assignments, the fastest first, and whether the first is proven to be the fastest."""
-    completions = bound_completions(problem)
-    bound_s, tolerance = completions.bound_s(problem), _TOLERANCE if is_coarse else 1e-12
-    if bound_s > known_s * (1 + 1e-12):
-        return [], True
-    known = [
-        FoundPath(options=tuple(path), time_s=problem.time_s(path))
-        for path in _incumbents(problem, completions)
-        if problem.peak_bytes(path).max() <= problem.limit_bytes
-    ]
-    known = sorted((path for path in known if path.time_s <= known_s), key=lambda path: path.time_s)
-    if known and slack == 1 and known[0].time_s <= bound_s * (1 + tolerance):
-        return known, problem.table.is_whole and known[0].time_s <= bound_s * (1 + 1e-12)
-    if is_brief and problem.is_looped:
-        return known, False
-    best_s = min([known_s, *(path.time_s * slack for path in known)])
-    max_labels = MAX_LABELS
-    if problem.is_looped and problem.num_segments > _FEW_SEGMENTS:
-        max_labels = _COARSE_LABELS if is_coarse else _LOOPED_LABELS
-    search = LabelSearch(problem, completions, known_s=best_s, max_labels=max_labels)
-    found = {path.options: path for path in (*search.find(), *known)}
-    return sorted(found.values(), key=lambda path: path.time_s), search.is_proven and problem.table.is_whole
-
-
-def _incumbents(problem: StageProblem, completions: Completions) -> list[list[int]]:
-    """Returns assignments that are likely to be fast; some may not fit."""
-    found = find_incumbents(problem, completions)
-    if problem.is_looped and problem.has_limit:
-        shared = problem.with_shares()
-        found += find_incumbents(shared, bound_completions(shared))
-    return found
+    return float(segment.costs.microbatch_s.min()), float(segment.costs.column("step_s").min())
 
 
 def _assignment(problem: StageProblem, path: FoundPath, is_proven: bool) -> StageAssignment:

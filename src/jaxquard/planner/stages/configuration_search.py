@@ -63,6 +63,7 @@ class ConfigurationSearch:
         unpriced: configurations without costs, or for which no time was left.
         num_simulated: assignments that were played.
         left_out: what the time budget left out.
+        time_budget_s: of the search; None for no limit.
     """
 
     def __init__(
@@ -72,17 +73,24 @@ class ConfigurationSearch:
         bound: Callable[[PlanConfiguration], float],
         memory_limit_bytes: int | None,
         links: Callable[[PlanConfiguration], ActorLinks],
-        started_s: float,
+        time_budget_s: float | None = None,
         as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
     ) -> None:
         self._costs, self._bound, self._links, self._as_used = costs, bound, links, as_used
-        self.memory_limit_bytes, self._started_s = memory_limit_bytes, started_s
-        self.time_budget_s: float | None = None
+        self.memory_limit_bytes = memory_limit_bytes
+        self._started_s = time.perf_counter()
+        self.time_budget_s = time_budget_s
         self.num_simulated = 0
         self.unpriced: set[PlanConfiguration] = set()
         self.left_out: tuple[str, ...] = ()
         self._assigners: dict[tuple, SegmentAssigner | None] = {}
+        self._likes: dict[tuple, SegmentAssigner | None] = {}
+        # What families ask for again.
+        self._bounds_s: dict[PlanConfiguration, float] = {}
+        self._fits: dict[PlanConfiguration, bool] = {}
         self._estimates: dict[PlanConfiguration, StageAssignment] = {}
+        # The largest time within which nothing was found.
+        self._slower_s: dict[PlanConfiguration, float] = {}
         self._tried: dict[PlanConfiguration, list[SegmentAssigner]] = {}
         self._played: dict[tuple[PlanConfiguration, int | None], PlanFinalist | None] = {}
 
@@ -99,9 +107,8 @@ class ConfigurationSearch:
         Args:
             is_family: of long chains, the first one that fits is taken, in the order of their bounds.
         """
-        estimates = self._estimate_all(space, on_progress, is_family=is_family)
         finalists: list[PlanFinalist] = []
-        for configuration, assignment in sorted(estimates.items(), key=lambda item: item[1].time_s):
+        for configuration, assignment in self.rank(space, on_progress, is_family=is_family).items():
             if len(finalists) >= num_finalists or (finalists and self.is_late()):
                 break
             on_progress(len(space), len(space), f"playing {configuration}")
@@ -110,10 +117,18 @@ class ConfigurationSearch:
                 finalists.append(finalist)
         return tuple(sorted(finalists, key=lambda finalist: finalist.time_s))
 
-    def _estimate_all(
-        self, space: Sequence[PlanConfiguration], on_progress: Callable[[int, int, str], None], *, is_family: bool
+    def rank(
+        self,
+        space: Sequence[PlanConfiguration],
+        on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+        *,
+        is_family: bool = False,
     ) -> dict[PlanConfiguration, StageAssignment]:
-        """Returns the assignments of the configurations that no bound leaves out."""
+        """Returns the assignments of the configurations that no bound leaves out, the fastest estimate first.
+
+        Args:
+            is_family: as in `find`.
+        """
         queue = [(self._first_bound_s(one), _FIRST, place) for place, one in enumerate(space)]
         heapq.heapify(queue)
         found = self._seeds(space, queue, _FAMILY_SEEDS if is_family else _NUM_SEEDS)
@@ -147,7 +162,8 @@ class ConfigurationSearch:
             if assignment is not None:
                 found[configuration] = assignment
                 best_s = min(best_s, assignment.time_s)
-        return {one: each for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)}
+        kept = [(one, each) for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)]
+        return dict(sorted(kept, key=lambda item: item[1].time_s))
 
     def _tighter_bound_s(
         self, configuration: PlanConfiguration, assigner: SegmentAssigner, level: int, known_s: float
@@ -173,10 +189,18 @@ class ConfigurationSearch:
 
     def _first_bound_s(self, configuration: PlanConfiguration) -> float:
         """Returns a bound before the configuration has costs: a microbatch costs what it does with state as used."""
+        if configuration not in self._bounds_s:
+            self._bounds_s[configuration] = self._find_first_bound_s(configuration)
+        return self._bounds_s[configuration]
+
+    def _find_first_bound_s(self, configuration: PlanConfiguration) -> float:
         bound_s = self._bound(configuration)
         if self._as_used is None:
             return bound_s
-        like = self.assigner(self._as_used(configuration))
+        key = configuration.priced_as
+        if key not in self._likes:
+            self._likes[key] = self.assigner(self._as_used(configuration))
+        like = self._likes[key]
         return bound_s if like is None else max(bound_s, like.bound_s(configuration.shape, counts_step=False))
 
     def _seeds(
@@ -201,7 +225,11 @@ class ConfigurationSearch:
                 promising[key] = place
                 continue
             assigner = self.assigner(configuration)
-            if assigner is not None and assigner.fits_fastest(configuration.shape, limit_bytes):
+            if assigner is None:
+                continue
+            if configuration not in self._fits:
+                self._fits[configuration] = assigner.fits_fastest(configuration.shape, limit_bytes)
+            if self._fits[configuration]:
                 heapq.heappush(waiting, (max(bound_s, assigner.bound_s(configuration.shape)), _PRICED, place))
         found = self._estimate_some([space[place] for place in promising.values()])
         # Without a time that is known, memory rules out little: then any that fits helps.
@@ -235,9 +263,18 @@ class ConfigurationSearch:
         """The configurations with an estimate of their own."""
         return frozenset(self._estimates)
 
+    @property
+    def time_s(self) -> float:
+        """The seconds since the search began."""
+        return time.perf_counter() - self._started_s
+
+    def allow_more(self, time_budget_s: float | None) -> None:
+        """Gives the search so many seconds from now on; None for no limit."""
+        self.time_budget_s = None if time_budget_s is None else self.time_s + time_budget_s
+
     def is_late(self) -> bool:
         """Says whether the time budget is over."""
-        return self.time_budget_s is not None and time.perf_counter() - self._started_s > self.time_budget_s
+        return self.time_budget_s is not None and self.time_s > self.time_budget_s
 
     def _leave_out(self, left: Sequence[PlanConfiguration], num_all: int, bound_s: float, best_s: float) -> None:
         """Notes configurations that may be faster, by their bounds, for which there is no time."""
@@ -263,6 +300,8 @@ class ConfigurationSearch:
         """Returns the best assignment of a configuration; None if nothing fits, or is as fast as is known."""
         if has_limit and configuration in self._estimates:
             return self._estimates[configuration]
+        if has_limit and known_s <= self._slower_s.get(configuration, -1.0):
+            return None
         assigner = self.assigner(configuration)
         if assigner is None or assigner.bound_s(configuration.shape) > known_s:
             return None
@@ -277,6 +316,8 @@ class ConfigurationSearch:
             is_coarse=True,
         )
         if not found:
+            if has_limit:
+                self._slower_s[configuration] = known_s
             return None
         if has_limit:
             self._estimates[configuration] = found[0]

@@ -83,7 +83,7 @@ def representatives(costs: Float[np.ndarray, "rows dims"], max_rows: int) -> Int
         return np.arange(len(costs))
     low, high = costs.min(axis=0), costs.max(axis=0)
     scaled = (costs - low) / np.where(high > low, high - low, 1.0)
-    found = np.argmin(scaled @ _directions(costs.shape[1], 4 * max_rows).T, axis=0)
+    found = np.argmin(_directions(costs.shape[1], 4 * max_rows) @ scaled.T, axis=1)
     kept = np.asarray(list(dict.fromkeys(found.tolist()))[:max_rows])
     if len(kept) < max_rows:
         is_left = np.ones(len(costs), dtype=bool)

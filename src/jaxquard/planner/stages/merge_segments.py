@@ -2,17 +2,17 @@
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from jaxquard.planner.stages.dominance import representatives, undominated
-from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts, StageAssignment
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, SegmentCosts, StageAssignment, StrategyCosts
 
 # Strategies of a merged segment, for each pair of layouts at its ends, beside the fastest.
 _MAX_STRATEGIES = 16
-_NUMBERS = tuple(one.name for one in fields(SegmentCost) if one.name not in ("entry", "exit"))
+_NUMBERS = (*SECONDS, *(name for name in COUNTS if name.endswith("bytes")))
+_NUM_BYTES = len(_NUMBERS) - len(SECONDS)
 _TIMES = [_NUMBERS.index(name) for name in ("forward_s", "recompute_s", "input_gradient_s", "weight_gradient_s")]
 _FIXED = [_NUMBERS.index(name) for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes")]
 _STEP, _WORKING = _NUMBERS.index("step_s"), _NUMBERS.index("working_bytes")
@@ -28,7 +28,7 @@ class _Merged:
     """
 
     kind: int
-    strategies: tuple[SegmentCost, ...]
+    strategies: StrategyCosts
     choices: tuple[tuple[int, ...], ...]
 
 
@@ -76,6 +76,7 @@ def merge_segments(chain: Sequence[SegmentCosts], begins: Collection[int]) -> Me
     """Merges the segments from each of the begins to the next. Strategies that others dominate are left out."""
     bounds = [*sorted(begins), len(chain)]
     known: dict[object, _Merged] = {}
+    made: dict[tuple[int, int], SegmentCosts] = {}
     merged, segments = [], []
     for start, stop in itertools.pairwise(bounds):
         run = chain[start:stop]
@@ -83,7 +84,10 @@ def merge_segments(chain: Sequence[SegmentCosts], begins: Collection[int]) -> Me
         if key not in known:
             known[key] = _merge(run, len(known))
         merged.append(known[key])
-        segments.append(replace(run[0], kind=known[key].kind, strategies=known[key].strategies))
+        place = id(run[0]), known[key].kind
+        if place not in made:
+            made[place] = replace(run[0], kind=known[key].kind, strategies=known[key].strategies)
+        segments.append(made[place])
     return MergedChain(segments=tuple(segments), stops=tuple(bounds[1:]), _merged=tuple(merged))
 
 
@@ -107,23 +111,18 @@ def _merge(run: Sequence[SegmentCosts], kind: int) -> _Merged:
         choices = np.column_stack([choices[before], after])
     return _Merged(
         kind=kind,
-        strategies=tuple(map(_cost, rows.tolist(), entries.tolist(), exits.tolist())),
+        strategies=StrategyCosts(
+            rows[:, : len(SECONDS)],
+            np.column_stack([np.rint(rows[:, len(SECONDS) :]), entries, exits]).astype(np.int64),
+        ),
         choices=tuple(map(tuple, choices.tolist())),
     )
 
 
 def _rows(segment: SegmentCosts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the numbers of a segment's strategies, their entry and their exit layouts."""
-    rows = np.asarray([[getattr(cost, name) for name in _NUMBERS] for cost in segment.strategies], dtype=np.float64)
-    layouts = np.asarray([(cost.entry, cost.exit) for cost in segment.strategies])
-    return rows, layouts[:, 0], layouts[:, 1]
-
-
-def _cost(row: Sequence[float], entry: int, exit_layout: int) -> SegmentCost:
-    numbers: dict[str, Any] = {
-        name: round(value) if name.endswith("bytes") else value for name, value in zip(_NUMBERS, row, strict=True)
-    }
-    return SegmentCost(**numbers, entry=entry, exit=exit_layout)
+    costs = segment.costs
+    return np.hstack([costs.seconds, costs.counts[:, :_NUM_BYTES]]), costs.column("entry"), costs.column("exit")
 
 
 def _keep(rows: np.ndarray, layouts: np.ndarray) -> np.ndarray:

@@ -175,11 +175,12 @@ def play_stages(
             apart_s = play_pipeline(order, costs, num_microbatches=shape.num_microbatches).step_time_s
         return _time_terms(own[busiest], shape.num_microbatches, playback.step_time_s, apart_s)
 
-    fullest = max(range(playback.num_actors), key=lambda actor: playback.peaks_bytes[actor])
+    peaks_bytes = playback.peaks_bytes
+    fullest = peaks_bytes.index(max(peaks_bytes))
     return PlayedAssignment(
         time_s=playback.step_time_s,
         bubble=playback.bubble,
-        peak_bytes=playback.peaks_bytes,
+        peak_bytes=peaks_bytes,
         memory=_memory_terms(playback, fullest, own[fullest]),
         stages=stages,
         actor_of=actor_of,

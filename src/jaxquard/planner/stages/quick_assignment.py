@@ -45,15 +45,11 @@ def fastest_strategies(chain: Sequence[SegmentCosts], num_microbatches: int) -> 
         key = segment.kind, id(segment.reshards_s), layout
         if key not in known:
             reshards_s = None if segment.reshards_s is None else segment.reshards_s[layout]
-            options = [
-                (
-                    cost.microbatch_s + (0.0 if reshards_s is None else float(reshards_s[cost.entry])),
-                    cost.step_s,
-                    cost.exit,
-                )
-                for cost in segment.strategies
-            ]
-            known[key] = min(options, key=lambda option: (num_microbatches - 1) * option[0] + option[1])
+            costs = segment.costs
+            own_s = costs.microbatch_s + (0.0 if reshards_s is None else reshards_s[costs.column("entry")])
+            own_steps_s = costs.column("step_s")
+            best = int(((num_microbatches - 1) * own_s + own_steps_s).argmin())
+            known[key] = float(own_s[best]), float(own_steps_s[best]), int(costs.column("exit")[best])
         time_s, step_s, layout = known[key]
         times_s.append(time_s)
         steps_s.append(step_s)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxquard.planner.stages.dominance import representatives, undominated
-from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
+from jaxquard.planner.stages.segment_costs import SegmentCosts, StrategyCosts
 
 # The columns of costs: of one microbatch, once a step, fixed, of an activation, working.
 TIME, STEP, FIXED, ACTIVATION, WORKING = range(5)
@@ -161,6 +161,9 @@ class RangeOptions:
             for place in range(start, length):
                 known = None if run is None else run.longer.get(keys[place])
                 run = self._extend(run, place) if known is None else known
+                if not len(run.costs):
+                    # Nothing fits, and longer runs fit less.
+                    break
                 shortest_s = run.loads_s.get(num_microbatches)
                 if (run.shortest_load_s(num_microbatches) if shortest_s is None else shortest_s) > max_load_s:
                     break
@@ -277,9 +280,9 @@ class RangeOptions:
         A strategy that another one of the same layouts dominates is in no choice that is kept.
         """
         if segment.kind not in self._segments:
-            costs = np.asarray([_row(cost) for cost in segment.strategies])
-            entries = np.asarray([cost.entry for cost in segment.strategies])
-            exits = np.asarray([cost.exit for cost in segment.strategies])
+            known = segment.costs
+            costs = _columns(known)
+            entries, exits = known.column("entry"), known.column("exit")
             alike: dict[tuple[int, int], list[int]] = {}
             for place, key in enumerate(zip(entries.tolist(), exits.tolist(), strict=True)):
                 alike.setdefault(key, []).append(place)
@@ -289,6 +292,6 @@ class RangeOptions:
         return self._segments[segment.kind]
 
 
-def _row(cost: SegmentCost) -> tuple[float, ...]:
-    fixed = float(cost.fixed_bytes)
-    return cost.microbatch_s, cost.step_s, fixed, float(cost.activation_bytes), float(cost.working_bytes)
+def _columns(costs: StrategyCosts) -> Float[np.ndarray, "strategies 5"]:
+    sizes = costs.fixed_bytes, costs.column("activation_bytes"), costs.column("working_bytes")
+    return np.column_stack([costs.microbatch_s, costs.column("step_s"), *sizes]).astype(np.float64)

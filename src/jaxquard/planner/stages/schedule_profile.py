@@ -203,7 +203,10 @@ def _kept_activations(order: TaskOrder) -> tuple[np.ndarray, np.ndarray]:
         released = np.cumsum(is_own & is_release[:, None], axis=0)
         # The task that releases an activation still has it.
         released = np.vstack([np.zeros((1, len(own)), dtype=released.dtype), released[:-1]])
-        for counts in _largest_rows(begun - released):
+        # There are the most where a release comes next, and after the last task.
+        is_peak = np.append(is_release[:-1], True)
+        is_peak[1:] &= ~is_release[:-1]
+        for counts in _largest_rows((begun - released)[is_peak]):
             row = np.zeros(order.num_stages, dtype=np.int64)
             row[own] = counts
             rows.append(row)

@@ -1,8 +1,6 @@
 """Finds the fastest configurations of a plan, what else was considered beside them, and what stands against all."""
 
-import math
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
@@ -23,8 +21,6 @@ class PlanSearchResult:
     Attributes:
         finalists: the fastest first; empty if nothing fits.
         alternatives: to each part of the fastest one.
-        other_alternatives: finds those to the parts that are not known, where they were not asked for, within some
-            seconds; and notes on the parts for which these were too few.
         families: for each family that was asked for, its fastest; None if none of it fits.
         smallest: if nothing fits, the configuration of the smallest memory that was found, and that memory.
         log: counts of the work, and what a time budget left out.
@@ -34,9 +30,6 @@ class PlanSearchResult:
 
     finalists: tuple[PlanFinalist, ...]
     alternatives: tuple[PlanAlternative, ...] = ()
-    other_alternatives: Callable[
-        [Collection[str], float | None], tuple[tuple[PlanAlternative, ...], tuple[str, ...]]
-    ] = field(default=lambda known, budget_s: ((), ()), repr=False)
     families: Mapping[str, PlanFinalist | None] = field(default_factory=dict)
     smallest: tuple[PlanConfiguration, MinimumMemory] | None = None
     log: PlanSearchLog = field(default_factory=PlanSearchLog)
@@ -54,7 +47,6 @@ def search_configurations(
     costs: Costs,
     *,
     bound: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
-    smallest_bytes: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
     memory_limit_bytes: int | None = None,
     links: Callable[[PlanConfiguration], ActorLinks] = lambda configuration: NO_LINKS,
     time_budget_s: float | None = None,
@@ -62,7 +54,6 @@ def search_configurations(
     families: Mapping[str, Callable[[PlanConfiguration], bool]] | None = None,
     as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
     finds_smallest: bool = True,
-    finds_alternatives: bool = True,
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> PlanSearchResult:
     """Finds the fastest configurations and their assignments.
@@ -71,8 +62,6 @@ def search_configurations(
         costs: of the segments under a configuration; asked once for those that agree in `priced_as`. None at all
             leaves the configuration out.
         bound: on the time of a step, from below, without prices.
-        smallest_bytes: a bound on the memory of a device, from below, without costs; what exceeds the limit is
-            not asked for its costs.
         memory_limit_bytes: of a device; None for no limit.
         links: between the actors of a configuration.
         time_budget_s: after which configurations, families and alternatives are left out; at least one is priced.
@@ -81,46 +70,32 @@ def search_configurations(
         as_used: returns a configuration with the same costs of a microbatch, whose costs are known sooner: what they
             rule out is not asked for its own. None if there is none.
         finds_smallest: if nothing fits, the smallest memory that would do is looked for.
-        finds_alternatives: to each part of the fastest one; else `other_alternatives` finds them if asked.
         on_progress: called with the configurations done, their number, and the one at hand.
     """
-    started_s = time.perf_counter()
     space = tuple(configurations)
     search = ConfigurationSearch(
         costs,
         bound=bound,
         memory_limit_bytes=memory_limit_bytes,
         links=links,
-        started_s=started_s,
+        time_budget_s=time_budget_s,
         as_used=as_used,
     )
-    search.time_budget_s = time_budget_s
-    limit_bytes = math.inf if memory_limit_bytes is None else memory_limit_bytes
-    fitting = tuple(one for one in space if smallest_bytes(one) <= limit_bytes)
-    finalists = search.find(fitting, num_finalists, on_progress)
+    finalists = search.find(space, num_finalists, on_progress)
     priced, left_out = search.priced, [*search.left_out]
     unpriced = frozenset(search.unpriced - priced)
     found: dict[str, PlanFinalist | None] = {}
     for name, accepts in (families or {}).items():
-        members = () if search.is_late() else [one for one in fitting if accepts(one)]
+        members = () if search.is_late() else [one for one in space if accepts(one)]
         found[name] = next(iter(search.find(members, 1, is_family=True)), None)
     if families and search.is_late():
         left_out.append(f"the time budget ended among the best of {', '.join(families)}")
 
-    def find_later(
-        known: Collection[str], budget_s: float | None
-    ) -> tuple[tuple[PlanAlternative, ...], tuple[str, ...]]:
-        if not finalists:
-            return (), ()
-        search.time_budget_s = None if budget_s is None else time.perf_counter() - started_s + budget_s
-        others, missing, _ = find_alternatives(search, space, finalists[0], known=known)
-        return others, _say_missing(missing)
-
     alternatives, notes = (), ()
-    if finalists and finds_alternatives:
+    if finalists:
         for num_left in reversed(range(_MAX_MOVES)):
             alternatives, missing, faster = find_alternatives(search, space, finalists[0])
-            notes = _say_missing(missing)
+            notes = say_missing(missing)
             if not faster or not num_left:
                 break
             # What differs in one part alone, and plays faster than its estimate said, is the best from here on.
@@ -129,7 +104,6 @@ def search_configurations(
     return PlanSearchResult(
         finalists=finalists,
         alternatives=alternatives,
-        other_alternatives=find_later,
         families=found,
         smallest=None if finalists or not finds_smallest else search.find_smallest(space),
         log=PlanSearchLog(
@@ -138,7 +112,7 @@ def search_configurations(
             num_priced=len(priced),
             num_unpriced=len(unpriced),
             num_simulated=search.num_simulated,
-            time_s=time.perf_counter() - started_s,
+            time_s=search.time_s,
             left_out=tuple(left_out),
         ),
         priced=priced,
@@ -146,5 +120,6 @@ def search_configurations(
     )
 
 
-def _say_missing(parts: Sequence[str]) -> tuple[str, ...]:
+def say_missing(parts: Sequence[str]) -> tuple[str, ...]:
+    """Notes the parts for whose alternatives there was no time."""
     return (f"the time budget left out alternatives to {', '.join(parts)}",) if parts else ()

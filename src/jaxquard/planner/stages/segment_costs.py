@@ -5,12 +5,14 @@ working bytes the largest of theirs, as segments run one after the other), and b
 values are resharded.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,83 @@ class SegmentCost:
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
+# The columns of costs as arrays.
+SECONDS = tuple(name for name in SegmentCost.__dataclass_fields__ if name.endswith("_s"))
+COUNTS = tuple(name for name in SegmentCost.__dataclass_fields__ if not name.endswith("_s"))
+
+
+class StrategyCosts(Sequence[SegmentCost]):
+    """The costs of a segment's strategies as arrays; each is made when it is asked for.
+
+    A search over meshes has tens of thousands of them, and looks at few by themselves.
+
+    Attributes:
+        seconds: by the names of `SECONDS`.
+        counts: by the names of `COUNTS`.
+    """
+
+    def __init__(self, seconds: Float[np.ndarray, "strategies 7"], counts: Int[np.ndarray, "strategies 7"]) -> None:
+        self.seconds, self.counts = seconds, counts
+
+    @staticmethod
+    def of(costs: Iterable[SegmentCost]) -> "StrategyCosts":
+        """Returns costs as arrays."""
+        if isinstance(costs, StrategyCosts):
+            return costs
+        rows = tuple(costs)
+        seconds = np.asarray([[getattr(cost, name) for name in SECONDS] for cost in rows], dtype=np.float64)
+        counts = np.asarray([[getattr(cost, name) for name in COUNTS] for cost in rows], dtype=np.int64)
+        return StrategyCosts(seconds.reshape(-1, len(SECONDS)), counts.reshape(-1, len(COUNTS)))
+
+    def column(self, name: str) -> np.ndarray:
+        """Returns one number of each strategy, by its name in `SegmentCost`."""
+        if name in SECONDS:
+            return self.seconds[:, SECONDS.index(name)]
+        return self.counts[:, COUNTS.index(name)]
+
+    @functools.cached_property
+    def microbatch_s(self) -> Float[np.ndarray, " strategies"]:
+        """The seconds of one microbatch, forward and backward."""
+        names = "forward_s", "recompute_s", "input_gradient_s", "weight_gradient_s"
+        forward_s, recompute_s, input_gradient_s, weight_gradient_s = map(self.column, names)
+        return forward_s + recompute_s + input_gradient_s + weight_gradient_s
+
+    @functools.cached_property
+    def fixed_bytes(self) -> Int[np.ndarray, " strategies"]:
+        """The bytes that are there all the time."""
+        return self.column("weight_bytes") + self.column("gradient_bytes") + self.column("optimizer_bytes")
+
+    @overload
+    def __getitem__(self, place: int) -> SegmentCost: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "StrategyCosts": ...
+
+    def __getitem__(self, place: int | slice) -> "SegmentCost | StrategyCosts":
+        if isinstance(place, slice):
+            return StrategyCosts(self.seconds[place], self.counts[place])
+        numbers = zip((*SECONDS, *COUNTS), (*self.seconds[place].tolist(), *self.counts[place].tolist()), strict=True)
+        return SegmentCost(**dict(numbers))
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def __iter__(self) -> Iterator[SegmentCost]:
+        return (self[place] for place in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StrategyCosts):
+            return NotImplemented
+        return np.array_equal(self.seconds, other.seconds) and np.array_equal(self.counts, other.counts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentCosts:
     """A segment at its place in the step, with the costs of its strategies.
 
     Attributes:
         kind: segments of one kind have equal costs: the same object serves them all where their reshards are alike.
-        strategies: one cost each; a strategy without a price is left out.
+        strategies: one cost each; a strategy without a price is left out. Any sequence becomes `StrategyCosts`.
         reshards_s: of one microbatch, forward and backward together, from each exit layout of the segment before to
             each entry layout of this one, where both are in one stage; None for the first.
         input_bytes: of the values that enter it from the segment before, of one microbatch and one device: a transfer,
@@ -75,10 +147,19 @@ class SegmentCosts:
     """
 
     kind: int
-    strategies: tuple[SegmentCost, ...] = field(repr=False)
+    strategies: Sequence[SegmentCost] = field(repr=False)
     reshards_s: Float[np.ndarray, "previous_exits entries"] | None = field(default=None, repr=False)
     input_bytes: int = 0
     can_begin_stage: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategies", StrategyCosts.of(self.strategies))
+
+    @property
+    def costs(self) -> StrategyCosts:
+        """The costs of the strategies as arrays."""
+        assert isinstance(self.strategies, StrategyCosts)
+        return self.strategies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,5 +202,5 @@ def count_state_bytes(chain: Sequence[SegmentCosts]) -> int:
     """Returns the smallest sum of what the segments hold all the time, each with a strategy of its own choice."""
     segments = {id(segment): segment for segment in chain}
     counts = Counter(map(id, chain))
-    smallest = {key: min(cost.fixed_bytes for cost in one.strategies) for key, one in segments.items()}
+    smallest = {key: int(one.costs.fixed_bytes.min()) for key, one in segments.items()}
     return sum(smallest[key] * count for key, count in counts.items())

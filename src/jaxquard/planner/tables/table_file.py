@@ -22,11 +22,9 @@ from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.ir.codec import from_data, to_data
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Recompute
-from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, SegmentCosts, StrategyCosts
 from jaxquard.planner.tables.mesh_prices import CostsKey, MeshAxes, MeshFacts
 
-_SECONDS = tuple(name for name in SegmentCost.__dataclass_fields__ if name.endswith("_s"))
-_COUNTS = tuple(name for name in SegmentCost.__dataclass_fields__ if not name.endswith("_s"))
 _NAMES = tuple(BlockNames.__dataclass_fields__)
 # All that reading a file of any content can raise; RuntimeError for one that says that it is encrypted.
 DAMAGE = (
@@ -58,7 +56,7 @@ def write_table(table: MeshTable, *, names: str) -> bytes:
     """
     if table.facts is None:
         return _pack({"failure": table.failure}, {})
-    strategies, reshards, rows = _Shared(), _Shared(), list[SegmentCost]()
+    strategies, reshards, rows = _Shared(), _Shared(), list[StrategyCosts]()
     costs = [
         {"storage": storage.value, "recompute": recompute.value, **_costs_data(found, strategies, reshards, rows)}
         for (storage, recompute), found in table.costs.items()
@@ -71,8 +69,8 @@ def write_table(table: MeshTable, *, names: str) -> bytes:
         "reshards": [array.shape for array in reshards.values],
     }
     arrays = {
-        "seconds": np.array([[getattr(row, name) for name in _SECONDS] for row in rows], np.float64),
-        "counts": np.array([[getattr(row, name) for name in _COUNTS] for row in rows], np.int64),
+        "seconds": np.concatenate([np.zeros((0, len(SECONDS))), *(one.seconds for one in rows)]),
+        "counts": np.concatenate([np.zeros((0, len(COUNTS)), np.int64), *(one.counts for one in rows)]),
         "reshards": np.concatenate([np.zeros(0), *(array.ravel() for array in reshards.values)]),
     }
     return _pack(header, arrays)
@@ -178,15 +176,15 @@ def _read_facts(
     )
 
 
-def _costs_data(costs: StepCosts, strategies: _Shared, reshards: _Shared, rows: list[SegmentCost]) -> dict[str, Any]:
+def _costs_data(costs: StepCosts, strategies: _Shared, reshards: _Shared, rows: list[StrategyCosts]) -> dict[str, Any]:
     """Returns costs as numbers of what they share, and adds what is new."""
     segments = _Shared()
     places = [segments.number(one, id(one)) for one in costs.segments]
     made = []
     for one in segments.values:
         table = None if one.reshards_s is None else reshards.number(one.reshards_s, id(one.reshards_s))
-        made.append([one.kind, one.input_bytes, one.can_begin_stage, table, len(rows), len(one.strategies)])
-        rows += one.strategies
+        made.append([one.kind, one.input_bytes, one.can_begin_stage, table, sum(map(len, rows)), len(one.costs)])
+        rows.append(one.costs)
     return {"segments": places, "made": made, "strategies": [strategies.number(found) for found in costs.strategies]}
 
 
@@ -194,11 +192,7 @@ class _SegmentReader:
     """Reads the costs of segments."""
 
     def __init__(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        seconds, counts = arrays["seconds"].tolist(), arrays["counts"].tolist()
-        self._rows = [
-            SegmentCost(**dict(zip(_SECONDS, times, strict=True)), **dict(zip(_COUNTS, sizes, strict=True)))
-            for times, sizes in zip(seconds, counts, strict=True)
-        ]
+        self._rows = StrategyCosts(arrays["seconds"], arrays["counts"])
         self._reshards, start = list[np.ndarray](), 0
         for shape in header["reshards"]:
             stop = start + math.prod(shape)
@@ -210,7 +204,7 @@ class _SegmentReader:
         made = [
             SegmentCosts(
                 kind=kind,
-                strategies=tuple(self._rows[start : start + count]),
+                strategies=self._rows[start : start + count],
                 reshards_s=None if table is None else self._reshards[table],
                 input_bytes=input_bytes,
                 can_begin_stage=can_begin,

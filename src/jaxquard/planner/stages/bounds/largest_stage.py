@@ -1,5 +1,8 @@
 """The smallest load that the largest stage can have, where segments cannot be divided: a bound on every assignment."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -20,7 +23,7 @@ def bound_largest_load_s(
     parts_s = np.add.reduceat(loads_s, begins)
     largest_s = float(parts_s.max())
     low_s = max(largest_s, float(parts_s.sum()) / num_stages)
-    ends_s = np.concatenate([[0.0], np.cumsum(parts_s)])
+    ends_s = [0.0, *np.cumsum(parts_s).tolist()]
     # A stage that takes as much as it may leaves less than one part of an equal share.
     high_s = low_s + largest_s
     if _is_enough(ends_s, num_stages, low_s):
@@ -34,11 +37,11 @@ def bound_largest_load_s(
     return low_s
 
 
-def _is_enough(ends_s: np.ndarray, num_stages: int, load_s: float) -> bool:
+def _is_enough(ends_s: Sequence[float], num_stages: int, load_s: float) -> bool:
     """Says whether stages of at most this load take all parts: each takes as many as it may."""
     place, last = 0, len(ends_s) - 1
     for _ in range(num_stages):
-        place = int(np.searchsorted(ends_s, ends_s[place] + load_s * (1 + 1e-9), side="right")) - 1
+        place = bisect_right(ends_s, ends_s[place] + load_s * (1 + 1e-9)) - 1
         if place >= last:
             return True
     return False

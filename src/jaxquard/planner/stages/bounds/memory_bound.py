@@ -1,6 +1,7 @@
 """Rules out schedules under which a chain cannot fit: bounds on the memory of actors, before assignments are tried."""
 
 import functools
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ class MemoryBound:
         fixed: the bytes of each segment that do not depend on microbatches.
         activations: of one microbatch.
         working: while it runs.
+        smallest_bytes: of the chain, with the activations of one microbatch.
     """
 
     def __init__(self, chain: Sequence[SegmentCosts]) -> None:
@@ -25,7 +27,8 @@ class MemoryBound:
         minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
         rows = np.asarray([minima[segment.kind] for segment in chain], dtype=np.float64)
         self.fixed, self.activations, self.working = rows.T
-        self._ends_bytes: dict[int, np.ndarray] = {}
+        self.smallest_bytes = float(self.fixed.sum() + self.activations.sum())
+        self._ends_bytes: dict[int, list[float]] = {}
 
     def may_fit(
         self,
@@ -77,31 +80,31 @@ class MemoryBound:
 
         A stage that takes more segments never harms those after it.
         """
-        place = 0
+        place, working = 0, self.working.tolist()
         for kept in profile.most_kept.tolist():
             if place >= len(self._chain):
                 break
             ends = self._ends(kept)
-            most_bytes = ends[place] + limit_bytes - self.working[place]
-            place = max(place, int(np.searchsorted(ends, most_bytes, side="right")) - 1)
+            most_bytes = ends[place] + limit_bytes - working[place]
+            place = max(place, bisect_right(ends, most_bytes) - 1)
         return place >= len(self._chain)
 
-    def _ends(self, kept: int) -> np.ndarray:
+    def _ends(self, kept: int) -> list[float]:
         if kept not in self._ends_bytes:
             sizes = {
-                kind: min(cost.fixed_bytes + kept * cost.activation_bytes for cost in segment.strategies)
+                kind: float((segment.costs.fixed_bytes + kept * segment.costs.column("activation_bytes")).min())
                 for kind, segment in self._kinds.items()
             }
-            self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self._chain)])
+            self._ends_bytes[kept] = np.cumsum([0.0, *(sizes[segment.kind] for segment in self._chain)]).tolist()
         return self._ends_bytes[kept]
 
 
 def _minima(segment: SegmentCosts) -> tuple[int, int, int]:
-    costs = segment.strategies
+    costs = segment.costs
     return (
-        min(cost.fixed_bytes for cost in costs),
-        min(cost.activation_bytes for cost in costs),
-        min(cost.working_bytes for cost in costs),
+        int(costs.fixed_bytes.min()),
+        int(costs.column("activation_bytes").min()),
+        int(costs.column("working_bytes").min()),
     )
 
 

@@ -72,17 +72,16 @@ class RelaxedBound:
         places = {kind: place for place, kind in enumerate(kinds)}
         self._kinds = np.asarray([places[segment.kind] for segment in chain])
         self._counts = np.bincount(self._kinds).astype(np.float64)
-        width = max(len(segment.strategies) for segment in kinds.values())
+        costs = [segment.costs for segment in kinds.values()]
+        width = max(map(len, costs))
         # Kinds with fewer strategies repeat their last one.
-        rows = [
-            [segment.strategies[min(place, len(segment.strategies) - 1)] for place in range(width)]
-            for segment in kinds.values()
-        ]
-        self._times_s = np.asarray([[cost.microbatch_s for cost in row] for row in rows])
-        self._steps_s = np.asarray([[cost.step_s for cost in row] for row in rows])
-        self._fixed = np.asarray([[float(cost.fixed_bytes) for cost in row] for row in rows])
-        self._activations = np.asarray([[float(cost.activation_bytes) for cost in row] for row in rows])
-        self._working = np.asarray([[float(cost.working_bytes) for cost in row] for row in rows])
+        rows = [np.minimum(np.arange(width), len(one) - 1) for one in costs]
+        pairs = list(zip(costs, rows, strict=True))
+        self._times_s = np.asarray([one.microbatch_s[own] for one, own in pairs])
+        self._steps_s = np.asarray([one.column("step_s")[own] for one, own in pairs])
+        self._fixed = np.asarray([one.fixed_bytes[own] for one, own in pairs], dtype=np.float64)
+        self._activations = np.asarray([one.column("activation_bytes")[own] for one, own in pairs], dtype=np.float64)
+        self._working = np.asarray([one.column("working_bytes")[own] for one, own in pairs], dtype=np.float64)
         self._shared_working: dict[tuple[int, int, float], float] = {}
 
     def bound_s(self, profile: ScheduleProfile, memory_limit_bytes: float, *, known_s: float = np.inf) -> float:

@@ -1,0 +1,115 @@
+"""Ranks configurations by their estimates: for a caller that looks at the best of them by other costs.
+
+As `search` does, but nothing is played until it is asked for: a step of many microbatches takes as long to play as its
+stages take to find.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
+from jaxquard.planner.stages.alternatives import find_alternatives
+from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.configuration_search import ConfigurationSearch, Costs
+from jaxquard.planner.stages.memory_terms import MinimumMemory
+from jaxquard.planner.stages.search import say_missing
+from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
+
+_Alternatives = tuple[tuple[PlanAlternative, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedConfigurations:
+    """The answer of a ranking.
+
+    Attributes:
+        configurations: the fastest by their estimates; empty if nothing fits.
+        families: for each family that was asked for, its fastest; None if none of it fits.
+        smallest: if nothing fits, the configuration of the smallest memory that was found, and that memory.
+        log: counts of the work, and what a time budget left out.
+        priced: the configurations with a time of their own.
+        unpriced: those without costs, or for which no time was left.
+        find_alternatives: to the parts of a configuration that are not among those given, within some seconds; and
+            notes on the parts for which these were too few. None at all where another one plays faster.
+    """
+
+    configurations: tuple[PlanConfiguration, ...]
+    families: Mapping[str, PlanConfiguration | None]
+    smallest: tuple[PlanConfiguration, MinimumMemory] | None
+    log: PlanSearchLog
+    priced: frozenset[PlanConfiguration] = field(repr=False)
+    unpriced: frozenset[PlanConfiguration] = field(repr=False)
+    find_alternatives: Callable[[PlanConfiguration, Collection[str], float | None], _Alternatives] = field(repr=False)
+
+
+def rank_configurations(
+    configurations: Iterable[PlanConfiguration],
+    costs: Costs,
+    *,
+    bound: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
+    smallest_bytes: Callable[[PlanConfiguration], float] = lambda configuration: 0.0,
+    memory_limit_bytes: int | None = None,
+    links: Callable[[PlanConfiguration], ActorLinks] = lambda configuration: NO_LINKS,
+    time_budget_s: float | None = None,
+    num_finalists: int = 5,
+    families: Mapping[str, Callable[[PlanConfiguration], bool]] | None = None,
+    as_used: Callable[[PlanConfiguration], PlanConfiguration] | None = None,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> RankedConfigurations:
+    """Finds the fastest configurations by their estimates.
+
+    Args:
+        smallest_bytes: a bound on the memory of a device, from below, without costs; what exceeds the limit is not
+            asked for its costs, as long as something fits. The other arguments are those of `search_configurations`.
+    """
+    space = tuple(configurations)
+    search = ConfigurationSearch(
+        costs,
+        bound=bound,
+        memory_limit_bytes=memory_limit_bytes,
+        links=links,
+        time_budget_s=time_budget_s,
+        as_used=as_used,
+    )
+    limit_bytes = math.inf if memory_limit_bytes is None else memory_limit_bytes
+    fitting = tuple(one for one in space if smallest_bytes(one) <= limit_bytes)
+    estimates = search.rank(fitting, on_progress)
+    ranked = tuple(estimates)[:num_finalists]
+    priced, left_out = search.priced, [*search.left_out]
+    unpriced = frozenset(search.unpriced - priced)
+    found: dict[str, PlanConfiguration | None] = {}
+    for name, accepts in (families or {}).items():
+        members = () if search.is_late() else [one for one in fitting if accepts(one)]
+        found[name] = next(iter(search.rank(members, is_family=True)), None)
+    if families and search.is_late():
+        left_out.append(f"the time budget ended among the best of {', '.join(families)}")
+
+    def find_later(chosen: PlanConfiguration, known: Collection[str], budget_s: float | None) -> _Alternatives:
+        if chosen not in ranked:
+            return (), ()
+        search.allow_more(budget_s)
+        played = filter(None, (search.play(one, estimates[one]) for one in ranked))
+        best = min(played, key=lambda one: one.time_s, default=None)
+        if best is None or best.configuration != chosen:
+            return (), ()
+        others, missing, _ = find_alternatives(search, space, best, known=known)
+        return others, say_missing(missing)
+
+    return RankedConfigurations(
+        configurations=ranked,
+        families=found,
+        smallest=None if ranked else search.find_smallest(space),
+        log=PlanSearchLog(
+            num_seen=len(space),
+            num_pruned=len(space) - len(priced) - len(unpriced),
+            num_priced=len(priced),
+            num_unpriced=len(unpriced),
+            num_simulated=search.num_simulated,
+            time_s=search.time_s,
+            left_out=tuple(left_out),
+        ),
+        priced=priced,
+        unpriced=unpriced,
+        find_alternatives=find_later,
+    )
