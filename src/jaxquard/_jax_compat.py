@@ -154,7 +154,7 @@ def quick_cpu_options() -> dict[str, Any]:
 
 
 def usual_cpu_options() -> dict[str, Any]:
-    """Returns options of XLA with which a CPU compiles in less time, to code that is as fast; none that the user set."""
+    """Returns options of XLA with which a CPU compiles sooner, to code that is as fast; none that the user has set."""
     name = "xla_backend_optimization_level"
     return {} if name in os.environ.get("XLA_FLAGS", "") else {name: 2}
 

@@ -55,9 +55,12 @@ class Engine(Protocol):
 
     Attributes:
         token: an object that identifies the engine, and does not keep it alive.
+        num_rematerialized: values in all programs that were loaded, that the compilers of other processes gather whole
+            as they find no good way between two shardings; of this process they are on stderr (`catch_warnings`).
     """
 
     token: object
+    num_rematerialized: int
 
     def load(self, program: Program, *, on_progress: Progress | None = None) -> Loaded: ...
 

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -51,9 +52,11 @@ def test_warnings_of_the_partitioner_are_counted_and_do_not_reach_stderr(monkeyp
     monkeypatch.setattr(module, "_loop_times", run)
     plan = traced_plan()
     with caplog.at_level(logging.INFO, logger="jaxquard"):
-        (found,) = measure_plans(None, [plan], make_mesh=lambda plan: contextlib.nullcontext(), budget_s=60.0)
+        # Two are said to be caught by actors in other processes.
+        mesh = SimpleNamespace(engine=SimpleNamespace(num_rematerialized=2))
+        (found,) = measure_plans(None, [plan], make_mesh=lambda plan: contextlib.nullcontext(mesh), budget_s=60.0)
     assert "Involuntary" not in capfd.readouterr().err
-    assert (found.num_rematerialized, found.failure) == (1, failure)
-    assert f"{describe_shape(plan)}: the partitioner gathers 1 values whole" in caplog.text
+    assert (found.num_rematerialized, found.failure) == (3, failure)
+    assert f"{describe_shape(plan)}: the partitioner gathers 3 values whole" in caplog.text
     compile_bad_step()
     assert "Involuntary full rematerialization" in capfd.readouterr().err, "it does warn"

@@ -40,8 +40,7 @@ class MeasuredPlan:
         time_s: the median step; infinite if it failed.
         spread: from the fastest quarter to the slowest, as a part of the median.
         failure: the first line of the error; "" if it ran.
-        num_rematerialized: values that the partitioner gathers whole, as it finds no better way between two shardings;
-            of a plan on actors in other processes they are not known.
+        num_rematerialized: values that the partitioner gathers whole, as it finds no better way between two shardings.
     """
 
     plan: Plan = field(repr=False)
@@ -91,7 +90,10 @@ def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], Remot
     caught: list[int] = []
     try:
         with make_mesh(plan) as mesh, catch_warnings(caught.append):
-            times_s = _loop_times(problem, plan, mesh)
+            try:
+                times_s = _loop_times(problem, plan, mesh)
+            finally:
+                caught.append(mesh.engine.num_rematerialized)
     except (JaxquardError, jax.errors.JaxRuntimeError) as error:
         failure = str(error).splitlines()[0]
         return MeasuredPlan(plan=plan, time_s=float("inf"), failure=failure, num_rematerialized=sum(caught))

@@ -127,6 +127,7 @@ class InProcessEngine:
         self._lock = threading.Lock()
         self._queued: deque[StepState] = deque()
         self.token: object = InProcessStore(dict(enumerate(meshes)))
+        self.num_rematerialized = 0
         self._was_together = False
         self._last_state: StepState | None = None
         self._finalizer = weakref.finalize(self, halt, tuple(actor.feeder for actor in self.actors))

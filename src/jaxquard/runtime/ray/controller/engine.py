@@ -12,6 +12,7 @@ Its threads hold it weakly: it ends when it is closed, or when neither a mesh no
 
 import contextlib
 import itertools
+import logging
 import queue
 import threading
 import weakref
@@ -53,6 +54,7 @@ from jaxquard.runtime.transports.open_transport import TRANSPORTS
 from jaxquard.runtime.transports.peers.secret import new_mesh_secret
 from jaxquard.runtime.transports.protocol import TransferError
 
+_log = logging.getLogger(__name__)
 # How many steps may be queued before a call waits for the oldest.
 _MAX_QUEUED = 4
 # How often `restart` tries, if more is lost meanwhile.
@@ -75,6 +77,7 @@ class RayEngine:
         self._survives_loss = TRANSPORTS[group.config.transport].survives_loss
         self._secret = new_mesh_secret()
         self._is_closed = False
+        self.num_rematerialized = 0
         self._session = session
         self._released: list[deque[int]] = [deque() for _ in range(group.config.num_actors)]
         self._loaded: weakref.WeakSet[LoadedOnRay] = weakref.WeakSet()
@@ -127,8 +130,20 @@ class RayEngine:
             )
             weakref.finalize(loaded, self._forgotten.append, loaded.number)
             load_program(loaded, group=self.group, mesh=self._mesh, on_progress=on_progress)
+            self._note_rematerialized(loaded)
             self._loaded.add(loaded)
             return loaded
+
+    def _note_rematerialized(self, loaded: LoadedOnRay) -> None:
+        counts = loaded.num_rematerialized
+        if not counts:
+            return
+        self.num_rematerialized += sum(counts.values())
+        _log.warning(
+            "XLA finds no way between two shardings and gathers values whole (involuntary full rematerialization): "
+            "%s. Constrain what is between them.",
+            ", ".join(f"{count} in {loaded.program.calls[call].name}" for call, count in sorted(counts.items())),
+        )
 
     # Steps.
 

@@ -33,6 +33,7 @@ class LoadedOnRay:
         codes: for each call, its exported code.
         shared: for each call, its code as Ray keeps it for all: each is sent to Ray once.
         num_outputs: for each actor, how many cells a step fills.
+        num_rematerialized: for each call that has any, the values that the partitioner gathers whole.
     """
 
     number: int
@@ -42,6 +43,7 @@ class LoadedOnRay:
     num_outputs: tuple[int, ...]
     codes: dict[int, bytes] = field(default_factory=dict)
     shared: dict[int, SharedValue] = field(default_factory=dict)
+    num_rematerialized: dict[int, int] = field(default_factory=dict)
 
     def find_code(self, call: int, group: WorkerGroup) -> SharedValue:
         """Returns the code of a call, which is sent to Ray once."""
@@ -147,7 +149,11 @@ class _Compiling:
                 name = self._loaded.program.calls[self._jobs[position][1]].name
                 self._on_progress(num_done, len(self._jobs), name)
 
-        self._group.gather(self._references, report, on_error=self._explain)
+        counts = self._group.gather(self._references, report, on_error=self._explain)
+        # Every process that compiles a call warns of the same values.
+        self._loaded.num_rematerialized.update(
+            {call: count for (_, call), count in zip(self._jobs, counts, strict=True) if count}
+        )
 
     def _explain(self, position: int, error: Exception) -> Exception:
         """Returns the error to raise for a call that did not compile."""

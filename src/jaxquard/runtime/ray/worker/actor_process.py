@@ -136,11 +136,12 @@ class ActorProcess:
         if order.number not in self._programs:
             self._programs[order.number] = WorkerProgram(order, actor=self._config.actor, site=self._site)
 
-    def compile(self, program: int, call: int, code: bytes) -> None:
+    def compile(self, program: int, call: int, code: bytes) -> int:
         name, start_s = self._programs[program].program.calls[call].name, time.perf_counter()
         self._activity.write(f"compiling {name}")
-        self._programs[program].compile(call, code)
+        num_rematerialized = self._programs[program].compile(call, code)
         _log.info("compiled %s in %.2f s", name, time.perf_counter() - start_s)
+        return num_rematerialized
 
     def link(self, program: int) -> dict[tuple[int, int], ChannelLayout]:
         """Resolves the list and opens the channels."""

@@ -1,5 +1,6 @@
 """A program in the process of one actor: its calls, compiled; its list, linked; its channels, open."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from jax.sharding import Mesh
 
 from jaxquard.ir.program import Program, Run, Send
 from jaxquard.ir.program.order import order_program
+from jaxquard.pricing.compile.partitioner_warnings import catch_warnings
 from jaxquard.runtime.program.compile_calls import Executable, Site
 from jaxquard.runtime.program.link_program import ActorList, link_actor
 from jaxquard.runtime.program.slot_uses import find_slot_uses
@@ -68,15 +70,24 @@ class WorkerProgram:
         self.receivers: dict[int, Receiver] = {}
         self._executables: dict[tuple[int, Site], Executable] = {}
 
-    def compile(self, call: int, code: bytes) -> None:
-        """Makes a call ready; calls may be compiled at the same time."""
+    def compile(self, call: int, code: bytes) -> int:
+        """Makes a call ready; calls may be compiled at the same time.
+
+        Returns:
+            The values that the partitioner gathers whole, of which it warns.
+        """
         site, entry = self.site, self.program.calls[call]
+        caught: list[int] = []
+        # One device has no partitioner.
+        catching = catch_warnings(caught.append) if site.mesh.size > 1 else contextlib.nullcontext()
         try:
-            executable = import_call(code, entry, mesh=site.mesh, adds_witness=site.adds_witness(entry))
+            with catching:
+                executable = import_call(code, entry, mesh=site.mesh, adds_witness=site.adds_witness(entry))
         except Exception as error:
             error.add_note(f"while compiling the task {entry.name} for a mesh {dict(site.mesh.shape)}")
             raise
         self._executables[call, site] = executable
+        return sum(caught)
 
     def link(self, *, is_stopped: Callable[[], bool], activity: ActivityFile, unacknowledged: Unacknowledged) -> None:
         """Resolves the list, once all calls are compiled."""
