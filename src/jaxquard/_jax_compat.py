@@ -155,8 +155,10 @@ def quick_cpu_options() -> dict[str, Any]:
 
 def usual_cpu_options() -> dict[str, Any]:
     """Returns options of XLA with which a CPU compiles sooner, to code that is as fast; none that the user has set."""
+    settings: Any = jax.config
     name = "xla_backend_optimization_level"
-    return {} if name in os.environ.get("XLA_FLAGS", "") else {name: 2}
+    is_set = name in os.environ.get("XLA_FLAGS", "") or settings.read("jax_disable_most_optimizations")
+    return {} if is_set else {name: 2}
 
 
 @contextlib.contextmanager

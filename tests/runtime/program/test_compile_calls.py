@@ -71,6 +71,11 @@ def test_the_level_that_the_user_asks_for_is_kept(monkeypatch):
     assert xla_options_of(call, mesh) == {}
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
     assert xla_options_of(call, mesh) == {"xla_backend_optimization_level": 2}
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        assert xla_options_of(call, mesh) == {}
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def test_what_only_makes_constants_is_compiled_quickly():
