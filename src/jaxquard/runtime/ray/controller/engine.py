@@ -142,7 +142,7 @@ class RayEngine:
         _log.warning(
             "XLA finds no way between two shardings and gathers values whole (involuntary full rematerialization): "
             "%s. Constrain what is between them.",
-            ", ".join(f"{count} in {loaded.program.calls[call].name}" for call, count in sorted(counts.items())),
+            ", ".join(f"{count} on actor {actor}" for actor, count in sorted(counts.items())),
         )
 
     # Steps.

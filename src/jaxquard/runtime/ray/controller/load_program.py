@@ -33,7 +33,7 @@ class LoadedOnRay:
         codes: for each call, its exported code.
         shared: for each call, its code as Ray keeps it for all: each is sent to Ray once.
         num_outputs: for each actor, how many cells a step fills.
-        num_rematerialized: for each call that has any, the values that the partitioner gathers whole.
+        num_rematerialized: for each actor that has any, the values that the partitioner gathers whole in its calls.
     """
 
     number: int
@@ -150,10 +150,12 @@ class _Compiling:
                 self._on_progress(num_done, len(self._jobs), name)
 
         counts = self._group.gather(self._references, report, on_error=self._explain)
-        # Every process that compiles a call warns of the same values.
-        self._loaded.num_rematerialized.update(
-            {call: count for (_, call), count in zip(self._jobs, counts, strict=True) if count}
-        )
+        by_process: dict[tuple[int, int], int] = {}
+        for (worker, _), count in zip(self._jobs, counts, strict=True):
+            by_process[worker.actor, worker.rank] = by_process.get((worker.actor, worker.rank), 0) + count
+        # All processes of an actor warn of the same values.
+        found = self._loaded.num_rematerialized
+        found.update({actor: max(found.get(actor, 0), count) for (actor, _), count in by_process.items() if count})
 
     def _explain(self, position: int, error: Exception) -> Exception:
         """Returns the error to raise for a call that did not compile."""
