@@ -41,8 +41,8 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
                 return stack.enter_context(pricing.CompilePricer(target.cluster, mesh, cache=found))
             if name == "mock-gpu":
                 return stack.enter_context(pricing.MockGpuPricer(target.cluster, mesh, cache=found))
-            devices = _with_devices(mesh, num_devices=target.num_devices)
-            return stack.enter_context(pricing.MeasuredPricer(devices, cache=found))
+            num_actors = target.num_devices // mesh.size if target.runtime == "in_process" else 1
+            return stack.enter_context(pricing.MeasuredPricer(_with_devices(mesh, num_actors=num_actors), cache=found))
 
         yield make
 
@@ -52,15 +52,23 @@ def find_cache(cache: Any) -> pricing.PriceCache | None:
     return pricing.PriceCache() if cache == "default" else cache
 
 
-def _with_devices(mesh: AbstractMesh, *, num_devices: int) -> Mesh:
-    """Returns the devices of an actor, and on a CPU those of all actors.
+def _with_devices(mesh: AbstractMesh, *, num_actors: int) -> Mesh:
+    """Returns the devices of an actor, and on a CPU those of all actors of this process, as far as there are.
 
     Virtual devices share the cores of their host. An actor that runs alone has those of the others as well, and takes a
     fraction of the time that it takes in a pipeline; so all run the same program, along an axis of their own that
     nothing is sharded over.
+
+    Raises:
+        PlanError: if there are fewer devices than an actor has.
     """
     found = jax.devices()
-    num_actors = num_devices // mesh.size if found[0].platform == "cpu" else 1
+    if len(found) < mesh.size:
+        raise PlanError(
+            f"an actor of {mesh.size} devices cannot be measured on {len(found)}. Use the pricer model or compile, or "
+            'start with more devices: jax.config.update("jax_num_cpu_devices", ...).'
+        )
+    num_actors = min(num_actors, len(found) // mesh.size) if found[0].platform == "cpu" else 1
     shape, names = tuple(mesh.shape.values()), mesh.axis_names
     if num_actors > 1:
         shape, names = (num_actors, *shape), (ACTORS_AXIS, *names)

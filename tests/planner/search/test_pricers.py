@@ -1,0 +1,59 @@
+"""The devices that strategies are measured on."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax.sharding import AbstractMesh
+
+from jaxquard.errors import PlanError
+from jaxquard.planner.search.find_plan import PlanOptions, find_plan
+from jaxquard.planner.search.pricers import make_pricers
+from jaxquard.planner.search.problem import loss_problem
+from jaxquard.planner.search.targets import find_plan_target
+
+
+def measured_mesh(target, **axes):
+    with make_pricers("measure", target, cache=None) as make_pricer:
+        return make_pricer(AbstractMesh(tuple(axes.values()), tuple(axes))).mesh
+
+
+def test_all_actors_of_a_host_run_what_is_measured():
+    target = find_plan_target(cluster=None, devices=8, runtime="in_process")
+    assert dict(measured_mesh(target, data=2, model=2).shape) == {"actors": 2, "data": 2, "model": 2}
+    assert dict(measured_mesh(target, data=1).shape) == {"actors": 8, "data": 1}
+    assert dict(measured_mesh(target, data=2, model=4).shape) == {"data": 2, "model": 4}
+
+
+def test_actors_elsewhere_do_not():
+    target = find_plan_target(cluster=None, devices=8, runtime="in_process")
+    on_ray = dataclasses.replace(target, runtime="ray")
+    assert dict(measured_mesh(on_ray, data=2, model=2).shape) == {"data": 2, "model": 2}
+
+
+def test_fewer_devices_here_than_the_plan_has(monkeypatch):
+    here = jax.devices()
+    target = find_plan_target(cluster=None, devices=8, runtime="in_process")
+    monkeypatch.setattr(jax, "devices", lambda: here[:4])
+    assert dict(measured_mesh(target, data=2).shape) == {"actors": 2, "data": 2}
+    with pytest.raises(PlanError, match="an actor of 8 devices cannot be measured on 4"):
+        measured_mesh(target, data=8)
+
+
+def test_a_pipeline_is_planned_by_measured_prices():
+    def loss(params, batch):
+        hidden = jnp.tanh(batch["x"] @ params["up"])
+        return jnp.mean((hidden @ params["down"] - batch["y"]) ** 2)
+
+    width = 16
+    weights = jax.ShapeDtypeStruct((width, width), jnp.float32)
+    rows = jax.ShapeDtypeStruct((32, width), jnp.float32)
+    problem, _ = loss_problem(loss, optax.sgd(1e-3), ({"up": weights, "down": weights}, {"x": rows, "y": rows}))
+    target = find_plan_target(cluster=None, devices=4, runtime="in_process")
+    options = PlanOptions(pricer="measure", num_measured=0, cache=None, fix={"stages": 2, "microbatches": 4})
+    plan = find_plan(problem, target, options)
+    assert (plan.num_actors, plan.num_devices) == (2, 4)
+    assert plan.time_s > 0
+    assert plan.provenance.startswith("measured on 4 x cpu")
