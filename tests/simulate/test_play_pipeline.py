@@ -1,8 +1,9 @@
 """Pipelines against an independent event player, closed forms and a naive count of bytes."""
 
 import math
+import pickle
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -211,3 +212,16 @@ def test_rows_that_wait_for_each_other():
 def test_impossible_costs(field, value):
     with pytest.raises(ScheduleError, match=f"StageCost needs {field} to be 0 or more, but it is {value}"):
         cost(**{field: value})
+
+
+def test_memory_is_that_of_the_costs_that_were_played():
+    """It is added up when it is asked for, which may be after the caller's list has changed."""
+    cost = StageCost(forward_s=1.0, input_gradient_s=1.0, weight_gradient_s=1.0, weight_bytes=100, output_bytes=3)
+    costs = [cost, cost]
+    played, expected = (play_pipeline(OneFOneB(2), costs, num_microbatches=4) for _ in range(2))
+    peaks, sizes = expected.peaks_bytes, expected.transfers.sizes_bytes.tolist()
+    costs[0] = replace(cost, weight_bytes=10**6, output_bytes=7)
+    assert played.peaks_bytes == peaks
+    assert played.transfers.sizes_bytes.tolist() == sizes
+    memory = pickle.loads(pickle.dumps(played.memory[0]))
+    assert memory.peak_parts() == expected.memory[0].peak_parts()

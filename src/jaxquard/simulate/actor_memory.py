@@ -4,8 +4,7 @@ At a time t it counts all that is there in the moment that begins with t: what c
 not. So a buffer that a task frees at its end and one that the next takes at the same time do not add up.
 """
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,7 +24,7 @@ class ActorMemory:
     Attributes:
         times_s: when something changes, from 0 on.
         size_bytes: all parts together, from each time on.
-        find_parts: returns what `parts` has; a search asks for the peaks of many actors, and for the parts of few.
+        changes: what comes or goes, in the order of time: the part, its bytes, and for each time the last change of it.
 
     Example:
         >>> costs = [
@@ -40,12 +39,16 @@ class ActorMemory:
 
     times_s: np.ndarray
     size_bytes: np.ndarray
-    find_parts: Callable[[], Mapping[str, np.ndarray]] = field(repr=False)
+    changes: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
 
     @property
     def parts(self) -> Mapping[str, np.ndarray]:
-        """The bytes of each part (weights, gradients, activations, working, transfers) from each time on."""
-        return self.find_parts()
+        """The bytes of each part (weights, gradients, activations, working, transfers) from each time on.
+
+        Added up when it is asked for: a search asks for the peaks of many actors, and for the parts of few.
+        """
+        of_part, sizes, lasts = self.changes
+        return {part: np.cumsum(np.where(of_part == place, sizes, 0))[lasts] for place, part in enumerate(PARTS)}
 
     @property
     def peak_bytes(self) -> int:
@@ -89,11 +92,5 @@ def add_up(lives: Mapping[str, Sequence[Lives]], *, always: Mapping[str, int]) -
     order = np.argsort(moments_s, kind="stable")
     times_s = moments_s[order]
     lasts = np.flatnonzero(np.append(times_s[1:] != times_s[:-1], True))
-
-    @functools.cache
-    def find_parts() -> Mapping[str, np.ndarray]:
-        of_part = np.repeat(np.arange(len(PARTS)), counts)[order]
-        changes = sizes_bytes[order]
-        return {part: np.cumsum(np.where(of_part == place, changes, 0))[lasts] for place, part in enumerate(PARTS)}
-
-    return ActorMemory(times_s=times_s[lasts], size_bytes=np.cumsum(sizes_bytes[order])[lasts], find_parts=find_parts)
+    of_part, sizes = np.repeat(np.arange(len(PARTS)), counts)[order], sizes_bytes[order]
+    return ActorMemory(times_s=times_s[lasts], size_bytes=np.cumsum(sizes)[lasts], changes=(of_part, sizes, lasts))

@@ -51,7 +51,7 @@ def play_pipeline(
         >>> playback.step_time_s, round(playback.bubble, 3)
         (33.0, 0.273)
     """
-    order = order_tasks(schedule, num_microbatches)
+    order, costs = order_tasks(schedule, num_microbatches), tuple(costs)
     if len(costs) != order.num_stages:
         raise ScheduleError(
             f"the schedule has {order.num_stages} stages, but there are costs of {len(costs)}. Give one for each stage."
