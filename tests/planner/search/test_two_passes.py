@@ -23,7 +23,7 @@ from jaxquard.planner.search.two_passes import TwoPassSearch, _between, _mix_cos
 from jaxquard.planner.stages.assign import SegmentAssigner
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.search import search_configurations
-from jaxquard.planner.stages.segment_costs import StrategyCosts
+from jaxquard.planner.stages.segment_costs import CostTable
 from jaxquard.planner.tables.mesh_prices import MeshAxes
 from jaxquard.planner.wishes import parse_wishes
 from jaxquard.pricing import Failure, FailureReason
@@ -109,12 +109,12 @@ def test_costs_are_mixed_number_by_number(first, last, weights, data):
         st.lists(st.tuples(st.integers(0, len(first) - 1), st.integers(0, len(last) - 1)), min_size=1, max_size=5)
     )
     places = np.asarray(pairs).T
-    found = _mix_costs(StrategyCosts.of(first), places[0], StrategyCosts.of(last), places[1], weights)
+    found = _mix_costs(CostTable.of(first), places[0], CostTable.of(last), places[1], weights)
     assert list(found) == [mixed_by_hand(first[one], last[other], weights) for one, other in pairs]
 
 
 def test_the_state_bounds_the_memory_of_what_is_found():
-    """No configuration needs less than its share of the smallest state, and what exceeds the limit has no costs."""
+    """No configuration needs less than its share of the smallest state."""
     search, shapes = make_search()
     references = search._price_meshes(shapes, Deadline())
     for shape in shapes:

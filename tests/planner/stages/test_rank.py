@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.planner.record.plan import Recompute
-from jaxquard.planner.stages.assign import assign_segments
+from jaxquard.planner.stages.alternatives import PART_VALUES
+from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments
 from jaxquard.planner.stages.configuration_search import ConfigurationSearch
-from jaxquard.planner.stages.rank import rank_configurations
+from jaxquard.planner.stages.rank import LaterAlternatives, rank_configurations
 from jaxquard.planner.stages.search import search_configurations
 from jaxquard.planner.stages.segment_costs import count_state_bytes
 from jaxquard.planner.stages.space import PlanSpace, list_configurations
@@ -75,12 +76,19 @@ def test_the_best_are_those_that_play_the_fastest():
     }
     assert ranked.log.num_simulated == 0
     best = played.best.configuration
-    assert ranked.find_alternatives(best, (), None) == (played.alternatives, ())
+    late = ranked.find_alternatives(best, (), 0.0)
+    assert (late.found, late.num_simulated) == ((), 0)
+    (note,) = late.missing
+    assert all(part in note for part in PART_VALUES)
+    later = ranked.find_alternatives(best, (), None)
+    assert (later.found, later.missing) == (played.alternatives, ())
+    assert later.num_simulated >= len(ranked.configurations)
     parts = [one.part for one in played.alternatives]
     assert parts
-    assert ranked.find_alternatives(best, parts, None) == ((), ())
+    assert ranked.find_alternatives(best, parts, None).found == ()
+    assert ranked.find_alternatives(best, tuple(PART_VALUES), None) == LaterAlternatives()
     other = next(one for one in SPACE if one != best)
-    assert ranked.find_alternatives(other, (), None) == ((), ())
+    assert ranked.find_alternatives(other, (), None).found == ()
 
 
 def test_nothing_that_fits_is_ranked_where_nothing_fits():
@@ -94,12 +102,23 @@ def test_nothing_that_fits_is_ranked_where_nothing_fits():
     )
 
 
-def test_what_was_not_found_within_a_time_is_not_looked_for_again():
+def test_what_was_not_found_within_a_time_is_not_looked_for_again(monkeypatch):
+    searched, assign = [], SegmentAssigner.assign
+    monkeypatch.setattr(
+        SegmentAssigner, "assign", lambda self, *args, **more: searched.append(more) or assign(self, *args, **more)
+    )
     search = ConfigurationSearch(chain_of, bound=lambda one: 0.0, memory_limit_bytes=60, links=lambda one: NO_LINKS)
     one = next(one for one in SPACE if one.num_actors == 2)
     best_s = search.estimate(one).time_s
     other = ConfigurationSearch(chain_of, bound=lambda one: 0.0, memory_limit_bytes=60, links=lambda one: NO_LINKS)
-    assert other.estimate(one, known_s=0.9 * best_s) is None
-    assert other.estimate(one, known_s=0.8 * best_s) is None
+    searched.clear()
+    # A time between the bound and the best: the search has to look.
+    close_s = 0.999 * best_s
+    assert other.assigner(one).bound_s(one.shape) < close_s
+    assert other.estimate(one, known_s=close_s) is None
+    assert len(searched) == 1
+    assert other.estimate(one, known_s=0.999 * close_s) is None
+    assert len(searched) == 1
     assert other.estimate(one, known_s=1.1 * best_s).time_s == best_s
+    assert len(searched) == 2
     assert other.priced == {one}

@@ -167,14 +167,16 @@ class PricedStrategies:
                 known[kind] = self._segment_costs(segment, priced, places, storage, recompute)
             may_begin = can_begin_stage is None or can_begin_stage.get(segment.number, True)
             costs, chosen = known[kind]
-            one = SegmentCosts(
-                kind=kind,
-                strategies=costs,
-                reshards_s=priced.reshards_s,
-                input_bytes=input_bytes,
-                can_begin_stage=may_begin,
-            )
-            segments.append(made.setdefault((kind, may_begin, input_bytes), one))
+            key = kind, may_begin, input_bytes
+            if key not in made:
+                made[key] = SegmentCosts(
+                    kind=kind,
+                    strategies=costs,
+                    reshards_s=priced.reshards_s,
+                    input_bytes=input_bytes,
+                    can_begin_stage=may_begin,
+                )
+            segments.append(made[key])
             strategies.append(chosen)
         return StepCosts(
             segments=tuple(segments),

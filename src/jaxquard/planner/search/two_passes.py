@@ -33,7 +33,7 @@ from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.rank import RankedConfigurations, rank_configurations
 from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
-from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, SegmentCosts, StrategyCosts, count_state_bytes
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, CostTable, SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
@@ -106,13 +106,14 @@ class TwoPassSearch:
                 raise self._infeasible(exact.smallest)
             known = left
         # Parts that the second pass has one value of.
-        others, notes = ranked.find_alternatives(
+        others = ranked.find_alternatives(
             exact.best.configuration, {one.part for one in exact.alternatives}, self.deadline.budget_s
         )
-        self.deadline.left_out.extend(notes)
+        self.deadline.left_out.extend(others.missing)
         unknown = frozenset(shapes) - frozenset(known)
         log = _add_logs(ranked, exact, unknown, num_seen=len(shapes))
-        return replace(exact, alternatives=(*exact.alternatives, *others), log=log)
+        log = replace(log, num_simulated=log.num_simulated + others.num_simulated)
+        return replace(exact, alternatives=(*exact.alternatives, *others.found), log=log)
 
     def find_costs(self, shape: PlanConfiguration) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration; none if the step cannot be sharded so."""
@@ -359,16 +360,16 @@ def _mix(
 
 
 def _mix_costs(
-    first: StrategyCosts,
+    first: CostTable,
     first_places: np.ndarray,
-    last: StrategyCosts,
+    last: CostTable,
     last_places: np.ndarray,
     weights: tuple[float, float],
-) -> StrategyCosts:
+) -> CostTable:
     """Returns the times and bytes of one microbatch between two; the rest is that of the first."""
     seconds, counts = first.seconds[first_places], first.counts[first_places]
     for rows, others, columns in ((seconds, last.seconds, _MIXED_SECONDS), (counts, last.counts, _MIXED_COUNTS)):
         mixed = weights[0] * rows[:, columns] + weights[1] * others[last_places][:, columns]
         mixed = np.maximum(mixed, 0.0)
         rows[:, columns] = np.rint(mixed) if rows is counts else mixed
-    return StrategyCosts(seconds, counts)
+    return CostTable(seconds, counts)

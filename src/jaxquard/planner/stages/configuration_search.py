@@ -89,7 +89,8 @@ class ConfigurationSearch:
         self._bounds_s: dict[PlanConfiguration, float] = {}
         self._fits: dict[PlanConfiguration, bool] = {}
         self._estimates: dict[PlanConfiguration, StageAssignment] = {}
-        # The largest time within which nothing was found.
+        # The largest time within which nothing was found: within less there is nothing either. Where the search drops
+        # partial assignments that is likely, not certain, as it may keep others.
         self._slower_s: dict[PlanConfiguration, float] = {}
         self._tried: dict[PlanConfiguration, list[SegmentAssigner]] = {}
         self._played: dict[tuple[PlanConfiguration, int | None], PlanFinalist | None] = {}

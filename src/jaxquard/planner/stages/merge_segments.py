@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from jaxquard.planner.stages.dominance import representatives, undominated
-from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, SegmentCosts, StageAssignment, StrategyCosts
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, CostTable, SegmentCosts, StageAssignment
 
 # Strategies of a merged segment, for each pair of layouts at its ends, beside the fastest.
 _MAX_STRATEGIES = 16
@@ -28,7 +28,7 @@ class _Merged:
     """
 
     kind: int
-    strategies: StrategyCosts
+    strategies: CostTable
     choices: tuple[tuple[int, ...], ...]
 
 
@@ -111,7 +111,7 @@ def _merge(run: Sequence[SegmentCosts], kind: int) -> _Merged:
         choices = np.column_stack([choices[before], after])
     return _Merged(
         kind=kind,
-        strategies=StrategyCosts(
+        strategies=CostTable(
             rows[:, : len(SECONDS)],
             np.column_stack([np.rint(rows[:, len(SECONDS) :]), entries, exits]).astype(np.int64),
         ),

@@ -48,7 +48,9 @@ def fastest_strategies(chain: Sequence[SegmentCosts], num_microbatches: int) -> 
             costs = segment.costs
             own_s = costs.microbatch_s + (0.0 if reshards_s is None else reshards_s[costs.column("entry")])
             own_steps_s = costs.column("step_s")
-            best = int(((num_microbatches - 1) * own_s + own_steps_s).argmin())
+            loads_s = own_steps_s + ((num_microbatches - 1) * own_s if num_microbatches > 1 else 0.0)
+            # Where no reshard has a price, a strategy takes forever, with one microbatch as well.
+            best = int(np.where(np.isfinite(own_s), loads_s, np.inf).argmin())
             known[key] = float(own_s[best]), float(own_steps_s[best]), int(costs.column("exit")[best])
         time_s, step_s, layout = known[key]
         times_s.append(time_s)

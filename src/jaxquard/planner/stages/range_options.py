@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxquard.planner.stages.dominance import representatives, undominated
-from jaxquard.planner.stages.segment_costs import SegmentCosts, StrategyCosts
+from jaxquard.planner.stages.segment_costs import CostTable, SegmentCosts
 
 # The columns of costs: of one microbatch, once a step, fixed, of an activation, working.
 TIME, STEP, FIXED, ACTIVATION, WORKING = range(5)
@@ -156,25 +156,28 @@ class RangeOptions:
         is_end[length] = True
         is_end[begins[1:]] = num_stages > 1
         runs, starts, stops = [], [], []
+        is_whole = True
         for start in begins:
             run = None
             for place in range(start, length):
                 known = None if run is None else run.longer.get(keys[place])
                 run = self._extend(run, place) if known is None else known
                 if not len(run.costs):
-                    # Nothing fits, and longer runs fit less.
+                    # Nothing fits, and longer runs fit less; what was dropped before might.
+                    is_whole &= run.is_whole
                     break
                 shortest_s = run.loads_s.get(num_microbatches)
                 if (run.shortest_load_s(num_microbatches) if shortest_s is None else shortest_s) > max_load_s:
                     break
                 # Of two stages, the second one ends the chain.
                 if is_end[place + 1] and (num_stages != 2 or start == 0 or place + 1 == length):
+                    is_whole &= run.is_whole
                     runs.append(run)
                     starts.append(start)
                     stops.append(place + 1)
-        return self._join(runs, np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64))
+        return self._join(runs, np.asarray(starts, dtype=np.int64), np.asarray(stops, dtype=np.int64), is_whole)
 
-    def _join(self, runs: list[_Run], starts: np.ndarray, stops: np.ndarray) -> OptionTable:
+    def _join(self, runs: list[_Run], starts: np.ndarray, stops: np.ndarray, is_whole: bool) -> OptionTable:
         numbers: dict[int, int] = {}
         run_of = np.asarray([numbers.setdefault(id(run), len(numbers)) for run in runs], dtype=np.int64)
         known = list({id(run): run for run in runs}.values())
@@ -192,7 +195,7 @@ class RangeOptions:
             stops=option_stops,
             costs=costs,
             bounds=np.searchsorted(option_starts, np.arange(len(self._chain) + 1)),
-            is_whole=all(run.is_whole for run in known),
+            is_whole=is_whole,
             runs=tuple(known),
             run_of=option_runs,
             choice_of=np.concatenate([np.arange(0), *(run.ends for run in known)])[rows],
@@ -292,6 +295,6 @@ class RangeOptions:
         return self._segments[segment.kind]
 
 
-def _columns(costs: StrategyCosts) -> Float[np.ndarray, "strategies 5"]:
+def _columns(costs: CostTable) -> Float[np.ndarray, "strategies 5"]:
     sizes = costs.fixed_bytes, costs.column("activation_bytes"), costs.column("working_bytes")
     return np.column_stack([costs.microbatch_s, costs.column("step_s"), *sizes]).astype(np.float64)

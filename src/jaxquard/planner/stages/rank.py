@@ -9,14 +9,26 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
-from jaxquard.planner.stages.alternatives import find_alternatives
+from jaxquard.planner.stages.alternatives import PART_VALUES, find_alternatives
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.configuration_search import ConfigurationSearch, Costs
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.search import say_missing
 from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
 
-_Alternatives = tuple[tuple[PlanAlternative, ...], tuple[str, ...]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterAlternatives:
+    """Alternatives that were found after a ranking.
+
+    Attributes:
+        missing: notes on the parts for which the time was too short.
+        num_simulated: assignments that were played for them.
+    """
+
+    found: tuple[PlanAlternative, ...] = ()
+    missing: tuple[str, ...] = ()
+    num_simulated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +42,8 @@ class RankedConfigurations:
         log: counts of the work, and what a time budget left out.
         priced: the configurations with a time of their own.
         unpriced: those without costs, or for which no time was left.
-        find_alternatives: to the parts of a configuration that are not among those given, within some seconds; and
-            notes on the parts for which these were too few. None at all where another one plays faster.
+        find_alternatives: to the parts of a configuration that are not among those given, within some seconds. None at
+            all where another one plays faster.
     """
 
     configurations: tuple[PlanConfiguration, ...]
@@ -40,7 +52,9 @@ class RankedConfigurations:
     log: PlanSearchLog
     priced: frozenset[PlanConfiguration] = field(repr=False)
     unpriced: frozenset[PlanConfiguration] = field(repr=False)
-    find_alternatives: Callable[[PlanConfiguration, Collection[str], float | None], _Alternatives] = field(repr=False)
+    find_alternatives: Callable[[PlanConfiguration, Collection[str], float | None], LaterAlternatives] = field(
+        repr=False
+    )
 
 
 def rank_configurations(
@@ -85,16 +99,24 @@ def rank_configurations(
     if families and search.is_late():
         left_out.append(f"the time budget ended among the best of {', '.join(families)}")
 
-    def find_later(chosen: PlanConfiguration, known: Collection[str], budget_s: float | None) -> _Alternatives:
-        if chosen not in ranked:
-            return (), ()
+    def find_later(chosen: PlanConfiguration, known: Collection[str], budget_s: float | None) -> LaterAlternatives:
+        open_parts = tuple(part for part in PART_VALUES if part not in known)
+        if chosen not in ranked or not open_parts:
+            return LaterAlternatives()
         search.allow_more(budget_s)
-        played = filter(None, (search.play(one, estimates[one]) for one in ranked))
-        best = min(played, key=lambda one: one.time_s, default=None)
-        if best is None or best.configuration != chosen:
-            return (), ()
-        others, missing, _ = find_alternatives(search, space, best, known=known)
-        return others, say_missing(missing)
+        before, played = search.num_simulated, []
+        for one in ranked:
+            if search.is_late():
+                num_simulated = search.num_simulated - before
+                return LaterAlternatives(missing=say_missing(open_parts), num_simulated=num_simulated)
+            played.append(search.play(one, estimates[one]))
+        best = min(filter(None, played), key=lambda one: one.time_s, default=None)
+        others, missing = (), ()
+        if best is not None and best.configuration == chosen:
+            others, missing, _ = find_alternatives(search, space, best, known=known)
+        return LaterAlternatives(
+            found=others, missing=say_missing(missing), num_simulated=search.num_simulated - before
+        )
 
     return RankedConfigurations(
         configurations=ranked,

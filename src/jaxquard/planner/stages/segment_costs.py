@@ -67,7 +67,7 @@ SECONDS = tuple(name for name in SegmentCost.__dataclass_fields__ if name.endswi
 COUNTS = tuple(name for name in SegmentCost.__dataclass_fields__ if not name.endswith("_s"))
 
 
-class StrategyCosts(Sequence[SegmentCost]):
+class CostTable(Sequence[SegmentCost]):
     """The costs of a segment's strategies as arrays; each is made when it is asked for.
 
     A search over meshes has tens of thousands of them, and looks at few by themselves.
@@ -81,14 +81,14 @@ class StrategyCosts(Sequence[SegmentCost]):
         self.seconds, self.counts = seconds, counts
 
     @staticmethod
-    def of(costs: Iterable[SegmentCost]) -> "StrategyCosts":
+    def of(costs: Iterable[SegmentCost]) -> "CostTable":
         """Returns costs as arrays."""
-        if isinstance(costs, StrategyCosts):
+        if isinstance(costs, CostTable):
             return costs
         rows = tuple(costs)
         seconds = np.asarray([[getattr(cost, name) for name in SECONDS] for cost in rows], dtype=np.float64)
         counts = np.asarray([[getattr(cost, name) for name in COUNTS] for cost in rows], dtype=np.int64)
-        return StrategyCosts(seconds.reshape(-1, len(SECONDS)), counts.reshape(-1, len(COUNTS)))
+        return CostTable(seconds.reshape(-1, len(SECONDS)), counts.reshape(-1, len(COUNTS)))
 
     def column(self, name: str) -> np.ndarray:
         """Returns one number of each strategy, by its name in `SegmentCost`."""
@@ -112,11 +112,11 @@ class StrategyCosts(Sequence[SegmentCost]):
     def __getitem__(self, place: int) -> SegmentCost: ...
 
     @overload
-    def __getitem__(self, place: slice) -> "StrategyCosts": ...
+    def __getitem__(self, place: slice) -> "CostTable": ...
 
-    def __getitem__(self, place: int | slice) -> "SegmentCost | StrategyCosts":
+    def __getitem__(self, place: int | slice) -> "SegmentCost | CostTable":
         if isinstance(place, slice):
-            return StrategyCosts(self.seconds[place], self.counts[place])
+            return CostTable(self.seconds[place], self.counts[place])
         numbers = zip((*SECONDS, *COUNTS), (*self.seconds[place].tolist(), *self.counts[place].tolist()), strict=True)
         return SegmentCost(**dict(numbers))
 
@@ -127,7 +127,7 @@ class StrategyCosts(Sequence[SegmentCost]):
         return (self[place] for place in range(len(self)))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StrategyCosts):
+        if not isinstance(other, CostTable):
             return NotImplemented
         return np.array_equal(self.seconds, other.seconds) and np.array_equal(self.counts, other.counts)
 
@@ -138,7 +138,7 @@ class SegmentCosts:
 
     Attributes:
         kind: segments of one kind have equal costs: the same object serves them all where their reshards are alike.
-        strategies: one cost each; a strategy without a price is left out. Any sequence becomes `StrategyCosts`.
+        strategies: one cost each; a strategy without a price is left out. Any sequence becomes `CostTable`.
         reshards_s: of one microbatch, forward and backward together, from each exit layout of the segment before to
             each entry layout of this one, where both are in one stage; None for the first.
         input_bytes: of the values that enter it from the segment before, of one microbatch and one device: a transfer,
@@ -153,12 +153,12 @@ class SegmentCosts:
     can_begin_stage: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "strategies", StrategyCosts.of(self.strategies))
+        object.__setattr__(self, "strategies", CostTable.of(self.strategies))
 
     @property
-    def costs(self) -> StrategyCosts:
+    def costs(self) -> CostTable:
         """The costs of the strategies as arrays."""
-        assert isinstance(self.strategies, StrategyCosts)
+        assert isinstance(self.strategies, CostTable)
         return self.strategies
 
 

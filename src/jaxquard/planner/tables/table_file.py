@@ -22,7 +22,7 @@ from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.ir.codec import from_data, to_data
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Recompute
-from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, SegmentCosts, StrategyCosts
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, CostTable, SegmentCosts
 from jaxquard.planner.tables.mesh_prices import CostsKey, MeshAxes, MeshFacts
 
 _NAMES = tuple(BlockNames.__dataclass_fields__)
@@ -56,7 +56,7 @@ def write_table(table: MeshTable, *, names: str) -> bytes:
     """
     if table.facts is None:
         return _pack({"failure": table.failure}, {})
-    strategies, reshards, rows = _Shared(), _Shared(), list[StrategyCosts]()
+    strategies, reshards, rows = _Shared(), _Shared(), list[CostTable]()
     costs = [
         {"storage": storage.value, "recompute": recompute.value, **_costs_data(found, strategies, reshards, rows)}
         for (storage, recompute), found in table.costs.items()
@@ -176,15 +176,16 @@ def _read_facts(
     )
 
 
-def _costs_data(costs: StepCosts, strategies: _Shared, reshards: _Shared, rows: list[StrategyCosts]) -> dict[str, Any]:
+def _costs_data(costs: StepCosts, strategies: _Shared, reshards: _Shared, rows: list[CostTable]) -> dict[str, Any]:
     """Returns costs as numbers of what they share, and adds what is new."""
     segments = _Shared()
     places = [segments.number(one, id(one)) for one in costs.segments]
-    made = []
+    made, num_rows = [], sum(map(len, rows))
     for one in segments.values:
         table = None if one.reshards_s is None else reshards.number(one.reshards_s, id(one.reshards_s))
-        made.append([one.kind, one.input_bytes, one.can_begin_stage, table, sum(map(len, rows)), len(one.costs)])
+        made.append([one.kind, one.input_bytes, one.can_begin_stage, table, num_rows, len(one.costs)])
         rows.append(one.costs)
+        num_rows += len(one.costs)
     return {"segments": places, "made": made, "strategies": [strategies.number(found) for found in costs.strategies]}
 
 
@@ -192,7 +193,7 @@ class _SegmentReader:
     """Reads the costs of segments."""
 
     def __init__(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        self._rows = StrategyCosts(arrays["seconds"], arrays["counts"])
+        self._rows = CostTable(arrays["seconds"], arrays["counts"])
         self._reshards, start = list[np.ndarray](), 0
         for shape in header["reshards"]:
             stop = start + math.prod(shape)
