@@ -93,7 +93,7 @@ class PhaseClock:
             (mesh_prices.MeshPrices, "costs", "prices"),
             (step_pricing.StepPricing, "keep_tables", "prices"),
             (two_passes, "rank_configurations", "search"),
-            (two_passes, "search_configurations", "search"),
+            (two_passes.TwoPassSearch, "run", "search"),
         ):
             stack.enter_context(mock.patch.object(owner, name, self.timed(phase, getattr(owner, name))))
 

@@ -96,7 +96,7 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
     target = find_plan_target(cluster=None, devices=8, runtime="in_process")
     make_mesh = mesh_maker(target, {})
     start_s = time.perf_counter()
-    chosen, errors = plan_with_errors(problem, target, PlanOptions(pricer=pricer), make_mesh)
+    chosen, predicted_s, errors = plan_with_errors(problem, target, PlanOptions(pricer=pricer), make_mesh)
     planned_s = time.perf_counter() - start_s
     print(chosen, flush=True)
     others = [plan for plan in best_plans(problem, target) if plan.time_s < np.inf][:most]
@@ -108,7 +108,6 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
         )
     ours_s = [measured[0].time_s, measured[-1].time_s]
     best_s = min(one.time_s for one in measured)
-    predicted_s = errors[describe_shape(chosen)] * chosen.time_s
     return {
         "model": name,
         "pricer": pricer,
@@ -121,28 +120,31 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
         "ours_over_best": [round(time_s / best_s, 3) for time_s in ours_s],
         "predicted_ms": round(1e3 * predicted_s, 2),
         "predicted_over_measured": [round(predicted_s / time_s, 3) for time_s in ours_s],
-        "predicted_over_measured_of_all_that_ran": {key: round(value, 2) for key, value in errors.items()},
-        "median_error": round(statistics.median(abs(math.log(value)) for value in errors.values()), 3),
+        "predicted_over_measured_of_all_that_ran": [(key, round(value, 2)) for key, value in errors],
+        "median_error": round(statistics.median(abs(math.log(value)) for _, value in errors), 3),
         "baselines_over_ours": {one.name: round(one.time_s / chosen.time_s, 2) for one in chosen.baselines},
     }
 
 
 def plan_with_errors(
     problem: PlanProblem, target: PlanTarget, options: PlanOptions, make_mesh: Callable[[Plan], Any]
-) -> tuple[Plan, dict[str, float]]:
-    """Returns the plan that is taken, and for each plan that ran its price over what it took."""
-    errors: dict[str, float] = {}
+) -> tuple[Plan, float, list[tuple[str, float]]]:
+    """Returns the plan that is taken, its price before it ran, and of all that ran the price over the time taken."""
+    errors: list[tuple[str, float]] = []
+    prices_s: dict[float, float] = {}
     run = find_plan_module.run_candidates
 
     def record(*args: Any, **more: Any) -> Any:
         ran, usual = run(*args, **more)
         for one in (*usual, *ran):
             if one.is_measured and not one.failure:
-                errors[describe_shape(one.plan)] = one.finalist.time_s / one.time_s
+                errors.append((describe_shape(one.plan), one.finalist.time_s / one.time_s))
+                prices_s[one.time_s] = one.finalist.time_s
         return ran, usual
 
     with mock.patch.object(find_plan_module, "run_candidates", record):
-        return find_plan(problem, target, options, make_mesh=make_mesh), errors
+        chosen = find_plan(problem, target, options, make_mesh=make_mesh)
+    return chosen, prices_s[chosen.time_s], errors
 
 
 def best_plans(problem: PlanProblem, target: PlanTarget) -> list[Any]:
