@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[3]
 PROLOGUE = """
-import functools, sys, threading, time
+import functools, sys, threading, time, warnings
 import jax
 jax.config.update("jax_platforms", "cpu")
 import numpy as np
@@ -44,7 +44,9 @@ say_when(0, "0F")
 state, loss = step(state, spinning_step.batch(), 10_000_000)
 float(loss)
 """
+# Its step has no loop, of which a warning says that it runs on one actor.
 IN_A_COMPILATION = """
+warnings.simplefilter("ignore", jq.errors.StepWarning)
 say(True)
 say_when(0, "compiling before.0")
 long_step = mesh.distributed(functools.partial(spinning_step.compiles_long, num_rounds=300))
