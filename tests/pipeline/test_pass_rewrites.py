@@ -130,6 +130,24 @@ def test_constrained_gradients_are_summed_on_each_device():
     assert f"float32[{count},4,6] = sharding_constraint[sharding=P('data'" in texts["keep_sums_local"]
 
 
+@pytest.mark.parametrize("num_microbatches", [1, 2])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_sums_of_one_microbatch_are_kept_apart_only_where_that_changes_them(num_microbatches, dtype, is_sharded):
+    """Alone, they are reduced once in any case: only a sum that is scattered, or in another dtype, is kept apart."""
+
+    def fn(w, batch):
+        grad = jax.grad(lambda w, x: jnp.sum((x @ w) ** 2))
+        return w - jq.accumulate_grads(lambda x: grad(w, x), jq.schedules.GPipe(1), sum_dtype=jnp.float32)(batch)
+
+    step, _ = trace(fn, jnp.zeros((4, 6), dtype), jnp.zeros((num_microbatches, 8, 4), dtype))
+    specs = (("data",),) if is_sharded else ((),), ((), ("data",))
+    request = Request(num_actors=1, donated_args=(0,), result_of_arg=(0, None), arg_specs=specs, mesh=DATA_MESH)
+    texts = {record.name: record.text for record in plan_step(step, request=request, keep_text=True).records}
+    is_kept_apart = f"[{DATA_MESH.shape['data']},4,6] = accumulate_grads" in texts["keep_sums_local"]
+    assert is_kept_apart == (num_microbatches > 1 or dtype == jnp.bfloat16 or is_sharded)
+
+
 def test_a_pass_that_breaks_the_step_is_named(monkeypatch):
     """The check after a pass finds a variable that nothing defines, and says which pass it was."""
     own = PASSES["own_results"]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxquard as jq
-from tests.pipeline.mlp_step import MlpStep
+from tests.pipeline.mlp_step import MlpStep, adamw
 from tests.pipeline.oracle import assert_close, run_oracle
 from tests.pipeline.planning import is_loop_task, plan, tasks, with_schedule
 
@@ -68,3 +68,41 @@ def test_named_stages_name_their_tasks():
     planned = plan(step, [jnp.eye(2)] * 3, jnp.ones((2, 2, 2)), num_actors=3, has_state=False)
     names = {call.name for call in planned.program.calls}
     assert {"embed_F", "stage1_F", "stage2_B", "stage1_B", "embed_B"} <= names
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        jq.schedules.OneFOneB(1),
+        jq.schedules.OneFOneB(2),
+        # Both stages on one actor, where the weight that they share has one sum.
+        jq.schedules.Custom(["0F0,1F0,1B0,0B0"]),
+        jq.schedules.Custom(["0F0,1F0,1I0,0I0,0W0,1W0"]),
+    ],
+    ids=repr,
+)
+def test_the_tasks_of_one_microbatch_begin_their_sums(schedule):
+    """No task makes zeros first, and what a result adds up to has the same numbers."""
+    step = MlpStep(schedule.num_stages, is_tied=True, optimizer=adamw())
+    for num_microbatches in (1, 2) if schedule.num_actors == schedule.num_stages else (1,):
+        args = step.arguments(num_microbatches)
+        planned = plan(with_schedule(step, schedule), *args, num_actors=schedule.num_actors)
+        assert_close(planned.run(*args), run_oracle(step, *args))
+        names = [call.name for call in planned.program.calls]
+        assert any(name.startswith("start") for name in names) == (num_microbatches > 1)
+
+
+def test_all_reductions_of_one_microbatch():
+    """Terms that no equation of the task makes, a batch leaf and a constant, are results too."""
+
+    def step(accumulate, weight, batch):
+        def outputs(x):
+            hidden = jq.pipeline_yield(jnp.tanh(x @ weight))
+            return hidden.sum(), hidden.max(), hidden, x, x, weight
+
+        return accumulate(outputs, ("mean", "max", "stack", "last", "sum", "sum"))(batch)
+
+    weight, batch = jnp.eye(3) * 0.3, -jnp.ones((1, 2, 3))
+    planned = plan(with_schedule(step, jq.schedules.GPipe(2)), weight, batch, num_actors=2, has_state=False)
+    assert_close(planned.run(weight, batch), run_oracle(step, weight, batch))
+    assert not any(call.name.startswith("start") for call in planned.program.calls)

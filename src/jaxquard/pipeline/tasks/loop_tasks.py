@@ -46,11 +46,15 @@ class LoopTasks:
     def rows(self) -> Iterator[list[ActorTask]]:
         """Yields the tasks of each actor, as the schedule orders them."""
         for row in self.loop.schedule.rows(self.loop.num_microbatches):
-            tasks = [self._actor_task(fused) for fused in self._fuse(row)]
-            kept = dict.fromkeys(v for task in tasks for v in task.code.outputs if isinstance(v, Total | Carried))
+            begun: set[Total] = set()
+            tasks = [self._actor_task(fused, begun) for fused in self._fuse(row)]
+            # In a loop of one microbatch, tasks make their accumulators themselves.
+            started = (Carried,) if self.loop.num_microbatches == 1 else (Total, Carried)
+            kept = dict.fromkeys(v for task in tasks for v in task.code.outputs if isinstance(v, started))
+            tasks = self._finish(tasks)
             if kept:
                 start = self._start(list(kept))
-                tasks = [ActorTask(label=start.name, code=start), *self._finish(tasks)]
+                tasks = [ActorTask(label=start.name, code=start), *tasks]
             yield tasks
 
     def _finish(self, tasks: list[ActorTask]) -> list[ActorTask]:
@@ -93,12 +97,14 @@ class LoopTasks:
         """The first carried value outside the loop; None for an accumulator."""
         return None if reduction.carried is None else self.equation.invars[self.loop.num_constants + reduction.carried]
 
-    def _actor_task(self, fused: list[Task]) -> ActorTask:
+    def _actor_task(self, fused: list[Task], begun: set[Total]) -> ActorTask:
+        """Returns a task, and notes the accumulators that it adds to."""
         places = tuple(place for task in fused for place in self._places(task))
         phases = "".join(task.phase.value for task in fused)
         first = fused[0]
         if places not in self.codes:
-            self.codes[places] = self._code(f"{self._stage_name(first.stage)}_{phases}", places)
+            self.codes[places] = self._code(f"{self._stage_name(first.stage)}_{phases}", places, begun)
+        begun.update(value for value in self.codes[places].outputs if isinstance(value, Total))
         label = f"{first.stage}{phases}{first.microbatch}"
         return ActorTask(label=label, code=self.codes[places], microbatch=first.microbatch)
 
@@ -179,7 +185,7 @@ class LoopTasks:
                 waiting.extend(edges.get(place, ()))
         return found
 
-    def _code(self, name: str, places: tuple[Place, ...]) -> TaskCode:
+    def _code(self, name: str, places: tuple[Place, ...], begun: set[Total]) -> TaskCode:
         own = set(places)
         positions = sorted({position for place in places for position in self.uses.equations[place]})
         equations = [self.body.eqns[position] for position in positions]
@@ -192,7 +198,7 @@ class LoopTasks:
         used = dict.fromkeys(var for equation in equations for var in variables(equation.invars))
         used.update(dict.fromkeys(variables(atom for atom, _ in terms)))
         taken = [var for var in used if var not in defined]
-        writer = CodeWriter(self.context, own)
+        writer = CodeWriter(self.context, own, begun)
         for var in taken:
             writer.take(var)
         writer.equations.extend(equations)

@@ -67,10 +67,15 @@ class LoopContext:
 
 
 class CodeWriter:
-    """Writes the code of one task of a loop around the equations of its body."""
+    """Writes the code of one task of a loop around the equations of its body.
 
-    def __init__(self, context: LoopContext, places: Collection[Place]) -> None:
-        self.context, self.places = context, places
+    Args:
+        begun: the accumulators that tasks before this one have added to. In a loop of one microbatch, the first task
+            begins with zeros of its own, which XLA leaves out; in others a task runs many times, and takes what is there.
+    """
+
+    def __init__(self, context: LoopContext, places: Collection[Place], begun: Container[Value] = ()) -> None:
+        self.context, self.places, self.begun = context, places, begun
         self.inputs: dict[Value, Var] = {}
         self.equations: list[Equation] = []
         self.outputs: list[tuple[Value, Any]] = []
@@ -123,11 +128,19 @@ class CodeWriter:
             return
         before = self.totals.get(total)
         if before is None:
-            before = self._input(total, self.context.equation.outvars[target])
+            before = self._total_before(total, reduction)
         traced = self.context.trace_addition(reduction, before, atom)
         equations, (after,) = splice_traced(traced, [before, atom, self._index()])
         self.equations.extend(equations)
         self.totals[total] = after
+
+    def _total_before(self, total: Total, reduction: Reduction) -> Any:
+        like = self.context.equation.outvars[total.target]
+        if self.context.loop.num_microbatches > 1 or total in self.begun:
+            return self._input(total, like)
+        equations, (empty,) = splice(lambda: [reduction.empty(like.aval)], [])
+        self.equations.extend(equations)
+        return empty
 
     def code(self, name: str) -> TaskCode:
         outputs = [*self.outputs, *self.totals.items()]
