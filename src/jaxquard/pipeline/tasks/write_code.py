@@ -71,7 +71,7 @@ class CodeWriter:
 
     Args:
         begun: the accumulators that tasks before this one have added to. In a loop of one microbatch, the first task
-            begins with zeros of its own, which XLA leaves out; in others a task runs many times, and takes what is there.
+            begins with zeros of its own, which XLA leaves out; in others it runs many times, and takes what there is.
     """
 
     def __init__(self, context: LoopContext, places: Collection[Place], begun: Container[Value] = ()) -> None:
