@@ -1,6 +1,7 @@
 """Shared by every test: 8 virtual CPU devices, Hypothesis profiles, golden texts."""
 
 import faulthandler
+import functools
 import gc
 import os
 import re
@@ -93,6 +94,7 @@ _QUICK = """
 """.split()
 
 
+@functools.cache
 def _is_quick(path: Path) -> bool:
     return path.relative_to(Path(__file__).parent).as_posix().startswith(tuple(_QUICK))
 
@@ -132,6 +134,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if not item.get_closest_marker("quick")]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item.get_closest_marker("quick")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects no garbage while tests are collected: of these and of all that they import nearly everything stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
 from jaxquard.evaluate.cfp.cells.cell import Role
 from jaxquard.evaluate.cfp.cells.labels import chosen_words
@@ -129,6 +128,8 @@ def test_meshes_of_the_same_model_share_a_chart():
 
 
 def test_ranks_as_scipy_has_them():
+    from scipy.stats import spearmanr  # Takes more than a second, for every worker that collects tests.
+
     values = iter([3.0, 1.0, 2.0, 2.0, 9.0, 4.0, 5.0] * 10)
     cell = with_runs(made_cell("gpt"), lambda run: replace(run, sum_s=next(values)))
     found = next(one for one in figure_10([cell]) if one.way == SUM)

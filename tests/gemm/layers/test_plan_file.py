@@ -1,5 +1,6 @@
 """Plans as JSON: they come back as they were, and what is no plan is refused."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -73,8 +74,19 @@ def test_plans_of_version_3_come_back():
     assert load_plan(_FOLDER / "v3_wang.json") == GemmPlan(algorithm="wang", mesh_shape=(4, 2), layers=layers)
 
 
+@functools.cache
+def tuned_gpt3():
+    return autotune(gpt3())
+
+
+@functools.cache
+def split_plan_text():
+    """The text of a plan that splits products."""
+    return plan_text(tune_by_paper(gpt3(), simulation_of_a_tpu()).plan)
+
+
 def test_plans_as_files(tmp_path):
-    plan = autotune(gpt3()).plan
+    plan = tuned_gpt3().plan
     save_plan(plan, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json") == plan
 
@@ -105,7 +117,7 @@ def test_plans_as_files(tmp_path):
     ],
 )
 def test_plan_errors(old, new, message):
-    text = plan_text(tune_by_paper(gpt3(), simulation_of_a_tpu()).plan)
+    text = split_plan_text()
     assert old in text
     with pytest.raises(GemmError, match=message):
         parse_plan(text.replace(old, new, 1))
@@ -126,15 +138,15 @@ def test_plan_files_that_are_none(tmp_path):
         (tmp_path / name).write_bytes(content)
         refuse(tmp_path / name, message)
     with pytest.raises(GemmError, match=r"the plan text: plan.layers should be a list, found 5\. Save the plan again"):
-        parse_plan(json.dumps(json.loads(plan_text(autotune(gpt3()).plan)) | {"layers": 5}))
+        parse_plan(json.dumps(json.loads(plan_text(tuned_gpt3().plan)) | {"layers": 5}))
     with pytest.raises(GemmError, match=r"cannot write the plan to .*no/plan\.json \(No such file or directory\)"):
-        save_plan(autotune(gpt3()).plan, tmp_path / "no" / "plan.json")
+        save_plan(tuned_gpt3().plan, tmp_path / "no" / "plan.json")
     for path in (None, 3, b"plan.json"):
         refuse(path, "path must be that of a plan's file, but is ")
     with pytest.raises(GemmError, match="path must be that of a plan's file, but is None"):
-        save_plan(autotune(gpt3()).plan, None)
+        save_plan(tuned_gpt3().plan, None)
     with pytest.raises(GemmError, match=r"plan must be a GemmPlan, such as the `plan` of what `autotune` returns"):
-        save_plan(autotune(gpt3()), tmp_path / "plan.json")
+        save_plan(tuned_gpt3(), tmp_path / "plan.json")
 
 
 _REAL = json.loads((_FOLDER / "v3_wang.json").read_text())

@@ -9,7 +9,6 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from scipy.stats import spearmanr
 
 from jaxquard.cluster import GroupCollective, group_spans, group_time_s, levels_of, load_cluster
 from jaxquard.intraop.segments.strategies import segment_strategies
@@ -363,6 +362,8 @@ def test_a_pricer_that_shares_what_another_read_prices_as_a_new_one():
 
 @pytest.mark.slow
 def test_strategies_rank_as_the_compiler_ranks_them():
+    from scipy.stats import spearmanr  # Takes more than a second, for every worker that collects tests.
+
     analysis = analyse_model("gpt-tiny", num_layers=3)
     segment = max(analysis.segments, key=lambda segment: len(segment.blocks))
     strategies = segment_strategies(segment, graph=analysis.graph, blocks=analysis.blocks, axes=analysis.axes)[::4]

@@ -1,5 +1,6 @@
 """Fixtures that tests on Ray share: meshes, and one cluster of three "hosts", for those that need several."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ def pytest_runtest_setup(item):
 
 def pytest_collection_modifyitems(items):
     """Tests that share meshes come last, so that those are started once."""
-    places = [place for place, item in enumerate(items) if Path(__file__).parent in item.path.parents]
+    folder = f"{Path(__file__).parent}{os.sep}"
+    places = [place for place, item in enumerate(items) if str(item.path).startswith(folder)]
     for place, item in zip(places, sorted((items[place] for place in places), key=_shares), strict=True):
         items[place] = item
 
