@@ -24,9 +24,9 @@ class MemoryBound:
     def __init__(self, chain: Sequence[SegmentCosts]) -> None:
         self._chain = chain
         self._kinds = {segment.kind: segment for segment in chain}
-        minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
-        rows = np.asarray([minima[segment.kind] for segment in chain], dtype=np.float64)
-        self.fixed, self.activations, self.working = rows.T
+        minima = np.asarray([_minima(segment) for segment in self._kinds.values()], dtype=np.float64)
+        places = {kind: place for place, kind in enumerate(self._kinds)}
+        self.fixed, self.activations, self.working = minima[[places[segment.kind] for segment in chain]].T
         self.smallest_bytes = float(self.fixed.sum() + self.activations.sum())
         held = self.activations > 0
         self._held, self._all_bytes = held, (float(self.fixed.sum()), float(self.activations.sum()))
