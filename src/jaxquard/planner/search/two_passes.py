@@ -21,10 +21,10 @@ from jaxquard.errors import InfeasiblePlanError, PlanError
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_flops import bound_time_s
 from jaxquard.planner.record.plan import PlanSearchLog, Recompute
+from jaxquard.planner.search.costs_by_rows import CostsByRows, find_serving
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.live_pricing import BATCH_AXIS
-from jaxquard.planner.search.scaled_costs import ScaledCosts, find_serving
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.memory_terms import MinimumMemory
@@ -60,7 +60,7 @@ class TwoPassSearch:
     deadline: Deadline = field(default_factory=Deadline)
     on_progress: OnPlanProgress = field(default=lambda done, total, name: None, repr=False)
     _links: dict[tuple[int, int], ActorLinks] = field(default_factory=dict, repr=False)
-    _scaled: dict[object, ScaledCosts] = field(default_factory=dict, repr=False)
+    _scaled: dict[object, CostsByRows] = field(default_factory=dict, repr=False)
     _chains: dict[object, Sequence[SegmentCosts]] = field(default_factory=dict, repr=False)
     # The mesh that ranks the strategies of others.
     _ranks: dict[object, MeshKey] = field(default_factory=dict, repr=False)
@@ -211,7 +211,7 @@ class TwoPassSearch:
 
     def _find_scaled(
         self, shape: PlanConfiguration, serving: Sequence[int], references: Mapping[int, MeshPrices]
-    ) -> ScaledCosts:
+    ) -> CostsByRows:
         """Returns the costs with some references, from which those with other numbers of microbatches follow."""
         key = shape.axes, tuple(serving), shape.storage, shape.recompute
         if key not in self._scaled:
@@ -222,7 +222,7 @@ class TwoPassSearch:
                 )
                 for place, count in enumerate(serving)
             ]
-            self._scaled[key] = ScaledCosts(serving, costs)
+            self._scaled[key] = CostsByRows(serving, costs)
         return self._scaled[key]
 
     def _infeasible(self, smallest: tuple[PlanConfiguration, MinimumMemory] | None) -> PlanError:

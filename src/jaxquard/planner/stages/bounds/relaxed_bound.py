@@ -40,11 +40,15 @@ class _Actors:
         kept: for each stage of an actor, the activations that it keeps at one time, when it keeps the most.
         counts: of the actors with these.
         mean_kept: the largest mean over an actor's stages.
+        numbers_kept: of activations that any stage keeps.
+        number_of: for each stage of an actor, which of them is its.
     """
 
     kept: Int[np.ndarray, "actors chunks"]
     counts: Float[np.ndarray, " actors"]
     mean_kept: float
+    numbers_kept: Int[np.ndarray, " numbers"]
+    number_of: Int[np.ndarray, "actors chunks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,9 +160,8 @@ class RelaxedBound:
         return self._shared_working[key]
 
     def _find_shares(self, loads_s: np.ndarray, actors: _Actors) -> _Shares:
-        kept, of_stage = np.unique(actors.kept, return_inverse=True)
-        of_stage = of_stage.reshape(actors.kept.shape)
-        sizes = self._fixed + kept[:, None, None] * self._activations
+        of_stage = actors.number_of
+        sizes = self._fixed + actors.numbers_kept[:, None, None] * self._activations
         typical = float(self._counts @ (self._fixed + actors.kept.mean() * self._activations).min(axis=1))
         prices = _PRICES * float(self._counts @ loads_s.min(axis=1)) / max(typical, 1.0)
         costs_s = loads_s + prices[:, None, None] * sizes[:, None]
@@ -213,7 +216,14 @@ def _find_actors(profile: ScheduleProfile) -> _Actors:
     by_actor = np.argsort(profile.actor_of, kind="stable").reshape(profile.num_actors, profile.num_chunks)
     kept = np.take_along_axis(profile.kept[lasts], by_actor, axis=1)
     found, counts = np.unique(np.sort(kept, axis=1), axis=0, return_counts=True)
-    return _Actors(kept=found, counts=counts.astype(np.float64), mean_kept=float(found.mean(axis=1).max()))
+    numbers_kept, number_of = np.unique(found, return_inverse=True)
+    return _Actors(
+        kept=found,
+        counts=counts.astype(np.float64),
+        mean_kept=float(found.mean(axis=1).max()),
+        numbers_kept=numbers_kept,
+        number_of=number_of.reshape(found.shape),
+    )
 
 
 def _balance(

@@ -32,7 +32,7 @@ def find_serving(count: int, references: Sequence[int], blocks: Sequence[object]
     return [references[0 if count * count <= references[0] * references[-1] else -1]]
 
 
-class ScaledCosts:
+class CostsByRows:
     """Costs that are known with one or two numbers of microbatches, of the same segments.
 
     Args:
@@ -79,7 +79,7 @@ class ScaledCosts:
         one, other = (self._begins[id(found[place].costs)] for found in (self._first, self._last))
         blocks, matches = self._blocks[place], self._matches[place]
         own = [at for at, names in enumerate(self._strategies[place]) if fits(blocks, names)] or range(len(matches))
-        pairs = [(one + at, other + matches[at]) for at in own if matches[at] is not None]
+        pairs = [(one + at, other + match) for at in own if (match := matches[at]) is not None]
         if not pairs:
             every = tuple(range(one, one + len(matches)))
             return every, every

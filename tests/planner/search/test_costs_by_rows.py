@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.search.costs_by_rows import CostsByRows, find_serving, mix_costs
 from jaxquard.planner.search.problem import loss_problem
-from jaxquard.planner.search.scaled_costs import ScaledCosts, find_serving, mix_costs
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.planner.stages.segment_costs import CostTable, SegmentCosts
@@ -40,7 +40,7 @@ def fastest_s(segments):
 
 def test_costs_between_two_numbers_of_microbatches():
     few, some, many = find_costs(1, 4, 16)
-    scaled = ScaledCosts((1, 16), (few, many))
+    scaled = CostsByRows((1, 16), (few, many))
     for count, wanted in ((1, few), (16, many)):
         found = scaled.with_microbatches(count)
         assert fastest_s(found) == pytest.approx(fastest_s(wanted.segments), rel=0.05)
@@ -49,7 +49,7 @@ def test_costs_between_two_numbers_of_microbatches():
 
 def test_the_mean_of_a_cost_with_itself_is_that_cost():
     (costs,) = find_costs(4, storage=Storage.ZERO_1, recompute=Recompute.FULL)
-    mixed = ScaledCosts((4, 16), (costs, costs)).with_microbatches(4)
+    mixed = CostsByRows((4, 16), (costs, costs)).with_microbatches(4)
     assert [one.strategies for one in mixed] == [one.strategies for one in costs.segments]
 
 
@@ -106,7 +106,7 @@ def costs_of_two(draw):
 @given(costs=costs_of_two(), count=st.sampled_from([2, 4, 8, 16]), left_out=st.sampled_from(["", "a", "ab"]))
 def test_a_chain_is_mixed_as_its_segments_are(costs, count, left_out):
     first, last = costs
-    found = ScaledCosts((2, 16), costs).with_microbatches(
+    found = CostsByRows((2, 16), costs).with_microbatches(
         count, fits=lambda blocks, strategy: blocks[0] == 0 or strategy[0][0] not in left_out
     )
     weight = (1 / count - 1 / 16) / (1 / 2 - 1 / 16)
@@ -128,5 +128,5 @@ def test_other_segments_with_other_microbatches():
     assert find_serving(2, (1, 16), (few.blocks, many.blocks)) == (1, 16)
     assert find_serving(2, (1, 16), (few.blocks, joined)) == [1]
     assert find_serving(16, (1, 16), (few.blocks, joined)) == [16]
-    half = ScaledCosts([1], [few]).with_microbatches(2)
+    half = CostsByRows([1], [few]).with_microbatches(2)
     assert fastest_s(half) == pytest.approx(fastest_s(few.segments) / 2)
