@@ -18,6 +18,7 @@ that was renamed is read under its former names, so that files outlive names.
 
 import dataclasses
 import enum
+import functools
 import math
 import types
 import typing
@@ -100,6 +101,12 @@ def from_data(
         raise DataError(f"{where} is nested too deeply") from None
 
 
+@functools.cache
+def _hints_of(kind: type) -> Mapping[str, Any]:
+    """The types of a dataclass's fields: a file has many values of few types, and annotations take long to read."""
+    return typing.get_type_hints(kind)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Decoder:
     specials: Specials
@@ -148,7 +155,7 @@ class _Decoder:
         if not isinstance(data, Mapping):
             raise DataError(f"{where} should be a table, found {data!r:.80}")
         fields = {field.name: field for field in dataclasses.fields(kind)}
-        hints = typing.get_type_hints(kind)
+        hints = _hints_of(kind)
         values = {}
         for key, entry in data.items():
             name = key if key in fields else _current_name(fields, key)

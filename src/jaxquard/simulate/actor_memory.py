@@ -24,7 +24,8 @@ class ActorMemory:
     Attributes:
         times_s: when something changes, from 0 on.
         size_bytes: all parts together, from each time on.
-        changes: what comes or goes, in the order of time: the part, its bytes, and for each time the last change of it.
+        changes: the numbers of changes of each part, the order of all by time, in that order the bytes that come or go,
+            and for each time the last change of it.
 
     Example:
         >>> costs = [
@@ -39,7 +40,7 @@ class ActorMemory:
 
     times_s: np.ndarray
     size_bytes: np.ndarray
-    changes: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
+    changes: tuple[list[int], np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
 
     @property
     def parts(self) -> Mapping[str, np.ndarray]:
@@ -47,7 +48,8 @@ class ActorMemory:
 
         Added up when it is asked for: a search asks for the peaks of many actors, and for the parts of few.
         """
-        of_part, sizes, lasts = self.changes
+        counts, order, sizes, lasts = self.changes
+        of_part = np.repeat(np.arange(len(PARTS)), counts)[order]
         return {part: np.cumsum(np.where(of_part == place, sizes, 0))[lasts] for place, part in enumerate(PARTS)}
 
     @property
@@ -92,5 +94,6 @@ def add_up(lives: Mapping[str, Sequence[Lives]], *, always: Mapping[str, int]) -
     order = np.argsort(moments_s, kind="stable")
     times_s = moments_s[order]
     lasts = np.flatnonzero(np.append(times_s[1:] != times_s[:-1], True))
-    of_part, sizes = np.repeat(np.arange(len(PARTS)), counts)[order], sizes_bytes[order]
-    return ActorMemory(times_s=times_s[lasts], size_bytes=np.cumsum(sizes)[lasts], changes=(of_part, sizes, lasts))
+    sizes = sizes_bytes[order]
+    changes = counts, order, sizes, lasts
+    return ActorMemory(times_s=times_s[lasts], size_bytes=np.cumsum(sizes)[lasts], changes=changes)

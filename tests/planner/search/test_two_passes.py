@@ -1,14 +1,10 @@
 """The search in two passes: costs between two numbers of microbatches, and the answer beside a search of everything."""
 
-import dataclasses
 from typing import ClassVar
 
 import jax
-import numpy as np
 import optax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.shardings.layouts import Storage
@@ -19,17 +15,15 @@ from jaxquard.planner.search.list_shapes import list_shapes
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import find_plan_target
-from jaxquard.planner.search.two_passes import TwoPassSearch, _between, _mix_costs, find_references
+from jaxquard.planner.search.two_passes import TwoPassSearch, find_references
 from jaxquard.planner.stages.assign import SegmentAssigner
 from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.search import search_configurations
-from jaxquard.planner.stages.segment_costs import CostTable
 from jaxquard.planner.tables.mesh_prices import MeshAxes
 from jaxquard.planner.wishes import parse_wishes
 from jaxquard.pricing import Failure, FailureReason
 from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
 from tests.planner.small_losses import mlp_args, mlp_loss
-from tests.planner.stages.chains import segment_costs
 
 # What runs once a step.
 STEP_TIMES = "step_s", "gradient_sum_s"
@@ -69,50 +63,6 @@ def make_search(cluster="h100-4", *, rows=64, pricer=None):
     return TwoPassSearch(pricing=pricing, memory_limit_bytes=target.memory_bytes), shapes
 
 
-def test_costs_between_two_numbers_of_microbatches():
-    search, _ = make_search()
-    axes = {"data": 2}
-    few, some, many = (
-        search.pricing.costs(axes, count, storage=Storage.AS_USED, recompute=Recompute.NONE) for count in (1, 4, 16)
-    )
-    for count, wanted in ((1, few), (16, many)):
-        assert fastest_s(_between(count, (1, 16), (few, many))) == pytest.approx(fastest_s(wanted.segments), rel=0.05)
-    assert fastest_s(_between(4, (1, 16), (few, many))) == pytest.approx(fastest_s(some.segments), rel=0.25)
-
-
-def test_the_mean_of_a_cost_with_itself_is_that_cost():
-    search, _ = make_search()
-    costs = search.pricing.costs({"data": 2}, 4, storage=Storage.ZERO_1, recompute=Recompute.FULL)
-    mixed = _between(4, (4, 16), (costs, costs))
-    assert [one.strategies for one in mixed] == [one.strategies for one in costs.segments]
-
-
-def mixed_by_hand(cost, other, weights):
-    """A cost between two, number by number."""
-    numbers = {}
-    for name in (one.name for one in dataclasses.fields(cost)):
-        numbers[name] = getattr(cost, name)
-        if name in ("activation_bytes", "working_bytes") or (name.endswith("_s") and name not in STEP_TIMES):
-            mixed = max(0.0, weights[0] * getattr(cost, name) + weights[1] * getattr(other, name))
-            numbers[name] = round(mixed) if name.endswith("bytes") else mixed
-    return type(cost)(**numbers)
-
-
-@given(
-    st.lists(segment_costs(), min_size=1, max_size=4),
-    st.lists(segment_costs(), min_size=1, max_size=4),
-    st.sampled_from([(1.0, 0.0), (0.25, 0.75), (1.5, -0.5), (0.1, 0.0)]),
-    st.data(),
-)
-def test_costs_are_mixed_number_by_number(first, last, weights, data):
-    pairs = data.draw(
-        st.lists(st.tuples(st.integers(0, len(first) - 1), st.integers(0, len(last) - 1)), min_size=1, max_size=5)
-    )
-    places = np.asarray(pairs).T
-    found = _mix_costs(CostTable.of(first), places[0], CostTable.of(last), places[1], weights)
-    assert list(found) == [mixed_by_hand(first[one], last[other], weights) for one, other in pairs]
-
-
 def test_the_state_bounds_the_memory_of_what_is_found():
     """No configuration needs less than its share of the smallest state."""
     search, shapes = make_search()
@@ -122,18 +72,6 @@ def test_the_state_bounds_the_memory_of_what_is_found():
         smallest = SegmentAssigner(costs).minimum_memory(shape.shape)
         if smallest is not None:
             assert search._smallest_bytes(shape, references[shape.axes]) <= smallest.size_bytes * (1 + 1e-9)
-
-
-def test_other_segments_with_other_microbatches():
-    """With one block more in a segment, costs come from the nearer number of microbatches alone."""
-    search, _ = make_search()
-    few, many = (
-        search.pricing.costs({"data": 2}, count, storage=Storage.AS_USED, recompute=Recompute.NONE) for count in (1, 16)
-    )
-    joined = ((*many.blocks[0], *many.blocks[1]), *many.blocks[2:])
-    other = dataclasses.replace(many, segments=many.segments[1:], strategies=many.strategies[1:], blocks=joined)
-    assert fastest_s(_between(2, (1, 16), (few, other))) == pytest.approx(fastest_s(few.segments) / 2)
-    assert fastest_s(_between(16, (1, 16), (few, other))) == pytest.approx(fastest_s(other.segments))
 
 
 def test_strategies_are_ranked_with_the_fewest_microbatches():

@@ -50,12 +50,16 @@ class StepCosts:
     def places(self, assignment: Assignment) -> tuple[int, ...] | None:
         """Returns the place of each segment's strategy in an assignment; None if one of them has no cost."""
         found = []
+        # Equal segments share their strategies; of those that are the same, the first counts.
+        known: dict[int, dict[Strategy, int]] = {}
         for blocks, strategies in zip(self.blocks, self.strategies, strict=True):
+            if id(strategies) not in known:
+                places = reversed([*enumerate(strategies)])
+                known[id(strategies)] = {without_single_axes(one, self.axes): place for place, one in places}
             wanted = without_single_axes(tuple(tuple(assignment[block]) for block in blocks), self.axes)
-            known = [without_single_axes(strategy, self.axes) for strategy in strategies]
-            if wanted not in known:
+            if wanted not in known[id(strategies)]:
                 return None
-            found.append(known.index(wanted))
+            found.append(known[id(strategies)][wanted])
         return tuple(found)
 
 

@@ -51,6 +51,7 @@ def find_block_alternatives(
     *,
     links: ActorLinks = NO_LINKS,
     memory_limit_bytes: int | None = None,
+    played: PlayedAssignment | None = None,
 ) -> BlockAlternatives:
     """Finds the next best sharding of blocks, what it adds to the step, and the term that decides.
 
@@ -58,8 +59,9 @@ def find_block_alternatives(
         costs: of all strategies; the assignment has the places of its own among them.
         links: between actors.
         memory_limit_bytes: of a device; None for no limit.
+        played: the assignment, if it was played before with the same links.
     """
-    changes = _Changes(costs, shape, assignment, links, memory_limit_bytes)
+    changes = _Changes(costs, shape, assignment, links, memory_limit_bytes, played)
     places = [place for place in _list_places(costs, assignment) if changes.rank_others(place.segment)]
     tasks = _TASKS_OF_A_PLAY + 2 * shape.num_stages * shape.num_microbatches
     found: list[PlanAlternative] = []
@@ -139,6 +141,7 @@ class _Changes:
         assignment: StageAssignment,
         links: ActorLinks,
         memory_limit_bytes: int | None,
+        played: PlayedAssignment | None,
     ) -> None:
         self._costs, self._shape, self._links = costs, shape, links
         self._limit_bytes, self._assignment = memory_limit_bytes, assignment
@@ -146,7 +149,9 @@ class _Changes:
         self._totals = sum_stages(costs.segments, assignment)
         pairs = zip(costs.segments, assignment.strategies, strict=True)
         self._chosen: list[SegmentCost] = [segment.strategies[place] for segment, place in pairs]
-        self._base = play_stages(self._totals, shape, links=links)
+        if played is None or played.stages != self._totals:
+            played = play_stages(self._totals, shape, links=links)
+        self._base = played
         self._most_kept = profile_schedule(shape).most_kept.tolist()
         self.num_played = 0
 

@@ -251,6 +251,7 @@ def _block_alternatives(
         chosen.costs,
         shape.shape,
         chosen.finalist.assignment,
+        played=chosen.finalist.played,
         links=found.links(shape),
         memory_limit_bytes=found.memory_limit_bytes,
     )

@@ -17,14 +17,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from jaxquard.errors import InfeasiblePlanError, PlanError
-from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.prices.step_flops import bound_time_s
 from jaxquard.planner.record.plan import PlanSearchLog, Recompute
+from jaxquard.planner.search.costs_by_rows import CostsByRows, find_serving
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.live_pricing import BATCH_AXIS
@@ -33,7 +30,7 @@ from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.rank import RankedConfigurations, rank_configurations
 from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
-from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, CostTable, SegmentCosts, count_state_bytes
+from jaxquard.planner.stages.segment_costs import SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
@@ -45,10 +42,6 @@ _NUM_FINALISTS = 6
 _APART = 8
 # Of the time that a search has, the share of the first pass; and of that, the share of its prices.
 _FIRST_PASS, _PRICING = 0.7, 0.7
-
-# What a microbatch takes; the rest is there once a step, or all the time.
-_MIXED_SECONDS = [place for place, name in enumerate(SECONDS) if name not in ("step_s", "gradient_sum_s")]
-_MIXED_COUNTS = [COUNTS.index("activation_bytes"), COUNTS.index("working_bytes")]
 
 OnPlanProgress = Callable[[int, int, str], None]
 
@@ -67,7 +60,8 @@ class TwoPassSearch:
     deadline: Deadline = field(default_factory=Deadline)
     on_progress: OnPlanProgress = field(default=lambda done, total, name: None, repr=False)
     _links: dict[tuple[int, int], ActorLinks] = field(default_factory=dict, repr=False)
-    _scaled: dict[object, Sequence[SegmentCosts]] = field(default_factory=dict, repr=False)
+    _scaled: dict[object, CostsByRows] = field(default_factory=dict, repr=False)
+    _chains: dict[object, Sequence[SegmentCosts]] = field(default_factory=dict, repr=False)
     # The mesh that ranks the strategies of others.
     _ranks: dict[object, MeshKey] = field(default_factory=dict, repr=False)
     _state_bytes: dict[object, int] = field(default_factory=dict, repr=False)
@@ -208,9 +202,19 @@ class TwoPassSearch:
     def _scaled_costs(self, shape: PlanConfiguration, references: Mapping[int, MeshPrices]) -> Sequence[SegmentCosts]:
         """Returns the costs of a configuration, from those of other numbers of microbatches."""
         key = shape.priced_as
+        if key not in self._chains:
+            count, blocks = shape.num_microbatches, [one.facts.blocks for one in references.values()]
+            serving = find_serving(count, [*references], blocks)
+            has_rows = partial(references[serving[0]].has_rows, serving[0] / count)
+            self._chains[key] = self._find_scaled(shape, serving, references).with_microbatches(count, fits=has_rows)
+        return self._chains[key]
+
+    def _find_scaled(
+        self, shape: PlanConfiguration, serving: Sequence[int], references: Mapping[int, MeshPrices]
+    ) -> CostsByRows:
+        """Returns the costs with some references, from which those with other numbers of microbatches follow."""
+        key = shape.axes, tuple(serving), shape.storage, shape.recompute
         if key not in self._scaled:
-            blocks = [one.facts.blocks for one in references.values()]
-            serving = _find_serving(shape.num_microbatches, [*references], blocks)
             # A microbatch costs the same however the state is stored; what is once a step is taken from the first.
             costs = [
                 references[count].costs(
@@ -218,8 +222,7 @@ class TwoPassSearch:
                 )
                 for place, count in enumerate(serving)
             ]
-            has_rows = partial(references[serving[0]].has_rows, serving[0] / shape.num_microbatches)
-            self._scaled[key] = _between(shape.num_microbatches, serving, costs, fits=has_rows)
+            self._scaled[key] = CostsByRows(serving, costs)
         return self._scaled[key]
 
     def _infeasible(self, smallest: tuple[PlanConfiguration, MinimumMemory] | None) -> PlanError:
@@ -236,16 +239,6 @@ class TwoPassSearch:
 def _ranked_alike(axes: MeshAxes) -> object:
     """Returns a key of the meshes whose strategies are ranked together: those that differ in their data axis alone."""
     return tuple((name, None if name == BATCH_AXIS else size) for name, size in axes)
-
-
-def _find_serving(count: int, references: Sequence[int], blocks: Sequence[object]) -> Sequence[int]:
-    """Returns the references that costs are taken from: all, or the nearest where their segments differ.
-
-    Small microbatches may have other segments, as fewer of their dims can be sharded.
-    """
-    if blocks[0] == blocks[-1]:
-        return references
-    return [references[0 if count * count <= references[0] * references[-1] else -1]]
 
 
 def _add_logs(
@@ -294,82 +287,3 @@ def find_references(shapes: Sequence[PlanConfiguration], num_rows: int) -> dict[
 def _most(counts: Collection[int], num_rows: int, num_devices: int) -> int:
     """Returns the largest number of microbatches whose rows all devices divide; the largest of all if there is none."""
     return max((count for count in counts if num_rows % (count * num_devices) == 0), default=max(counts))
-
-
-def _between(
-    count: int,
-    references: Sequence[int],
-    known: Sequence[StepCosts],
-    *,
-    fits: Callable[[Sequence[int], Strategy], bool] = lambda blocks, strategy: True,
-) -> Sequence[SegmentCosts]:
-    """Returns costs with so many microbatches: linear in their rows between two that are known, or scaled from one.
-
-    Args:
-        fits: returns whether the blocks of a segment can have a strategy with so many; where none fits, all stay.
-    """
-    serving = _find_serving(count, references, [one.blocks for one in known])
-    known = [one for one, reference in zip(known, references, strict=True) if reference in serving]
-    first, last = known[0], known[-1]
-    references = serving
-    rows, first_rows, last_rows = 1 / count, 1 / references[0], 1 / references[-1]
-    if first_rows == last_rows:
-        weights = rows / first_rows, 0.0
-    else:
-        weight = (rows - last_rows) / (first_rows - last_rows)
-        weights = weight, 1 - weight
-    made: dict[tuple[int, int], SegmentCosts] = {}
-    found = []
-    for place, (one, other) in enumerate(zip(first.segments, last.segments, strict=True)):
-        key = id(one), id(other)
-        if key not in made:
-            places = {names: at for at, names in enumerate(last.strategies[place])}
-            own = list(enumerate(first.strategies[place]))
-            own = [(at, names) for at, names in own if fits(first.blocks[place], names)] or own
-            pairs = [(at, places[names]) for at, names in own if names in places]
-            made[key] = _mix(one, other, pairs, weights, scale=rows / first_rows)
-        found.append(made[key])
-    return tuple(found)
-
-
-def _mix(
-    segment: SegmentCosts,
-    other: SegmentCosts,
-    pairs: Sequence[tuple[int, int]],
-    weights: tuple[float, float],
-    *,
-    scale: float,
-) -> SegmentCosts:
-    """Returns the costs of the strategies that both have; what one reshards is scaled by rows.
-
-    Args:
-        pairs: the places of a strategy in both.
-    """
-    if pairs:
-        first_places, last_places = np.asarray(pairs).T
-        costs = _mix_costs(segment.costs, first_places, other.costs, last_places, weights)
-    else:
-        every = np.arange(len(segment.costs))
-        costs = _mix_costs(segment.costs, every, segment.costs, every, weights)
-    return replace(
-        segment,
-        strategies=costs,
-        reshards_s=None if segment.reshards_s is None else segment.reshards_s * scale,
-        input_bytes=round(segment.input_bytes * scale),
-    )
-
-
-def _mix_costs(
-    first: CostTable,
-    first_places: np.ndarray,
-    last: CostTable,
-    last_places: np.ndarray,
-    weights: tuple[float, float],
-) -> CostTable:
-    """Returns the times and bytes of one microbatch between two; the rest is that of the first."""
-    seconds, counts = first.seconds[first_places], first.counts[first_places]
-    for rows, others, columns in ((seconds, last.seconds, _MIXED_SECONDS), (counts, last.counts, _MIXED_COUNTS)):
-        mixed = weights[0] * rows[:, columns] + weights[1] * others[last_places][:, columns]
-        mixed = np.maximum(mixed, 0.0)
-        rows[:, columns] = np.rint(mixed) if rows is counts else mixed
-    return CostTable(seconds, counts)

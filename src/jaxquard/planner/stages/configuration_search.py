@@ -15,6 +15,7 @@ from jaxquard.planner.stages.configuration import PlanConfiguration
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.play_assignment import PlayedAssignment, play_assignment
 from jaxquard.planner.stages.segment_costs import SegmentCosts, StageAssignment
+from jaxquard.planner.stages.share_segments import share_equal
 from jaxquard.simulate.actor_link import ActorLinks
 
 # Estimates that are this much above the best are not looked at further: as far as played times may turn them around.
@@ -292,7 +293,7 @@ class ConfigurationSearch:
         key = configuration.priced_as
         if key not in self._assigners:
             chain = self._costs(configuration)
-            self._assigners[key] = SegmentAssigner(chain) if len(chain) else None
+            self._assigners[key] = SegmentAssigner(share_equal(chain)) if len(chain) else None
         return self._assigners[key]
 
     def estimate(

@@ -217,6 +217,10 @@ class LabelSearch:
                 labels.working_bytes,
             ]
         )
+        # Actors that have no stage yet, or none to come, have zeros alone.
+        is_constant = (costs == costs[:1]).all(axis=0)
+        is_constant[0] = False
+        costs = costs[:, ~is_constant]
         order = np.argsort(labels.positions, kind="stable")
         firsts = np.flatnonzero(np.diff(labels.positions[order], prepend=-1))
         groups = np.split(order, firsts[1:]) if len(order) else []

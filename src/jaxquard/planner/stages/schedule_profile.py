@@ -216,6 +216,9 @@ def _kept_activations(order: TaskOrder) -> tuple[np.ndarray, np.ndarray]:
 
 def _largest_rows(counts: np.ndarray) -> np.ndarray:
     """Returns the rows that no other row exceeds in all columns."""
-    unique = np.unique(counts, axis=0)
+    if counts.shape[1] == 1:
+        return counts.max(axis=0, keepdims=True)
+    # For rows of a few numbers this is quicker than `np.unique`.
+    unique = np.asarray(sorted(set(map(tuple, counts.tolist()))))
     is_exceeded = (unique[None] >= unique[:, None]).all(axis=2).sum(axis=1) > 1
     return unique[~is_exceeded]

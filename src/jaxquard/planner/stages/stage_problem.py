@@ -26,6 +26,8 @@ class StageOptions:
     Attributes:
         options: their places in the table.
         bounds: where the options of each first segment begin, and at last where they end.
+        begins: the first segments of any option.
+        firsts: where the options of these begin.
     """
 
     options: Int[np.ndarray, " options"]
@@ -34,6 +36,8 @@ class StageOptions:
     fills_s: Float[np.ndarray, " options"]
     loads_s: Float[np.ndarray, " options"]
     bounds: Int[np.ndarray, " segments_and_one"]
+    begins: Int[np.ndarray, " begins"]
+    firsts: Int[np.ndarray, " begins"]
 
 
 class StageProblem:
@@ -95,13 +99,17 @@ class StageProblem:
             is_possible &= (ends_s <= stage * limit_s)[starts] & (ends_s[-1] - ends_s <= rest * limit_s)[stops]
         options = options[is_possible]
         starts = table.starts[options]
+        bounds = starts.searchsorted(np.arange(self.num_segments + 1))
+        begins = (bounds[:-1] < bounds[1:]).nonzero()[0]
         return StageOptions(
             options=options,
             starts=starts,
             stops=table.stops[options],
             fills_s=self._fills_s[options] + self._crossings_s[stage, starts],
             loads_s=self._loads(kept)[options],
-            bounds=np.searchsorted(starts, np.arange(self.num_segments + 1)),
+            bounds=bounds,
+            begins=begins,
+            firsts=bounds[begins],
         )
 
     def _shares(self) -> np.ndarray:
@@ -214,8 +222,7 @@ def bound_completions(problem: StageProblem) -> Completions:
 def _minima(own: StageOptions, values: np.ndarray, length: int) -> np.ndarray:
     """Returns the minimum over the options of each first segment."""
     found = np.full(length, np.inf)
-    firsts = np.flatnonzero(np.append(True, own.starts[1:] != own.starts[:-1]))
-    found[own.starts[firsts]] = np.minimum.reduceat(values, firsts)
+    found[own.begins] = np.minimum.reduceat(values, own.firsts)
     return found
 
 

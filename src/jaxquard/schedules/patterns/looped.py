@@ -74,9 +74,11 @@ class Interleaved(Looped):
         return -(-num_microbatches // self.num_actors) * self.num_actors
 
     def pattern(self, actor: int, num_microbatches: int) -> list[StagePhase]:
-        chunks = [step // self.num_actors % self.num_chunks for step in range(num_microbatches * self.num_chunks)]
-        forwards = [(self.stage_of(actor, chunk), Phase.FORWARD) for chunk in chunks]
-        backwards = [(self.stage_of(actor, self.num_chunks - 1 - chunk), Phase.BACKWARD) for chunk in chunks]
+        # A group of microbatches goes through all chunks; then the next group does.
+        stages = [self.stage_of(actor, chunk) for chunk in range(self.num_chunks) for _ in range(self.num_actors)]
+        num_groups = num_microbatches // self.num_actors
+        forwards = [(stage, Phase.FORWARD) for stage in stages] * num_groups
+        backwards = [(stage, Phase.BACKWARD) for stage in reversed(stages)] * num_groups
         warm_up = (self.num_chunks - 1) * self.num_actors + 2 * (self.num_actors - 1 - actor)
         warm_up = min(warm_up, len(forwards))
         turns = [step for pair in zip(forwards[warm_up:], backwards, strict=False) for step in pair]

@@ -24,10 +24,14 @@ class MemoryBound:
     def __init__(self, chain: Sequence[SegmentCosts]) -> None:
         self._chain = chain
         self._kinds = {segment.kind: segment for segment in chain}
-        minima = {kind: _minima(segment) for kind, segment in self._kinds.items()}
-        rows = np.asarray([minima[segment.kind] for segment in chain], dtype=np.float64)
-        self.fixed, self.activations, self.working = rows.T
+        minima = np.asarray([_minima(segment) for segment in self._kinds.values()], dtype=np.float64)
+        places = {kind: place for place, kind in enumerate(self._kinds)}
+        self.fixed, self.activations, self.working = minima[[places[segment.kind] for segment in chain]].T
         self.smallest_bytes = float(self.fixed.sum() + self.activations.sum())
+        held = self.activations > 0
+        self._held, self._all_bytes = held, (float(self.fixed.sum()), float(self.activations.sum()))
+        self._fixed_ratio = float((self.fixed[held] / self.activations[held]).min(initial=np.inf))
+        self._smallest_working = np.sort(self.working)
         self._ends_bytes: dict[int, list[float]] = {}
 
     def may_fit(
@@ -44,7 +48,7 @@ class MemoryBound:
             loads_s: a bound on the load of each segment.
             max_load_s: the largest load of a stage, if the step is to take no longer than is known.
         """
-        held = self.activations > 0
+        held = self._held
         ratio = float((self.activations[held] / np.maximum(loads_s[held], 1e-300)).max(initial=0.0))
         # A stage takes activations only as far as its load allows.
         most = np.inf if np.isinf(max_load_s) else max(0.0, max_load_s) * ratio * (1 + 1e-9)
@@ -57,22 +61,19 @@ class MemoryBound:
 
         Fixed bytes come with activations, and every actor has the working bytes of a segment that no other has.
         """
-        held = self.activations > 0
-        fixed_ratio = float((self.fixed[held] / self.activations[held]).min(initial=np.inf))
-        counts = _kept_by_actor(profile)
-        order = sorted(counts, key=lambda actor: counts[actor][0])
-        working = np.sort(self.working)[: profile.num_actors]
+        order, stages = _order_stages(profile)
+        working = self._smallest_working[: profile.num_actors]
         room = dict(zip(order, (limit_bytes - working).tolist(), strict=True))
-        left, kept_bytes = float(self.activations.sum()), 0.0
-        stages = sorted((count, actor) for actor, kept in counts.items() for count in kept)
+        fixed_bytes, all_bytes = self._all_bytes
+        left, kept_bytes = all_bytes, 0.0
         for count, actor in stages if left else ():
-            size = max(fixed_ratio + count, 1e-300)
+            size = max(self._fixed_ratio + count, 1e-300)
             taken = min(left, most, max(0.0, room[actor]) / size)
             room[actor] -= taken * size
             left, kept_bytes = left - taken, kept_bytes + count * taken
-        if left > 1e-9 * float(self.activations.sum()):
+        if left > 1e-9 * all_bytes:
             return False
-        needed_bytes = float(self.fixed.sum()) + kept_bytes + float(working.sum())
+        needed_bytes = fixed_bytes + kept_bytes + float(working.sum())
         return needed_bytes * (1 - 1e-9) <= limit_bytes * profile.num_actors
 
     def _fits_in_order(self, profile: ScheduleProfile, limit_bytes: float) -> bool:
@@ -109,12 +110,16 @@ def _minima(segment: SegmentCosts) -> tuple[int, int, int]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _kept_by_actor(profile: ScheduleProfile) -> dict[int, list[int]]:
-    """Returns the activations that each actor keeps of its stages at the same time, the fewest first."""
+def _order_stages(profile: ScheduleProfile) -> tuple[list[int], list[tuple[int, int]]]:
+    """Returns the actors, and the stages as pairs of a number of activations and an actor: the fewest first.
+
+    They are those that an actor keeps of its stages at the same time.
+    """
     counts = {}
     for actor in range(profile.num_actors):
         rows = np.flatnonzero(profile.kept_actors == actor)
         largest = rows[profile.kept[rows].sum(axis=1).argmax()]
         own = [stage for stage, owner in enumerate(profile.actor_of) if owner == actor]
         counts[actor] = sorted(profile.kept[largest, own].tolist())
-    return counts
+    stages = sorted((count, actor) for actor, kept in counts.items() for count in kept)
+    return sorted(counts, key=lambda actor: counts[actor][0]), stages

@@ -39,10 +39,16 @@ class _Actors:
     Attributes:
         kept: for each stage of an actor, the activations that it keeps at one time, when it keeps the most.
         counts: of the actors with these.
+        mean_kept: the largest mean over an actor's stages.
+        numbers_kept: of activations that any stage keeps.
+        number_of: for each stage of an actor, which of them is its.
     """
 
     kept: Int[np.ndarray, "actors chunks"]
     counts: Float[np.ndarray, " actors"]
+    mean_kept: float
+    numbers_kept: Int[np.ndarray, " numbers"]
+    number_of: Int[np.ndarray, "actors chunks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,8 +121,9 @@ class RelaxedBound:
         kinds = np.arange(len(fastest))
         fixed = self._counts @ self._fixed[kinds, fastest]
         kept = self._counts @ self._activations[kinds, fastest]
-        most_kept = _find_actors(profile).kept.mean(axis=1).max()
-        needed = (fixed + most_kept * kept) / profile.num_actors + self._working[kinds, fastest].max()
+        needed = (fixed + _find_actors(profile).mean_kept * kept) / profile.num_actors + self._working[
+            kinds, fastest
+        ].max()
         return bool(needed <= (1 - slack) * memory_limit_bytes)
 
     def is_like(self, other: "RelaxedBound", num_microbatches: int) -> bool:
@@ -153,14 +160,15 @@ class RelaxedBound:
         return self._shared_working[key]
 
     def _find_shares(self, loads_s: np.ndarray, actors: _Actors) -> _Shares:
-        kept, of_stage = np.unique(actors.kept, return_inverse=True)
-        of_stage = of_stage.reshape(actors.kept.shape)
-        sizes = self._fixed + kept[:, None, None] * self._activations
+        of_stage = actors.number_of
+        sizes = self._fixed + actors.numbers_kept[:, None, None] * self._activations
         typical = float(self._counts @ (self._fixed + actors.kept.mean() * self._activations).min(axis=1))
         prices = _PRICES * float(self._counts @ loads_s.min(axis=1)) / max(typical, 1.0)
         costs_s = loads_s + prices[:, None, None] * sizes[:, None]
         chosen, kinds = costs_s.argmin(axis=3), np.arange(len(self._counts))
-        totals_s = (costs_s.min(axis=3) @ self._counts)[of_stage].swapaxes(1, 2)
+        # To take the minima from their places is quicker than to look for them again.
+        minima_s = costs_s.reshape(-1, costs_s.shape[3])[np.arange(chosen.size), chosen.ravel()].reshape(chosen.shape)
+        totals_s = (minima_s @ self._counts)[of_stage].swapaxes(1, 2)
         all_loads_s = (loads_s[kinds, chosen] @ self._counts)[of_stage].swapaxes(1, 2)
         stages = totals_s.argsort(axis=2)
         totals_s = np.take_along_axis(totals_s, stages, axis=2)
@@ -192,10 +200,10 @@ class RelaxedBound:
         weights = (1 + lifts) / levels_s[:, None]
         scale = profile.num_chunks / float(actors.counts @ weights.sum(axis=1))
         byte_prices = scale * shares.prices[best] / levels_s
-        table = np.column_stack([scale * weights.ravel(), byte_prices.repeat(profile.num_chunks), actors.kept.ravel()])
-        weight, price, kept = np.unique(table, axis=0).T[:, :, None, None]
-        costs_s = weight * loads_s + price * (self._fixed + kept * self._activations)
-        smallest_s = (profile.fill_weight * self._times_s + costs_s).min(axis=(0, 2))
+        kept = actors.kept.reshape(-1, 1, 1)
+        weight, price = scale * weights.reshape(kept.shape), byte_prices.repeat(profile.num_chunks).reshape(kept.shape)
+        costs_s = (weight * loads_s + price * (self._fixed + kept * self._activations)).min(axis=0)
+        smallest_s = (profile.fill_weight * self._times_s + costs_s).min(axis=1)
         return float(self._counts @ smallest_s - (actors.counts @ byte_prices) * room_bytes)
 
 
@@ -208,7 +216,14 @@ def _find_actors(profile: ScheduleProfile) -> _Actors:
     by_actor = np.argsort(profile.actor_of, kind="stable").reshape(profile.num_actors, profile.num_chunks)
     kept = np.take_along_axis(profile.kept[lasts], by_actor, axis=1)
     found, counts = np.unique(np.sort(kept, axis=1), axis=0, return_counts=True)
-    return _Actors(kept=found, counts=counts.astype(np.float64))
+    numbers_kept, number_of = np.unique(found, return_inverse=True)
+    return _Actors(
+        kept=found,
+        counts=counts.astype(np.float64),
+        mean_kept=float(found.mean(axis=1).max()),
+        numbers_kept=numbers_kept,
+        number_of=number_of.reshape(found.shape),
+    )
 
 
 def _balance(
@@ -229,12 +244,13 @@ def _balance(
         For each actor the places of its price, and of the cost to which cheaper stages are lifted.
     """
     room_s = shares.prices[:, None] * room_bytes
-    per_time = 1 + widest * shares.lifts
+    per_time, costs_s = 1 + widest * shares.lifts, np.maximum(shares.costs_s, _TINY)
+    rows = np.arange(len(actors.counts))
 
     def find(time_s: float) -> tuple[np.ndarray, np.ndarray]:
-        found = ((time_s * per_time + room_s) / np.maximum(shares.costs_s, _TINY)).reshape(len(actors.counts), -1)
+        found = ((time_s * per_time + room_s) / costs_s).reshape(len(rows), -1)
         places = found.argmin(axis=1)
-        return found[np.arange(len(found)), places], places
+        return found[rows, places], places
 
     low_s = max(_TINY, float(shares.costs_s[:, 0].min()) / float(actors.counts.sum()))
     high_s = _MAX_SLOWDOWN * low_s
