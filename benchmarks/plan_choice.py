@@ -1,9 +1,10 @@
 """The plan that `parallelize` takes, beside the best plan of every number of stages and microbatches, all of them run.
 
 For each number of stages and of microbatches the best shardings by prices run as training loops on 8 virtual CPU
-devices, each in a block of its own, all blocks alike; the chosen plan has the first and the last. Its prediction is its
-price before any plan ran, so `--pricer measure` says how well measured blocks predict a whole step; the error of the
-closed form, which knows no more of a CPU than its preset, is that of every plan that ran.
+devices that take a steady time (`jq.pricing.make_cpu_steady`), each in a block of its own, all blocks alike; the chosen
+plan has the first and the last. Its prediction is its price before any plan ran, so `--pricer measure` says how well
+measured blocks predict a whole step; the error of the closed form, which knows no more of a CPU than its preset, is
+that of every plan that ran.
 
     python -m benchmarks.plan_choice [--models mlp gpt llama] [--most 99] [--pricer model]
 """
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+import jaxquard as jq
 from jaxquard.errors import PlanError
 from jaxquard.models import gpt, llama
 from jaxquard.planner.record.plan import Plan
@@ -176,6 +178,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=99, help="plans that run beside the chosen one")
     parser.add_argument("--pricer", choices=("model", "measure"), default="model", help="prices by which it is found")
     options = parser.parse_args()
+    assert jq.pricing.make_cpu_steady()
     jax.config.update("jax_num_cpu_devices", 8)
     for name in options.models:
         print(json.dumps(compare(name, options.most, options.pricer)), flush=True)

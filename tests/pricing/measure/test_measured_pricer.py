@@ -298,6 +298,16 @@ def test_a_slow_one_is_stopped_early(monkeypatch):
     assert (fair.time_s, fair.provenance.was_stopped_early) == (2.4, False)
 
 
+def test_the_median_is_asked_for(monkeypatch, tmp_path):
+    """It is a price of its own, beside the minimum."""
+    runs = [9, 1.0, 1.4, 1.1, 1.3]
+    times_of(monkeypatch, runs, runs)
+    cache = PriceCache(tmp_path)
+    for _ in range(2):
+        assert quick_pricer(cache, takes_medians=True).price(product(8)).time_s == pytest.approx(1.2)
+        assert quick_pricer(cache).price(product(8)).time_s == 1.0
+
+
 def test_only_candidates_of_a_group_stop_each_other(monkeypatch):
     times_of(monkeypatch, [9, 1.0, 1.2, 1.1, 1.3], [20, 6.0, 7.0, 5.9, 5.8])
     _, slow = quick_pricer().price_all([product(8), product(16)], groups=["a", "b"])

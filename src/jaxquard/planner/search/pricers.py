@@ -42,7 +42,8 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
             if name == "mock-gpu":
                 return stack.enter_context(pricing.MockGpuPricer(target.cluster, mesh, cache=found))
             num_actors = target.num_devices // mesh.size if target.runtime == "in_process" else 1
-            return stack.enter_context(pricing.MeasuredPricer(_with_devices(mesh, num_actors=num_actors), cache=found))
+            devices = _with_devices(mesh, num_actors=num_actors)
+            return stack.enter_context(pricing.MeasuredPricer(devices, cache=found, takes_medians=True))
 
         yield make
 

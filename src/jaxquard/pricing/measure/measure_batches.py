@@ -87,6 +87,7 @@ class Measurement:
 
     Attributes:
         are_compared: whether programs of a round are compared by their runs side by side (`paired_times`).
+        takes_medians: whether a price is the median of the runs that count, or their minimum.
         loops: the steps of each program as a training loop, which replace rounds; None for rounds.
         compiled: executables of programs that were compared, by the key of their text, with the number of values that
             they gather whole: they may run as loops next.
@@ -102,6 +103,7 @@ class Measurement:
     round_size: int
     memory_limit_bytes: int | None
     are_compared: bool
+    takes_medians: bool
     ledger: Ledger
     best: BestTimes
     reference: ReferenceProgram
@@ -316,6 +318,8 @@ class Measurement:
         num_warmups = self.budget.num_warmups
         if self.are_compared:
             return paired_program_times(timed_programs, num_warmups=num_warmups)
+        if self.takes_medians:
+            return {position: timed.median_s(num_warmups) for position, timed in timed_programs.items()}
         return {position: timed.minimum_s(num_warmups) for position, timed in timed_programs.items()}
 
     def _price(self, ready: _Ready, timed: TimedProgram, *, time_s: float, share: float | None) -> Price:

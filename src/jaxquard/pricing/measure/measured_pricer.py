@@ -77,6 +77,7 @@ class MeasuredPricer(BatchPricer):
         compile_limit_s: float = 600.0,
         round_size: int = 8,
         memory_limit_bytes: int | None = None,
+        takes_medians: bool = False,
     ) -> None:
         """A pricer for a mesh.
 
@@ -95,6 +96,8 @@ class MeasuredPricer(BatchPricer):
             compile_limit_s: the same for compiling it, where processes of their own compile.
             round_size: how many programs are run in turns.
             memory_limit_bytes: what a program may take on each device; None for what is free.
+            takes_medians: a price is the median of the runs that count. Noise moves their minimum less, so programs are
+                compared by that; but a step, whose devices wait for each other, takes the medians of its parts.
         """
         assert num_warmups >= 0
         assert num_runs >= 1
@@ -123,6 +126,7 @@ class MeasuredPricer(BatchPricer):
         self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
+        self._takes_medians = takes_medians
 
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
@@ -280,6 +284,7 @@ class MeasuredPricer(BatchPricer):
             round_size=round_size,
             memory_limit_bytes=self._memory_limit_bytes,
             are_compared=candidates is not None and loops is None,
+            takes_medians=self._takes_medians,
             ledger=ledger,
             best=best,
             reference=self._reference,
@@ -312,6 +317,8 @@ class MeasuredPricer(BatchPricer):
             measured["max_runs"] = budget.max_runs
         if loops is not None:
             measured["loop"] = f"{loops.num_blocks} blocks of {loops.num_steps}"
+        if self._takes_medians:
+            measured["takes_medians"] = True
         if self._num_profiled_runs:
             measured["num_profiled_runs"] = self._num_profiled_runs
         return environment_key(self._mesh, **measured)

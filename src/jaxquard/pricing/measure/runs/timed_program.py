@@ -1,5 +1,6 @@
 """One compiled program with its inputs and the times of its runs."""
 
+import statistics
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,6 +99,11 @@ class TimedProgram:
         """The minimum time after so many runs, or what is known if there were no more."""
         counted = self.times_s[num_warmups:]
         return min(counted) if counted else self.warm_s
+
+    def median_s(self, num_warmups: int) -> float:
+        """The median time after so many runs, or what is known if there were no more."""
+        counted = self.times_s[num_warmups:]
+        return statistics.median(counted) if counted else self.warm_s
 
     def _find_successors(self, out_avals: Any) -> dict[int, int]:
         """For each donated input, the output that can follow it."""
