@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxquard.planner.stages.configuration import PlanConfiguration
+    from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
     from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
 
 PEAK_FLOPS_PER_S, INSIDE_BYTES_PER_S, OUTSIDE_BYTES_PER_S = 4e14, 2e11, 4e10
@@ -117,8 +117,8 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--memory", type=float, default=80e9)
     options = parser.parse_args(arguments)
-    from jaxquard.planner.stages.search import search_configurations
-    from jaxquard.planner.stages.space import PlanSpace, list_configurations
+    from jaxquard.planner.stages.configurations.search import search_configurations
+    from jaxquard.planner.stages.configurations.space import PlanSpace, list_configurations
     from jaxquard.simulate import ActorLink
 
     model = SyntheticModel(num_layers=options.layers)

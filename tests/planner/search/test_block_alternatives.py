@@ -12,14 +12,14 @@ import jaxquard as jq
 from jaxquard.cluster import load_cluster
 from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.search.block_alternatives import find_block_alternatives
-from jaxquard.planner.stages.alternatives import largest_rise
 from jaxquard.planner.stages.assign import assign_segments
+from jaxquard.planner.stages.configurations.alternatives import largest_rise
 from jaxquard.planner.stages.play_assignment import play_assignment
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts, StageAssignment
 from jaxquard.simulate.actor_link import link_actors
 from tests.machine_pace import machine_pace
 from tests.planner.small_losses import mlp_args, mlp_loss
-from tests.planner.stages.chains import layer
+from tests.planner.stages.generate_chains import layer
 
 from .test_two_passes import make_search
 

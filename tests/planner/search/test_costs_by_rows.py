@@ -19,7 +19,7 @@ from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.planner.stages.segment_costs import CostTable, SegmentCosts
 from jaxquard.planner.wishes import parse_wishes
 from tests.planner.small_losses import mlp_args, mlp_loss
-from tests.planner.stages.chains import segment_costs
+from tests.planner.stages.generate_chains import segment_costs
 
 # What runs once a step.
 STEP_TIMES = "step_s", "gradient_sum_s"

@@ -17,8 +17,8 @@ from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.planner.search.two_passes import TwoPassSearch, find_references
 from jaxquard.planner.stages.assign import SegmentAssigner
-from jaxquard.planner.stages.configuration import PlanConfiguration
-from jaxquard.planner.stages.search import search_configurations
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.search import search_configurations
 from jaxquard.planner.tables.mesh_prices import MeshAxes
 from jaxquard.planner.wishes import parse_wishes
 from jaxquard.pricing import Failure, FailureReason

@@ -17,7 +17,7 @@ from jaxquard.simulate import ActorLink
 from jaxquard.simulate.task_order import order_tasks
 from tests.few_examples import few_examples
 
-from .chains import chains, equal_layers, layer, shapes
+from .generate_chains import chains, equal_layers, layer, shapes
 
 
 def partitions(chain, num_stages):

@@ -11,7 +11,7 @@ from jaxquard.planner.stages.segment_costs import PipelineShape, StageAssignment
 from jaxquard.simulate import ActorLink
 from tests.few_examples import few_examples
 
-from .chains import chains, equal_layers, layer, shapes
+from .generate_chains import chains, equal_layers, layer, shapes
 
 SLOW_LINKS = {pair: ActorLink(latency_s=0.1, bandwidth_bytes_per_s=4.0) for pair in itertools.permutations(range(4), 2)}
 

@@ -10,7 +10,7 @@ from jaxquard.planner.stages.segment_costs import PipelineShape
 from jaxquard.schedules import SCHEDULES
 from jaxquard.simulate import ActorLink, StageCost, play_pipeline
 
-from .chains import LOOPED, V_SHAPED
+from .generate_chains import LOOPED, V_SHAPED
 
 COST = StageCost(forward_s=1.0, input_gradient_s=1.0, weight_gradient_s=1.0, activation_bytes=1)
 

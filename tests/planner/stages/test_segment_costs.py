@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jaxquard.planner.stages.segment_costs import CostTable, SegmentCosts
 
-from .chains import layer, segment_costs
+from .generate_chains import layer, segment_costs
 
 
 @given(st.lists(segment_costs(), max_size=4))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from jaxquard.planner.prices.step_costs import StepCosts, without_single_axes
 from jaxquard.planner.record.plan import PlanAlternative
-from jaxquard.planner.stages.alternatives import largest_rise
+from jaxquard.planner.stages.configurations.alternatives import largest_rise
 from jaxquard.planner.stages.play_assignment import PlayedAssignment, play_stages, sum_stage, sum_stages
 from jaxquard.planner.stages.schedule_profile import profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCost, StageAssignment

@@ -10,7 +10,7 @@ from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan
 from jaxquard.planner.search.list_shapes import count_devices
 from jaxquard.planner.search.step_pricing import StepPricing
-from jaxquard.planner.stages.configuration_search import PlanFinalist
+from jaxquard.planner.stages.configurations.configuration_search import PlanFinalist
 from jaxquard.planner.tables.mesh_prices import MeshPrices
 
 

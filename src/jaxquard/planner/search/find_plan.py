@@ -31,10 +31,10 @@ from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import SINGLE_AXIS, TwoPassSearch
 from jaxquard.planner.search.usual_plans import RECIPES, USUAL_PLANS, UsualPlans
 from jaxquard.planner.stages.assign import is_long_chain
-from jaxquard.planner.stages.configuration import PARTS, PlanConfiguration
-from jaxquard.planner.stages.configuration_search import PlanFinalist
-from jaxquard.planner.stages.search import PlanSearchResult
-from jaxquard.planner.stages.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
+from jaxquard.planner.stages.configurations.configuration import PARTS, PlanConfiguration
+from jaxquard.planner.stages.configurations.configuration_search import PlanFinalist
+from jaxquard.planner.stages.configurations.search import PlanSearchResult
+from jaxquard.planner.stages.configurations.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes, parse_wishes
 from jaxquard.runtime.remote_mesh import RemoteMesh

@@ -8,8 +8,8 @@ from jaxquard.cluster import Topology
 from jaxquard.errors import PlanError
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.targets import PlanTarget
-from jaxquard.planner.stages.configuration import PlanConfiguration
-from jaxquard.planner.stages.space import PRODUCT_AXES, PlanSpace, list_configurations
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.space import PRODUCT_AXES, PlanSpace, list_configurations
 from jaxquard.planner.wishes import Wishes
 from jaxquard.schedules.registry import SCHEDULES
 

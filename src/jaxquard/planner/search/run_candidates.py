@@ -11,8 +11,8 @@ from jaxquard.planner.record.plan import Plan, PlanAlternative, StagePlan, TimeT
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.measure_plans import MeasuredPlan, describe_shape, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.stages.alternatives import PART_VALUES, largest_rise
-from jaxquard.planner.stages.configuration_search import PlanFinalist
+from jaxquard.planner.stages.configurations.alternatives import PART_VALUES, largest_rise
+from jaxquard.planner.stages.configurations.configuration_search import PlanFinalist
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 # A note names so many plans.

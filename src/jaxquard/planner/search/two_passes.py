@@ -26,10 +26,10 @@ from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.live_pricing import BATCH_AXIS
 from jaxquard.planner.search.step_pricing import StepPricing
-from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.rank import RankedConfigurations, rank_configurations
+from jaxquard.planner.stages.configurations.search import PlanSearchResult, search_configurations
 from jaxquard.planner.stages.memory_terms import MinimumMemory
-from jaxquard.planner.stages.rank import RankedConfigurations, rank_configurations
-from jaxquard.planner.stages.search import PlanSearchResult, search_configurations
 from jaxquard.planner.stages.segment_costs import SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.simulate.actor_link import ActorLinks, link_actors

@@ -20,9 +20,9 @@ from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget
 from jaxquard.planner.search.two_passes import TwoPassSearch
-from jaxquard.planner.stages.configuration import PlanConfiguration
-from jaxquard.planner.stages.configuration_search import PlanFinalist
-from jaxquard.planner.stages.search import search_configurations
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.configuration_search import PlanFinalist
+from jaxquard.planner.stages.configurations.search import search_configurations
 from jaxquard.planner.stages.segment_costs import SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshPrices
 

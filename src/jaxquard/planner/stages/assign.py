@@ -17,15 +17,15 @@ from jaxquard.errors import PlanError
 from jaxquard.planner.stages.bounds.largest_stage import bound_largest_load_s
 from jaxquard.planner.stages.bounds.memory_bound import MemoryBound
 from jaxquard.planner.stages.bounds.relaxed_bound import RelaxedBound
-from jaxquard.planner.stages.label_search import FoundPath, LabelSearch
+from jaxquard.planner.stages.chains.label_search import FoundPath, LabelSearch
+from jaxquard.planner.stages.chains.merge_segments import MergedChain, find_cheap_begins, merge_segments
+from jaxquard.planner.stages.chains.quick_assignment import fastest_strategies, quick_time_s
+from jaxquard.planner.stages.chains.range_options import MAX_CHOICES, RangeOptions
+from jaxquard.planner.stages.chains.search_problem import FEW_SEGMENTS, search_problem
+from jaxquard.planner.stages.chains.stage_problem import StageProblem
 from jaxquard.planner.stages.memory_terms import MinimumMemory, count_memory_terms
-from jaxquard.planner.stages.merge_segments import MergedChain, find_cheap_begins, merge_segments
-from jaxquard.planner.stages.quick_assignment import fastest_strategies, quick_time_s
-from jaxquard.planner.stages.range_options import MAX_CHOICES, RangeOptions
 from jaxquard.planner.stages.schedule_profile import ScheduleProfile, profile_schedule
-from jaxquard.planner.stages.search_problem import FEW_SEGMENTS, search_problem
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts, StageAssignment
-from jaxquard.planner.stages.stage_problem import StageProblem
 from jaxquard.simulate.actor_link import INSTANT, NO_LINKS, ActorLinks
 
 # The estimate is not the played time: where several assignments are asked for, those this much slower come along.

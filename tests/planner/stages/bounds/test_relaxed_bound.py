@@ -13,7 +13,7 @@ from jaxquard.planner.stages.bounds.relaxed_bound import RelaxedBound
 from jaxquard.planner.stages.schedule_profile import profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape
 from tests.few_examples import few_examples
-from tests.planner.stages.chains import chains, equal_layers, layer, shapes
+from tests.planner.stages.generate_chains import chains, equal_layers, layer, shapes
 from tests.planner.stages.test_assign import brute_force
 
 

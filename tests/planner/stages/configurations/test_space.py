@@ -6,8 +6,8 @@ import pytest
 
 from jaxquard.errors import PlanError, ScheduleError
 from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.stages.configurations.space import PlanSpace, list_configurations
 from jaxquard.planner.stages.schedule_profile import profile_schedule
-from jaxquard.planner.stages.space import PlanSpace, list_configurations
 
 SMALL = PlanSpace(num_devices=8, global_batch=16, num_segments=6)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxquard.planner.stages.dominance import undominated_pairs
-from jaxquard.planner.stages.range_options import ACTIVATION, FIXED, STEP, TIME, WORKING, OptionTable
+from jaxquard.planner.stages.chains.dominance import undominated_pairs
+from jaxquard.planner.stages.chains.range_options import ACTIVATION, FIXED, STEP, TIME, WORKING, OptionTable
 from jaxquard.planner.stages.schedule_profile import ScheduleProfile
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jaxquard.planner.record.plan import PlanAlternative, TimeTerms
-from jaxquard.planner.stages.configuration import PlanConfiguration
-from jaxquard.planner.stages.configuration_search import ConfigurationSearch, PlanFinalist
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.configuration_search import ConfigurationSearch, PlanFinalist
 
 _Value = Callable[[PlanConfiguration], Any]
 

@@ -4,16 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.planner.record.plan import Recompute
-from jaxquard.planner.stages.alternatives import PART_VALUES
 from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments
-from jaxquard.planner.stages.configuration_search import ConfigurationSearch
-from jaxquard.planner.stages.rank import LaterAlternatives, rank_configurations
-from jaxquard.planner.stages.search import search_configurations
+from jaxquard.planner.stages.configurations.alternatives import PART_VALUES
+from jaxquard.planner.stages.configurations.configuration_search import ConfigurationSearch
+from jaxquard.planner.stages.configurations.rank import LaterAlternatives, rank_configurations
+from jaxquard.planner.stages.configurations.search import search_configurations
+from jaxquard.planner.stages.configurations.space import PlanSpace, list_configurations
 from jaxquard.planner.stages.segment_costs import count_state_bytes
-from jaxquard.planner.stages.space import PlanSpace, list_configurations
 from jaxquard.simulate.actor_link import NO_LINKS
-
-from .chains import chains, equal_layers, layer
+from tests.planner.stages.generate_chains import chains, equal_layers, layer
 
 SPACE = list_configurations(
     PlanSpace(

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.planner.stages.assign import SegmentAssigner
-from jaxquard.planner.stages.merge_segments import find_cheap_begins, merge_segments
+from jaxquard.planner.stages.chains.merge_segments import find_cheap_begins, merge_segments
 from jaxquard.planner.stages.play_assignment import play_assignment
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts
 from tests.few_examples import few_examples
-from tests.planner.stages.chains import chains, layer, shapes
+from tests.planner.stages.generate_chains import chains, layer, shapes
 
 
 @few_examples(60)

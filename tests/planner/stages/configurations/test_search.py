@@ -8,13 +8,12 @@ import pytest
 from benchmarks.plan_search import SyntheticModel
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.stages.assign import assign_segments
-from jaxquard.planner.stages.configuration_search import ConfigurationSearch
+from jaxquard.planner.stages.configurations.configuration_search import ConfigurationSearch
+from jaxquard.planner.stages.configurations.search import search_configurations
+from jaxquard.planner.stages.configurations.space import PlanSpace, list_configurations
 from jaxquard.planner.stages.play_assignment import play_assignment
-from jaxquard.planner.stages.search import search_configurations
-from jaxquard.planner.stages.space import PlanSpace, list_configurations
 from jaxquard.simulate import ActorLink
-
-from .chains import equal_layers, layer
+from tests.planner.stages.generate_chains import equal_layers, layer
 
 MODEL = SyntheticModel(num_layers=8, hidden=2048, seq=512, vocab=8192)
 SPACE = list_configurations(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxquard.planner.stages.dominance import representatives, undominated
+from jaxquard.planner.stages.chains.dominance import representatives, undominated
 from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, CostTable, SegmentCosts, StageAssignment
 
 # Strategies of a merged segment, for each pair of layouts at its ends, beside the fastest.

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
-from jaxquard.planner.stages.alternatives import find_alternatives
-from jaxquard.planner.stages.configuration import PlanConfiguration
-from jaxquard.planner.stages.configuration_search import ConfigurationSearch, Costs, PlanFinalist
+from jaxquard.planner.stages.configurations.alternatives import find_alternatives
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.configuration_search import ConfigurationSearch, Costs, PlanFinalist
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
 

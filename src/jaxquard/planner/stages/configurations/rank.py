@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
-from jaxquard.planner.stages.alternatives import PART_VALUES, find_alternatives
-from jaxquard.planner.stages.configuration import PlanConfiguration
-from jaxquard.planner.stages.configuration_search import ConfigurationSearch, Costs
+from jaxquard.planner.stages.configurations.alternatives import PART_VALUES, find_alternatives
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.configuration_search import ConfigurationSearch, Costs
+from jaxquard.planner.stages.configurations.search import say_missing
 from jaxquard.planner.stages.memory_terms import MinimumMemory
-from jaxquard.planner.stages.search import say_missing
 from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
 
 

@@ -1,7 +1,7 @@
 """Finds the assignments of one problem: some that are found at once, and, where these may be beaten, by labels."""
 
-from jaxquard.planner.stages.label_search import FoundPath, LabelSearch
-from jaxquard.planner.stages.stage_problem import Completions, StageProblem, bound_completions, find_incumbents
+from jaxquard.planner.stages.chains.label_search import FoundPath, LabelSearch
+from jaxquard.planner.stages.chains.stage_problem import Completions, StageProblem, bound_completions, find_incumbents
 
 _MAX_LABELS = 1000
 # In longer chains, actors with several stages get fewer labels.

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from jaxquard.planner.stages.assign import assign_segments
-from jaxquard.planner.stages.share_segments import share_equal
-from tests.planner.stages.chains import chains, shapes
+from jaxquard.planner.stages.chains.share_segments import share_equal
+from tests.planner.stages.generate_chains import chains, shapes
 
 
 def with_own_kinds(chain):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxquard.planner.stages.dominance import representatives, undominated
+from jaxquard.planner.stages.chains.dominance import representatives, undominated
 from jaxquard.planner.stages.segment_costs import CostTable, SegmentCosts
 
 # The columns of costs: of one microbatch, once a step, fixed, of an activation, working.

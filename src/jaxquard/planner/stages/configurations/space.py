@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import Recompute
-from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
 from jaxquard.planner.stages.schedule_profile import NO_SCHEDULE
 from jaxquard.schedules.patterns.looped import Interleaved, Looped
 from jaxquard.schedules.patterns.v_shaped import VShaped

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxquard.planner.stages.dominance import undominated, undominated_pairs
-from jaxquard.planner.stages.range_options import ACTIVATION, FIXED, WORKING
-from jaxquard.planner.stages.stage_problem import Completions, StageOptions, StageProblem, bound_completions
+from jaxquard.planner.stages.chains.dominance import undominated, undominated_pairs
+from jaxquard.planner.stages.chains.range_options import ACTIVATION, FIXED, WORKING
+from jaxquard.planner.stages.chains.stage_problem import Completions, StageOptions, StageProblem, bound_completions
 
 _ROUNDING = 1 + 1e-12
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.planner.stages.assign import SegmentAssigner
-from jaxquard.planner.stages.configuration import PlanConfiguration
+from jaxquard.planner.stages.chains.share_segments import share_equal
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.play_assignment import PlayedAssignment, play_assignment
 from jaxquard.planner.stages.segment_costs import SegmentCosts, StageAssignment
-from jaxquard.planner.stages.share_segments import share_equal
 from jaxquard.simulate.actor_link import ActorLinks
 
 # Estimates that are this much above the best are not looked at further: as far as played times may turn them around.
