@@ -12,9 +12,10 @@ operations, sums and scans over layers; any other gradient is reduced in the loo
 axis: there the step's types say where it is reduced. Where several axes shard the batch, each gradient is kept apart
 over those that shard the dim that it sums over: rows over data, say, while targets are sharded over a model axis too.
 
-Of a loop of one microbatch, a single contraction stays as it is, if it neither comes out scattered nor is cast on its
-way: it is reduced once in any case, and contractions without a dim of shards are faster on CPUs, by a sixth of the task
-for a small GPT. Of several, as a tied weight has, each would be reduced; and one in 16 bits would be before its cast.
+Of a loop of one microbatch on one actor, a single contraction stays as it is, if it neither comes out scattered nor is
+cast on its way: it is reduced once in any case, and contractions without a dim of shards are faster on CPUs, by a sixth
+of the task for a small GPT. Of several, as a tied weight has, each would be reduced; one in 16 bits would be before its
+cast; and on several actors a stage would wait for the reductions of the one behind it.
 
 Where the loop asks for it (`Loop.scatters_sums`), the reduction stays in the loop, and what adds up is a shard:
 
@@ -144,7 +145,7 @@ def _rewrite_over(axes: tuple[str, ...], equation: Equation, known: _LoopRewrite
     pairs = zip(body.outvars, loop.targets, strict=True)
     held = {equation.outvars[target]: inside.get(atom, ()) for atom, target in pairs if is_var(atom)}
     wanted = held | {**known.wanted}
-    if loop.num_microbatches == 1:
+    if loop.num_microbatches == 1 and loop.schedule.num_actors == 1:
         changed -= _reduced_alike(equation, changed, writer, wanted)
     if not changed:
         return equation, []
