@@ -392,7 +392,9 @@ def context_on(context: Any, mesh: AbstractMesh) -> Any:
     from jax.extend import core
 
     empty: Any = ()
-    with context.manager, jax.sharding.use_abstract_mesh(mesh):
+    use_mesh = jax.sharding.use_abstract_mesh
+    # JAX allows a mesh of another size only where there is none around it.
+    with context.manager, use_mesh(AbstractMesh((), ())), use_mesh(mesh):
         return core.new_jaxpr_eqn(empty, empty, core.Primitive("context"), {}, frozenset()).ctx
 
 

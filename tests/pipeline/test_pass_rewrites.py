@@ -148,6 +148,41 @@ def test_sums_of_one_microbatch_are_kept_apart_only_where_that_changes_them(num_
     assert is_kept_apart == (num_microbatches > 1 or dtype == jnp.bfloat16 or is_sharded)
 
 
+@pytest.mark.parametrize(
+    ("loss", "is_kept_apart"),
+    [
+        (lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2), False),
+        (lambda w, x: jnp.sum((jnp.tanh(x @ w) @ w) ** 2), True),
+        (lambda w, x: jnp.sum((x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32) ** 2), True),
+    ],
+    ids=["one contraction", "two contractions", "a cast from 16 bits"],
+)
+def test_sums_of_one_microbatch_are_reduced_no_more_often_and_in_no_shorter_dtype(loss, is_kept_apart):
+    def fn(w, batch):
+        return w - jq.accumulate_grads(lambda x: jax.grad(loss)(w, x), jq.schedules.GPipe(1))(batch)
+
+    step, _ = trace(fn, jnp.zeros((4, 4)), jnp.zeros((1, 8, 4)))
+    specs = ((), ((), ("data",)))
+    request = Request(num_actors=1, donated_args=(0,), result_of_arg=(0, None), arg_specs=specs, mesh=DATA_MESH)
+    texts = {record.name: record.text for record in plan_step(step, request=request, keep_text=True).records}
+    assert (f"[{DATA_MESH.shape['data']},4,4] = accumulate_grads" in texts["keep_sums_local"]) == is_kept_apart
+
+
+def test_no_stage_of_one_microbatch_waits_for_the_sums_of_another():
+    def loss(params, x):
+        hidden = jq.pipeline_yield(jnp.tanh(x @ params["up"]))
+        return jnp.sum((hidden @ params["down"]) ** 2)
+
+    params = {"up": jnp.zeros((4, 4)), "down": jnp.zeros((4, 4))}
+    step, _ = trace(train_step(loss, jq.schedules.OneFOneB(2)), params, jnp.zeros((1, 8, 4)))
+    specs = ((), (), ((), ("data",)))
+    request = Request(num_actors=2, donated_args=(0, 1), result_of_arg=(0, 1, None), arg_specs=specs, mesh=DATA_MESH)
+    texts = {record.name: record.text for record in plan_step(step, request=request, keep_text=True).records}
+    share = f"float32[{DATA_MESH.shape['data']},4,4]"
+    loop = next(line for line in texts["keep_sums_local"].splitlines() if "= accumulate_grads" in line)
+    assert loop.count(share) == 2
+
+
 def test_a_pass_that_breaks_the_step_is_named(monkeypatch):
     """The check after a pass finds a variable that nothing defines, and says which pass it was."""
     own = PASSES["own_results"]

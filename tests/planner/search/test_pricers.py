@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxquard.errors import PlanError
 from jaxquard.planner.search.find_plan import PlanOptions, find_plan
 from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.targets import find_plan_target
+from jaxquard.pricing.program.sharded_program import ShardedProgram
 
 
 def measured_mesh(target, **axes):
@@ -25,6 +26,25 @@ def test_all_actors_of_a_host_run_what_is_measured():
     assert dict(measured_mesh(target, data=2, model=2).shape) == {"actors": 2, "data": 2, "model": 2}
     assert dict(measured_mesh(target, data=1).shape) == {"actors": 8, "data": 1}
     assert dict(measured_mesh(target, data=2, model=4).shape) == {"data": 2, "model": 4}
+
+
+def test_a_shard_map_over_an_actor_is_measured_on_all_of_them():
+    """So 2D products are written, and sorted rows of experts; jitted functions inside of it name its mesh too."""
+    target = find_plan_target(cluster=None, devices=8, runtime="in_process")
+    mesh = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+    def multiply(x, w):
+        return jax.lax.psum(jnp.clip(x @ w, -1, 1) * jax.lax.axis_index("model"), "model")
+
+    specs = PartitionSpec("data", "model"), PartitionSpec("model"), PartitionSpec("data")
+    mapped = jax.shard_map(multiply, mesh=mesh, in_specs=specs[:2], out_specs=specs[2])
+    w = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    jaxpr = jax.make_jaxpr(lambda x, w: [mapped(x, w)])(w, w)
+    program = ShardedProgram(name="x @ w", jaxpr=jaxpr, in_specs=specs[:2], out_specs=specs[2:])
+    with make_pricers("measure", target, cache=None) as make_pricer:
+        pricer = make_pricer(mesh)
+        assert pricer.price(program).time_s > 0
+        assert pricer.mesh.size == 8
 
 
 def test_actors_elsewhere_do_not():

@@ -9,10 +9,13 @@ over the devices in every microbatch. Here the shards become a dim of their own:
 own share in its own slice, and one reduction after the loop gives the sum, sharded as the state that
 it is combined with is. The way from the contraction to the loop's result may pass through linear
 operations, sums and scans over layers; any other gradient is reduced in the loop, as before. So is one over an explicit
-axis: there the step's types say where it is reduced. Of a loop of one microbatch, a sum is kept apart only if it comes
-out scattered, or in another dtype: it is reduced once in any case, and contractions without a dim of shards are faster
-on CPUs, by a sixth of the task for a small GPT. Where several axes shard the batch, each gradient is kept apart
+axis: there the step's types say where it is reduced. Where several axes shard the batch, each gradient is kept apart
 over those that shard the dim that it sums over: rows over data, say, while targets are sharded over a model axis too.
+
+Of a loop of one microbatch on one actor, a single contraction stays as it is, if it neither comes out scattered nor is
+cast on its way: it is reduced once in any case, and contractions without a dim of shards are faster on CPUs, by a sixth
+of the task for a small GPT. Of several, as a tied weight has, each would be reduced; one in 16 bits would be before its
+cast; and on several actors a stage would wait for the reductions of the one behind it.
 
 Where the loop asks for it (`Loop.scatters_sums`), the reduction stays in the loop, and what adds up is a shard:
 
@@ -142,8 +145,8 @@ def _rewrite_over(axes: tuple[str, ...], equation: Equation, known: _LoopRewrite
     pairs = zip(body.outvars, loop.targets, strict=True)
     held = {equation.outvars[target]: inside.get(atom, ()) for atom, target in pairs if is_var(atom)}
     wanted = held | {**known.wanted}
-    if loop.num_microbatches == 1:
-        changed -= _reduced_alike(equation, changed, axes, mesh, wanted)
+    if loop.num_microbatches == 1 and loop.schedule.num_actors == 1:
+        changed -= _reduced_alike(equation, changed, writer, wanted)
     if not changed:
         return equation, []
     known.done.update(changed)
@@ -195,16 +198,15 @@ def _scattered_targets(
     }
 
 
-def _reduced_alike(
-    equation: Equation, targets: set[int], axes: tuple[str, ...], mesh: AbstractMesh, wanted: Mapping[Var, Spec]
-) -> set[int]:
-    """Returns the results whose only term the loop itself reduces to the same array."""
+def _reduced_alike(equation: Equation, targets: set[int], writer: LocalSums, wanted: Mapping[Var, Spec]) -> set[int]:
+    """Returns the results that the loop itself reduces as often, and in the same dtype."""
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
-    dtypes: dict[int, set[Any]] = {}
+    scattered = _scattered_targets(equation, targets, writer.axes, writer.mesh, wanted)
+    dtypes: dict[int, list[Any]] = {target: [] for target in targets - scattered.keys()}
     for atom, target in zip(body.outvars, loop.targets, strict=True):
-        dtypes.setdefault(target, {loop.reductions[target].dtype}).add(atom.aval.dtype)
-    scattered = _scattered_targets(equation, targets, axes, mesh, wanted)
-    return {target for target in targets - scattered.keys() if len(dtypes[target]) == 1}
+        if target in dtypes:
+            dtypes[target] += [var.aval.dtype for var in writer.find_sums(atom)]
+    return {target for target, found in dtypes.items() if found == [loop.reductions[target].dtype]}
 
 
 def _reduce(partial: Var, axes: tuple[str, ...], mesh: AbstractMesh, wanted: Spec) -> tuple[list[Equation], Any]:

@@ -138,6 +138,24 @@ class LocalSums:
             elif not self._starts_here(equation):
                 waiting.append(equation.invars[self._linear_in(equation) or 0])
 
+    def find_sums(self, var: Any) -> list[Var]:
+        """Returns the sums over the batch, here and in scans, of which a value is made."""
+        waiting, found = [var], []
+        while waiting:
+            var = waiting.pop()
+            equation = self.equations[self.definition[var]]
+            if equation.primitive.name == "scan":
+                inner = self._inside_scan(equation, var)
+                assert inner is not None, "the value can be kept local"
+                found += inner.find_sums(inner.jaxpr.outvars[equation.outvars.index(var)])
+            elif equation.primitive.name in ("add", "add_any"):
+                waiting.extend(equation.invars)
+            elif self._starts_here(equation):
+                found.append(var)
+            else:
+                waiting.append(equation.invars[self._linear_in(equation) or 0])
+        return found
+
     def write_requested(self) -> None:
         """Writes all that was requested, operands first."""
         for var in sorted(self.chain, key=lambda var: self.definition[var]):

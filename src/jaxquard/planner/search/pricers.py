@@ -43,7 +43,10 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
                 return stack.enter_context(pricing.MockGpuPricer(target.cluster, mesh, cache=found))
             num_actors = target.num_devices // mesh.size if target.runtime == "in_process" else 1
             devices = _with_devices(mesh, num_actors=num_actors)
-            return stack.enter_context(pricing.MeasuredPricer(devices, cache=found, takes_medians=True))
+            from jaxquard.planner.search.all_actors_pricer import AllActorsPricer
+
+            measured = AllActorsPricer if devices.size > mesh.size else pricing.MeasuredPricer
+            return stack.enter_context(measured(devices, cache=found, takes_medians=True))
 
         yield make
 
