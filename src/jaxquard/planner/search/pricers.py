@@ -12,11 +12,10 @@ from jaxquard import pricing
 from jaxquard.errors import PlanError
 from jaxquard.planner.search.step_pricing import MakePricer
 from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.pricing.program.sharded_program import ACTORS_AXIS
 
 # A pricer is loaded when it is asked for: those that compile for a target bring their readers of HLO.
 PRICERS = ("model", "compile", "mock-gpu", "measure")
-# Of the meshes that programs are measured on.
-ACTORS_AXIS = "actors"
 
 
 @contextlib.contextmanager
