@@ -96,7 +96,7 @@ def order_tasks(schedule: Schedule | Rows, num_microbatches: int | None = None) 
     return _known_order(schedule, num_microbatches) if known else _order_pattern(schedule, num_microbatches)
 
 
-@functools.lru_cache(maxsize=128)
+@functools.lru_cache(maxsize=32)
 def _known_order(schedule: PatternSchedule, num_microbatches: int) -> TaskOrder:
     return _order_pattern(schedule, num_microbatches)
 
