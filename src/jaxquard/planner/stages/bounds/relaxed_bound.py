@@ -121,9 +121,8 @@ class RelaxedBound:
         kinds = np.arange(len(fastest))
         fixed = self._counts @ self._fixed[kinds, fastest]
         kept = self._counts @ self._activations[kinds, fastest]
-        needed = (fixed + _find_actors(profile).mean_kept * kept) / profile.num_actors + self._working[
-            kinds, fastest
-        ].max()
+        share = (fixed + _find_actors(profile).mean_kept * kept) / profile.num_actors
+        needed = share + self._working[kinds, fastest].max()
         return bool(needed <= (1 - slack) * memory_limit_bytes)
 
     def is_like(self, other: "RelaxedBound", num_microbatches: int) -> bool:

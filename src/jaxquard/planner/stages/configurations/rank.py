@@ -12,7 +12,7 @@ from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
 from jaxquard.planner.stages.configurations.alternatives import PART_VALUES, find_alternatives
 from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
 from jaxquard.planner.stages.configurations.configuration_search import ConfigurationSearch, Costs
-from jaxquard.planner.stages.configurations.search import say_missing
+from jaxquard.planner.stages.configurations.search import make_log, say_missing
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.simulate.actor_link import NO_LINKS, ActorLinks
 
@@ -122,15 +122,7 @@ def rank_configurations(
         configurations=ranked,
         families=found,
         smallest=None if ranked else search.find_smallest(space),
-        log=PlanSearchLog(
-            num_seen=len(space),
-            num_pruned=len(space) - len(priced) - len(unpriced),
-            num_priced=len(priced),
-            num_unpriced=len(unpriced),
-            num_simulated=search.num_simulated,
-            time_s=search.time_s,
-            left_out=tuple(left_out),
-        ),
+        log=make_log(search, len(space), priced, unpriced, left_out),
         priced=priced,
         unpriced=unpriced,
         find_alternatives=find_later,

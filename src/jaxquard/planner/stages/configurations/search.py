@@ -1,6 +1,6 @@
 """Finds the fastest configurations of a plan, what else was considered beside them, and what stands against all."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.planner.record.plan import PlanAlternative, PlanSearchLog
@@ -106,15 +106,7 @@ def search_configurations(
         alternatives=alternatives,
         families=found,
         smallest=None if finalists or not finds_smallest else search.find_smallest(space),
-        log=PlanSearchLog(
-            num_seen=len(space),
-            num_pruned=len(space) - len(priced) - len(unpriced),
-            num_priced=len(priced),
-            num_unpriced=len(unpriced),
-            num_simulated=search.num_simulated,
-            time_s=search.time_s,
-            left_out=tuple(left_out),
-        ),
+        log=make_log(search, len(space), priced, unpriced, left_out),
         priced=priced,
         unpriced=unpriced,
     )
@@ -123,3 +115,22 @@ def search_configurations(
 def say_missing(parts: Sequence[str]) -> tuple[str, ...]:
     """Notes the parts for whose alternatives there was no time."""
     return (f"the time budget left out alternatives to {', '.join(parts)}",) if parts else ()
+
+
+def make_log(
+    search: ConfigurationSearch,
+    num_seen: int,
+    priced: Collection[PlanConfiguration],
+    unpriced: Collection[PlanConfiguration],
+    left_out: Iterable[str],
+) -> PlanSearchLog:
+    """Returns the counts of a search that has ended."""
+    return PlanSearchLog(
+        num_seen=num_seen,
+        num_pruned=num_seen - len(priced) - len(unpriced),
+        num_priced=len(priced),
+        num_unpriced=len(unpriced),
+        num_simulated=search.num_simulated,
+        time_s=search.time_s,
+        left_out=tuple(left_out),
+    )
