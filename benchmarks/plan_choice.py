@@ -2,9 +2,9 @@
 
 For each number of stages and of microbatches the best shardings by prices run as training loops on 8 virtual CPU
 devices that take a steady time (`jq.pricing.make_cpu_steady`), each in a block of its own, all blocks alike; the chosen
-plan has the first and the last. Its prediction is its price before any plan ran, so `--pricer measure` says how well
-measured blocks predict a whole step; the error of the closed form, which knows no more of a CPU than its preset, is
-that of every plan that ran.
+plan has the first and the last. Its prediction is its price before any plan ran; with `--pricer measure` that is of its
+whole tasks, with the one of its blocks beside it. The error of the closed form, which knows no more of a CPU than its
+preset, is that of every plan that ran.
 
     python -m benchmarks.plan_choice [--models mlp gpt llama] [--most 99] [--pricer model]
 """
@@ -28,6 +28,7 @@ from jaxquard.errors import PlanError
 from jaxquard.models import gpt, llama
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search import find_plan as find_plan_module
+from jaxquard.planner.search.candidates import Candidate
 from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.list_shapes import list_shapes
@@ -40,6 +41,7 @@ from jaxquard.planner.search.two_passes import TwoPassSearch
 from jaxquard.planner.wishes import parse_wishes
 
 _NUM_ROWS = 32
+_NUM_WHOLE = 3
 
 
 def mlp() -> tuple[Callable[..., Any], Any, Any]:
@@ -98,7 +100,8 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
     target = find_plan_target(cluster=None, devices=8, runtime="in_process")
     make_mesh = mesh_maker(target, {})
     start_s = time.perf_counter()
-    chosen, predicted_s, errors = plan_with_errors(problem, target, PlanOptions(pricer=pricer), make_mesh)
+    options = PlanOptions(pricer=pricer, num_whole=_NUM_WHOLE if pricer == "measure" else 0)
+    chosen, predicted, errors = plan_with_errors(problem, target, options, make_mesh)
     planned_s = time.perf_counter() - start_s
     print(chosen, flush=True)
     others = [plan for plan in best_plans(problem, target) if plan.time_s < np.inf][:most]
@@ -120,8 +123,10 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
         "spread": round(measured[0].spread, 2),
         "best_of_all_ms": round(1e3 * best_s, 2),
         "ours_over_best": [round(time_s / best_s, 3) for time_s in ours_s],
-        "predicted_ms": round(1e3 * predicted_s, 2),
-        "predicted_over_measured": [round(predicted_s / time_s, 3) for time_s in ours_s],
+        "is_by_tasks": predicted.is_whole,
+        "predicted_ms": round(1e3 * predicted.price_s, 2),
+        "predicted_over_measured": [round(predicted.price_s / time_s, 3) for time_s in ours_s],
+        "by_blocks_over_measured": [round(predicted.finalist.time_s / time_s, 3) for time_s in ours_s],
         "predicted_over_measured_of_all_that_ran": [(key, round(value, 2)) for key, value in errors],
         "median_error": round(statistics.median(abs(math.log(value)) for _, value in errors), 3),
         "baselines_over_ours": {one.name: round(one.time_s / chosen.time_s, 2) for one in chosen.baselines},
@@ -130,23 +135,23 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
 
 def plan_with_errors(
     problem: PlanProblem, target: PlanTarget, options: PlanOptions, make_mesh: Callable[[Plan], Any]
-) -> tuple[Plan, float, list[tuple[str, float]]]:
-    """Returns the plan that is taken, its price before it ran, and of all that ran the price over the time taken."""
+) -> tuple[Plan, Candidate, list[tuple[str, float]]]:
+    """Returns the plan that is taken, with its price, and of all that ran the price before over the time taken."""
     errors: list[tuple[str, float]] = []
-    prices_s: dict[float, float] = {}
+    by_time: dict[float, Candidate] = {}
     run = find_plan_module.run_candidates
 
     def record(*args: Any, **more: Any) -> Any:
         ran, usual = run(*args, **more)
         for one in (*usual, *ran):
             if one.is_measured and not one.failure:
-                errors.append((describe_shape(one.plan), one.finalist.time_s / one.time_s))
-                prices_s[one.time_s] = one.finalist.time_s
+                errors.append((describe_shape(one.plan), one.price_s / one.time_s))
+                by_time[one.time_s] = one
         return ran, usual
 
     with mock.patch.object(find_plan_module, "run_candidates", record):
         chosen = find_plan(problem, target, options, make_mesh=make_mesh)
-    return chosen, prices_s[chosen.time_s], errors
+    return chosen, by_time[chosen.time_s], errors
 
 
 def best_plans(problem: PlanProblem, target: PlanTarget) -> list[Any]:

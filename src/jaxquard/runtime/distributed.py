@@ -118,6 +118,12 @@ class DistributedStep:
         planned = self._trace(call, leaves, tree, keep_text=True).planned
         return LoweredStep(program=planned.program, passes=planned.records)
 
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """Plans the program for these arguments, as `lower` does, without texts."""
+        call = self._split(args, kwargs)
+        leaves, tree = jax.tree.flatten(call.dynamic)
+        return self._trace(call, leaves, tree, keep_text=False).planned.program
+
     def timeline(self) -> Timeline:
         """Waits for the last call, and returns when each of its tasks and transfers ran."""
         if self._last is None:

@@ -25,6 +25,8 @@ from tests.planner.small_losses import mlp_args, mlp_loss
 # One mesh, one number of microbatches and one strategy for each block: a few programs are priced.
 ONE_SHAPE = {"actors": 1, "data": 2, "microbatches": 1, "layers.*": "rows", "out": "rows"}
 
+WHOLE = "the step: played with the prices of its whole tasks; its parts in the proportions of: "
+
 
 def plan(*, cluster=None, devices=None, make_mesh=None, num_measured=0, optimizer=None, **options):
     params, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), mlp_args(num_layers=2))
@@ -38,7 +40,7 @@ def plan(*, cluster=None, devices=None, make_mesh=None, num_measured=0, optimize
     [
         ("model", {"cluster": "cpu-2"}, "model on 2 x cpu-2"),
         pytest.param("compile", {"cluster": "cpu-2"}, "compiled on 2 x cpu", marks=pytest.mark.slow),
-        ("measure", {"devices": 2}, "measured on 2 x cpu"),
+        ("measure", {"devices": 2}, f"{WHOLE}measured on 2 x cpu"),
     ],
 )
 def test_every_pricer_prices_a_plan_and_finds_it_again_in_its_cache(pricer, where, origin, tmp_path, monkeypatch):

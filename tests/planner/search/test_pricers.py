@@ -76,4 +76,5 @@ def test_a_pipeline_is_planned_by_measured_prices():
     plan = find_plan(problem, target, options)
     assert (plan.num_actors, plan.num_devices) == (2, 4)
     assert plan.time_s > 0
-    assert plan.provenance.startswith("measured on 4 x cpu")
+    assert plan.provenance.startswith("the step: played with the prices of its whole tasks; ")
+    assert "measured on 4 x cpu" in plan.provenance

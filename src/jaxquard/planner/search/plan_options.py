@@ -23,6 +23,9 @@ class PlanOptions:
         ignores_marks: stages may begin elsewhere than at the marks of the code.
         time_budget_s: of the search; what it leaves out is in the plan's log. By default there is none.
         num_measured: plans that run on the devices at hand, if they are; 0 for none.
+        num_whole: plans whose tasks are priced whole, and whose programs are played with them: blocks, which are priced
+            before, have no part in what a compiler does across them, and in what a task takes to begin. By default 3
+            with measured prices where no plan runs, 0 otherwise. The usual plans come on top.
         cache: of prices, and of the tables of a step's costs that follow from them; as in `search_sharding`.
         on_progress: called with (done, total, what is done).
     """
@@ -35,6 +38,7 @@ class PlanOptions:
     ignores_marks: bool = False
     time_budget_s: float | None = None
     num_measured: int = 6
+    num_whole: int | None = None
     cache: Any = "default"
     on_progress: OnPlanProgress | None = field(default=None, repr=False)
 
@@ -44,8 +48,9 @@ class PlanOptions:
             if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
                 kind = "whole number" if kinds is int else "number"
                 raise PlanError(f"{name}={value!r:.80} must be a {kind} above 0, or None for no limit.")
-        if not isinstance(self.num_measured, int) or self.num_measured < 0:
-            raise PlanError(f"num_measured={self.num_measured!r} must be a number of plans, 0 or more.")
+        for name, value in {"num_measured": self.num_measured, "num_whole": self.num_whole or 0}.items():
+            if not isinstance(value, int) or value < 0:
+                raise PlanError(f"{name}={value!r} must be a number of plans, 0 or more.")
 
 
 def read_options(options: Mapping[str, Any]) -> PlanOptions:

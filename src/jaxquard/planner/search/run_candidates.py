@@ -1,58 +1,20 @@
 """Runs the candidates of a search on the devices at hand, and compares what they took."""
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from jaxquard.errors import PlanError
-from jaxquard.planner.prices.step_costs import StepCosts
-from jaxquard.planner.record.plan import Plan, PlanAlternative, StagePlan, TimeTerms
+from jaxquard.planner.record.plan import Plan, PlanAlternative
+from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.measure_plans import MeasuredPlan, describe_shape, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.stages.configurations.alternatives import PART_VALUES, largest_rise
-from jaxquard.planner.stages.configurations.configuration_search import PlanFinalist
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 # A note names so many plans.
 _MOST_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A plan to choose from.
-
-    Attributes:
-        name: of a usual plan; "" for one of the search.
-        costs: of all strategies that were priced on its mesh.
-        make_plan: describes it, once: with the time by prices, or, after it has run, the one that it took.
-        time_s: the time of that plan.
-        note: where its time comes from; "" for prices.
-        failure: why it did not run; "" if it ran, or was not tried.
-        num_rematerialized: values that the compiler gathered whole when it ran.
-        follows_strategies: it has the strategies that the user wishes for; a usual plan need not.
-    """
-
-    name: str
-    finalist: PlanFinalist = field(repr=False)
-    costs: StepCosts = field(repr=False)
-    make_plan: Callable[[], Plan] = field(repr=False)
-    time_s: float
-    is_measured: bool = False
-    note: str = ""
-    failure: str = ""
-    num_rematerialized: int = 0
-    follows_strategies: bool = True
-
-    @property
-    def plan(self) -> Plan:
-        """The plan as data."""
-        return self.make_plan()
-
-    def with_plan(self, plan: Plan) -> "Candidate":
-        """Returns it with another plan."""
-        return replace(self, make_plan=lambda: plan, time_s=plan.time_s)
 
 
 def run_candidates(
@@ -89,8 +51,11 @@ def run_candidates(
     ran = [_as_measured(one, result) for one, result in zip(ordered, measured, strict=False)]
     if all(one.failure for one in ran):
         raise PlanError(f"none of {len(ran)} plans runs on the devices here; the first: {ran[0].failure}")
-    factor = statistics.median(one.time_s / one.finalist.time_s for one in ran if not one.failure)
-    missing = [_as_scaled(one, factor) for one in ordered[len(ran) :] if one.name]
+    missing = scale_others(
+        [one for one in ordered[len(ran) :] if one.name],
+        [one.time_s / one.price_s for one in ran if not one.failure],
+        note="not run; its price x {factor}, as of those that ran",
+    )
     return [one for one in ran if not one.name], [*(one for one in ran if one.name), *missing]
 
 
@@ -143,34 +108,7 @@ def _as_measured(one: Candidate, measured: MeasuredPlan) -> Candidate:
         failed = f"{one.name or 'a plan'} did not run: {measured.failure}"
         failing = replace(one.with_plan(replace(plan, time_s=math.inf)), is_measured=True, failure=failed)
         return replace(failing, num_rematerialized=count)
-    where = f"the step: measured on {plan.num_devices} devices, spread {measured.spread:.0%}; its parts in the "
-    updated = _scale(plan, measured.time_s / plan.time_s)
-    updated = replace(updated, time_s=measured.time_s, provenance=f"{where}proportions of: {plan.provenance}")
-    return replace(one.with_plan(updated), is_measured=True, note="measured", num_rematerialized=count)
-
-
-def _as_scaled(one: Candidate, factor: float) -> Candidate:
-    """Returns a candidate that did not run, with its price times what others took of theirs."""
-    scaled = one.with_plan(_scale(one.plan, factor))
-    return replace(scaled, note=f"not run; its price x {factor:.3g}, as of those that ran")
-
-
-def _scale(plan: Plan, factor: float) -> Plan:
-    """Returns a plan that takes so many times as long, all of its parts alike."""
-    return replace(
-        plan,
-        time_s=factor * plan.time_s,
-        times=TimeTerms(**{name: factor * getattr(plan.times, name) for name in plan.times.__dataclass_fields__}),
-        stages=tuple(_scale_stage(stage, factor) for stage in plan.stages),
-        mfu=None if plan.mfu is None else plan.mfu / factor,
+    timed = one.with_time(
+        measured.time_s, source=f"measured on {plan.num_devices} devices, spread {measured.spread:.0%}"
     )
-
-
-def _scale_stage(stage: StagePlan, factor: float) -> StagePlan:
-    exposed_s = None if stage.communication_s is None else factor * stage.communication_s
-    return replace(
-        stage,
-        forward_s=factor * stage.forward_s,
-        backward_s=factor * stage.backward_s,
-        communication_s=exposed_s,
-    )
+    return replace(timed, is_measured=True, note="measured", num_rematerialized=count)

@@ -1,0 +1,101 @@
+"""Prices the plans to choose from by their whole tasks, the best by the prices of their blocks first."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from jaxquard.errors import PricingError
+from jaxquard.planner.search.candidates import Candidate, scale_others
+from jaxquard.planner.search.deadline import Deadline
+from jaxquard.planner.search.live_pricing import abstract_mesh_of
+from jaxquard.planner.search.measure_plans import describe_shape
+from jaxquard.planner.search.price_tasks import price_tasks
+from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.search.step_pricing import MakePricer
+from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.simulate.actor_link import ActorLinks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedCandidates:
+    """The plans to choose from by their new prices.
+
+    Attributes:
+        candidates: the fastest first.
+        usual: in their order.
+        num_tasks: that were priced.
+        notes: the plans of which a task has no price.
+    """
+
+    candidates: Sequence[Candidate]
+    usual: Sequence[Candidate]
+    num_tasks: int
+    notes: tuple[str, ...]
+
+
+def price_candidates(
+    problem: PlanProblem,
+    candidates: Sequence[Candidate],
+    usual: Sequence[Candidate],
+    *,
+    num_whole: int,
+    make_pricer: MakePricer,
+    links: Callable[[PlanConfiguration], ActorLinks],
+    deadline: Deadline,
+    on_progress: Callable[[int, int, str], None] | None,
+) -> PricedCandidates:
+    """Prices the tasks of so many candidates and of all usual plans whole, until the deadline.
+
+    What is not priced so has the price of its blocks, scaled as those of the others.
+    """
+    pricing = _Pricing(problem, make_pricer, links)
+    tried = [*candidates[:num_whole], *usual]
+    longest_s = 0.0
+    for number, one in enumerate(tried):
+        if not deadline.has_time(longest_s):
+            deadline.left_out.append(f"the time budget left out whole tasks of {len(tried) - number} plans")
+            break
+        if on_progress is not None:
+            on_progress(number, len(tried), f"pricing the tasks of {describe_shape(one.plan)}")
+        start_s = time.monotonic()
+        pricing.price(one)
+        longest_s = max(longest_s, time.monotonic() - start_s)
+    return PricedCandidates(
+        candidates=sorted(pricing.update(candidates), key=lambda one: one.time_s),
+        usual=pricing.update(usual),
+        num_tasks=pricing.num_tasks,
+        notes=tuple(pricing.notes),
+    )
+
+
+class _Pricing:
+    """The plans that were priced by their whole tasks so far."""
+
+    def __init__(
+        self, problem: PlanProblem, make_pricer: MakePricer, links: Callable[[PlanConfiguration], ActorLinks]
+    ) -> None:
+        self._problem, self._make_pricer, self._links = problem, make_pricer, links
+        self._found: dict[int, Candidate] = {}
+        self._factors: list[float] = []
+        self.num_tasks = 0
+        self.notes: list[str] = []
+
+    def price(self, one: Candidate) -> None:
+        plan, shape = one.plan, one.finalist.configuration
+        pricer = self._make_pricer(abstract_mesh_of(shape.axes))
+        try:
+            played = price_tasks(self._problem, plan, pricer, links=self._links(shape))
+        except PricingError as error:
+            self.notes.append(f"not priced by its tasks: {describe_shape(plan)}: {error}")
+            return
+        self.num_tasks += played.num_tasks
+        self._factors.append(played.time_s / one.price_s)
+        timed = one.with_time(played.time_s, source="played with the prices of its whole tasks")
+        self._found[id(one)] = replace(timed, price_s=played.time_s, is_whole=True, note="whole tasks")
+
+    def update(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Returns candidates with their new prices, or scaled ones."""
+        others = [one for one in candidates if id(one) not in self._found]
+        scaled = scale_others(others, self._factors, note="the price of its blocks x {factor}, as of those with tasks")
+        updated = {id(one): replace(new, price_s=new.time_s) for one, new in zip(others, scaled, strict=True)}
+        return [self._found.get(id(one)) or updated[id(one)] for one in candidates]
