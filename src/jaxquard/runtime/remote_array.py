@@ -10,8 +10,8 @@ is a `Handle`: a `ResultCell` of this process, or a `RayCell` of another.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 import jax
@@ -73,6 +73,14 @@ class PartPlacement:
     spec: PartitionSpec
 
 
+def join_types(parts: Sequence[ArrayType]) -> ArrayType:
+    """Returns the type of an array from those of its parts, which are concatenated along the first dim."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    return replace(first, shape=(sum(part.shape[0] for part in parts), *first.shape[1:]))
+
+
 class RemoteArray:
     """A handle of an array whose values live on actors.
 
@@ -80,6 +88,7 @@ class RemoteArray:
 
     Args:
         parts: one for an array that is whole; several are concatenated along the first dim.
+        type: of all of it; by default as its parts have it.
 
     Example:
         >>> def loss(params, x):
@@ -98,15 +107,9 @@ class RemoteArray:
 
     __slots__ = ("__weakref__", "parts", "type")
 
-    def __init__(self, *, parts: tuple[RemotePart, ...]) -> None:
-        assert parts
-        assert all(part.copies for part in parts)
+    def __init__(self, *, parts: tuple[RemotePart, ...], type: ArrayType | None = None) -> None:
         self.parts = parts
-        first = parts[0].type
-        shape = first.shape
-        if len(parts) > 1:
-            shape = (sum(part.type.shape[0] for part in parts), *first.shape[1:])
-        self.type = ArrayType(dtype=first.dtype, shape=shape, spec=first.spec)
+        self.type = join_types([part.type for part in parts]) if type is None else type
 
     # Its type and place.
 

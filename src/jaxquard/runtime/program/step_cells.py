@@ -10,7 +10,7 @@ from typing import Any
 from jaxquard.errors import DeletedArrayError
 from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import Program
-from jaxquard.runtime.remote_array import RemoteArray, RemotePart
+from jaxquard.runtime.remote_array import RemoteArray, RemotePart, join_types
 from jaxquard.runtime.result_cell import ResultCell
 from jaxquard.runtime.step_state import StepState
 
@@ -28,6 +28,7 @@ def take_donated(program: Program, inputs: Sequence[Sequence[Any]], kind: type) 
     Raises:
         DeletedArrayError: if a cell was donated before, or is donated and passed twice; then none is taken.
     """
+    donated_args = frozenset(program.donated_args)
     donated: dict[Any, int] = {}
     readers: dict[Any, list[tuple[int, int]]] = {}
     for actor, (actor_program, values) in enumerate(zip(program.actors, inputs, strict=True)):
@@ -35,7 +36,7 @@ def take_donated(program: Program, inputs: Sequence[Sequence[Any]], kind: type) 
             if isinstance(value, kind):
                 value.check_not_taken()
                 readers.setdefault(value, []).append((actor, item.arg))
-                if item.arg in program.donated_args:
+                if item.arg in donated_args:
                     donated[value] = item.arg
     for cell, arg in donated.items():
         others = {other for _, other in readers[cell]} - {arg}
@@ -59,17 +60,17 @@ class PartLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultLayout:
-    """The parts of one result, in order."""
+    """The parts of one result, in order, and the type of all of it."""
 
     parts: tuple[PartLayout, ...]
+    type: ArrayType
 
     def make_array(self, cells: tuple[tuple[ResultCell, ...], ...]) -> RemoteArray:
-        return RemoteArray(
-            parts=tuple(
-                RemotePart(type=part.type, copies=tuple(cells[actor][number] for actor, number in part.copies))
-                for part in self.parts
-            )
-        )
+        parts = [
+            RemotePart(type=part.type, copies=tuple([cells[actor][number] for actor, number in part.copies]))
+            for part in self.parts
+        ]
+        return RemoteArray(parts=tuple(parts), type=self.type)
 
 
 def find_results(program: Program) -> tuple[ResultLayout, ...]:
@@ -85,4 +86,7 @@ def find_results(program: Program) -> tuple[ResultLayout, ...]:
     parts: dict[int, list[PartLayout]] = {}
     for key in sorted(copies):
         parts.setdefault(key[0], []).append(PartLayout(type=types[key], copies=tuple(copies[key])))
-    return tuple(ResultLayout(parts=tuple(parts[result])) for result in sorted(parts))
+    return tuple(
+        ResultLayout(parts=tuple(found), type=join_types([part.type for part in found]))
+        for _, found in sorted(parts.items())
+    )
