@@ -10,6 +10,7 @@ import pytest
 from jaxquard.errors import PlanError, PricingError
 from jaxquard.planner.search import find_plan as find_plan_module
 from jaxquard.planner.search.find_plan import find_plan
+from jaxquard.planner.search.measure_plans import MeasuredPlan
 from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.price_tasks import price_tasks
 from jaxquard.planner.search.problem import loss_problem
@@ -132,7 +133,46 @@ def test_a_time_budget_leaves_tasks_out(monkeypatch):
     assert any("the time budget left out whole tasks of " in text for text in found.log.left_out)
 
 
-@pytest.mark.parametrize("count", [-1, 0.5, "two"])
-def test_no_number_of_plans(count):
-    with pytest.raises(PlanError, match=r"num_whole=.* must be a number of plans, 0 or more"):
-        PlanOptions(num_whole=count)
+def test_alternatives_are_those_whose_tasks_were_priced(monkeypatch):
+    """What is only scaled says nothing of a choice among whole tasks."""
+    fix = {"stages": 2}
+    slow = plan(fix=fix).axes
+    use(monkeypatch, lambda axes, name: 100.0 if axes == slow else 1.0)
+    found = plan(fix=fix, num_whole=3)
+    assert found.axes != slow
+    assert found.alternatives
+    parts = {"mesh", "microbatches", "schedule", "recompute", "stages", "actors", "storage"}
+    assert all(one.added_s >= 0 for one in found.alternatives if one.part in parts)
+
+
+def test_usual_plans_that_do_not_fit_are_scaled_alike(monkeypatch):
+    given = {"fix": {"actors": 1}, "memory_limit_bytes": 15_000}
+    before = {one.name: one for one in plan(**given).baselines}
+    use(monkeypatch, lambda axes, name: 1.0)
+    found = plan(num_whole=1, **given)
+    too_large = [one for one in found.baselines if not one.fits]
+    assert too_large
+    assert all(one.time_s > 100 * before[one.name].time_s for one in too_large)
+    assert all("as of those with tasks" in one.note for one in too_large)
+
+
+def test_a_plan_that_runs_has_one_source_of_its_time_and_one_of_its_parts(monkeypatch):
+    use(monkeypatch, lambda axes, name: 1.0)
+
+    def run(problem, plans, **_):
+        return [MeasuredPlan(plan=one, time_s=5.0, spread=0.1) for one in plans]
+
+    monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run)
+    target = find_plan_target(cluster="h100-4", devices=None, runtime="in_process")
+    options = PlanOptions(num_measured=2, num_whole=1, cache=None, fix={"actors": 1, "microbatches": 1})
+    found = find_plan(small_problem(), target, options, make_mesh=lambda plan: None)
+    assert found.time_s == 5.0
+    expected = "the step: measured on 4 devices, spread 10%; its parts in the proportions of: model on 4 x h100-4"
+    assert found.provenance == expected
+
+
+@pytest.mark.parametrize("count", [-1, 0.5, "", "two", True, []])
+@pytest.mark.parametrize("name", ["num_whole", "num_measured"])
+def test_no_number_of_plans(name, count):
+    with pytest.raises(PlanError, match=rf"{name}=.* must be a number of plans, 0 or more"):
+        PlanOptions(**{name: count})

@@ -8,6 +8,8 @@ from jaxquard.planner.prices.step_costs import StepCosts
 from jaxquard.planner.record.plan import Plan, StagePlan, TimeTerms
 from jaxquard.planner.stages.configurations.configuration_search import PlanFinalist
 
+_PARTS = "; its parts in the proportions of: "
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -20,6 +22,7 @@ class Candidate:
         time_s: the time of that plan.
         price_s: the time by prices, also after it has run.
         is_whole: that price is of whole tasks.
+        is_measured: it has run, or was tried.
         note: where its time comes from; "" for prices.
         failure: why it did not run; "" if it ran, or was not tried.
         num_rematerialized: values that the compiler gathered whole when it ran.
@@ -56,7 +59,7 @@ class Candidate:
         """
         plan = self.plan
         scaled = replace(_scale(plan, time_s / plan.time_s), time_s=time_s)
-        provenance = f"the step: {source}; its parts in the proportions of: {plan.provenance}"
+        provenance = f"the step: {source}{_PARTS}{plan.provenance.rpartition(_PARTS)[2]}"
         return self.with_plan(replace(scaled, provenance=provenance))
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline
 from jaxquard.planner.search.block_alternatives import find_block_alternatives
-from jaxquard.planner.search.candidates import Candidate
+from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import has_single_axis
 from jaxquard.planner.search.plan_options import PlanOptions
@@ -37,10 +37,12 @@ from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 _log = logging.getLogger(__name__)
-# Of the time that a search leaves, the share of whole tasks where plans run as well.
-_TASKS = 0.5
+# Of the time that a search leaves, the share of whole tasks where plans run as well, and where they do not.
+_TASKS, _TASKS_ALONE = 0.5, 0.85
 # Plans whose tasks are priced whole where nothing runs, so that prices decide.
 _NUM_WHOLE = 3
+# Few whole tasks are measured, each more often than the many blocks.
+_TASK_RUNS = 30
 
 
 def find_plan(
@@ -67,13 +69,14 @@ def find_plan(
     tries_plans = runner is not None or num_whole > 0
     found = search_by_prices(problem, target, options, wishes, deadline, tries_plans=tries_plans)
     # Plans that are tried are traced all the same; of others, the one that is chosen.
-    num_tried = max(num_whole, options.num_measured if runner else 0)
-    used = found.candidates[:num_tried] if tries_plans else [_choose(found, wishes, options)]
+    num_tried = num_whole + (options.num_measured if runner else 0)
+    used = [*found.candidates[:num_tried], *found.usual] if tries_plans else [_choose(found, wishes, options)]
     if not all(map(found.is_current, used)):
         _log.info("the cache has prices of another step; this one is priced anew")
         found = search_by_prices(problem, target, options, wishes, deadline, tries_plans=tries_plans, is_new=True)
     if num_whole:
-        found = _price_tasks(found, problem, target, options, deadline.part(_TASKS), num_whole=num_whole)
+        part = deadline.part(_TASKS if runner else _TASKS_ALONE)
+        found = _price_whole(found, problem, target, options, part, num_whole=num_whole)
     if runner is not None:
         candidates, usual = run_candidates(
             problem,
@@ -83,7 +86,10 @@ def find_plan(
             deadline=deadline,
             on_progress=options.on_progress,
         )
-        found = replace(found, candidates=candidates, usual=usual)
+        factors = [one.time_s / one.price_s for one in (*candidates, *usual) if one.is_measured and not one.failure]
+        note = "not run; its price x {factor}, as of those that ran"
+        too_large = scale_others(found.too_large, factors, note=note)
+        found = replace(found, candidates=candidates, usual=usual, too_large=too_large)
     chosen = _choose(found, wishes, options)
     plan = _describe_choice(found, chosen, wishes)
     of_blocks, num_played = _block_alternatives(found, chosen, deadline)
@@ -104,7 +110,7 @@ def _count_whole(options: PlanOptions, *, has_runs: bool) -> int:
     return _NUM_WHOLE if options.pricer == "measure" and not has_runs else 0
 
 
-def _price_tasks(
+def _price_whole(
     found: FoundPlans,
     problem: PlanProblem,
     target: PlanTarget,
@@ -114,11 +120,12 @@ def _price_tasks(
     num_whole: int,
 ) -> FoundPlans:
     """Returns the plans with the prices of their whole tasks."""
-    with make_pricers(options.pricer, target, cache=options.cache) as make_pricer:
+    with make_pricers(options.pricer, target, cache=options.cache, num_runs=_TASK_RUNS) as make_pricer:
         priced = price_candidates(
             problem,
             found.candidates,
             found.usual,
+            found.too_large,
             num_whole=num_whole,
             make_pricer=make_pricer or (lambda mesh: RooflinePricer(target.cluster, mesh)),
             links=found.links,
@@ -129,6 +136,7 @@ def _price_tasks(
         found,
         candidates=priced.candidates,
         usual=priced.usual,
+        too_large=priced.too_large,
         num_programs=found.num_programs + priced.num_tasks,
         notes=(*found.notes, *priced.notes),
     )
@@ -164,7 +172,9 @@ def _describe_choice(found: FoundPlans, chosen: Candidate, wishes: Wishes) -> Pl
 def _alternatives(found: FoundPlans, chosen: Candidate) -> tuple[PlanAlternative, ...]:
     """Returns those of the search, scaled as the plan that ran is; if another plan ran faster, those among the runs."""
     if chosen.finalist is not found.result.best:
-        return compare_candidates(chosen, found.candidates)
+        # Those whose tasks were priced are compared among themselves.
+        others = [one for one in found.candidates if chosen.is_measured or one.is_whole == chosen.is_whole]
+        return compare_candidates(chosen, others)
     factor = chosen.time_s / chosen.finalist.time_s
     return tuple(replace(one, added_s=factor * one.added_s) for one in found.result.alternatives)
 

@@ -48,9 +48,10 @@ class PlanOptions:
             if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
                 kind = "whole number" if kinds is int else "number"
                 raise PlanError(f"{name}={value!r:.80} must be a {kind} above 0, or None for no limit.")
-        for name, value in {"num_measured": self.num_measured, "num_whole": self.num_whole or 0}.items():
-            if not isinstance(value, int) or value < 0:
-                raise PlanError(f"{name}={value!r} must be a number of plans, 0 or more.")
+        for name, value in {"num_measured": self.num_measured, "num_whole": self.num_whole}.items():
+            is_default = name == "num_whole" and value is None
+            if not is_default and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise PlanError(f"{name}={value!r:.80} must be a number of plans, 0 or more.")
 
 
 def read_options(options: Mapping[str, Any]) -> PlanOptions:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from jaxquard.errors import PricingError
+from jaxquard.errors import JaxquardError
 from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
@@ -23,12 +23,14 @@ class PricedCandidates:
     Attributes:
         candidates: the fastest first.
         usual: in their order.
+        too_large: likewise.
         num_tasks: that were priced.
         notes: the plans of which a task has no price.
     """
 
     candidates: Sequence[Candidate]
     usual: Sequence[Candidate]
+    too_large: Sequence[Candidate]
     num_tasks: int
     notes: tuple[str, ...]
 
@@ -37,6 +39,7 @@ def price_candidates(
     problem: PlanProblem,
     candidates: Sequence[Candidate],
     usual: Sequence[Candidate],
+    too_large: Sequence[Candidate],
     *,
     num_whole: int,
     make_pricer: MakePricer,
@@ -48,7 +51,7 @@ def price_candidates(
 
     What is not priced so has the price of its blocks, scaled as those of the others.
     """
-    pricing = _Pricing(problem, make_pricer, links)
+    prices = _WholePrices(problem, make_pricer, links)
     tried = [*candidates[:num_whole], *usual]
     longest_s = 0.0
     for number, one in enumerate(tried):
@@ -58,17 +61,18 @@ def price_candidates(
         if on_progress is not None:
             on_progress(number, len(tried), f"pricing the tasks of {describe_shape(one.plan)}")
         start_s = time.monotonic()
-        pricing.price(one)
+        prices.find(one)
         longest_s = max(longest_s, time.monotonic() - start_s)
     return PricedCandidates(
-        candidates=sorted(pricing.update(candidates), key=lambda one: one.time_s),
-        usual=pricing.update(usual),
-        num_tasks=pricing.num_tasks,
-        notes=tuple(pricing.notes),
+        candidates=sorted(prices.reprice(candidates), key=lambda one: one.time_s),
+        usual=prices.reprice(usual),
+        too_large=prices.reprice(too_large),
+        num_tasks=prices.num_tasks,
+        notes=tuple(prices.notes),
     )
 
 
-class _Pricing:
+class _WholePrices:
     """The plans that were priced by their whole tasks so far."""
 
     def __init__(
@@ -80,12 +84,13 @@ class _Pricing:
         self.num_tasks = 0
         self.notes: list[str] = []
 
-    def price(self, one: Candidate) -> None:
+    def find(self, one: Candidate) -> None:
+        """Prices a plan; why it has no price is a note."""
         plan, shape = one.plan, one.finalist.configuration
         pricer = self._make_pricer(abstract_mesh_of(shape.axes))
         try:
             played = price_tasks(self._problem, plan, pricer, links=self._links(shape))
-        except PricingError as error:
+        except JaxquardError as error:
             self.notes.append(f"not priced by its tasks: {describe_shape(plan)}: {error}")
             return
         self.num_tasks += played.num_tasks
@@ -93,7 +98,7 @@ class _Pricing:
         timed = one.with_time(played.time_s, source="played with the prices of its whole tasks")
         self._found[id(one)] = replace(timed, price_s=played.time_s, is_whole=True, note="whole tasks")
 
-    def update(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def reprice(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Returns candidates with their new prices, or scaled ones."""
         others = [one for one in candidates if id(one) not in self._found]
         scaled = scale_others(others, self._factors, note="the price of its blocks x {factor}, as of those with tasks")

@@ -16,7 +16,7 @@ from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.apply_plan import apply_plan
-from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram
+from jaxquard.pricing import Failure, Price, Pricer, ShardedProgram
 from jaxquard.runtime.distributed import DistributedStep, StepOptions
 from jaxquard.runtime.engine import Engine
 from jaxquard.simulate.actor_link import ActorLinks
@@ -35,9 +35,7 @@ class PlayedPlan:
     num_tasks: int
 
 
-def price_tasks(
-    problem: PlanProblem, plan: Plan, pricer: Pricer, *, links: ActorLinks, on_progress: OnProgress | None = None
-) -> PlayedPlan:
+def price_tasks(problem: PlanProblem, plan: Plan, pricer: Pricer, *, links: ActorLinks) -> PlayedPlan:
     """Prices the tasks of a plan, and plays its program with them.
 
     Args:
@@ -50,7 +48,7 @@ def price_tasks(
     program = _find_program(problem, plan)
     tasks = [_as_sharded(call) for call in program.calls]
     # They do not compete: the slow ones have all of their runs.
-    prices = pricer.price_all(tasks, groups=range(len(tasks)), on_progress=on_progress)
+    prices = pricer.price_all(tasks, groups=range(len(tasks)))
     times_s = list(map(_time_s, prices))
     played = play_program(program, times_s, links=links, axis_sizes=plan.axes)
     return PlayedPlan(time_s=played.step_time_s, num_tasks=len(tasks))

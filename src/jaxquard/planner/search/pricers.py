@@ -19,8 +19,13 @@ PRICERS = ("model", "compile", "mock-gpu", "measure")
 
 
 @contextlib.contextmanager
-def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> Iterator[MakePricer | None]:
+def make_pricers(
+    name: str, target: PlanTarget, *, cache: Any = "default", num_runs: int = 10
+) -> Iterator[MakePricer | None]:
     """Yields a function that makes the pricer of a mesh; None for the closed form alone.
+
+    Args:
+        num_runs: of a program that is measured.
 
     Raises:
         PlanError: if there is no such pricer, or none of the devices that it needs.
@@ -45,7 +50,7 @@ def make_pricers(name: str, target: PlanTarget, *, cache: Any = "default") -> It
             from jaxquard.planner.search.all_actors_pricer import AllActorsPricer
 
             measured = AllActorsPricer if devices.size > mesh.size else pricing.MeasuredPricer
-            return stack.enter_context(measured(devices, cache=found, takes_medians=True))
+            return stack.enter_context(measured(devices, cache=found, num_runs=num_runs, takes_medians=True))
 
         yield make
 
