@@ -134,7 +134,7 @@ def test_a_time_budget_leaves_tasks_out(monkeypatch):
 
 
 def test_alternatives_are_those_whose_tasks_were_priced(monkeypatch):
-    """What is only scaled says nothing of a choice among whole tasks."""
+    """A scaled price says nothing of a choice among whole tasks."""
     fix = {"stages": 2}
     slow = plan(fix=fix).axes
     use(monkeypatch, lambda axes, name: 100.0 if axes == slow else 1.0)
