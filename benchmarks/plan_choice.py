@@ -41,7 +41,7 @@ from jaxquard.planner.search.two_passes import TwoPassSearch
 from jaxquard.planner.wishes import parse_wishes
 
 _NUM_ROWS = 32
-_NUM_WHOLE = 3
+_NUM_WHOLE = 6
 
 
 def mlp() -> tuple[Callable[..., Any], Any, Any]:
