@@ -177,6 +177,12 @@ class TestSearchedLosses:
         assert "can have 2 stages at most, but 4 were asked for: stages begin at the marks" in refused.stderr
         assert read_json(run(*words, "--ignore-marks", "--json"))["stages"] == 4
 
+    def test_whole_tasks(self, here):
+        words = ("plan", "losses:make_layers", *self.WORDS, "--fix", "actors=1", "--whole-tasks", 1)
+        result = run(*words)
+        assert result.exit_code == 0, result.stderr
+        assert "the step: played with the prices of its whole tasks" in " ".join(result.stdout.split())
+
 
 class TestLosses:
     def test_a_function_that_makes_one(self, planned, here):
@@ -193,14 +199,14 @@ class TestLosses:
     def test_limits_and_wishes_reach_the_planner(self, planned, here):
         words = (
             "--memory-limit 2GB --max-microbatch 4 --time-budget 9 --forbid layers.*.mlp=rows --devices 4 --cpu --json"
-            " --loss-reduction sum --ignore-marks"
+            " --loss-reduction sum --ignore-marks --whole-tasks 2"
         )
         answer = read_json(run("plan", "losses.py:mean_square", *words.split()))
         assert answer["stages"] == 2
         (call,) = planned
         assert call["memory_limit_bytes"] == 2 * 10**9
         assert (call["max_microbatch_size"], call["time_budget_s"], call["num_devices"]) == (4, 9.0, 4)
-        assert (call["loss_reduction"], call["ignores_marks"]) == ("sum", True)
+        assert (call["loss_reduction"], call["ignores_marks"], call["num_whole"]) == ("sum", True, 2)
         assert call["forbid"] == {"layers.*.mlp": ["rows"]}
         assert (call["pricer"], call["cluster"]) == ("model", None)
         assert call["args"][1].shape == (16, 4)
@@ -258,6 +264,7 @@ class TestLosses:
                 "error: --loss-reduction is for a loss that is traced, and llam",
             ),
             ("llama3:8b", ("--ignore-marks",), "error: --ignore-marks is for a loss that is traced, and llama3:8b is"),
+            ("llama3:8b", ("--whole-tasks", 1), "error: --whole-tasks is for a loss that is traced, and llama3:8b is"),
             ("losses:make_loss", ("--scale", 4), "error: --scale is for a model by name, and losses:make_loss has its"),
         ],
     )

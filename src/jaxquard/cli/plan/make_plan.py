@@ -33,6 +33,7 @@ class PlanRequest:
     ignores_marks: bool
     time_budget_s: float | None
     pricer: str | None
+    num_whole: int | None
     num_devices: int | None
     cpu: bool
 
@@ -63,8 +64,13 @@ def _plan_by_name(request: PlanRequest, on_progress: Any) -> Plan:
     from jaxquard.planner.named.plan_named import plan_named
 
     find_named_model(request.model)
-    if request.loss_reduction is not None or request.ignores_marks:
-        given = "--ignore-marks" if request.ignores_marks else "--loss-reduction"
+    of_losses = {
+        "--loss-reduction": request.loss_reduction is not None,
+        "--ignore-marks": request.ignores_marks,
+        "--whole-tasks": request.num_whole is not None,
+    }
+    given = next((name for name, is_given in of_losses.items() if is_given), None)
+    if given is not None:
         raise UsageError(
             f"{given} is for a loss that is traced, and {request.model} is priced by its name. Leave it out."
         )
@@ -133,5 +139,6 @@ def _plan_loss(request: PlanRequest, on_progress: Any) -> Plan:
         loss_reduction=request.loss_reduction or "mean",
         ignores_marks=request.ignores_marks,
         time_budget_s=request.time_budget_s,
+        num_whole=request.num_whole,
         on_progress=on_progress,
     )

@@ -96,6 +96,16 @@ TimeBudgetOption = Annotated[
         show_default="none",
     ),
 ]
+WholeTasksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--whole-tasks",
+        metavar="N",
+        min=0,
+        help="Of a loss: so many of the best plans, and the usual ones, have their tasks priced whole.",
+        show_default="3 with measured prices, else 0",
+    ),
+]
 PlanPricerOption = Annotated[
     str | None,
     typer.Option(

@@ -23,6 +23,7 @@ from jaxquard.cli.plan.options import (
     ScaleOption,
     SequenceOption,
     TimeBudgetOption,
+    WholeTasksOption,
     parse_fixed,
     parse_forbidden,
 )
@@ -42,6 +43,7 @@ def search_plan(
     ignore_marks: IgnoreMarksOption = False,
     time_budget: TimeBudgetOption = None,
     pricer: PlanPricerOption = None,
+    whole_tasks: WholeTasksOption = None,
     devices: Annotated[
         int | None,
         typer.Option(
@@ -89,6 +91,7 @@ def search_plan(
             ignores_marks=ignore_marks,
             time_budget_s=time_budget,
             pricer=pricer,
+            num_whole=whole_tasks,
             num_devices=devices,
             cpu=cpu,
         )
