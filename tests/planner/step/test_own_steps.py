@@ -150,9 +150,7 @@ def test_a_plan_for_another_step_is_refused_with_the_difference():
     plan = plan_step(step, args, every_boundary)
     with pytest.raises(PlanError, match=r"made for another step: argument 0\[3\] was float32\[8,8\] and is not there"):
         apply_plan(step, arguments(3), plan)
-    with pytest.raises(
-        PlanError, match=r"it had \d+ operations and has \d+; the first that differs is sin at test_"
-    ):
+    with pytest.raises(PlanError, match=r"it had \d+ operations and has \d+; the first that differs is sin at test_"):
         apply_plan(make_step(lambda params, rows: plain_loss(params, jnp.sin(rows))), args, plan)
     with pytest.raises(PlanError, match=r"the plan has 2 microbatches, but accumulate_grads at .* gets 3"):
         apply_plan(step, (args[0], jnp.ones((3, 4, WIDTH))), plan)
