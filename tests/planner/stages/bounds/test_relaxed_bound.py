@@ -17,7 +17,7 @@ from tests.planner.stages.generate_chains import chains, equal_layers, layer, sh
 from tests.planner.stages.test_assign import brute_force
 
 
-@few_examples(120)
+@few_examples(60)
 @given(chain=chains(), shape=shapes(), place=st.floats(0, 1))
 def test_below_every_assignment_that_fits(chain, shape, place):
     found = [(time_s, size) for time_s, size, _, _ in brute_force(chain, shape, {})]
