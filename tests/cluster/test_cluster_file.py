@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from jaxquard.cluster import Topology, cluster_text, load_cluster, parse_cluster, preset_names, save_cluster
 from jaxquard.errors import ClusterError, ClusterWarning
 
-_TEXT = cluster_text(load_cluster("tpu-v4"))
+_PRESET = load_cluster("tpu-v4")
+_TEXT = cluster_text(_PRESET)
 
 
 def test_presets():
@@ -31,8 +32,7 @@ def test_preset_loads_and_comes_back(name, tmp_path):
 
 @given(name=st.text(st.characters(codec="utf-8", exclude_categories=("Cs",))), sync_s=st.floats(0, 1))
 def test_any_name_and_number_come_back(name, sync_s):
-    cluster = load_cluster("tpu-v4")
-    cluster = replace(cluster, name=name, permute=replace(cluster.permute, sync_s=sync_s))
+    cluster = replace(_PRESET, name=name, permute=replace(_PRESET.permute, sync_s=sync_s))
     assert parse_cluster(cluster_text(cluster)) == cluster
 
 
