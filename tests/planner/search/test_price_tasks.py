@@ -100,6 +100,19 @@ def test_whole_tasks_decide(monkeypatch):
     assert all(one.time_s >= found.time_s for one in found.baselines)
 
 
+def test_plans_on_one_mesh_share_a_pricer(monkeypatch):
+    """A pricer that measures holds compilers until the search ends."""
+    meshes = []
+
+    @contextlib.contextmanager
+    def make_pricers(*_, **__):
+        yield lambda mesh: meshes.append(tuple(mesh.shape.items())) or FakePricer(lambda name: 1.0)
+
+    monkeypatch.setattr(find_plan_module, "make_pricers", make_pricers)
+    found = plan(fix={"actors": 1, "microbatches": 1}, num_whole=4)
+    assert len(meshes) == len(set(meshes)) < 4 + len(found.baselines)
+
+
 def test_plans_without_prices_of_tasks_have_scaled_ones(monkeypatch):
     fix = {"actors": 1, "microbatches": 1}
     by_blocks = plan(fix=fix)

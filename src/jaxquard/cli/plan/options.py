@@ -103,7 +103,7 @@ WholeTasksOption = Annotated[
         metavar="N",
         min=0,
         help="Of a loss: so many of the best plans, and the usual ones, have their tasks priced whole.",
-        show_default="3 with measured prices, else 0",
+        show_default="0",
     ),
 ]
 PlanPricerOption = Annotated[

@@ -1,5 +1,6 @@
 """Prices the plans to choose from by their whole tasks, the best by the prices of their blocks first."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -78,7 +79,9 @@ class _WholePrices:
     def __init__(
         self, problem: PlanProblem, make_pricer: MakePricer, links: Callable[[PlanConfiguration], ActorLinks]
     ) -> None:
-        self._problem, self._make_pricer, self._links = problem, make_pricer, links
+        self._problem, self._links = problem, links
+        # A pricer may hold processes: plans on the same mesh share one.
+        self._pricer_of = functools.cache(lambda axes: make_pricer(abstract_mesh_of(axes)))
         self._found: dict[int, Candidate] = {}
         self._factors: list[float] = []
         self.num_tasks = 0
@@ -87,9 +90,8 @@ class _WholePrices:
     def find(self, one: Candidate) -> None:
         """Prices a plan; why it has no price is a note."""
         plan, shape = one.plan, one.finalist.configuration
-        pricer = self._make_pricer(abstract_mesh_of(shape.axes))
         try:
-            played = price_tasks(self._problem, plan, pricer, links=self._links(shape))
+            played = price_tasks(self._problem, plan, self._pricer_of(shape.axes), links=self._links(shape))
         except JaxquardError as error:
             self.notes.append(f"not priced by its tasks: {describe_shape(plan)}: {error}")
             return

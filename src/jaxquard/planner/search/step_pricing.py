@@ -178,8 +178,13 @@ class StepPricing:
         if self._make_pricer is None:
             return coarse
         if coarse.key not in self._fine_prices:
-            pricer = self._make_pricer(abstract_mesh_of(coarse.key.axes))
-            self._fine_prices[coarse.key] = self._refine(coarse, pricer)
+            try:
+                pricer = self._make_pricer(abstract_mesh_of(coarse.key.axes))
+            except PlanError as error:
+                # Of some meshes there are fewer devices to measure on than an actor has.
+                self._fine_prices[coarse.key] = self._noted(coarse.key, str(error))
+            else:
+                self._fine_prices[coarse.key] = self._refine(coarse, pricer)
         return self._fine_prices[coarse.key]
 
     def costs(

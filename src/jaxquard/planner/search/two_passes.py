@@ -227,7 +227,9 @@ class TwoPassSearch:
 
     def _infeasible(self, smallest: tuple[PlanConfiguration, MinimumMemory] | None) -> PlanError:
         if smallest is None:
-            return PlanError("no configuration of the step has a price. Relax the wishes, or use another pricer.")
+            reason = next(iter(self.pricing.failures.values()), "")
+            why = f": {reason}" if reason else ". Relax the wishes, or use another pricer."
+            return PlanError(f"no configuration of the step has a price{why}")
         shape, memory = smallest
         return InfeasiblePlanError(
             f"no plan fits {self.memory_limit_bytes / 1e9:.3g} GB a device. The smallest found needs "
