@@ -12,22 +12,9 @@ from jax.sharding import NamedSharding
 
 from jaxquard.errors import JaxquardError
 from jaxquard.planner.search import measure_plans as module
-from jaxquard.planner.search.measure_plans import _zeros, describe_shape, measure_plans
+from jaxquard.planner.search.measure_plans import describe_shape, measure_plans
 from tests.intraop.steps import mesh_of
 from tests.planner.record.sample_plans import traced_plan
-
-
-def test_zeros_of_every_type():
-    args = {
-        "weights": jax.ShapeDtypeStruct((2, 3), jnp.bfloat16),
-        "count": jax.ShapeDtypeStruct((), jnp.int32),
-        "keys": jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 4)),
-    }
-    found = _zeros(args)
-    assert {name: (leaf.shape, leaf.dtype) for name, leaf in found.items()} == {
-        name: (leaf.shape, leaf.dtype) for name, leaf in args.items()
-    }
-    assert jax.random.normal(found["keys"][0]).shape == ()
 
 
 def compile_bad_step():

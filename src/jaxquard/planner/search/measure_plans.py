@@ -1,7 +1,6 @@
 """Runs plans on the devices at hand: the median step of a short training loop of each.
 
-Each plan runs by itself, in one block: programs that run in turns find the caches full of the others' weights. The
-state is zeros, and so is the batch: neither changes what a step computes, only its numbers.
+Each plan runs by itself, in one block: programs that run in turns find the caches full of the others' weights.
 
 Where XLA's partitioner finds no good way between two shardings of a plan, its warnings are caught and counted, as in
 any other part of a search.
@@ -12,24 +11,17 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from jaxquard.errors import JaxquardError
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.problem import PlanProblem
+from jaxquard.planner.search.time_loop import time_loop
 from jaxquard.planner.step.apply_plan import apply_plan
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 _log = logging.getLogger(__name__)
-
-_WARM_UP = 2
-_MIN_STEPS = 5
-_MAX_STEPS = 40
-_STEPS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,38 +97,4 @@ def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], Remot
 def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh) -> list[float]:
     applied = apply_plan(problem.step, problem.args, plan)
     step = mesh.distributed(applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums)
-    args = [_zeros(arg) for arg in problem.args]
-    state = applied.donate_argnums
-    times_s: list[float] = []
-    while len(times_s) < _WARM_UP + _MIN_STEPS or (sum(times_s[_WARM_UP:]) < _STEPS_S and len(times_s) < _MAX_STEPS):
-        start_s = time.perf_counter()
-        results = step(*args)
-        _wait(results)
-        times_s.append(time.perf_counter() - start_s)
-        _carry(args, results, state, problem)
-    return times_s[_WARM_UP:]
-
-
-def _zeros(arg: Any) -> Any:
-    return jax.tree.map(_zero, arg)
-
-
-def _zero(leaf: Any) -> Any:
-    """Returns an array of zeros, or of random keys of the usual kind."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jnp.broadcast_to(jax.random.key(0), leaf.shape)
-    return np.zeros(leaf.shape, leaf.dtype)
-
-
-def _wait(results: Any) -> None:
-    for leaf in jax.tree.leaves(results):
-        leaf.block_until_ready()
-
-
-def _carry(args: list[Any], results: Any, state: Sequence[int], problem: PlanProblem) -> None:
-    """Puts the new state in the place of the donated one: the results of the same structure, in order."""
-    outputs = list(results) if isinstance(results, tuple) else [results]
-    for number in state:
-        wanted = jax.tree.structure(problem.args[number])
-        place = next(at for at, output in enumerate(outputs) if jax.tree.structure(output) == wanted)
-        args[number] = outputs.pop(place)
+    return time_loop(step, problem.args, state=applied.donate_argnums)

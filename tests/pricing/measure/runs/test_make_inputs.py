@@ -5,7 +5,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.pricing.measure.runs.make_inputs import InputMaker, make_input
+from jaxquard.pricing.measure.runs.make_inputs import InputMaker, make_host_input, make_input
 from tests.pricing.programs import array, line_mesh
 
 
@@ -23,6 +23,14 @@ def test_integers_are_small(dtype):
     assert values.dtype == dtype
     assert set(np.asarray(values).astype(int)) <= set(range(100))
     assert not np.asarray(make_input(array(dtype=dtype), NamedSharding(line_mesh(), P()))).any()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int4, jnp.bool_, jax.random.key(0).dtype])
+def test_inputs_of_the_host_are_the_same(dtype):
+    host = make_host_input(jax.ShapeDtypeStruct((16,), dtype))
+    devices = make_input(jax.ShapeDtypeStruct((16,), dtype), NamedSharding(line_mesh(), P()))
+    assert (host.shape, host.dtype) == (devices.shape, devices.dtype)
+    assert (np.asarray(devices == host)).all()
 
 
 @pytest.mark.thin(3)

@@ -1,4 +1,4 @@
-"""Inputs to time a program with: made on the devices, already sharded.
+"""Inputs to time a program with: made on the devices, already sharded, or on the host.
 
 Floats are small and positive, so that no run wanders into NaN, infinities or denormals; arrays of integers are small,
 so that they are valid indices of most tables and spread over some rows of them; single integers, which are counters or
@@ -38,7 +38,7 @@ class InputMaker:
 def make_input(aval: Any, sharding: NamedSharding) -> jax.Array:
     """One array of a type."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        return _make_keys(aval, sharding)
+        return jax.device_put(_make_keys(aval), sharding)
     dtype = np.dtype(aval.dtype)
     pattern = _pattern(dtype, is_scalar=aval.shape == ())
 
@@ -47,6 +47,13 @@ def make_input(aval: Any, sharding: NamedSharding) -> jax.Array:
         return np.resize(pattern, tuple(map(len, starts)))
 
     return jax.make_array_from_callback(aval.shape, sharding, make_shard)
+
+
+def make_host_input(aval: Any) -> np.ndarray | jax.Array:
+    """One array of a type on the host; random keys are on a device."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return _make_keys(aval)
+    return np.resize(_pattern(np.dtype(aval.dtype), is_scalar=aval.shape == ()), aval.shape)
 
 
 def _pattern(dtype: np.dtype, *, is_scalar: bool) -> np.ndarray:
@@ -58,9 +65,9 @@ def _pattern(dtype: np.dtype, *, is_scalar: bool) -> np.ndarray:
     return np.random.default_rng(0).uniform(0.005, 0.015, _PATTERN_SIZE).astype(dtype)
 
 
-def _make_keys(aval: Any, sharding: NamedSharding) -> jax.Array:
+def _make_keys(aval: Any) -> jax.Array:
     implementation = _jax_compat.key_implementation(aval.dtype.name)
     keys = jax.random.key(0, impl=implementation)
     if aval.shape:
         keys = jax.random.split(keys, aval.shape)
-    return jax.device_put(keys, sharding)
+    return keys

@@ -1,0 +1,58 @@
+"""Times the steps of a short training loop.
+
+The batch is that which prices are measured with: rows of a table are read and added to all over it. The state is zeros,
+of which a host holds as many as devices do without memory for them; they do not change what a step computes.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxquard.pricing.measure.runs.make_inputs import make_host_input
+
+_WARM_UP = 2
+_MIN_STEPS = 5
+_MAX_STEPS = 40
+_STEPS_S = 2.0
+
+
+def time_loop(step: Callable[..., Any], args: Sequence[Any], *, state: Sequence[int]) -> list[float]:
+    """Returns the seconds of each step but the first ones.
+
+    Args:
+        step: a distributed step.
+        args: the types of its arguments.
+        state: the arguments that the next step gets from this one's results.
+    """
+    values = [jax.tree.map(_zero if number in state else make_host_input, arg) for number, arg in enumerate(args)]
+    times_s: list[float] = []
+    while len(times_s) < _WARM_UP + _MIN_STEPS or (sum(times_s[_WARM_UP:]) < _STEPS_S and len(times_s) < _MAX_STEPS):
+        start_s = time.perf_counter()
+        results = step(*values)
+        _wait(results)
+        times_s.append(time.perf_counter() - start_s)
+        _carry(values, results, state, args)
+    return times_s[_WARM_UP:]
+
+
+def _zero(leaf: Any) -> Any:
+    """Returns an array of zeros; keys are as in a batch."""
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return make_host_input(leaf) if is_key else np.zeros(leaf.shape, leaf.dtype)
+
+
+def _wait(results: Any) -> None:
+    for leaf in jax.tree.leaves(results):
+        leaf.block_until_ready()
+
+
+def _carry(values: list[Any], results: Any, state: Sequence[int], args: Sequence[Any]) -> None:
+    """Puts the new state in the place of the donated one: the results of the same structure, in order."""
+    outputs = list(results) if isinstance(results, tuple) else [results]
+    for number in state:
+        wanted = jax.tree.structure(args[number])
+        place = next(at for at, output in enumerate(outputs) if jax.tree.structure(output) == wanted)
+        values[number] = outputs.pop(place)
