@@ -46,3 +46,15 @@ def test_a_step_gets_the_state_of_the_one_before():
     assert seen == [(2.0 * number, number) for number in range(len(seen))]
     # Those of the first steps are left out.
     assert 5 <= len(times_s) < len(seen)
+
+
+def test_of_results_that_look_alike_the_one_of_the_same_types_is_the_state():
+    state, shape = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}, {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    seen = []
+
+    def step(batch, state):
+        seen.append(state["w"].shape)
+        return {"w": jnp.zeros(3)}, {"w": jnp.asarray(state["w"])}
+
+    time_loop(step, [shape, state], state=(1,))
+    assert set(seen) == {(2,)}

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from jaxquard.errors import PlanError
@@ -20,6 +21,7 @@ from jaxquard.planner.search.block_alternatives import find_block_alternatives
 from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import has_single_axis
+from jaxquard.planner.search.measured_host import open_measured_host
 from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.price_candidates import price_candidates
 from jaxquard.planner.search.pricers import make_pricers
@@ -120,7 +122,12 @@ def _price_whole(
     num_whole: int,
 ) -> FoundPlans:
     """Returns the plans with the prices of their whole tasks."""
-    with make_pricers(options.pricer, target, cache=options.cache, num_runs=_TASK_RUNS) as make_pricer:
+    is_measured = options.pricer == "measure"
+    open_host = open_measured_host(target, cache=options.cache, num_runs=_TASK_RUNS) if is_measured else nullcontext()
+    with (
+        make_pricers(options.pricer, target, cache=options.cache, num_runs=_TASK_RUNS) as make_pricer,
+        open_host as host,
+    ):
         priced = price_candidates(
             problem,
             found.candidates,
@@ -129,6 +136,7 @@ def _price_whole(
             num_whole=num_whole,
             make_pricer=make_pricer or (lambda mesh: RooflinePricer(target.cluster, mesh)),
             links=found.links,
+            host=host,
             deadline=deadline,
             on_progress=options.on_progress,
         )

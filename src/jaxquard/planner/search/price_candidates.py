@@ -10,6 +10,7 @@ from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.measure_plans import describe_shape
+from jaxquard.planner.search.measured_host import MeasuredHost
 from jaxquard.planner.search.price_tasks import price_tasks
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.step_pricing import MakePricer
@@ -45,14 +46,18 @@ def price_candidates(
     num_whole: int,
     make_pricer: MakePricer,
     links: Callable[[PlanConfiguration], ActorLinks],
+    host: MeasuredHost | None,
     deadline: Deadline,
     on_progress: Callable[[int, int, str], None] | None,
 ) -> PricedCandidates:
     """Prices the tasks of so many candidates and of all usual plans whole, until the deadline.
 
     What is not priced so has the price of its blocks, scaled as those of the others.
+
+    Args:
+        host: where the pricer measures the tasks; None if it measures none.
     """
-    prices = _WholePrices(problem, make_pricer, links)
+    prices = _WholePrices(problem, make_pricer, links, host=host)
     tried = [*candidates[:num_whole], *usual]
     longest_s = 0.0
     for number, one in enumerate(tried):
@@ -77,9 +82,14 @@ class _WholePrices:
     """The plans that were priced by their whole tasks so far."""
 
     def __init__(
-        self, problem: PlanProblem, make_pricer: MakePricer, links: Callable[[PlanConfiguration], ActorLinks]
+        self,
+        problem: PlanProblem,
+        make_pricer: MakePricer,
+        links: Callable[[PlanConfiguration], ActorLinks],
+        *,
+        host: MeasuredHost | None,
     ) -> None:
-        self._problem, self._links = problem, links
+        self._problem, self._links, self._host = problem, links, host
         # A pricer may hold processes: plans on the same mesh share one.
         self._pricer_of = functools.cache(lambda axes: make_pricer(abstract_mesh_of(axes)))
         self._found: dict[int, Candidate] = {}
@@ -91,7 +101,13 @@ class _WholePrices:
         """Prices a plan; why it has no price is a note."""
         plan, shape = one.plan, one.finalist.configuration
         try:
-            played = price_tasks(self._problem, plan, self._pricer_of(shape.axes), links=self._links(shape))
+            played = price_tasks(
+                self._problem,
+                plan,
+                self._pricer_of(shape.axes),
+                links=self._links(shape),
+                host=self._host,
+            )
         except JaxquardError as error:
             self.notes.append(f"not priced by its tasks: {describe_shape(plan)}: {error}")
             return

@@ -11,8 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxquard.pricing.measure.runs.make_inputs import make_host_input
-
 _WARM_UP = 2
 _MIN_STEPS = 5
 _MAX_STEPS = 40
@@ -27,7 +25,7 @@ def time_loop(step: Callable[..., Any], args: Sequence[Any], *, state: Sequence[
         args: the types of its arguments.
         state: the arguments that the next step gets from this one's results.
     """
-    values = [jax.tree.map(_zero if number in state else make_host_input, arg) for number, arg in enumerate(args)]
+    values = [jax.tree.map(_zero if number in state else _fill, arg) for number, arg in enumerate(args)]
     times_s: list[float] = []
     while len(times_s) < _WARM_UP + _MIN_STEPS or (sum(times_s[_WARM_UP:]) < _STEPS_S and len(times_s) < _MAX_STEPS):
         start_s = time.perf_counter()
@@ -41,7 +39,15 @@ def time_loop(step: Callable[..., Any], args: Sequence[Any], *, state: Sequence[
 def _zero(leaf: Any) -> Any:
     """Returns an array of zeros; keys are as in a batch."""
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return make_host_input(leaf) if is_key else np.zeros(leaf.shape, leaf.dtype)
+    return _fill(leaf) if is_key else np.zeros(leaf.shape, leaf.dtype)
+
+
+def _fill(leaf: Any) -> Any:
+    """Returns an array as in a batch."""
+    # Loaded when it is asked for, as pricers are.
+    from jaxquard.pricing.measure.runs.make_inputs import make_host_input
+
+    return make_host_input(leaf)
 
 
 def _wait(results: Any) -> None:
@@ -50,9 +56,15 @@ def _wait(results: Any) -> None:
 
 
 def _carry(values: list[Any], results: Any, state: Sequence[int], args: Sequence[Any]) -> None:
-    """Puts the new state in the place of the donated one: the results of the same structure, in order."""
+    """Puts the new state in the place of the donated one: results of the same structure and types, in order."""
     outputs = list(results) if isinstance(results, tuple) else [results]
     for number in state:
-        wanted = jax.tree.structure(args[number])
-        place = next(at for at, output in enumerate(outputs) if jax.tree.structure(output) == wanted)
+        alike = [
+            at for at, output in enumerate(outputs) if jax.tree.structure(output) == jax.tree.structure(args[number])
+        ]
+        place = next((at for at in alike if _types(outputs[at]) == _types(args[number])), alike[0])
         values[number] = outputs.pop(place)
+
+
+def _types(tree: Any) -> list[tuple[Any, Any]]:
+    return [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]

@@ -1,6 +1,5 @@
 """The work of one call of `MeasuredPricer`: look up, compile, run, keep, batch by batch."""
 
-import datetime
 import itertools
 import logging
 import statistics
@@ -10,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers
 from jaxquard.pricing.compile.partitioner_warnings import RematerializedCounts
-from jaxquard.pricing.measure.machine.environment import device_kind
+from jaxquard.pricing.measure.machine.environment import provenance_of
 from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, failure_of, over_limit
 from jaxquard.pricing.measure.runs.make_inputs import InputMaker
@@ -27,7 +25,7 @@ from jaxquard.pricing.measure.runs.run_blocks import LoopBudget, run_blocks
 from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, spread_of
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
-from jaxquard.pricing.price import FailureReason, Price, Provenance
+from jaxquard.pricing.price import FailureReason, Price
 from jaxquard.pricing.program.fingerprint import combine_keys
 from jaxquard.pricing.program.lower_program import lower_program, lowered_key
 from jaxquard.pricing.program.sharded_program import ShardedProgram
@@ -324,23 +322,13 @@ class Measurement:
 
     def _price(self, ready: _Ready, timed: TimedProgram, *, time_s: float, share: float | None) -> Price:
         counted = timed.times_s[self.budget.num_warmups :]
-        device = self.mesh.devices.flat[0]
         return Price(
             time_s=time_s,
             compute_s=None if share is None else (1 - share) * time_s,
             communication_s=None if share is None else share * time_s,
             peak_bytes=ready.peak_bytes,
             spread=None if timed.was_stopped_early else spread_of(counted),
-            provenance=Provenance(
-                pricer="measured",
-                jax_version=jax.__version__,
-                platform=device.platform,
-                device_kind=device_kind(self.mesh),
-                num_devices=self.mesh.size,
-                date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                num_runs=len(counted),
-                was_stopped_early=timed.was_stopped_early,
-            ),
+            provenance=provenance_of(self.mesh, num_runs=len(counted), was_stopped_early=timed.was_stopped_early),
             num_rematerialized=ready.num_rematerialized,
         )
 

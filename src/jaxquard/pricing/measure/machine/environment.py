@@ -1,5 +1,6 @@
 """The environment of a price, beside the program: the mesh, the devices, JAX and its settings."""
 
+import datetime
 import functools
 import hashlib
 import os
@@ -12,6 +13,7 @@ from jax.sharding import Mesh
 
 from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.machine.steady_cpu import is_memory_kept
+from jaxquard.pricing.price import Provenance
 
 # Settings of JAX that change what a jaxpr lowers or compiles to.
 _SETTINGS = (
@@ -54,6 +56,20 @@ def _processor() -> str:
         return lines[0]
     except (OSError, IndexError):
         return platform.processor() or platform.machine()
+
+
+def provenance_of(mesh: Mesh, *, num_runs: int, was_stopped_early: bool = False) -> Provenance:
+    """Returns the source of what is measured on a mesh now."""
+    return Provenance(
+        pricer="measured",
+        jax_version=jax.__version__,
+        platform=mesh.devices.flat[0].platform,
+        device_kind=device_kind(mesh),
+        num_devices=mesh.size,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        num_runs=num_runs,
+        was_stopped_early=was_stopped_early,
+    )
 
 
 def environment_key(mesh: Mesh, **measured: Any) -> str:
