@@ -6,7 +6,12 @@ plan has the first and the last. Its prediction is its price before any plan ran
 whole tasks, with the one of its blocks beside it. The error of the closed form, which knows no more of a CPU than its
 preset, is that of every plan that ran.
 
+Where the pace of a machine wanders, a price of a while ago is off by as much. So after all else the chosen plan's whole
+tasks are priced anew, without a cache, and its step runs, in turns: each run is compared with the mean of the prices
+before and behind it.
+
     python -m benchmarks.plan_choice [--models mlp gpt llama] [--most 99] [--pricer model]
+    python -m benchmarks.plan_choice --fix '{"stages": 1, "microbatches": 1, "mesh": {"data": 8}}'
 """
 
 import argparse
@@ -32,16 +37,23 @@ from jaxquard.planner.search.candidates import Candidate
 from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.list_shapes import list_shapes
+from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.measure_plans import describe_shape, measure_plans
+from jaxquard.planner.search.measured_host import open_measured_host
 from jaxquard.planner.search.plan_options import PlanOptions
+from jaxquard.planner.search.price_tasks import PlayedPlan, price_tasks
+from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget, find_plan_target, mesh_maker
 from jaxquard.planner.search.two_passes import TwoPassSearch
 from jaxquard.planner.wishes import parse_wishes
+from jaxquard.simulate.actor_link import link_actors
 
 _NUM_ROWS = 32
 _NUM_WHOLE = 6
+_NUM_TURNS = 5
+_TASK_RUNS = 30
 
 
 def mlp() -> tuple[Callable[..., Any], Any, Any]:
@@ -111,6 +123,7 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
             f"  {one.time_s * 1e3:8.2f} ms (spread {one.spread:.0%}): {describe_shape(one.plan)} {one.failure}",
             flush=True,
         )
+    turns = run_in_turns(problem, target, chosen, make_mesh) if pricer == "measure" else []
     ours_s = [measured[0].time_s, measured[-1].time_s]
     best_s = min(one.time_s for one in measured)
     return {
@@ -127,9 +140,25 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
         "predicted_ms": round(1e3 * predicted.price_s, 2),
         "predicted_over_measured": [round(predicted.price_s / time_s, 3) for time_s in ours_s],
         "by_blocks_over_measured": [round(predicted.finalist.time_s / time_s, 3) for time_s in ours_s],
+        "in_turns": [round(value, 3) for value in turns],
         "predicted_over_measured_of_all_that_ran": [(key, round(value, 2)) for key, value in errors],
         "median_error": round(statistics.median(abs(math.log(value)) for _, value in errors), 3),
         "baselines_over_ours": {one.name: round(one.time_s / chosen.time_s, 2) for one in chosen.baselines},
+    }
+
+
+def compare_in_turns(name: str, fix: dict[str, Any]) -> dict[str, Any]:
+    """Plans a model with these wishes in closed form, and compares its measured price with its runs."""
+    loss, params, batch = MODELS[name]()
+    problem, _ = loss_problem(loss, optax.adam(1e-3), (params, batch), name=name)
+    target = find_plan_target(cluster=None, devices=8, runtime="in_process")
+    plan = find_plan(problem, target, PlanOptions(num_measured=0, cache=None, fix=fix))
+    ratios = run_in_turns(problem, target, plan, mesh_maker(target, {}))
+    return {
+        "model": name,
+        "plan": describe_shape(plan),
+        "in_turns": [round(value, 3) for value in ratios],
+        "median": round(statistics.median(ratios), 3),
     }
 
 
@@ -152,6 +181,41 @@ def plan_with_errors(
     with mock.patch.object(find_plan_module, "run_candidates", record):
         chosen = find_plan(problem, target, options, make_mesh=make_mesh)
     return chosen, by_time[chosen.time_s], errors
+
+
+def run_in_turns(
+    problem: PlanProblem, target: PlanTarget, chosen: Plan, make_mesh: Callable[[Plan], Any]
+) -> list[float]:
+    """Returns, several times, the price of the chosen plan's whole tasks over what its step takes.
+
+    Each run is between two prices, and is compared with their mean.
+    """
+    before = price_anew(problem, target, chosen)
+    ratios = []
+    for _ in range(_NUM_TURNS):
+        (ran,) = measure_plans(problem, [chosen], make_mesh=make_mesh, budget_s=np.inf)
+        assert not ran.failure, ran.failure
+        after = price_anew(problem, target, chosen)
+        price_s, host_s = statistics.mean((before.time_s, after.time_s)), statistics.mean((before.host_s, after.host_s))
+        print(
+            f"  {price_s * 1e3:8.2f} ms said, {host_s * 1e3:.2f} of them the host; "
+            f"{ran.time_s * 1e3:.2f} taken (spread {ran.spread:.0%})",
+            flush=True,
+        )
+        ratios.append(price_s / ran.time_s)
+        before = after
+    return ratios
+
+
+def price_anew(problem: PlanProblem, target: PlanTarget, plan: Plan) -> PlayedPlan:
+    """Prices the whole tasks of a plan by measurement, without a cache."""
+    axes = tuple(plan.axes.items())
+    links = link_actors(target.cluster, num_actors=plan.num_actors, chips_apart=math.prod(plan.axes.values()))
+    with (
+        make_pricers("measure", target, cache=None, num_runs=_TASK_RUNS) as make_pricer,
+        open_measured_host(target, cache=None, num_runs=_TASK_RUNS) as host,
+    ):
+        return price_tasks(problem, plan, make_pricer(abstract_mesh_of(axes)), links=links, host=host)
 
 
 def best_plans(problem: PlanProblem, target: PlanTarget) -> list[Any]:
@@ -182,11 +246,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--most", type=int, default=99, help="plans that run beside the chosen one")
     parser.add_argument("--pricer", choices=("model", "measure"), default="model", help="prices by which it is found")
+    parser.add_argument("--fix", type=json.loads, help="run only the plan with these wishes, in turns with its price")
     options = parser.parse_args()
     assert jq.pricing.make_cpu_steady()
     jax.config.update("jax_num_cpu_devices", 8)
     for name in options.models:
-        print(json.dumps(compare(name, options.most, options.pricer)), flush=True)
+        if options.fix is not None:
+            print(json.dumps(compare_in_turns(name, options.fix)), flush=True)
+        else:
+            print(json.dumps(compare(name, options.most, options.pricer)), flush=True)
 
 
 if __name__ == "__main__":
