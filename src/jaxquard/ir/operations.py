@@ -64,6 +64,11 @@ def is_recomputable(equation: Equation, *, from_nothing: bool) -> bool:
     return small and name in ("random_bits", "threefry2x32", "gather")
 
 
+def is_small_constraint(equation: Equation) -> bool:
+    """Returns True if it constrains the sharding of a small value."""
+    return equation.primitive.name == "sharding_constraint" and result_bytes(equation) <= SMALL_BYTES
+
+
 def is_linear_in_first(equation: Equation) -> bool:
     """Returns True if f(a + b) = f(a) + f(b) in the first operand, up to rounding, the others being literals."""
     name = equation.primitive.name

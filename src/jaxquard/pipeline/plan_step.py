@@ -211,7 +211,9 @@ PASSES: dict[str, Pass] = {
     # backward checkpoints are opened
     "open_checkpoints": _on_step(lambda plan: open_checkpoints(plan.step)),
     # casts and the like leave the loops
-    "hoist_invariants": _on_step(lambda plan: hoist_invariants(plan.step)),
+    "hoist_invariants": _on_step(
+        lambda plan: hoist_invariants(plan.step, input_specs=plan.specs.inputs, mesh=plan.request.mesh)
+    ),
     # stacked leaves exist only in parts
     "split_stacks": _on_step(lambda plan: split_stacks(plan.step)),
     # each operation of a loop gets its stage and phase

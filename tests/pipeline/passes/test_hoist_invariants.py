@@ -1,13 +1,21 @@
 """Equations that are the same for every microbatch run once per step."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jaxquard as jq
+from jaxquard.ir.jaxpr_tools import make_jaxpr
+from jaxquard.pipeline.loop import loop_p
+from jaxquard.pipeline.plan_step import Request, plan_step
+from jaxquard.pipeline.specs.infer_specs import spec_of
 from tests.pipeline.mlp_step import MlpStep
 from tests.pipeline.oracle import assert_close, run_oracle
-from tests.pipeline.planning import count_primitive, is_loop_task, plan, runs, with_schedule
+from tests.pipeline.planning import count_primitive, is_loop_task, plan, runs, trace, with_schedule
 
 
 def count_casts(program, *, to, in_loop):
@@ -94,3 +102,107 @@ def test_results_that_do_not_change_are_computed_once():
     planned = plan(with_schedule(step, jq.schedules.GPipe(1)), weights, batch, num_actors=1, has_state=False)
     found = planned.run(weights, batch)
     assert_close(found, run_oracle(step, weights, batch))
+
+
+MESH = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+
+
+def plan_constrained(constrain, *, size, rests, is_of_plan):
+    """Plans two stages, the first with a constrained row; returns how often each task constrains, and the program."""
+
+    def step(weights, batch):
+        def loss(weights, x):
+            x = jq.pipeline_yield(jnp.sin((weights["first"] @ x) * constrain(weights["scale"])))
+            return jnp.sum(jnp.sin(x * weights["last"]))
+
+        grads = jq.accumulate_grads(lambda x: jax.grad(loss)(weights, x), jq.schedules.GPipe(2))(batch)
+        return jax.tree.map(jnp.subtract, weights, grads)
+
+    weights = {"first": jnp.ones((2, 2)), "last": jnp.ones(()), "scale": jnp.ones(size)}
+    traced, _ = trace(step, weights, jnp.ones((3, 2, size)))
+    request = Request(
+        num_actors=2,
+        donated_args=(0, 1, 2),
+        result_of_arg=(0, 1, 2, None),
+        arg_specs=((), (), spec_of(rests), ()),
+        mesh=MESH,
+    )
+    program = plan_step(of_plan(traced) if is_of_plan else traced, request=request).program
+    return count_constraints(program), program
+
+
+def count_constraints(program):
+    """The constraints of each kind of task but those behind the loop; a gradient is held as its value is."""
+    counts = {
+        run.task[:2] if is_loop_task(run.task) else run.task: count_primitive(
+            program.calls[run.call].code, "sharding_constraint"
+        )
+        for _, run in runs(program)
+    }
+    return {task: count for task, count in counts.items() if count and not task.startswith("after")}
+
+
+def of_plan(step):
+    """The step with its loop as plans write it."""
+    equations = [
+        equation.replace(params={**equation.params, "loop": replace(equation.params["loop"], has_gathered=True)})
+        if equation.primitive is loop_p
+        else equation
+        for equation in step.jaxpr.eqns
+    ]
+    return replace(step, jaxpr=make_jaxpr(step.jaxpr.invars, equations, step.jaxpr.outvars))
+
+
+def held(spec):
+    """A row that is held to a sharding."""
+    return lambda scale: jax.lax.with_sharding_constraint(scale[None], NamedSharding(MESH, spec))
+
+
+@pytest.mark.parametrize(
+    ("size", "rests", "is_used"), [(8, P(), P()), (8, P("data"), P(None, "data"))], ids=["whole", "sharded"]
+)
+def test_a_small_constraint_of_a_plan_stays_where_it_moves_no_data(size, rests, is_used):
+    """As of a bias: every task that needs it broadcasts it, forward and backward, and nothing is kept between them."""
+    found, program = plan_constrained(held(is_used), size=size, rests=rests, is_of_plan=True)
+    assert found == {"0F": 1, "0B": 2}
+    assert not any(type_.shape == (1, size) for call in program.calls for type_ in call.outputs)
+
+
+@pytest.mark.parametrize(
+    ("constrain", "size", "rests", "is_of_plan"),
+    [
+        (held(P()), 8, P("data"), True),
+        (held(P(None, "data")), 8, P(), True),
+        (held(P(None, P.UNCONSTRAINED)), 8, P(), True),
+        (held(P()), 64 * 1024, P(), True),
+        (held(P(None, "data")), 8, P("data"), False),
+        (lambda scale: held(P())(scale.reshape(2, 4).T.reshape(8)), 8, P("data"), True),
+        (
+            lambda scale: jnp.tile(jax.lax.with_sharding_constraint(scale[:1], NamedSharding(MESH, P())), 8),
+            8,
+            P("data"),
+            True,
+        ),
+    ],
+    ids=["gathered", "sharded", "unconstrained", "large", "gathered before the loop", "reshaped", "of a slice"],
+)
+def test_other_constraints_leave_the_loop(constrain, size, rests, is_of_plan):
+    """Each may move data: it does so once."""
+    found, _ = plan_constrained(constrain, size=size, rests=rests, is_of_plan=is_of_plan)
+    assert found == {"before.0": 1, "0B": 1}
+
+
+def test_a_constraint_of_a_microbatch_is_done_once():
+    """It may move data: only the first task that needs it does so, and others get what it made."""
+
+    def step(weight, batch):
+        def loss(weight, x):
+            row = held(P())(x[0])
+            x = jq.pipeline_yield(jnp.sin((weight @ x) * row))
+            return jnp.sum(jnp.sin(weight @ x) * row)
+
+        return weight - jq.accumulate_grads(lambda x: jax.grad(loss)(weight, x), jq.schedules.GPipe(2))(batch)
+
+    traced, _ = trace(step, jnp.ones((2, 2)), jnp.ones((3, 2, 8)))
+    request = Request(num_actors=2, donated_args=(0,), result_of_arg=(0, None), arg_specs=((), ()), mesh=MESH)
+    assert count_constraints(plan_step(of_plan(traced), request=request).program) == {"0F": 1}

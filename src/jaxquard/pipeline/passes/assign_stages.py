@@ -37,7 +37,7 @@ from jaxquard.ir.jaxpr_tools import (
     variables,
 )
 from jaxquard.ir.open_checkpoints import is_transposed
-from jaxquard.ir.operations import is_light, is_linear_in_first, is_recomputable, is_sum
+from jaxquard.ir.operations import is_light, is_linear_in_first, is_recomputable, is_small_constraint, is_sum
 from jaxquard.ir.step import Step
 from jaxquard.ir.task import Phase
 from jaxquard.pipeline.loop import Loop, Place, ReduceOp, loop_p
@@ -86,7 +86,7 @@ class _Assigner:
         self.definition = definitions(body.eqns)
         self.users = users(body.eqns)
         self.place: list[Place | None] = [None] * len(body.eqns)
-        self.recomputed = find_recomputed(body)
+        self.recomputed = find_recomputed(body, num_constants=loop.num_constants)
         self.updates = _find_updates(body, self.recomputed) if loop.carry_names else set()
         self.backward = find_backward(body.eqns)
         self.forward_mark, self.backward_mark = number_marks(self.equations)
@@ -287,18 +287,26 @@ class _Assigner:
         return max(stages, default=default)
 
 
-def find_recomputed(body: Jaxpr) -> set[int]:
-    """Returns the positions of the operations that every task does for itself, on inputs of the body."""
+def find_recomputed(body: Jaxpr, *, num_constants: int = 0) -> set[int]:
+    """Returns the positions of the operations that every task does for itself, on inputs of the body.
+
+    Args:
+        num_constants: inputs that are the same in every iteration. Small constraints of them that are still in the loop
+            move no data, and are done so, too.
+    """
     free: dict[Var, bool] = dict.fromkeys(body.invars, False)
+    constants = set(body.invars[:num_constants])
     found = set()
     for position, equation in enumerate(body.eqns):
         operands = variables(equation.invars)
         if equation.primitive is mark_p or any(var not in free for var in operands):
             continue
         from_nothing = all(free[var] for var in operands)
-        if is_recomputable(equation, from_nothing=from_nothing):
+        is_constant = constants.issuperset(operands)
+        if is_recomputable(equation, from_nothing=from_nothing) or (is_constant and is_small_constraint(equation)):
             found.add(position)
             free.update(dict.fromkeys(equation.outvars, from_nothing))
+            constants.update(equation.outvars if is_constant else ())
     return found
 
 

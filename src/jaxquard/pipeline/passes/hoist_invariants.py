@@ -8,12 +8,16 @@ The same operation on the same weights in forward and backward is moved as one.
 
 So casts, gathers and norms of weights run once per step. An operation that only rearranges
 (transpose, reshape, broadcast, ...) stays in the loop unless something that is moved needs it:
-XLA folds it into its user, while moving it would keep another buffer alive. What would grow (the
-output larger than the inputs) stays too.
+XLA folds it into its user, while moving it would keep another buffer alive. So does a plan's constraint of a small
+value to the sharding that it has, such as that of a bias that is broadcast: it costs nothing there, and an array on
+every device here. What would grow (the output larger than the inputs) stays too.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+from jax.sharding import AbstractMesh, NamedSharding
 
 from jaxquard.ir.jaxpr_tools import (
     Equation,
@@ -28,25 +32,33 @@ from jaxquard.ir.jaxpr_tools import (
     substitute,
     variables,
 )
-from jaxquard.ir.operations import REARRANGING
+from jaxquard.ir.operations import REARRANGING, is_small_constraint
 from jaxquard.ir.step import Step
 from jaxquard.pipeline.loop import loop_p
 from jaxquard.pipeline.marks import mark_p
+from jaxquard.pipeline.specs.infer_specs import Spec, SpecRules
 from jaxquard.pipeline.stacks import split_stack_p
 
 
-def hoist_invariants(step: Step) -> Step:
+def hoist_invariants(step: Step, *, input_specs: Sequence[Spec], mesh: AbstractMesh | None) -> Step:
     """Moves loop-invariant operations in front of their loops."""
+    rules = SpecRules.on(mesh)
+    specs = {var: rules.fit_type(spec, var.aval) for var, spec in zip(step.jaxpr.invars, input_specs, strict=True)}
     equations: list[Equation] = []
     for equation in step.jaxpr.eqns:
-        equations.extend(_hoist(equation) if equation.primitive is loop_p else [equation])
+        equations.extend(_hoist(equation, specs, rules) if equation.primitive is loop_p else [equation])
     return replace(step, jaxpr=make_jaxpr(step.jaxpr.invars, equations, step.jaxpr.outvars))
 
 
-def _hoist(equation: Equation) -> list[Equation]:
+def _hoist(equation: Equation, specs: dict[Var, Spec], rules: SpecRules) -> list[Equation]:
     body, loop = equation.params["body"].jaxpr, equation.params["loop"]
     constants = body.invars[: loop.num_constants]
-    moved = _movable(body.eqns, set(constants))
+    idle = _find_idle(equation, specs, rules) if loop.has_gathered else set()
+
+    def stays(inside: Equation) -> bool:
+        return inside.primitive.name in REARRANGING or id(inside) in idle
+
+    moved = _movable(body.eqns, set(constants), stays)
     if not moved:
         return [equation]
     outer: dict[Var, Var] = dict(zip(constants, equation.invars, strict=False))
@@ -69,7 +81,34 @@ def _hoist(equation: Equation) -> list[Equation]:
     ]
 
 
-def _movable(equations: list[Equation], constants: set[Var]) -> list[Equation]:
+def _find_idle(equation: Equation, specs: dict[Var, Spec], rules: SpecRules) -> set[int]:
+    """Returns the ids of small constraints to the sharding that their operand has.
+
+    Known are the shardings of the step's arguments, and of what is broadcast from them: that moves nothing.
+    """
+    body, num_constants = equation.params["body"].jaxpr, equation.params["loop"].num_constants
+    constants = zip(body.invars[:num_constants], equation.invars, strict=False)
+    known = {var: specs[atom] for var, atom in constants if is_var(atom) and atom in specs}
+    idle: set[int] = set()
+    for inside in body.eqns:
+        is_constraint = is_small_constraint(inside) and _names_all(inside.params)
+        operand = inside.invars[0] if is_constraint or inside.primitive.name == "broadcast_in_dim" else None
+        if not is_var(operand) or operand not in known:
+            continue
+        rules.follow([inside], known)
+        if is_constraint and known[inside.outvars[0]] == known[operand]:
+            idle.add(id(inside))
+    return idle
+
+
+def _names_all(constraint: dict[str, Any]) -> bool:
+    """Returns True if a constraint names the axes of every dim, and no memory."""
+    sharding = constraint["sharding"]
+    is_free = bool(constraint["unconstrained_dims"]) or sharding.memory_kind is not None
+    return isinstance(sharding, NamedSharding) and not is_free
+
+
+def _movable(equations: list[Equation], constants: set[Var], stays: Callable[[Equation], bool]) -> list[Equation]:
     """Returns the invariant operations worth moving, and those that they need; constants move only with these."""
     invariant: dict[Var, Equation] = {}
     known, from_nothing = set(constants), set[Var]()
@@ -82,9 +121,7 @@ def _movable(equations: list[Equation], constants: set[Var]) -> list[Equation]:
         invariant.update(dict.fromkeys(equation.outvars, equation))
         if from_nothing.issuperset(operands):
             from_nothing.update(equation.outvars)
-        elif equation.primitive is split_stack_p or (
-            equation.primitive.name not in REARRANGING and not _grows(equation, from_nothing)
-        ):
+        elif equation.primitive is split_stack_p or not (stays(equation) or _grows(equation, from_nothing)):
             wanted.append(equation)
     needed: dict[int, Equation] = {}
     while wanted:

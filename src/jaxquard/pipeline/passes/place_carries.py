@@ -67,7 +67,7 @@ def _place(equation: Equation) -> Equation:
 
 def _unplaced_costly(equation: Equation) -> frozenset[int]:
     loop, body = equation.params["loop"], equation.params["body"].jaxpr
-    recomputed = find_recomputed(body)
+    recomputed = find_recomputed(body, num_constants=loop.num_constants)
     return frozenset(p for p, place in enumerate(loop.places) if place is None and p not in recomputed)
 
 
