@@ -2,13 +2,13 @@
 
 For each number of stages and of microbatches the best shardings by prices run as training loops on 8 virtual CPU
 devices that take a steady time (`jq.pricing.make_cpu_steady`), each in a block of its own, all blocks alike; the chosen
-plan has the first and the last. Its prediction is its price before any plan ran; with `--pricer measure` that is of its
-whole tasks, with the one of its blocks beside it. The error of the closed form, which knows no more of a CPU than its
-preset, is that of every plan that ran.
+plan has the first and the last. With `--pricer measure` prices alone decide, and the plan's time is a prediction: it is
+compared with what these blocks take. Otherwise the best plans run in the search; the error of the closed form, which
+knows no more of a CPU than its preset, is that of every plan that ran.
 
-Where the pace of a machine wanders, a price of a while ago is off by as much. So after all else the chosen plan's whole
-tasks are priced anew, without a cache, and its step runs, in turns: each run is compared with the mean of the prices
-before and behind it.
+The pace of a machine that others use wanders by more than prices err, also within the minute between a price and a
+run. So with `--fix` the whole tasks of one plan are priced, without a cache, and its step runs, in turns: each run is
+compared with the mean of the prices before and behind it.
 
     python -m benchmarks.plan_choice [--models mlp gpt llama] [--most 99] [--pricer model]
     python -m benchmarks.plan_choice --fix '{"stages": 1, "microbatches": 1, "mesh": {"data": 8}}'
@@ -33,27 +33,22 @@ from jaxquard.errors import PlanError
 from jaxquard.models import gpt, llama
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search import find_plan as find_plan_module
-from jaxquard.planner.search.candidates import Candidate
 from jaxquard.planner.search.describe_plan import describe_plan
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.list_shapes import list_shapes
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.measure_plans import describe_shape, measure_plans
-from jaxquard.planner.search.measured_host import open_measured_host
 from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.price_tasks import PlayedPlan, price_tasks
-from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.search.targets import PlanTarget, find_plan_target, mesh_maker
+from jaxquard.planner.search.task_pricers import open_task_pricers
 from jaxquard.planner.search.two_passes import TwoPassSearch
 from jaxquard.planner.wishes import parse_wishes
 from jaxquard.simulate.actor_link import link_actors
 
 _NUM_ROWS = 32
-_NUM_WHOLE = 6
-_NUM_TURNS = 5
-_TASK_RUNS = 30
 
 
 def mlp() -> tuple[Callable[..., Any], Any, Any]:
@@ -111,9 +106,13 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
     problem, _ = loss_problem(loss, optax.adam(1e-3), (params, batch), name=name)
     target = find_plan_target(cluster=None, devices=8, runtime="in_process")
     make_mesh = mesh_maker(target, {})
+    is_predicted = pricer == "measure"
+    errors: list[tuple[str, float]] = []
     start_s = time.perf_counter()
-    options = PlanOptions(pricer=pricer, num_whole=_NUM_WHOLE if pricer == "measure" else 0)
-    chosen, predicted, errors = plan_with_errors(problem, target, options, make_mesh)
+    if is_predicted:
+        chosen = find_plan(problem, target, PlanOptions(pricer=pricer, num_measured=0))
+    else:
+        chosen = plan_with_errors(problem, target, PlanOptions(pricer=pricer), make_mesh, errors)
     planned_s = time.perf_counter() - start_s
     print(chosen, flush=True)
     others = [plan for plan in best_plans(problem, target) if plan.time_s < np.inf][:most]
@@ -123,10 +122,9 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
             f"  {one.time_s * 1e3:8.2f} ms (spread {one.spread:.0%}): {describe_shape(one.plan)} {one.failure}",
             flush=True,
         )
-    turns = run_in_turns(problem, target, chosen, make_mesh) if pricer == "measure" else []
     ours_s = [measured[0].time_s, measured[-1].time_s]
     best_s = min(one.time_s for one in measured)
-    return {
+    found = {
         "model": name,
         "pricer": pricer,
         "planned_s": round(planned_s, 1),
@@ -136,24 +134,26 @@ def compare(name: str, most: int, pricer: str) -> dict[str, Any]:
         "spread": round(measured[0].spread, 2),
         "best_of_all_ms": round(1e3 * best_s, 2),
         "ours_over_best": [round(time_s / best_s, 3) for time_s in ours_s],
-        "is_by_tasks": predicted.is_whole,
-        "predicted_ms": round(1e3 * predicted.price_s, 2),
-        "predicted_over_measured": [round(predicted.price_s / time_s, 3) for time_s in ours_s],
-        "by_blocks_over_measured": [round(predicted.finalist.time_s / time_s, 3) for time_s in ours_s],
-        "in_turns": [round(value, 3) for value in turns],
+        "baselines_over_ours": {one.name: round(one.time_s / chosen.time_s, 2) for one in chosen.baselines},
+    }
+    if is_predicted:
+        return found | {
+            "predicted_ms": round(1e3 * chosen.time_s, 2),
+            "predicted_over_measured": [round(chosen.time_s / time_s, 3) for time_s in ours_s],
+        }
+    return found | {
         "predicted_over_measured_of_all_that_ran": [(key, round(value, 2)) for key, value in errors],
         "median_error": round(statistics.median(abs(math.log(value)) for _, value in errors), 3),
-        "baselines_over_ours": {one.name: round(one.time_s / chosen.time_s, 2) for one in chosen.baselines},
     }
 
 
-def compare_in_turns(name: str, fix: dict[str, Any]) -> dict[str, Any]:
-    """Plans a model with these wishes in closed form, and compares its measured price with its runs."""
+def compare_in_turns(name: str, fix: dict[str, Any], turns: int) -> dict[str, Any]:
+    """Plans a model with these wishes in closed form, and compares the measured price of its tasks with its runs."""
     loss, params, batch = MODELS[name]()
     problem, _ = loss_problem(loss, optax.adam(1e-3), (params, batch), name=name)
     target = find_plan_target(cluster=None, devices=8, runtime="in_process")
     plan = find_plan(problem, target, PlanOptions(num_measured=0, cache=None, fix=fix))
-    ratios = run_in_turns(problem, target, plan, mesh_maker(target, {}))
+    ratios = run_in_turns(problem, target, plan, mesh_maker(target, {}), turns)
     return {
         "model": name,
         "plan": describe_shape(plan),
@@ -163,28 +163,27 @@ def compare_in_turns(name: str, fix: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan_with_errors(
-    problem: PlanProblem, target: PlanTarget, options: PlanOptions, make_mesh: Callable[[Plan], Any]
-) -> tuple[Plan, Candidate, list[tuple[str, float]]]:
-    """Returns the plan that is taken, with its price, and of all that ran the price before over the time taken."""
-    errors: list[tuple[str, float]] = []
-    by_time: dict[float, Candidate] = {}
+    problem: PlanProblem,
+    target: PlanTarget,
+    options: PlanOptions,
+    make_mesh: Callable[[Plan], Any],
+    errors: list[tuple[str, float]],
+) -> Plan:
+    """Returns the plan that is taken, and notes the price over the time taken of all that ran."""
     run = find_plan_module.run_candidates
 
     def record(*args: Any, **more: Any) -> Any:
         ran, usual = run(*args, **more)
-        for one in (*usual, *ran):
-            if one.is_measured and not one.failure:
-                errors.append((describe_shape(one.plan), one.price_s / one.time_s))
-                by_time[one.time_s] = one
+        tried = [one for one in (*usual, *ran) if one.is_measured and not one.failure]
+        errors.extend((describe_shape(one.plan), one.price_s / one.time_s) for one in tried)
         return ran, usual
 
     with mock.patch.object(find_plan_module, "run_candidates", record):
-        chosen = find_plan(problem, target, options, make_mesh=make_mesh)
-    return chosen, by_time[chosen.time_s], errors
+        return find_plan(problem, target, options, make_mesh=make_mesh)
 
 
 def run_in_turns(
-    problem: PlanProblem, target: PlanTarget, chosen: Plan, make_mesh: Callable[[Plan], Any]
+    problem: PlanProblem, target: PlanTarget, chosen: Plan, make_mesh: Callable[[Plan], Any], turns: int
 ) -> list[float]:
     """Returns, several times, the price of the chosen plan's whole tasks over what its step takes.
 
@@ -192,7 +191,7 @@ def run_in_turns(
     """
     before = price_anew(problem, target, chosen)
     ratios = []
-    for _ in range(_NUM_TURNS):
+    for _ in range(turns):
         (ran,) = measure_plans(problem, [chosen], make_mesh=make_mesh, budget_s=np.inf)
         assert not ran.failure, ran.failure
         after = price_anew(problem, target, chosen)
@@ -211,11 +210,8 @@ def price_anew(problem: PlanProblem, target: PlanTarget, plan: Plan) -> PlayedPl
     """Prices the whole tasks of a plan by measurement, without a cache."""
     axes = tuple(plan.axes.items())
     links = link_actors(target.cluster, num_actors=plan.num_actors, chips_apart=math.prod(plan.axes.values()))
-    with (
-        make_pricers("measure", target, cache=None, num_runs=_TASK_RUNS) as make_pricer,
-        open_measured_host(target, cache=None, num_runs=_TASK_RUNS) as host,
-    ):
-        return price_tasks(problem, plan, make_pricer(abstract_mesh_of(axes)), links=links, host=host)
+    with open_task_pricers(target, PlanOptions(pricer="measure"), cache=None) as pricers:
+        return price_tasks(problem, plan, pricers.make_pricer(abstract_mesh_of(axes)), links=links, host=pricers.host)
 
 
 def best_plans(problem: PlanProblem, target: PlanTarget) -> list[Any]:
@@ -247,12 +243,13 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=99, help="plans that run beside the chosen one")
     parser.add_argument("--pricer", choices=("model", "measure"), default="model", help="prices by which it is found")
     parser.add_argument("--fix", type=json.loads, help="run only the plan with these wishes, in turns with its price")
+    parser.add_argument("--turns", type=int, default=5, help="runs of it")
     options = parser.parse_args()
     assert jq.pricing.make_cpu_steady()
     jax.config.update("jax_num_cpu_devices", 8)
     for name in options.models:
         if options.fix is not None:
-            print(json.dumps(compare_in_turns(name, options.fix)), flush=True)
+            print(json.dumps(compare_in_turns(name, options.fix, options.turns)), flush=True)
         else:
             print(json.dumps(compare(name, options.most, options.pricer)), flush=True)
 

@@ -95,12 +95,13 @@ def test_nothing_runs_and_the_state_stays_the_state(monkeypatch):
     applied = SimpleNamespace(axes={"data": 4}, in_shardings=specs, donate_argnums=(1,))
     seen = []
 
-    def time_both(step, args, *, state):
+    def time_both(step, args, *, state, pause_s):
         values = [jax.tree.map(make_host_input, arg) for arg in args]
         program = step.program(*values)
         assert not any(isinstance(one, Run) for actor in program.actors for one in actor.instructions)
         seen.append(jax.tree.map(jnp.shape, step(*values)[0]))
-        return time_loop(step, args, state=state)
+        assert pause_s > 0
+        return time_loop(step, args, state=state, pause_s=pause_s)
 
     monkeypatch.setattr(host_overhead_module, "time_loop", time_both)
     assert price_host_overhead(problem, applied, cache=None).time_s > 0

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from jaxquard.errors import PlanError, PricingError
-from jaxquard.planner.search import find_plan as find_plan_module
+from jaxquard.planner.search import task_pricers
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.measure_plans import MeasuredPlan
 from jaxquard.planner.search.plan_options import PlanOptions
@@ -56,7 +56,7 @@ def use(monkeypatch, find_s):
     def make_pricers(*_, **__):
         yield lambda mesh: FakePricer(lambda name: find_s(dict(mesh.shape), name))
 
-    monkeypatch.setattr(find_plan_module, "make_pricers", make_pricers)
+    monkeypatch.setattr(task_pricers, "make_pricers", make_pricers)
 
 
 def phase_of(name):
@@ -74,7 +74,7 @@ def test_a_pipeline_takes_what_its_schedule_says(num_microbatches):
     played = price_tasks(small_problem(), found, pricer, links={})
     assert played.time_s == pytest.approx((num_microbatches + 1) * 3.0)
     assert set(seconds) <= set(map(phase_of, pricer.seen))
-    assert played.num_tasks == len(pricer.seen)
+    assert played.num_priced == len(pricer.seen)
 
 
 def test_a_task_without_a_price_is_named():
@@ -108,7 +108,7 @@ def test_plans_on_one_mesh_share_a_pricer(monkeypatch):
     def make_pricers(*_, **__):
         yield lambda mesh: meshes.append(tuple(mesh.shape.items())) or FakePricer(lambda name: 1.0)
 
-    monkeypatch.setattr(find_plan_module, "make_pricers", make_pricers)
+    monkeypatch.setattr(task_pricers, "make_pricers", make_pricers)
     found = plan(fix={"actors": 1, "microbatches": 1}, num_whole=4)
     assert len(meshes) == len(set(meshes)) < 4 + len(found.baselines)
 
@@ -143,7 +143,7 @@ def test_nothing_with_a_price_leaves_the_prices_of_blocks(monkeypatch):
 def test_a_time_budget_leaves_tasks_out(monkeypatch):
     use(monkeypatch, lambda axes, name: 1.0)
     found = plan(fix={"actors": 1}, num_whole=2, time_budget_s=1e-3)
-    assert any("the time budget left out whole tasks of " in text for text in found.log.left_out)
+    assert any("the time budget left out pricing the whole tasks of " in text for text in found.log.left_out)
 
 
 def test_alternatives_are_those_whose_tasks_were_priced(monkeypatch):

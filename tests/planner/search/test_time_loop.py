@@ -1,5 +1,9 @@
 """Training loops: what a step gets first, and of the one before."""
 
+import itertools
+import statistics
+import time
+
 import jax
 import jax.numpy as jnp
 
@@ -58,3 +62,16 @@ def test_of_results_that_look_alike_the_one_of_the_same_types_is_the_state():
 
     time_loop(step, [shape, state], state=(1,))
     assert set(seen) == {(2,)}
+
+
+def test_pauses_are_between_the_steps():
+    """And no part of them; that of the first steps is no shorter."""
+    seen = []
+
+    def step(state):
+        seen.append(time.perf_counter())
+        return (jnp.asarray(state),)
+
+    times_s = time_loop(step, [jax.ShapeDtypeStruct((), jnp.int32)], state=(0,), pause_s=0.05)
+    assert all(later - earlier >= 0.05 for earlier, later in itertools.pairwise(seen))
+    assert statistics.median(times_s) < 0.05

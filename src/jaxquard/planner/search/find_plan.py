@@ -4,7 +4,8 @@
 2. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
 3. The best meshes and numbers of microbatches are priced as they are, by the pricer that was asked for, and their
    configurations played again.
-4. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played.
+4. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played;
+   where these prices decide and are of a host that may change its pace, those of the closest once more.
 5. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
 """
 
@@ -12,7 +13,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 from jaxquard.errors import PlanError
@@ -21,21 +21,19 @@ from jaxquard.planner.search.block_alternatives import find_block_alternatives
 from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import has_single_axis
-from jaxquard.planner.search.measured_host import open_measured_host
 from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.price_candidates import price_candidates
-from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.run_candidates import compare_candidates, rematerialized_notes, run_candidates
 from jaxquard.planner.search.search_by_prices import FoundPlans, search_by_prices
 from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.planner.search.task_pricers import open_task_pricers
 from jaxquard.planner.search.two_passes import SINGLE_AXIS
 from jaxquard.planner.search.usual_plans import USUAL_PLANS
 from jaxquard.planner.stages.assign import is_long_chain
 from jaxquard.planner.stages.configurations.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.configurations.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.wishes import Wishes, parse_wishes
-from jaxquard.pricing.roofline.roofline_pricer import RooflinePricer
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 _log = logging.getLogger(__name__)
@@ -43,8 +41,6 @@ _log = logging.getLogger(__name__)
 _TASKS, _TASKS_ALONE = 0.5, 0.85
 # Plans whose tasks are priced whole where nothing runs, so that prices decide.
 _NUM_WHOLE = 3
-# Few whole tasks are measured, each more often than the many blocks.
-_TASK_RUNS = 30
 
 
 def find_plan(
@@ -77,8 +73,15 @@ def find_plan(
         _log.info("the cache has prices of another step; this one is priced anew")
         found = search_by_prices(problem, target, options, wishes, deadline, tries_plans=tries_plans, is_new=True)
     if num_whole:
-        part = deadline.part(_TASKS if runner else _TASKS_ALONE)
-        found = _price_whole(found, problem, target, options, part, num_whole=num_whole)
+        found = _price_whole(
+            found,
+            problem,
+            target,
+            options,
+            deadline.part(_TASKS if runner else _TASKS_ALONE),
+            num_whole=num_whole,
+            allowed=[] if runner else _find_allowed(found, wishes, options),
+        )
     if runner is not None:
         candidates, usual = run_candidates(
             problem,
@@ -120,32 +123,28 @@ def _price_whole(
     deadline: Deadline,
     *,
     num_whole: int,
+    allowed: Sequence[Candidate],
 ) -> FoundPlans:
-    """Returns the plans with the prices of their whole tasks."""
-    is_measured = options.pricer == "measure"
-    open_host = open_measured_host(target, cache=options.cache, num_runs=_TASK_RUNS) if is_measured else nullcontext()
-    with (
-        make_pricers(options.pricer, target, cache=options.cache, num_runs=_TASK_RUNS) as make_pricer,
-        open_host as host,
-    ):
-        priced = price_candidates(
-            problem,
-            found.candidates,
-            found.usual,
-            found.too_large,
-            num_whole=num_whole,
-            make_pricer=make_pricer or (lambda mesh: RooflinePricer(target.cluster, mesh)),
-            links=found.links,
-            host=host,
-            deadline=deadline,
-            on_progress=options.on_progress,
-        )
+    """Returns the plans with the prices of their whole tasks, by which one of those that are allowed is chosen."""
+    priced = price_candidates(
+        problem,
+        found.candidates,
+        found.usual,
+        found.too_large,
+        num_whole=num_whole,
+        allowed=allowed,
+        open_pricers=lambda: open_task_pricers(target, options, cache=options.cache),
+        open_without_cache=lambda: open_task_pricers(target, options, cache=None),
+        links=found.links,
+        deadline=deadline,
+        on_progress=options.on_progress,
+    )
     return replace(
         found,
         candidates=priced.candidates,
         usual=priced.usual,
         too_large=priced.too_large,
-        num_programs=found.num_programs + priced.num_tasks,
+        num_programs=found.num_programs + priced.num_priced,
         notes=(*found.notes, *priced.notes),
     )
 
@@ -226,10 +225,10 @@ def wishes_allow(wishes: Wishes, configuration: PlanConfiguration) -> bool:
     return is_set and wishes.allows_mesh(configuration.mesh)
 
 
-def _choose(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> Candidate:
-    """Returns the fastest; of those that ran, if any did, or else of those whose tasks were priced.
+def _find_allowed(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> list[Candidate]:
+    """Returns the plans to choose from.
 
-    Estimates err, and a usual plan that no wish is against may be that after all.
+    Estimates err, and a usual plan that no wish is against may be the best after all.
     """
     most_rows = options.max_microbatch_size or math.inf
     allowed = [
@@ -239,7 +238,12 @@ def _choose(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> Candidat
         and one.follows_strategies
         and wishes_allow(wishes, one.finalist.configuration)
     ]
-    everyone = [*found.candidates, *allowed]
+    return [*found.candidates, *allowed]
+
+
+def _choose(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> Candidate:
+    """Returns the fastest; of those that ran, if any did, or else of those whose tasks were priced."""
+    everyone = _find_allowed(found, wishes, options)
     whole = [one for one in everyone if one.is_whole]
     known = [one for one in everyone if one.is_measured] or whole or everyone
     chosen = min(known, key=lambda one: one.time_s)

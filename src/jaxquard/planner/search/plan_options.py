@@ -25,7 +25,8 @@ class PlanOptions:
         num_measured: plans that run on the devices at hand, if they are; 0 for none.
         num_whole: plans whose tasks are priced whole, and whose programs are played with them: blocks, which are priced
             before, have no part in what a compiler does across them, and in what a task takes to begin. By default 3
-            with measured prices where no plan runs, 0 otherwise. The usual plans come on top.
+            with measured prices where no plan runs, 0 otherwise. The usual plans come on top. Measured pipelines on
+            virtual devices of this process run for it.
         cache: of prices, and of the tables of a step's costs that follow from them; as in `search_sharding`.
         on_progress: called with (done, total, what is done).
     """

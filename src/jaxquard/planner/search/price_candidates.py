@@ -1,21 +1,35 @@
-"""Prices the plans to choose from by their whole tasks, the best by the prices of their blocks first."""
+"""Prices the plans to choose from by their whole tasks, the best by the prices of their blocks first.
+
+Measured prices of plans on virtual devices are minutes apart, or of another day, and the pace of a host that others use
+changes as quickly. So where prices decide, the best plans are measured again at the end, one right after the other:
+neither a fast minute decides, nor is the price of the plan that is taken an old one.
+"""
 
 import functools
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+
+from jax.sharding import AbstractMesh
 
 from jaxquard.errors import JaxquardError
 from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.measure_plans import describe_shape
-from jaxquard.planner.search.measured_host import MeasuredHost
-from jaxquard.planner.search.price_tasks import price_tasks
+from jaxquard.planner.search.price_tasks import PlayedPlan, price_tasks
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.search.step_pricing import MakePricer
+from jaxquard.planner.search.task_pricers import TaskPricers
 from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
+from jaxquard.pricing import Pricer
 from jaxquard.simulate.actor_link import ActorLinks
+
+# The pace of a host changes by about as much, as a part of a time; so many plans that it may have hidden are looked at.
+_CLOSE, _MOST_CLOSE = 0.25, 3
+# A change of the pace that is worth a note.
+_NOTED = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +40,14 @@ class PricedCandidates:
         candidates: the fastest first.
         usual: in their order.
         too_large: likewise.
-        num_tasks: that were priced.
-        notes: the plans of which a task has no price.
+        num_priced: programs that were priced.
+        notes: the plans of which a task has no price, and a pace that changed.
     """
 
     candidates: Sequence[Candidate]
     usual: Sequence[Candidate]
     too_large: Sequence[Candidate]
-    num_tasks: int
+    num_priced: int
     notes: tuple[str, ...]
 
 
@@ -44,9 +58,10 @@ def price_candidates(
     too_large: Sequence[Candidate],
     *,
     num_whole: int,
-    make_pricer: MakePricer,
+    allowed: Sequence[Candidate],
+    open_pricers: Callable[[], AbstractContextManager[TaskPricers]],
+    open_without_cache: Callable[[], AbstractContextManager[TaskPricers]],
     links: Callable[[PlanConfiguration], ActorLinks],
-    host: MeasuredHost | None,
     deadline: Deadline,
     on_progress: Callable[[int, int, str], None] | None,
 ) -> PricedCandidates:
@@ -55,26 +70,22 @@ def price_candidates(
     What is not priced so has the price of its blocks, scaled as those of the others.
 
     Args:
-        host: where the pricer measures the tasks; None if it measures none.
+        allowed: those of which prices decide, of all; none if all that matters is which are worth a run.
+        open_without_cache: the same pricers, which do not know a price from before.
     """
-    prices = _WholePrices(problem, make_pricer, links, host=host)
-    tried = [*candidates[:num_whole], *usual]
-    longest_s = 0.0
-    for number, one in enumerate(tried):
-        if not deadline.has_time(longest_s):
-            deadline.left_out.append(f"the time budget left out whole tasks of {len(tried) - number} plans")
-            break
-        if on_progress is not None:
-            on_progress(number, len(tried), f"pricing the tasks of {describe_shape(one.plan)}")
-        start_s = time.monotonic()
-        prices.find(one)
-        longest_s = max(longest_s, time.monotonic() - start_s)
+    prices = _WholePrices(problem, links, deadline, on_progress)
+    with open_pricers() as pricers:
+        prices.find([*candidates[:num_whole], *usual], pricers)
+        may_change_pace = pricers.host is not None
+    if may_change_pace and (close := prices.find_close(allowed)):
+        with open_without_cache() as pricers:
+            prices.find_again(close, pricers)
     return PricedCandidates(
         candidates=sorted(prices.reprice(candidates), key=lambda one: one.time_s),
         usual=prices.reprice(usual),
         too_large=prices.reprice(too_large),
-        num_tasks=prices.num_tasks,
-        notes=tuple(prices.notes),
+        num_priced=prices.num_priced,
+        notes=(*prices.notes, *prices.pace_notes()),
     )
 
 
@@ -84,41 +95,92 @@ class _WholePrices:
     def __init__(
         self,
         problem: PlanProblem,
-        make_pricer: MakePricer,
         links: Callable[[PlanConfiguration], ActorLinks],
-        *,
-        host: MeasuredHost | None,
+        deadline: Deadline,
+        on_progress: Callable[[int, int, str], None] | None,
     ) -> None:
-        self._problem, self._links, self._host = problem, links, host
-        # A pricer may hold processes: plans on the same mesh share one.
-        self._pricer_of = functools.cache(lambda axes: make_pricer(abstract_mesh_of(axes)))
-        self._found: dict[int, Candidate] = {}
+        self._problem, self._links, self._deadline, self._on_progress = problem, links, deadline, on_progress
+        self._found: dict[int, PlayedPlan] = {}
+        # By the price before: plans that are the same program have the same, as the cache knows it.
+        self._again: dict[float, PlayedPlan] = {}
+        # The times of whole tasks, over the prices of blocks.
         self._factors: list[float] = []
-        self.num_tasks = 0
+        self._longest_s = 0.0
+        self.num_priced = 0
         self.notes: list[str] = []
 
-    def find(self, one: Candidate) -> None:
-        """Prices a plan; why it has no price is a note."""
-        plan, shape = one.plan, one.finalist.configuration
-        try:
-            played = price_tasks(
-                self._problem,
-                plan,
-                self._pricer_of(shape.axes),
-                links=self._links(shape),
-                host=self._host,
-            )
-        except JaxquardError as error:
-            self.notes.append(f"not priced by its tasks: {describe_shape(plan)}: {error}")
-            return
-        self.num_tasks += played.num_tasks
-        self._factors.append(played.time_s / one.price_s)
-        timed = one.with_time(played.time_s, source="played with the prices of its whole tasks")
-        self._found[id(one)] = replace(timed, price_s=played.time_s, is_whole=True, note="whole tasks")
+    @property
+    def pace(self) -> float:
+        """The time of plans now, over that of before; 1 if none was priced again."""
+        paces = [played.time_s / before_s for before_s, played in self._again.items()]
+        return statistics.median(paces) if paces else 1.0
+
+    def find(self, plans: Sequence[Candidate], pricers: TaskPricers) -> None:
+        """Prices plans; why one has no price is a note."""
+        for one, played in self._play_all(plans, pricers, doing="pricing", failed="not priced by its tasks"):
+            self._found[id(one)] = played
+            self._factors.append(played.time_s / one.price_s)
+            self.num_priced += played.num_priced
+
+    def find_close(self, plans: Iterable[Candidate]) -> list[Candidate]:
+        """Returns those of some plans that may be the best, the best last, whose price is then the newest."""
+        priced = {self._found[id(one)].time_s: one for one in plans if id(one) in self._found}
+        times_s = sorted(priced)[:_MOST_CLOSE]
+        return [priced[time_s] for time_s in reversed(times_s) if time_s <= (1 + _CLOSE) * times_s[0]]
+
+    def find_again(self, plans: Sequence[Candidate], pricers: TaskPricers) -> None:
+        """Prices plans once more, which have their prices now."""
+        for one, played in self._play_all(plans, pricers, doing="pricing again", failed="not priced again"):
+            self._again[self._found[id(one)].time_s] = played
 
     def reprice(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Returns candidates with their new prices, or scaled ones."""
         others = [one for one in candidates if id(one) not in self._found]
-        scaled = scale_others(others, self._factors, note="the price of its blocks x {factor}, as of those with tasks")
+        scaled = scale_others(
+            others,
+            [self.pace * factor for factor in self._factors],
+            note="the price of its blocks x {factor}, as of those with tasks",
+        )
         updated = {id(one): replace(new, price_s=new.time_s) for one, new in zip(others, scaled, strict=True)}
-        return [self._found.get(id(one)) or updated[id(one)] for one in candidates]
+        return [updated.get(id(one)) or self._reprice_whole(one) for one in candidates]
+
+    def pace_notes(self) -> list[str]:
+        """Says that the pace has changed, if it has."""
+        if abs(self.pace - 1) <= _NOTED:
+            return []
+        return [f"the pace of this host changed: the best plans took {self.pace:.2f} of their prices of before"]
+
+    def _reprice_whole(self, one: Candidate) -> Candidate:
+        found = self._found[id(one)]
+        again = self._again.get(found.time_s)
+        time_s = self.pace * found.time_s if again is None else again.time_s
+        timed = one.with_time(time_s, source=found.source)
+        return replace(timed, price_s=time_s, is_whole=True, note=found.note)
+
+    def _play_all(
+        self, plans: Sequence[Candidate], pricers: TaskPricers, *, doing: str, failed: str
+    ) -> Iterable[tuple[Candidate, PlayedPlan]]:
+        """Yields those that have a price, until the deadline."""
+
+        # A pricer may hold processes: plans on the same mesh share one.
+        @functools.cache
+        def pricer_of(mesh: AbstractMesh) -> Pricer:
+            return pricers.make_pricer(mesh)
+
+        for number, one in enumerate(plans):
+            if not self._deadline.has_time(self._longest_s):
+                count = len(plans) - number
+                self._deadline.left_out.append(f"the time budget left out {doing} the whole tasks of {count} plans")
+                return
+            plan, shape = one.plan, one.finalist.configuration
+            if self._on_progress is not None:
+                self._on_progress(number, len(plans), f"{doing} the tasks of {describe_shape(plan)}")
+            start_s, mesh = time.monotonic(), abstract_mesh_of(shape.axes)
+            try:
+                played = price_tasks(self._problem, plan, pricer_of(mesh), links=self._links(shape), host=pricers.host)
+            except JaxquardError as error:
+                self.notes.append(f"{failed}: {describe_shape(plan)}: {error}")
+                continue
+            finally:
+                self._longest_s = max(self._longest_s, time.monotonic() - start_s)
+            yield one, played

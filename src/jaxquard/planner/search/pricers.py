@@ -20,13 +20,12 @@ PRICERS = ("model", "compile", "mock-gpu", "measure")
 
 @contextlib.contextmanager
 def make_pricers(
-    name: str, target: PlanTarget, *, cache: Any = "default", num_runs: int = 10, are_alone: bool = False
+    name: str, target: PlanTarget, *, cache: Any = "default", num_runs: int = 10
 ) -> Iterator[MakePricer | None]:
     """Yields a function that makes the pricer of a mesh; None for the closed form alone.
 
     Args:
         num_runs: of a program that is measured.
-        are_alone: measured actors run one at a time, also where all of them are here.
 
     Raises:
         PlanError: if there is no such pricer, or none of the devices that it needs.
@@ -46,8 +45,7 @@ def make_pricers(
                 return stack.enter_context(pricing.CompilePricer(target.cluster, mesh, cache=found))
             if name == "mock-gpu":
                 return stack.enter_context(pricing.MockGpuPricer(target.cluster, mesh, cache=found))
-            are_together = target.runtime == "in_process" and not are_alone
-            num_actors = target.num_devices // mesh.size if are_together else 1
+            num_actors = target.num_devices // mesh.size if target.runtime == "in_process" else 1
             devices = _with_devices(mesh, num_actors=num_actors)
             from jaxquard.planner.search.all_actors_pricer import AllActorsPricer
 

@@ -17,13 +17,16 @@ _MAX_STEPS = 40
 _STEPS_S = 2.0
 
 
-def time_loop(step: Callable[..., Any], args: Sequence[Any], *, state: Sequence[int]) -> list[float]:
+def time_loop(
+    step: Callable[..., Any], args: Sequence[Any], *, state: Sequence[int], pause_s: float = 0.0
+) -> list[float]:
     """Returns the seconds of each step but the first ones.
 
     Args:
         step: a distributed step.
         args: the types of its arguments.
         state: the arguments that the next step gets from this one's results.
+        pause_s: between two steps.
     """
     values = [jax.tree.map(_zero if number in state else _fill, arg) for number, arg in enumerate(args)]
     times_s: list[float] = []
@@ -33,6 +36,7 @@ def time_loop(step: Callable[..., Any], args: Sequence[Any], *, state: Sequence[
         _wait(results)
         times_s.append(time.perf_counter() - start_s)
         _carry(values, results, state, args)
+        time.sleep(pause_s)
     return times_s[_WARM_UP:]
 
 
