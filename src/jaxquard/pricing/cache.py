@@ -5,7 +5,7 @@ file leads from the cheap key of a program (`fingerprint`) to that hash. Files a
 cannot be read counts as absent and is written anew. Nothing is ever deleted: the folder may be removed at any time.
 
 Pricers by a compiler keep compiled programs in a folder inside (`compiled`), and the planner the cost tables of steps
-(`tables`), in the same way.
+(`tables`) and the prices of plans that it measured again (`again`), in the same way.
 """
 
 import dataclasses

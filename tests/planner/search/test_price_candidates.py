@@ -14,7 +14,7 @@ from jaxquard.planner.search.measured_host import MeasuredHost
 from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.targets import find_plan_target
-from jaxquard.planner.search.task_pricers import TaskPricers
+from jaxquard.planner.search.task_pricers import TaskPricers, cache_of_moment
 from jaxquard.pricing import Failure, FailureReason, Price, PriceCache, Provenance
 from tests.planner.small_losses import mlp_args, mlp_loss
 
@@ -82,7 +82,8 @@ def test_a_fast_minute_does_not_decide(monkeypatch, tmp_path):
     assert of_axes(found) == MODEL
     # The best by its first price comes last: most likely it is the plan, and has the newest price.
     assert host.asked[1] == [MODEL, DATA]
-    assert host.caches == [cache, None]
+    assert host.caches[0] is cache
+    assert host.caches[1].folder != cache.folder
     # Each task of a step on one actor runs once.
     num_tasks = round(found.time_s / 1.3)
     assert found.time_s == pytest.approx(num_tasks * 1.3)
@@ -129,6 +130,18 @@ def test_a_pace_that_is_the_same_for_all_changes_no_choice(monkeypatch, pace):
         {name: pace * time_s for name, time_s in old.items()}
     )
     assert any("the pace of this host" in note for note in found.notes) == (abs(pace - 1) > 0.1)
+
+
+def test_prices_of_a_second_look_are_of_one_moment(tmp_path):
+    """They are found again behind the very same prices, and not behind others."""
+    cache = PriceCache(tmp_path)
+    first = cache_of_moment(cache, [1.0, 1.25])
+    first.store("key", NOTHING, name="")
+    assert cache_of_moment(cache, [1.25, 1.0]).find("key") == NOTHING
+    assert cache_of_moment(cache, [1.0, 1.25000001]).find("key") is None
+    assert cache_of_moment(cache, [1.0]).find("key") is None
+    assert cache.find("key") is None
+    assert cache_of_moment(None, [1.0]) is None
 
 
 def test_what_does_not_run_again_keeps_its_price(monkeypatch):

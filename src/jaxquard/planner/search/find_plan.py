@@ -27,7 +27,7 @@ from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.run_candidates import compare_candidates, rematerialized_notes, run_candidates
 from jaxquard.planner.search.search_by_prices import FoundPlans, search_by_prices
 from jaxquard.planner.search.targets import PlanTarget
-from jaxquard.planner.search.task_pricers import open_task_pricers
+from jaxquard.planner.search.task_pricers import cache_of_moment, open_task_pricers
 from jaxquard.planner.search.two_passes import SINGLE_AXIS
 from jaxquard.planner.search.usual_plans import USUAL_PLANS
 from jaxquard.planner.stages.assign import is_long_chain
@@ -134,7 +134,7 @@ def _price_whole(
         num_whole=num_whole,
         allowed=allowed,
         open_pricers=lambda: open_task_pricers(target, options, cache=options.cache),
-        open_without_cache=lambda: open_task_pricers(target, options, cache=None),
+        open_again=lambda before_s: open_task_pricers(target, options, cache=cache_of_moment(options.cache, before_s)),
         links=found.links,
         deadline=deadline,
         on_progress=options.on_progress,

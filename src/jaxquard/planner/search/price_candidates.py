@@ -60,7 +60,7 @@ def price_candidates(
     num_whole: int,
     allowed: Sequence[Candidate],
     open_pricers: Callable[[], AbstractContextManager[TaskPricers]],
-    open_without_cache: Callable[[], AbstractContextManager[TaskPricers]],
+    open_again: Callable[[Sequence[float]], AbstractContextManager[TaskPricers]],
     links: Callable[[PlanConfiguration], ActorLinks],
     deadline: Deadline,
     on_progress: Callable[[int, int, str], None] | None,
@@ -71,14 +71,14 @@ def price_candidates(
 
     Args:
         allowed: those of which prices decide, of all; none if all that matters is which are worth a run.
-        open_without_cache: the same pricers, which do not know a price from before.
+        open_again: the same pricers for plans that have these prices, which they do not know.
     """
     prices = _WholePrices(problem, links, deadline, on_progress)
     with open_pricers() as pricers:
         prices.find([*candidates[:num_whole], *usual], pricers)
         may_change_pace = pricers.host is not None
     if may_change_pace and (close := prices.find_close(allowed)):
-        with open_without_cache() as pricers:
+        with open_again([prices.before_s(one) for one in close]) as pricers:
             prices.find_again(close, pricers)
     return PricedCandidates(
         candidates=sorted(prices.reprice(candidates), key=lambda one: one.time_s),
@@ -122,16 +122,20 @@ class _WholePrices:
             self._factors.append(played.time_s / one.price_s)
             self.num_priced += played.num_priced
 
+    def before_s(self, one: Candidate) -> float:
+        """Returns the first price of a plan that has one."""
+        return self._found[id(one)].time_s
+
     def find_close(self, plans: Iterable[Candidate]) -> list[Candidate]:
         """Returns those of some plans that may be the best, the best last, whose price is then the newest."""
-        priced = {self._found[id(one)].time_s: one for one in plans if id(one) in self._found}
+        priced = {self.before_s(one): one for one in plans if id(one) in self._found}
         times_s = sorted(priced)[:_MOST_CLOSE]
         return [priced[time_s] for time_s in reversed(times_s) if time_s <= (1 + _CLOSE) * times_s[0]]
 
     def find_again(self, plans: Sequence[Candidate], pricers: TaskPricers) -> None:
         """Prices plans once more, which have their prices now."""
         for one, played in self._play_all(plans, pricers, doing="pricing again", failed="not priced again"):
-            self._again[self._found[id(one)].time_s] = played
+            self._again[self.before_s(one)] = played
 
     def reprice(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Returns candidates with their new prices, or scaled ones."""
