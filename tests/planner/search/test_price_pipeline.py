@@ -9,8 +9,10 @@ import optax
 import pytest
 
 from jaxquard.errors import PricingError
+from jaxquard.planner.search import measure_plans as measure_plans_module
 from jaxquard.planner.search import price_pipeline as price_pipeline_module
 from jaxquard.planner.search.find_plan import find_plan
+from jaxquard.planner.search.measure_plans import measure_plans
 from jaxquard.planner.search.measured_host import MeasuredHost, find_measured_host
 from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.price_tasks import price_tasks
@@ -108,13 +110,12 @@ def test_a_step_on_one_actor_is_played():
 
 def test_it_is_kept_for_the_same_program(tmp_path, monkeypatch):
     calls = []
-    original = price_pipeline_module._time_steps
 
-    def count(*args):
+    def count(*args, **more):
         calls.append(args)
-        return original(*args)
+        return measure_plans(*args, **more)
 
-    monkeypatch.setattr(price_pipeline_module, "_time_steps", count)
+    monkeypatch.setattr(price_pipeline_module, "measure_plans", count)
     cache = PriceCache(tmp_path)
 
     def price(loss=loss, cache=cache, **fix):
@@ -133,10 +134,10 @@ def test_it_is_kept_for_the_same_program(tmp_path, monkeypatch):
 
 
 def test_one_that_does_not_run_has_no_price(monkeypatch):
-    def fail(problem, applied):
+    def fail(*_, **__):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
 
-    monkeypatch.setattr(price_pipeline_module, "_time_steps", fail)
+    monkeypatch.setattr(measure_plans_module, "time_loop", fail)
     problem, plan = plan_of(loss, **PIPELINE)
     with pytest.raises(PricingError, match=r"^the pipeline does not run: RESOURCE_EXHAUSTED: out of memory$"):
         price_tasks(problem, plan, NoPricer(), links={}, host=here(cache=None))

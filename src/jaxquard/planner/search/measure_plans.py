@@ -31,6 +31,7 @@ class MeasuredPlan:
     Attributes:
         time_s: the median step; infinite if it failed.
         spread: from the fastest quarter to the slowest, as a part of the median.
+        num_steps: that were timed.
         failure: the first line of the error; "" if it ran.
         num_rematerialized: values that the partitioner gathers whole, as it finds no better way between two shardings.
     """
@@ -38,6 +39,7 @@ class MeasuredPlan:
     plan: Plan = field(repr=False)
     time_s: float
     spread: float = 0.0
+    num_steps: int = 0
     failure: str = ""
     num_rematerialized: int = 0
 
@@ -91,7 +93,9 @@ def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], Remot
         return MeasuredPlan(plan=plan, time_s=float("inf"), failure=failure, num_rematerialized=sum(caught))
     first, median_s, third = statistics.quantiles(times_s, n=4)
     spread = (third - first) / median_s
-    return MeasuredPlan(plan=plan, time_s=median_s, spread=spread, num_rematerialized=sum(caught))
+    return MeasuredPlan(
+        plan=plan, time_s=median_s, spread=spread, num_steps=len(times_s), num_rematerialized=sum(caught)
+    )
 
 
 def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh) -> list[float]:

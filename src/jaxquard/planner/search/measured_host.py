@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from jaxquard.ir.program import Program
+from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.pricers import find_cache
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.search.targets import PlanTarget
+from jaxquard.planner.search.targets import PlanTarget, mesh_maker
 from jaxquard.planner.step.apply_plan import AppliedStep
 from jaxquard.pricing import Price, ShardedProgram
 
@@ -21,12 +22,12 @@ class MeasuredHost:
 
     Attributes:
         price_overhead: of a step that a plan was applied to: what the host does beside the tasks.
-        price_pipeline: of such a step, its program and that program's tasks, where actors share the cores and all of
-            them are here; None elsewhere.
+        price_pipeline: of a plan, the program of its step and that program's tasks, where actors share the cores and
+            all of them are here; None elsewhere.
     """
 
     price_overhead: Callable[[PlanProblem, AppliedStep], Price]
-    price_pipeline: Callable[[PlanProblem, AppliedStep, Program, Sequence[ShardedProgram]], Price] | None = None
+    price_pipeline: Callable[[PlanProblem, Plan, Program, Sequence[ShardedProgram]], Price] | None = None
 
 
 def find_measured_host(target: PlanTarget, *, cache: Any = "default") -> MeasuredHost | None:
@@ -43,8 +44,8 @@ def find_measured_host(target: PlanTarget, *, cache: Any = "default") -> Measure
     from jaxquard.planner.search.price_pipeline import price_pipeline
 
     found = find_cache(cache)
-    are_all_here = target.num_devices <= len(jax.devices())
-    return MeasuredHost(
-        price_overhead=functools.partial(price_host_overhead, cache=found),
-        price_pipeline=functools.partial(price_pipeline, cache=found) if are_all_here else None,
-    )
+    overhead = functools.partial(price_host_overhead, cache=found)
+    if target.num_devices > len(jax.devices()):
+        return MeasuredHost(price_overhead=overhead)
+    pipeline = functools.partial(price_pipeline, make_mesh=mesh_maker(target, {}), cache=found)
+    return MeasuredHost(price_overhead=overhead, price_pipeline=pipeline)

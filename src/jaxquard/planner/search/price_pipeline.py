@@ -6,22 +6,19 @@ took 3.4 ms beside one task and 5.3 ms beside another. Which meet, the program d
 """
 
 import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxquard.errors import JaxquardError, PricingError
+from jaxquard.errors import PricingError
 from jaxquard.ir.program import Program
+from jaxquard.planner.record.plan import Plan
+from jaxquard.planner.search.measure_plans import measure_plans
 from jaxquard.planner.search.problem import PlanProblem
-from jaxquard.planner.search.time_loop import time_loop
-from jaxquard.planner.step.apply_plan import AppliedStep
 from jaxquard.pricing import Price, PriceCache, ShardedProgram
-from jaxquard.pricing.compile.partitioner_warnings import catch_warnings
 from jaxquard.pricing.measure.machine.environment import environment_key, provenance_of
-from jaxquard.pricing.measure.runs.run_rounds import spread_of
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.lower_program import lower_program, lowered_key
 from jaxquard.pricing.program.sharded_program import ACTORS_AXIS
@@ -30,10 +27,11 @@ from jaxquard.runtime.remote_mesh import RemoteMesh
 
 def price_pipeline(
     problem: PlanProblem,
-    applied: AppliedStep,
+    plan: Plan,
     program: Program,
     tasks: Sequence[ShardedProgram],
     *,
+    make_mesh: Callable[[Plan], RemoteMesh],
     cache: PriceCache | None,
 ) -> Price:
     """Returns the price of a step on actors of this process; the time is the median step of a training loop.
@@ -41,47 +39,35 @@ def price_pipeline(
     Args:
         program: of the step.
         tasks: its calls.
+        make_mesh: starts the actors of a plan.
         cache: where it is kept, or found.
 
     Raises:
         PricingError: if it does not run.
     """
-    mesh = _mesh_of_all(applied)
-    key = combine_keys(environment_key(mesh, measures="pipeline"), str(program), *_task_keys(tasks, mesh))
+    sizes = (plan.num_actors, *plan.axes.values())
+    mesh = Mesh(np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes), (ACTORS_AXIS, *plan.axes))
+    key = "" if cache is None else _find_key(program, tasks, mesh)
     known = None if cache is None else cache.find(key)
     if known is not None:
         return known
-    try:
-        times_s, num_rematerialized = _time_steps(problem, applied)
-    except (JaxquardError, jax.errors.JaxRuntimeError) as error:
-        raise PricingError(f"the pipeline does not run: {str(error).splitlines()[0]}") from error
+    (measured,) = measure_plans(problem, [plan], make_mesh=make_mesh, budget_s=math.inf)
+    if measured.failure:
+        raise PricingError(f"the pipeline does not run: {measured.failure}")
     price = Price(
-        time_s=statistics.median(times_s),
+        time_s=measured.time_s,
         peak_bytes=0,
-        spread=spread_of(times_s),
-        provenance=provenance_of(mesh, num_runs=len(times_s)),
-        num_rematerialized=num_rematerialized,
+        spread=measured.spread,
+        provenance=provenance_of(mesh, num_runs=measured.num_steps),
+        num_rematerialized=measured.num_rematerialized,
     )
     if cache is not None:
         cache.store(key, price, name="pipeline")
     return price
 
 
-def _time_steps(problem: PlanProblem, applied: AppliedStep) -> tuple[list[float], int]:
-    """Returns the seconds of the steps, and how many values the partitioner gathers whole."""
-    caught: list[int] = []
-    actors = RemoteMesh((applied.num_actors,), tuple(applied.axes.values()), tuple(applied.axes))
-    with actors, catch_warnings(caught.append):
-        step = actors.distributed(applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums)
-        times_s = time_loop(step, problem.args, state=applied.donate_argnums)
-    return times_s, sum(caught)
-
-
-def _mesh_of_all(applied: AppliedStep) -> Mesh:
-    sizes = (applied.num_actors, *applied.axes.values())
-    return Mesh(np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes), (ACTORS_AXIS, *applied.axes))
-
-
-def _task_keys(tasks: Sequence[ShardedProgram], mesh: Mesh) -> list[str]:
+def _find_key(program: Program, tasks: Sequence[ShardedProgram], mesh: Mesh) -> str:
+    """Returns a key of all that decides the price."""
     of_actor, fingerprints = Mesh(mesh.devices[0], mesh.axis_names[1:]), Fingerprints()
-    return [fingerprints.key(task) or lowered_key(lower_program(task, mesh=of_actor)) for task in tasks]
+    texts = [fingerprints.key(task) or lowered_key(lower_program(task, mesh=of_actor)) for task in tasks]
+    return combine_keys(environment_key(mesh, measures="pipeline"), str(program), *texts)

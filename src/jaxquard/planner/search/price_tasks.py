@@ -61,7 +61,7 @@ def price_tasks(
     program = _find_program(problem, applied)
     tasks = [_as_sharded(call) for call in program.calls]
     if host is not None and host.price_pipeline is not None and plan.num_actors > 1:
-        price = host.price_pipeline(problem, applied, program, tasks)
+        price = host.price_pipeline(problem, plan, program, tasks)
         source = "measured as its program runs"
         return PlayedPlan(time_s=price.time_s, host_s=0.0, num_priced=1, source=source, note="whole program")
     # They do not compete: the slow ones have all of their runs.
