@@ -82,8 +82,11 @@ class TrainingRun:
 
         return self.mesh.init(init, *args)
 
-    def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
+    def step(self, state: Any, batch: Any, *, rng: Any = None) -> tuple[Any, Any]:
         """Runs a training step; it donates the state, so go on with the one that comes back.
+
+        Args:
+            rng: a random key for this step, if the loss takes one.
 
         Returns:
             The new state, and metrics: `loss`, and `aux` if the loss has any.
@@ -91,12 +94,25 @@ class TrainingRun:
         Raises:
             PlanError: if the state or the batch is of other types than the plan's.
         """
+        args = state, batch, *self._keys(rng)
         try:
-            return self.distributed(state, batch)
+            return self.distributed(*args)
         except ShardingError:
             # The shardings of the plan fit its own arguments.
-            check_arguments(self._problem.args, jax.tree.map(_type_of_remote, (state, batch)))
+            check_arguments(self._problem.args, jax.tree.map(_type_of_remote, args))
             raise
+
+    def _keys(self, rng: Any) -> tuple[Any, ...]:
+        """Returns the arguments for a key: one if the loss takes one.
+
+        Raises:
+            PlanError: if one is missing, or there for nothing.
+        """
+        if self._first.has_rng == (rng is not None):
+            return () if rng is None else (rng,)
+        if rng is None:
+            raise PlanError("the loss takes a random key. Pass one for each step: run.step(state, batch, rng=key).")
+        raise PlanError("the loss was planned without a random key. Plan it with one: parallelize(..., rng=key).")
 
     @property
     def distributed(self) -> DistributedStep:
@@ -141,7 +157,8 @@ def parallelize(
     runtime: str = "in_process",
     plan: Plan | None = None,
     has_aux: bool = False,
-    loss_reduction: str = "mean",
+    loss_reduction: str | None = None,
+    rng: Any = None,
     sum_dtype: Any = None,
     name: str | None = None,
     mesh_options: Mapping[str, Any] | None = None,
@@ -150,7 +167,7 @@ def parallelize(
     """Plans a training step for a cluster, and returns it ready to run.
 
     Args:
-        loss: `loss(params, batch)`, a scalar: the mean (or sum) over the rows of the batch; no marks are needed.
+        loss: `loss(params, batch)`, a scalar, or `loss(params, batch, key)` with `rng`; no marks are needed.
         optimizer: as Optax has them.
         args: the parameters and a batch of a whole step: arrays, or `jax.ShapeDtypeStruct`s.
         cluster: the name of a preset, a file or a `Cluster`; by default what the devices are.
@@ -158,7 +175,10 @@ def parallelize(
         runtime: "in_process", or "ray" for actors that are processes.
         plan: instead of a search, such as one from `load_plan`.
         has_aux: the loss returns (loss, aux).
-        loss_reduction: "mean" or "sum": what the loss is over the rows of its batch.
+        loss_reduction: by default the loss itself says how it may be split into microbatches, and has one if it may
+            not. "weighted" if it returns (sum, weight), and is the first over the second; "per_microbatch" for the mean
+            of the losses of microbatches, each on its own; "mean" or "sum" to be sure that it is one.
+        rng: a random key, or its type, if the loss takes one; microbatch i gets `fold_in(rng, i)`.
         sum_dtype: in which gradients are summed over microbatches; by default float32 where parameters are bfloat16 or
             float16, else their own. The optimizer gets gradients of the parameters' dtypes.
         name: of the model in the plan; by default the loss's.
@@ -184,12 +204,13 @@ def parallelize(
         2
     """
     problem, first = loss_problem(
-        loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype, name=name
+        loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, rng=rng, sum_dtype=sum_dtype, name=name
     )
     target = find_plan_target(cluster=cluster, devices=devices, runtime=runtime)
     make_mesh = mesh_maker(target, dict(mesh_options or {}))
     if plan is not None:
         _check_given(plan, options)
+        _check_reduction(plan, problem)
         run = TrainingRun(plan, problem, first, make_mesh=make_mesh)
         if target.has_devices:
             target.check_plan(plan)
@@ -197,6 +218,21 @@ def parallelize(
         return run
     found = find_plan(problem, target, read_options(options), make_mesh=make_mesh if target.has_devices else None)
     return TrainingRun(found, problem, first, make_mesh=make_mesh)
+
+
+def _check_reduction(plan: Plan, problem: PlanProblem) -> None:
+    """Refuses a plan whose loss was defined by its microbatches, for a loss that was not, and the other way round."""
+    per_microbatch = "per_microbatch"
+    if plan.num_microbatches > 1 and (plan.loss_reduction == per_microbatch) != (
+        problem.loss_reduction == per_microbatch
+    ):
+        found = (
+            "the mean of the losses of microbatches" if plan.loss_reduction == per_microbatch else "of whole batches"
+        )
+        raise PlanError(
+            f"the plan is for a loss that is {found}, with loss_reduction={plan.loss_reduction!r}, and this one has "
+            f"{problem.loss_reduction!r}. Say the same, or plan again."
+        )
 
 
 def _type_of_remote(leaf: Any) -> Any:
