@@ -13,6 +13,8 @@ from jaxquard.ir.rows.law import SAME as SAME
 from jaxquard.ir.rows.law import Cause as Cause
 from jaxquard.ir.rows.law import Kind as Kind
 from jaxquard.ir.rows.law import Law as Law
+from jaxquard.ir.rows.law import describe as describe
 from jaxquard.ir.rows.law import rows as rows
 from jaxquard.ir.rows.relate import RowReader as RowReader
 from jaxquard.ir.rows.relate import RowRelations as RowRelations
+from jaxquard.ir.rows.rules.randomness import DRAWS as DRAWS

@@ -15,7 +15,7 @@ from jaxquard.ir.jaxpr_tools import Equation
 from jaxquard.ir.rows.law import SAME, ZERO, Law, constant_rows, mixed, row_dim, rows
 
 # Elements of a value that is evaluated at most.
-_MOST_ELEMENTS = 1 << 20
+_MOST_ELEMENTS = 1 << 18
 _ARRAYS = np.ndarray | np.generic | jax.Array | int | float | bool | complex
 
 Values = tuple[np.ndarray, np.ndarray]
@@ -59,8 +59,8 @@ def of_values(whole: Any, part: Any) -> Known:
 
 
 def _is_small(value: Any) -> bool:
-    is_number = not jax.dtypes.issubdtype(jax.dtypes.result_type(value), jax.dtypes.extended)
-    return is_number and np.size(value) <= _MOST_ELEMENTS
+    dtype = getattr(value, "dtype", None)
+    return (dtype is None or isinstance(dtype, np.dtype)) and np.size(value) <= _MOST_ELEMENTS
 
 
 def _has_nan(array: np.ndarray) -> bool:
@@ -135,7 +135,7 @@ def _rounding(dtype: Any) -> float:
 
 
 def evaluate_known(whole: Equation, part: Equation, operands: Sequence[Known]) -> Known | None:
-    """Returns what an equation makes of known values; None if nobody knows how it is evaluated."""
+    """Returns what an equation makes of known values; None if it is too large, or nobody knows how to evaluate it."""
     name = whole.primitive.name
     rule = _EVALUATE.get(name)
     shapes = whole.outvars[0].aval.shape, part.outvars[0].aval.shape
@@ -149,9 +149,10 @@ def evaluate_known(whole: Equation, part: Equation, operands: Sequence[Known]) -
             fills.append(_fill_of(equation, arrays))
         return Known(is_same=is_same, fill=(fills[0], fills[1]), make=lambda: _full(whole, part, fills))
 
+    if math.prod(shapes[0]) > _MOST_ELEMENTS:
+        return None
+
     def make() -> Values | None:
-        if math.prod(shapes[0]) > _MOST_ELEMENTS:
-            return None
         arrays = [known.values() for known in operands]
         if any(pair is None for pair in arrays):
             return None

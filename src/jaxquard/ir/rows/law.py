@@ -102,6 +102,19 @@ class Pieces:
         return False
 
 
+def describe(law: Law) -> str:
+    """Returns a law in words: `sum x 0.25`, `rows along 0 in another order`."""
+    if law.cause is not None:
+        return f"mixed: {law.cause.reason}"
+    words = {Kind.SAME: "same", Kind.SUM: "sum", Kind.MAX: "max", Kind.ZERO: "zeros", Kind.TOTAL: "total"}
+    text = words.get(law.kind, f"rows along {law.dim}")
+    if law.kind is Kind.ROWS and (law.outer or 1) > 1:
+        text += f" in {law.outer} blocks"
+    if law.order is not None:
+        text += " in another order"
+    return text if law.has_scale(1.0) else f"{text} x {law.scale:.6g}"
+
+
 def is_close(one: float, other: float) -> bool:
     """Compares scales; they are ratios of sizes, which rounding barely moves."""
     return abs(one - other) <= 1e-6 * max(abs(one), abs(other))

@@ -63,9 +63,18 @@ def write_left_out(whole: Equation, twin: Any, num_parts: int) -> Equation | Non
     return whole.replace(invars=[twin], outvars=[out], params=params)
 
 
-def may_drop_dims(name: str) -> bool:
-    """Returns true for operations whose operands may lack dims of size 1."""
-    return name in ("gather", "dot_general", "transpose") or name.startswith("scatter") or name in elementwise.RULES
+def may_differ(whole: Equation, part: Equation) -> bool:
+    """Returns true if a part's equation may have been written in another way, on operands of the same shapes."""
+    name = whole.primitive.name
+    if name in _REDUCTIONS:
+        return whole.params["axes"] != part.params["axes"]
+    if name == "reshape":
+        return len(whole.outvars[0].aval.shape) != len(part.outvars[0].aval.shape)
+    return _has_dims(name) and whole.params["dimension_numbers"] != part.params["dimension_numbers"]
+
+
+def _has_dims(name: str) -> bool:
+    return name in ("gather", "dot_general") or name.startswith("scatter")
 
 
 def write_as_whole(whole: Equation, part: Equation, twins: Sequence[Any], num_parts: int) -> Equation:
@@ -87,11 +96,23 @@ def write_as_whole(whole: Equation, part: Equation, twins: Sequence[Any], num_pa
     if name == "reshape" and len(shapes[0]) != len(shapes[1]):
         shape = _shrink(*shapes, num_parts)
         return part if shape is None else _written(part, part.invars, shape, {**part.params, "new_sizes": shape})
+    if name == "broadcast_in_dim":
+        return _write_broadcast(whole, part, twins[0])
     if name in elementwise.RULES or name == "transpose":
         return _write_elements(whole, part, twins)
-    if may_drop_dims(name) and whole.params["dimension_numbers"] != part.params["dimension_numbers"]:
+    if _has_dims(name) and whole.params["dimension_numbers"] != part.params["dimension_numbers"]:
         return _write_dims(whole, part, twins, num_parts)
     return part
+
+
+def _write_broadcast(whole: Equation, part: Equation, twin: Any) -> Equation:
+    """The same dims go to the same places."""
+    placed, shape = whole.params["broadcast_dimensions"], part.outvars[0].aval.shape
+    pairs = (placed, twin), (part.params["broadcast_dimensions"], part.invars[0])
+    places = [[place for place, size in zip(to, var.aval.shape, strict=True) if size != 1] for to, var in pairs]
+    if places[0] != places[1] or len(shape) != len(whole.outvars[0].aval.shape):
+        return part
+    return _written(part, [new_var(twin.aval)], shape, {**part.params, "broadcast_dimensions": placed})
 
 
 def _write_elements(whole: Equation, part: Equation, twins: Sequence[Any]) -> Equation:

@@ -13,8 +13,8 @@ from jax import core
 from jaxquard.ir.inline_calls import inline_calls
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, with_constants_as_inputs
 from jaxquard.ir.rows.known import Known, evaluate_known, law_of, of_values
-from jaxquard.ir.rows.law import Law, mixed
-from jaxquard.ir.rows.one_row import adds_dims_of_one, longer_dims, may_drop_dims, write_as_whole, write_left_out
+from jaxquard.ir.rows.law import Kind, Law, mixed
+from jaxquard.ir.rows.one_row import adds_dims_of_one, may_differ, write_as_whole, write_left_out
 from jaxquard.ir.rows.paired import PairedEquation, State
 from jaxquard.ir.rows.rule_table import RULES
 from jaxquard.ir.rows.rules import control_flow
@@ -120,14 +120,14 @@ class _Walk:
     def run(self) -> None:
         place, equations = 0, self.part.eqns
         for equation in self.whole.eqns:
-            left_out = self._left_out(equation)
-            while place < len(equations) and not self._are_paired(equation, equations[place]):
-                if left_out is not None or not adds_dims_of_one(equations[place]):
-                    break
+            part = self._find_pair(equation, equations[place]) if place < len(equations) else None
+            while part is None and place < len(equations) and adds_dims_of_one(equations[place]):
                 self.roots[equations[place].outvars[0]] = equations[place].invars[0]
                 place += 1
-            if place < len(equations) and self._are_paired(equation, equations[place]):
-                self._relate(equation, self._as_whole(equation, equations[place]))
+                part = self._find_pair(equation, equations[place]) if place < len(equations) else None
+            left_out = self._left_out(equation) if part is None else None
+            if part is not None:
+                self._relate(equation, part)
                 place += 1
             elif left_out is not None:
                 self._relate(equation, left_out)
@@ -135,19 +135,38 @@ class _Walk:
             else:
                 self.states.update(dict.fromkeys(equation.outvars, mixed(equation, _OTHER_CODE)))
 
+    def _find_pair(self, whole: Equation, part: Equation) -> Equation | None:
+        """Returns the part's equation, in the whole's form, if both are one operation on values that are twins."""
+        if whole.primitive is not part.primitive or len(whole.invars) != len(part.invars):
+            return None
+        if len(whole.outvars) != len(part.outvars):
+            return None
+        twins, is_alike = [], True
+        for atom, operand in zip(whole.invars, part.invars, strict=True):
+            if not is_var(atom):
+                twin = operand
+                if is_var(operand):
+                    return None
+            else:
+                twin = self.twins.get(atom)
+                if twin is not operand:
+                    if twin is None or not is_var(operand) or self._root(twin) is not self._root(operand):
+                        return None
+                    is_alike = is_alike and twin.aval.shape == operand.aval.shape
+            twins.append(twin)
+        if is_alike and not may_differ(whole, part):
+            return part
+        written = write_as_whole(whole, part, twins, self.reader.num_parts)
+        if written is part:
+            return part if is_alike else None
+        pairs = zip((*written.outvars, *written.invars), (*part.outvars, *part.invars), strict=True)
+        self.roots.update((one, other) for one, other in pairs if one is not other and is_var(one))
+        return written
+
     def _left_out(self, whole: Equation) -> Equation | None:
         """Returns an equation that a part of one row may lack; None for any other."""
         twin = self.twins.get(whole.invars[0]) if whole.invars and is_var(whole.invars[0]) else None
         return None if twin is None else write_left_out(whole, twin, self.reader.num_parts)
-
-    def _as_whole(self, whole: Equation, part: Equation) -> Equation:
-        operands = zip(whole.invars, part.invars, strict=True)
-        twins = [self.twins[atom] if is_var(atom) else operand for atom, operand in operands]
-        written = write_as_whole(whole, part, twins, self.reader.num_parts)
-        if written is not part:
-            pairs = zip((*written.outvars, *written.invars), (*part.outvars, *part.invars), strict=True)
-            self.roots.update((one, other) for one, other in pairs if one is not other and is_var(one))
-        return written
 
     def outputs(self) -> list[Law]:
         found = []
@@ -171,7 +190,10 @@ class _Walk:
 
     def _relate(self, whole: Equation, part: Equation) -> None:
         self.twins.update(zip(whole.outvars, part.outvars, strict=True))
-        states = [self.state_of(atom, part.invars[place]) for place, atom in enumerate(whole.invars)]
+        states = [
+            self.states[atom] if is_var(atom) else of_values(atom.val, other.val)
+            for atom, other in zip(whole.invars, part.invars, strict=True)
+        ]
         found = self._apply(whole, part, states)
         self.states.update(zip(whole.outvars, found, strict=True))
 
@@ -196,33 +218,22 @@ class _Walk:
             known = evaluate_known(whole, part, [])
             if known is not None:
                 return [known]
-        fixed = [name for name in whole.params if name not in _SIZES]
-        if fixed and not pair.same_params(*fixed):
-            return [pair.mixed("depends on the number of rows")] * count
         rule = RULES.get(whole.primitive.name)
         if rule is None or not all(isinstance(atom.aval, core.ShapedArray) for atom in (*whole.invars, *whole.outvars)):
             return [pair.mixed(f"runs {whole.primitive.name}, which cannot be read")] * count
+        has_totals = any(isinstance(state, Law) and state.kind is Kind.TOTAL for state in states)
+        if has_totals and whole.primitive.name not in _KEEP_TOTALS:
+            return [pair.mixed("reads, in a loop over rows, what the rows before have added up")] * count
+        fixed = [name for name in whole.params if name not in _SIZES]
+        if fixed and not pair.same_params(*fixed):
+            return [pair.mixed("depends on the number of rows")] * count
         return rule(pair, states)
 
-    def _are_paired(self, whole: Equation, part: Equation) -> bool:
-        """Returns true for the same primitive on values that stand for each other."""
-        if whole.primitive is not part.primitive or len(whole.outvars) != len(part.outvars):
-            return False
-        if len(whole.invars) != len(part.invars):
-            return False
-        drops = may_drop_dims(whole.primitive.name)
-        return all(
-            is_var(atom) == is_var(twin) and (not is_var(atom) or self._is_twin(atom, twin, but_for_ones=drops))
-            for atom, twin in zip(whole.invars, part.invars, strict=True)
-        )
-
-    def _is_twin(self, atom: Var, twin: Any, *, but_for_ones: bool = False) -> bool:
+    def _is_twin(self, atom: Var, twin: Any) -> bool:
         expected = self.twins.get(atom)
         if expected is twin or expected is None or not is_var(twin):
             return expected is twin
-        shapes = expected.aval.shape, twin.aval.shape
-        is_alike = shapes[0] == shapes[1] or (but_for_ones and longer_dims(shapes[0]) == longer_dims(shapes[1]))
-        return is_alike and self._root(expected) is self._root(twin)
+        return expected.aval.shape == twin.aval.shape and self._root(expected) is self._root(twin)
 
     def _root(self, atom: Any) -> Any:
         while is_var(atom) and atom in self.roots:
@@ -232,6 +243,12 @@ class _Walk:
 
 # Rules for bodies look at mixed inputs: one that nothing reads harms nobody.
 _SEE_MIXED = frozenset(control_flow.RULES)
+# What may be done, in a loop over rows, to the sum of the rows before: to add to it, and to pass it on.
+_KEEP_TOTALS = frozenset(
+    """
+    add add_any sub copy copy_p stop_gradient optimization_barrier convert_element_type checkpoint remat remat2
+    """.split()
+)
 # Parameters that may differ, because rules read them or because they follow from the shapes.
 _SIZES = frozenset(
     """

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxquard.planner.step.train_step import CURES, TrainStep, count_rows, split_rows, split_rows_of
+from jaxquard.planner.step.train_step import TrainStep, count_rows, split_rows, split_rows_of
 
 # Values that are made up for a counterexample, in all.
 _MOST_VALUES = 1 << 22
@@ -56,7 +56,7 @@ def find_counts(step: TrainStep, params: Any, batch: Any, *rng: Any) -> Microbat
         return MicrobatchCounts(
             counts=(1,),
             verdict="refuted" if example else "unknown",
-            note=f"one microbatch, because {name} {first.reason}{example}. {CURES}",
+            note=f"one microbatch, because {name} {first.reason}{example}. {first.cure}",
         )
     while step.reader.read(params, inputs, counts[-1]).split is None:
         counts = counts[:-1]

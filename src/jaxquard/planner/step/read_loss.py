@@ -11,14 +11,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from jaxquard.ir.jaxpr_tools import evaluate, with_constants_as_inputs
-from jaxquard.ir.rows import SAME, Cause, Kind, Law, RowReader, RowRelations, of_values, rows
+from jaxquard.ir.rows import DRAWS, SAME, Cause, Kind, Law, RowReader, RowRelations, of_values, rows
 from jaxquard.ir.source import UNKNOWN_LINE, source_line
 from jaxquard.planner.step.recompute_layers import open_jits
 from jaxquard.planner.step.whole_totals import WholeTotals, cut_totals
 
 MEAN, SUM = "mean", "sum"
+
+
+_CURE = (
+    'Use one microbatch; or say loss_reduction="per_microbatch" if you mean the mean of the losses of microbatches, '
+    'each on its own; or return (sum, weight) and say loss_reduction="weighted".'
+)
+RNG_CURE = (
+    "A random key goes beside the batch: take it as third argument of the loss, and pass rng=key to parallelize and to "
+    "run.step; or give every row a key of its own."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +67,12 @@ class LossReading:
     Attributes:
         split: None without a proof.
         reason: why there is none, as the end of "the loss ...", with the user's line.
+        cure: what the user can do.
     """
 
     split: LossSplit | None
     reason: str = ""
+    cure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,6 +93,25 @@ class LossReader:
     _traces: dict[Any, Any] = field(default_factory=dict, repr=False)
     _readings: dict[Any, LossReading] = field(default_factory=dict, repr=False)
 
+    def gradients(self, params: Any, inputs: Any) -> Callable[..., tuple[Any, list[Any], list[Any]]]:
+        """Returns the loss, its gradients and what comes with it, as traced: what was read is what runs.
+
+        Args:
+            params, inputs: types, or arrays.
+
+        Returns:
+            A function of leaves of the parameters and of the inputs.
+        """
+        types = jax.tree.map(_plain_type, (params, inputs))
+        run = core.jaxpr_as_fun(self._trace(self._with_gradients, *types))
+        num_params = len(jax.tree.leaves(params))
+
+        def gradients(*leaves: Any) -> tuple[Any, list[Any], list[Any]]:
+            loss, *others = run(*leaves)
+            return loss, others[:num_params], others[num_params:]
+
+        return gradients
+
     def read(self, params: Any, inputs: Any, num_microbatches: int) -> LossReading:
         """Reads the loss.
 
@@ -98,7 +130,7 @@ class LossReader:
         try:
             whole, of_part = (self._trace(self._with_gradients, params, one) for one in (inputs, part))
         except Exception as error:  # Whatever it is: the loss wants other rows.
-            return LossReading(split=None, reason=f"does not take a microbatch: {error}")
+            return LossReading(split=None, reason=f"does not take a microbatch: {error}", cure=_CURE)
         reader = RowReader(num_parts=num_microbatches, draws_rows=self.has_key)
         states = self._states(params, inputs)
         num_params = len(jax.tree.leaves(params))
@@ -106,7 +138,10 @@ class LossReader:
         if isinstance(found, LossSplit):
             return LossReading(split=found)
         cut = self._read_totals(reader, params, inputs, part, states)
-        return LossReading(split=cut) if cut else LossReading(split=None, reason=describe_cause(found))
+        if cut is not None:
+            return LossReading(split=cut)
+        cure = RNG_CURE if found.reason.endswith(DRAWS) else _CURE
+        return LossReading(split=None, reason=describe_cause(found), cure=cure)
 
     def _read_totals(
         self, reader: RowReader, params: Any, inputs: Any, part: Any, states: Sequence[Any]

@@ -18,7 +18,7 @@ from jaxquard.ir.jaxpr_tools import evaluate
 from jaxquard.pipeline.loop import accumulate_grads
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.optimizer import GradientOptimizer, update_params
-from jaxquard.planner.step.read_loss import AuxReduction, LossReader, LossSplit
+from jaxquard.planner.step.read_loss import RNG_CURE, AuxReduction, LossReader, LossSplit
 from jaxquard.planner.step.recompute_layers import recompute_layers
 from jaxquard.schedules import AUTO, Schedule
 
@@ -86,13 +86,7 @@ class TrainStep:
         params = state["params"]
         inputs = self._split_inputs(batch, *rng)
         split = self.find_split(params, batch, *rng)
-        loss = recompute_layers(self._split_loss(split, inputs), self.recompute)
-        grad = jax.value_and_grad(loss, has_aux=True)
-
-        def gradients(microbatch: Any) -> tuple[Any, ...]:
-            (value, aux), grads = grad(params, microbatch)
-            return grads, value, aux
-
+        gradients = self._find_gradients(split, params, inputs)
         reduce = (split.reduction, split.reduction, [of.word for of in split.aux])
         loop = accumulate_grads(gradients, self.schedule, reduce, sum_dtype=self._find_sum_dtype(params))
         grads, value, aux = loop(inputs)
@@ -125,11 +119,9 @@ class TrainStep:
         split_rows_of(batch, self.num_microbatches)
         reading = self.reader.read(params, self._inputs(batch, *rng), self.num_microbatches)
         if reading.split is None:
-            name = getattr(self.loss, "__name__", "the loss")
-            raise UnsplitLossError(
-                f"{name} cannot be split into {self.num_microbatches} microbatches: it {reading.reason}. {CURES}",
-                self.num_microbatches,
-            )
+            count, name = self.num_microbatches, getattr(self.loss, "__name__", "the loss")
+            text = f"{name} cannot be split into {count} microbatches: it {reading.reason}. {reading.cure}"
+            raise UnsplitLossError(text, count)
         return reading.split
 
     def _inputs(self, batch: Any, *rng: Any) -> Any:
@@ -156,6 +148,26 @@ class TrainStep:
             scalar = divide_by_weight(scalar, self.loss)
         check_scalar(scalar, self.loss)
         return (scalar, found[1]) if self.has_aux else scalar
+
+    def _find_gradients(self, split: LossSplit, params: Any, inputs: Any) -> Callable[[Any], tuple[Any, ...]]:
+        """Returns a function of a microbatch: its gradients, its loss, and the leaves that come with it."""
+        if split.totals is None and self.recompute is Recompute.NONE:
+            tree = jax.tree.structure(params)
+            one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), inputs)
+            read = self.reader.gradients(params, one)
+
+            def gradients_as_read(microbatch: Any) -> tuple[Any, ...]:
+                value, grads, aux = read(*jax.tree.leaves((params, microbatch)))
+                return jax.tree.unflatten(tree, grads), value, aux
+
+            return gradients_as_read
+        grad = jax.value_and_grad(recompute_layers(self._split_loss(split, inputs), self.recompute), has_aux=True)
+
+        def gradients(microbatch: Any) -> tuple[Any, ...]:
+            (value, aux), grads = grad(params, microbatch)
+            return grads, value, aux
+
+        return gradients
 
     def _split_loss(self, split: LossSplit, inputs: Any) -> Callable[..., Any]:
         """Returns the loss of a microbatch, and the leaves that come with it."""
@@ -197,12 +209,6 @@ class TrainStep:
         one = split_rows_of(batch, self.num_microbatches)
         pairs = zip(*(jax.tree.leaves(self._result_types(params, of, *rng)[1]) for of in (one, batch)), strict=True)
         return tuple(_aux_by_type(leaf, whole) for leaf, whole in pairs)
-
-
-CURES = (
-    'Use one microbatch; or say loss_reduction="per_microbatch" if you mean the mean of the losses of microbatches, '
-    'each on its own; or return (sum, weight) and say loss_reduction="weighted".'
-)
 
 
 def divide_by_weight(found: Any, loss: Callable[..., Any]) -> Any:
@@ -270,12 +276,6 @@ def check_scalar(found: Any, loss: Callable[..., Any]) -> None:
     else:
         what, do = f"a {dtype}", "Return a floating number."
     raise PlanError(f"{name} returns {what}, but a loss is a scalar mean or sum over the rows of its batch. {do}")
-
-
-RNG_CURE = (
-    "A random key goes beside the batch: take it as third argument of the loss, and pass rng=key to parallelize and to "
-    "run.step; or give every row a key of its own."
-)
 
 
 def count_rows(batch: Any) -> int:

@@ -166,7 +166,8 @@ def _gathered_by_position(
     if index.is_mixed or found is None:
         return index if index.is_mixed else pair.mixed(_PICKS)
     dim, order = found
-    is_aligned = index.kind is Kind.SAME or (index.dim == dim and index.outer in (None, 1) and index.order is None)
+    has_order = index.dim == dim and index.outer in (None, 1) and (index.order, order) == (None, None)
+    is_aligned = index.kind is Kind.SAME or has_order
     sizes = pair.whole.params["slice_sizes"][operand.dim], pair.part.params["slice_sizes"][operand.dim]
     if not is_aligned or operand.outer not in (None, 1) or operand.order is not None or sizes != (1, 1):
         return pair.mixed(_PICKS)

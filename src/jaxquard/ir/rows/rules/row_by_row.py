@@ -25,8 +25,8 @@ def _row_by_row(pair: PairedEquation, states: list[State]) -> list[State]:
 
 def _output_law(pair: PairedEquation, laws: list[Law], output: int) -> Law:
     found: Law | None = None
-    found_dependences = dependences(pair.whole)
-    links, reads = found_dependences.links[output], found_dependences.reads[output]
+    dependences_of = dependences(pair.whole)
+    links, reads = dependences_of.links[output], dependences_of.reads[output]
     for position, law in enumerate(laws):
         if law.kind is not Kind.ROWS or not reads[position]:
             continue
