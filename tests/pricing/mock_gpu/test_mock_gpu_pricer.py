@@ -1,6 +1,7 @@
 """The pricer with a stand-in for the process with the GPU: prices, failures, the cache, and the search."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ class FakeDevices:
         self.codes, self.runs, self.stops, self.forgotten = [], [], 0, []
         self._places = {}
 
-    def compile(self, requests):
+    def compile(self, requests, *, end_s=math.inf):
         for number, request in requests.items():
             self.codes.append(request.code)
             self._places[number] = place = len(self.codes) - 1
@@ -39,7 +40,7 @@ class FakeDevices:
                 raise WorkerEndedError("the process with the GPU ended: Segmentation fault")
             yield number, self.answers.get(place, {"text": self.text, "peak_bytes": 3 << 30})
 
-    def run(self, number, budget):
+    def run(self, number, budget, *, end_s=math.inf):
         self.runs.append((self._places[number], budget))
         times_s = self.time_s(self._places[number]) if callable(self.time_s) else self.time_s
         return times_s if isinstance(times_s, dict) else {"times_s": (1.02 * times_s, times_s, times_s, times_s)}

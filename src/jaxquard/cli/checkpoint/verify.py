@@ -20,7 +20,7 @@ def verify_all(
 
     Example: jaxquard checkpoint verify runs/last
     """
-    from jaxquard.cli.progress import ProgressBars
+    from jaxquard.progress import ProgressBars
     from jaxquard.runtime.checkpoint.verify import verify
 
     answers, errors = [], []

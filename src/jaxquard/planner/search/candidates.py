@@ -21,6 +21,7 @@ class Candidate:
         make_plan: describes it, once: with the time by prices, or, after it has run, the one that it took.
         time_s: the time of that plan.
         price_s: the time by prices, also after it has run.
+        is_fine: that price is of a compiler or a measurement, where others may be in closed form.
         is_whole: that price is of whole tasks.
         is_measured: it has run, or was tried.
         note: where its time comes from; "" for prices.
@@ -35,6 +36,7 @@ class Candidate:
     make_plan: Callable[[], Plan] = field(repr=False)
     time_s: float
     price_s: float
+    is_fine: bool = False
     is_whole: bool = False
     is_measured: bool = False
     note: str = ""

@@ -1,12 +1,13 @@
 """Finds the plan of a step for a cluster.
 
-1. Every mesh of an actor is priced in closed form with two numbers of microbatches; with others its costs lie between.
-2. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
-3. The best meshes and numbers of microbatches are priced as they are, by the pricer that was asked for, and their
+1. The usual plans are priced, by the pricer that was asked for if there is time, so that no plan is worse.
+2. Every mesh of an actor is priced in closed form with two numbers of microbatches; with others its costs lie between.
+3. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
+4. The best meshes and numbers of microbatches are priced as they are, by the pricer that was asked for, and their
    configurations played again.
-4. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played;
+5. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played;
    where these prices decide and are of a host that may change its pace, those of the closest once more.
-5. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
+6. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
 """
 
 import logging
@@ -34,6 +35,7 @@ from jaxquard.planner.stages.assign import is_long_chain
 from jaxquard.planner.stages.configurations.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.configurations.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.wishes import Wishes, parse_wishes
+from jaxquard.progress import Move, show_progress
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 _log = logging.getLogger(__name__)
@@ -59,19 +61,31 @@ def find_plan(
         PlanError: if a wish cannot be met.
         InfeasiblePlanError: if nothing fits the memory.
     """
-    start_s, deadline = time.monotonic(), Deadline.after(options.time_budget_s)
+    with show_progress(options.progress, "planning") as move:
+        return _find_plan(problem, target, options, move, make_mesh=make_mesh)
+
+
+def _find_plan(
+    problem: PlanProblem,
+    target: PlanTarget,
+    options: PlanOptions,
+    move: Move,
+    *,
+    make_mesh: Callable[[Plan], RemoteMesh] | None,
+) -> Plan:
+    runner = make_mesh if options.num_measured > 0 else None
+    start_s, deadline = time.monotonic(), Deadline.after(options.find_budget_s(has_runs=runner is not None))
     wishes = parse_wishes(options.fix, options.forbid)
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
-    runner = make_mesh if options.num_measured > 0 else None
     num_whole = _count_whole(options, has_runs=runner is not None)
     tries_plans = runner is not None or num_whole > 0
-    found = search_by_prices(problem, target, options, wishes, deadline, tries_plans=tries_plans)
+    found = search_by_prices(problem, target, options, wishes, deadline, move, tries_plans=tries_plans)
     # Plans that are tried are traced all the same; of others, the one that is chosen.
     num_tried = num_whole + (options.num_measured if runner else 0)
     used = [*found.candidates[:num_tried], *found.usual] if tries_plans else [_choose(found, wishes, options)]
     if not all(map(found.is_current, used)):
         _log.info("the cache has prices of another step; this one is priced anew")
-        found = search_by_prices(problem, target, options, wishes, deadline, tries_plans=tries_plans, is_new=True)
+        found = search_by_prices(problem, target, options, wishes, deadline, move, tries_plans=tries_plans, is_new=True)
     if num_whole:
         found = _price_whole(
             found,
@@ -79,6 +93,7 @@ def find_plan(
             target,
             options,
             deadline.part(_TASKS if runner else _TASKS_ALONE),
+            move,
             num_whole=num_whole,
             allowed=[] if runner else _find_allowed(found, wishes, options),
         )
@@ -89,7 +104,7 @@ def find_plan(
             found.usual,
             make_mesh=runner,
             deadline=deadline,
-            on_progress=options.on_progress,
+            on_progress=move,
         )
         factors = [one.time_s / one.price_s for one in (*candidates, *usual) if one.is_measured and not one.failure]
         note = "not run; its price x {factor}, as of those that ran"
@@ -121,6 +136,7 @@ def _price_whole(
     target: PlanTarget,
     options: PlanOptions,
     deadline: Deadline,
+    move: Move,
     *,
     num_whole: int,
     allowed: Sequence[Candidate],
@@ -137,7 +153,7 @@ def _price_whole(
         open_again=lambda before_s: open_task_pricers(target, options, cache=cache_of_moment(options.cache, before_s)),
         links=found.links,
         deadline=deadline,
-        on_progress=options.on_progress,
+        on_progress=move,
     )
     return replace(
         found,
@@ -242,10 +258,10 @@ def _find_allowed(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> li
 
 
 def _choose(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> Candidate:
-    """Returns the fastest; of those that ran, if any did, or else of those whose tasks were priced."""
+    """Returns the fastest; of those that ran, if any did, or else of those of which most is known."""
     everyone = _find_allowed(found, wishes, options)
-    whole = [one for one in everyone if one.is_whole]
-    known = [one for one in everyone if one.is_measured] or whole or everyone
+    whole, fine = [one for one in everyone if one.is_whole], [one for one in everyone if one.is_fine]
+    known = [one for one in everyone if one.is_measured] or whole or fine or everyone
     chosen = min(known, key=lambda one: one.time_s)
     if chosen.failure:
         raise PlanError(f"none of the plans that the wishes leave runs on the devices here: {chosen.failure}")
@@ -271,4 +287,4 @@ def _not_compared(usual: Sequence[Candidate]) -> Iterator[str]:
     """Says which of the usual plans are not among the baselines."""
     missing = [name for name in USUAL_PLANS if not any(one.name.startswith(name) for one in usual)]
     if missing:
-        yield f"not compared: {', '.join(missing)}: no device or row for it, or no time left"
+        yield f"not compared: {', '.join(missing)}: no device or row for it"

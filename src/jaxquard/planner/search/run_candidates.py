@@ -36,18 +36,17 @@ def run_candidates(
     """
     # The best by prices first, then what people would run, then the others.
     ordered = [*candidates[:1], *usual, *candidates[1:]]
-    if not deadline.has_time():
-        deadline.left_out.append(f"the time budget left no time to run {len(ordered)} plans")
-        return [*candidates], [*usual]
     measured = measure_plans(
         problem,
         [one.plan for one in ordered],
         make_mesh=make_mesh,
-        budget_s=deadline.rest_s,
+        end_s=deadline.end_s,
         on_progress=on_progress,
     )
     if len(measured) < len(ordered):
         deadline.left_out.append(f"the time budget left out runs of {len(ordered) - len(measured)} plans")
+    if not measured:
+        return [*candidates], [*usual]
     ran = [_as_measured(one, result) for one, result in zip(ordered, measured, strict=False)]
     if all(one.failure for one in ran):
         raise PlanError(f"none of {len(ran)} plans runs on the devices here; the first: {ran[0].failure}")
