@@ -41,6 +41,8 @@ from jaxquard.runtime.remote_mesh import RemoteMesh
 _log = logging.getLogger(__name__)
 # Of the time that a search leaves, the share of whole tasks where plans run as well, and where they do not.
 _TASKS, _TASKS_ALONE = 0.5, 0.85
+# Of the time that these leave, the share of runs: the plan is still to be described.
+_RUNS = 0.9
 # Plans whose tasks are priced whole where nothing runs, so that prices decide.
 _NUM_WHOLE = 3
 
@@ -103,7 +105,7 @@ def _find_plan(
             found.candidates[: options.num_measured],
             found.usual,
             make_mesh=runner,
-            deadline=deadline,
+            deadline=deadline.part(_RUNS),
             on_progress=move,
         )
         factors = [one.time_s / one.price_s for one in (*candidates, *usual) if one.is_measured and not one.failure]

@@ -83,9 +83,9 @@ class UsualPlans:
         found = self._find_all()
         if not self.pricing.is_fine or len(self.deadline.left_out) == num_left_out:
             return found
-        self.deadline.left_out.append(
-            "the time budget left out the prices of a usual plan, so all plans are compared in closed form"
-        )
+        self.deadline.left_out[num_left_out:] = [
+            "the time budget left out prices of the usual plans, so all plans are compared in closed form"
+        ]
         self.search.pricing.give_up_refining()
         self.pricing.give_up_refining()
         return self._find_all()
@@ -169,7 +169,9 @@ class UsualPlans:
         plan = self._make(coarse, shape, recipe, name, fits=fits)
         # The finest pricer is asked for what the closed form says runs.
         prices = None if plan is None or coarse is None else pricing.refine(coarse, deadline=self.deadline)
-        return plan if prices is coarse else self._make(prices, shape, recipe, name, fits=fits)
+        if prices is coarse or (prices is None and not self.deadline.has_time()):
+            return plan
+        return self._make(prices, shape, recipe, name, fits=fits)
 
     def _make(
         self, prices: MeshPrices | None, shape: PlanConfiguration, recipe: str, name: str, *, fits: bool
