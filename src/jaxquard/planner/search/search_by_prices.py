@@ -136,7 +136,7 @@ def _count_stages(pricing: StepPricing, wishes: Wishes) -> int:
     """
     boundaries = pricing.find_boundaries()
     for name in {"stages", "actors"} & wishes.fixed.keys():
-        check_stage_count(boundaries, int(wishes.fixed[name]))
+        check_stage_count(boundaries, int(wishes.fixed[name]), name_loops=pricing.name_loops)
     return 1 + sum(boundary.can_begin for boundary in boundaries)
 
 

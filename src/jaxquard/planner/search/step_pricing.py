@@ -8,6 +8,7 @@ from jax.sharding import AbstractMesh
 
 from jaxquard.cluster import Cluster
 from jaxquard.errors import PlanError, ShardingError
+from jaxquard.intraop.blocks.unplanned_matmuls import name_loops
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import StepFingerprint, fingerprint_structure
 from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts
@@ -101,6 +102,10 @@ class StepPricing:
             PlanError: if a wish for a strategy names nothing, or contradicts another.
         """
         return self._find_step().starts
+
+    def name_loops(self) -> str:
+        """Returns the loops of the step with products inside, by their lines; "" if there are none."""
+        return name_loops(self.problem.trace(self.problem.counts[0]).traced.jaxpr.eqns)
 
     def are_current(self, num_microbatches: int, recompute: Recompute) -> bool:
         """Says whether prices from the cache are of the step as it is with so many microbatches.
