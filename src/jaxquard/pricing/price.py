@@ -179,7 +179,7 @@ class Pricer(Protocol):
         ...         )
         ...         return jq.pricing.Price(time_s=1.0, peak_bytes=0, spread=None, provenance=where)
         ...
-        ...     def price_all(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
+        ...     def price_all(self, programs, *, groups=None, on_progress=None, end_s=float("inf")):
         ...         return [self.price(program) for program in programs]
         ...
         ...     compare = price_all

@@ -27,7 +27,7 @@ def verify_all(
     for path in map(Path, paths):
         try:
             with ProgressBars() as bars:
-                report = verify(path, on_progress=bars.add(path.name, name="reading"))
+                report = verify(path, progress=bars.add(path.name, name="reading"))
             answers.append({"path": str(path), "is_whole": True, **summary(report)})
             if not as_json:
                 print_text(report_line(report))

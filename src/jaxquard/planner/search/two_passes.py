@@ -11,7 +11,6 @@ price, as programs do not fit a chip by the compiler's count, the next best foll
 """
 
 import math
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -169,19 +168,16 @@ class TwoPassSearch:
         """Prices every mesh in closed form, with few and many microbatches, by their number."""
         counts = find_references(shapes, self.pricing.problem.rows)
         found: dict[MeshAxes, dict[int, MeshPrices]] = {}
-        longest_s = 0.0
         for done, (axes, ends) in enumerate(counts.items()):
-            if found and not deadline.has_time(longest_s):
+            if found and not deadline.has_time():
                 deadline.left_out.append(f"the time budget left out {len(counts) - done} of {len(counts)} meshes")
                 break
-            start_s = time.monotonic()
             self.on_progress(done, len(counts), f"pricing a mesh of {dict(axes)}")
             ranked_by = self._ranks.setdefault(_ranked_alike(axes), (axes, ends[0]))
             prices = {count: self.pricing.find_coarse(dict(axes), count, ranked_by=ranked_by) for count in ends}
             known = {count: one for count, one in prices.items() if one is not None}
             if known:
                 found[axes] = known
-            longest_s = max(longest_s, time.monotonic() - start_s)
         if not found:
             raise PlanError(f"the step cannot be sharded over any mesh: {next(iter(self.pricing.failures.values()))}")
         return found
