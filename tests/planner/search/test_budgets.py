@@ -9,6 +9,7 @@ import pytest
 
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.search.candidates import Candidate, finest_first
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.list_shapes import list_shapes
@@ -135,6 +136,21 @@ def test_a_plan_that_is_late_did_not_run():
     assert len(begun) == 1
     # The time ends while it compiles.
     assert measure_plans(problem, [found], end_s=time.monotonic() + 0.05, **kwargs) == []
+
+
+def some_candidates(*times_s, is_fine):
+    return [
+        Candidate(name="", finalist=None, costs=None, make_plan=None, time_s=one, price_s=one, is_fine=is_fine)
+        for one in times_s
+    ]
+
+
+def test_plans_in_closed_form_are_tried_after_those_with_fine_prices():
+    coarse, fine = some_candidates(1.0, 2.0, is_fine=False), some_candidates(9.0, 8.0, is_fine=True)
+    assert finest_first([*coarse, *fine]) == [fine[1], fine[0], *coarse]
+    # Where all are alike, the order stays.
+    assert finest_first(fine) == fine
+    assert finest_first(coarse[::-1]) == coarse[::-1]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,13 @@ class Candidate:
         return self.with_plan(replace(scaled, provenance=provenance))
 
 
+def finest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Returns candidates as they are; or, if only some have fine prices, these first, the fastest of them first."""
+    if len({one.is_fine for one in candidates}) < 2:
+        return [*candidates]
+    return sorted(candidates, key=lambda one: (not one.is_fine, one.time_s))
+
+
 def scale_others(candidates: Sequence[Candidate], factors: Sequence[float], *, note: str) -> list[Candidate]:
     """Returns candidates with their times scaled as those of others, of which more is known.
 

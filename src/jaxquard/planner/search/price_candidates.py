@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from jax.sharding import AbstractMesh
 
 from jaxquard.errors import JaxquardError
-from jaxquard.planner.search.candidates import Candidate, scale_others
+from jaxquard.planner.search.candidates import Candidate, finest_first, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.measure_plans import describe_shape
@@ -75,7 +75,7 @@ def price_candidates(
     """
     prices = _WholePrices(problem, links, deadline, on_progress)
     with open_pricers() as pricers:
-        prices.find([*candidates[:num_whole], *usual], pricers)
+        prices.find(finest_first([*candidates[:num_whole], *usual]), pricers)
         may_change_pace = pricers.host is not None
     if may_change_pace and (close := prices.find_close(allowed)):
         with open_again([prices.before_s(one) for one in close]) as pricers:
