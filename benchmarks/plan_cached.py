@@ -102,13 +102,13 @@ def filling_pricer(clock: PhaseClock) -> type[CompilePricer]:
     """Returns a pricer by the compiler whose cache always knows the price, as if an earlier search had made it."""
 
     class FillingPricer(CompilePricer):
-        def price_all(self, programs: Any, *, groups: Any = None, on_progress: Any = None) -> list[Any]:
+        def price_all(self, programs: Any, *, groups: Any = None, **more: Any) -> list[Any]:
             with clock.phase(_FILLING):
                 model = RooflinePricer(self.cluster, self.mesh)
                 for program, key in zip(programs, self._keys(programs), strict=True):
                     assert key is not None
                     self._keep(key, program.name, model.price(program))
-            return super().price_all(programs, groups=groups, on_progress=on_progress)
+            return super().price_all(programs, groups=groups, **more)
 
     return FillingPricer
 

@@ -1,5 +1,6 @@
 """Made-up prices, so that a search can be tested without measuring anything."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ class FakePricer:
 
     Attributes:
         names: of all programs that were asked for.
+        calls: the same by call.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class FakePricer:
         self.sizes = sizes
         self.fails = fails
         self.names: list[str] = []
+        self.calls: list[list[str]] = []
 
     def price(self, program: ShardedProgram) -> Price:
         (found,) = self.price_all([program])
@@ -49,19 +52,30 @@ class FakePricer:
         return found
 
     def price_all(
-        self, programs: Sequence[ShardedProgram], *, groups: Any = None, on_progress: Any = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Any = None,
+        on_progress: Any = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         assert groups is None or len(groups) == len(programs)
         self.names += [program.name for program in programs]
+        self.calls.append([program.name for program in programs])
         if on_progress is not None:
             total = len(programs)
             on_progress(Progress(done=total, total=total, name="all", num_cached=0, left_s=None))
         return [self._price(program.name) for program in programs]
 
     def compare(
-        self, programs: Sequence[ShardedProgram], *, groups: Any = None, on_progress: Any = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Any = None,
+        on_progress: Any = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
-        return self.price_all(programs, groups=groups, on_progress=on_progress)
+        return self.price_all(programs, groups=groups, on_progress=on_progress, end_s=end_s)
 
     def _price(self, name: str) -> Price | Failure:
         if self.fails(name):

@@ -604,7 +604,7 @@ def test_timeline(mesh):
 
 def test_progress_of_compiling(mesh):
     seen = []
-    step = mesh.distributed(lambda x: x * 3, on_progress=lambda done, total, name: seen.append((done, total, name)))
+    step = mesh.distributed(lambda x: x * 3, progress=lambda done, total, name: seen.append((done, total, name)))
     step(jnp.ones(2))
     step(jnp.ones(2))
     assert seen == [(1, 1, "before.0")]

@@ -1,6 +1,7 @@
 """The base of pricers: one program is priced as a batch of one, and what was started ends with the context."""
 
 import abc
+import math
 from collections.abc import Hashable, Sequence
 from typing import Self
 
@@ -51,6 +52,7 @@ class BatchPricer(abc.ABC):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
 
@@ -60,6 +62,7 @@ class BatchPricer(abc.ABC):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The same as `price_all`: where no run is noisy, nothing is gained by a comparison."""
-        return self.price_all(programs, groups=groups, on_progress=on_progress)
+        return self.price_all(programs, groups=groups, on_progress=on_progress, end_s=end_s)

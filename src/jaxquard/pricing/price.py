@@ -1,11 +1,13 @@
 """Prices: seconds and bytes of a program, with their provenance; failures; and the protocol of a pricer."""
 
 import enum
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from jaxquard.pricing.program.sharded_program import ShardedProgram
+from jaxquard.progress import Move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class FailureReason(enum.Enum):
 
     Example:
         >>> [reason.value for reason in jq.pricing.FailureReason]
-        ['out of memory', 'too slow', 'does not lower', 'does not compile', 'does not run']
+        ['out of memory', 'too slow', 'does not lower', 'does not compile', 'does not run', 'no time left']
     """
 
     OUT_OF_MEMORY = "out of memory"
@@ -104,6 +106,7 @@ class FailureReason(enum.Enum):
     NO_LOWERING = "does not lower"
     NO_COMPILATION = "does not compile"
     NO_RUN = "does not run"
+    NO_TIME = "no time left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +138,11 @@ class Progress:
         name: the program that was last in work, or what is done with all of them.
         num_cached: how many prices were known before.
         left_s: how long the rest may take; None as long as nothing is measured.
-        announcement: what a search says before it starts: how many programs it will price, and about how long that may
-            take. "" in all reports but its first.
 
     Example:
         >>> progress = jq.pricing.Progress(done=3, total=12, name="segment 0, rows", num_cached=1, left_s=8.0)
-        >>> f"{progress.done}/{progress.total}, {progress.left_s:.0f} s left"
-        '3/12, 8 s left'
+        >>> f"{progress.done}/{progress.total}: {progress.words}"
+        '3/12: 8 s left; 1 known; segment 0, rows'
     """
 
     done: int
@@ -149,7 +150,19 @@ class Progress:
     name: str
     num_cached: int
     left_s: float | None
-    announcement: str = ""
+
+    @property
+    def words(self) -> str:
+        """The time left, then the number of known prices, then the last program."""
+        known = f"{self.num_cached} known; " if self.num_cached else ""
+        if self.left_s is None:
+            return f"{known}{self.name}"
+        time = f"{self.left_s:.0f} s" if self.left_s < 90 else f"{self.left_s / 60:.0f} min"
+        return f"{time} left; {known}{self.name}"
+
+    def move(self, move: Move) -> None:
+        """Moves a bar."""
+        move(self.done, self.total, self.words)
 
 
 OnProgress = Callable[[Progress], None]
@@ -166,7 +179,7 @@ class Pricer(Protocol):
         ...         )
         ...         return jq.pricing.Price(time_s=1.0, peak_bytes=0, spread=None, provenance=where)
         ...
-        ...     def price_all(self, programs, *, groups=None, on_progress=None):
+        ...     def price_all(self, programs, *, groups=None, on_progress=None, end_s=float("inf")):
         ...         return [self.price(program) for program in programs]
         ...
         ...     compare = price_all
@@ -187,12 +200,15 @@ class Pricer(Protocol):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; what fails fails.
 
         Args:
             groups: for each program, a key that it shares with those that compete with it; by default all do.
             on_progress: called as prices become known.
+            end_s: the end of the time for them, by `time.monotonic`: what compiles then is ended, and programs without
+                a price fail as `FailureReason.NO_TIME`. So the most important ones come first.
         """
         ...
 
@@ -202,12 +218,14 @@ class Pricer(Protocol):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of a few close candidates, exact enough to show which is best, if this pricer can do better.
 
         Args:
             groups: as in `price_all`, where candidates come in parts: a group competes, and all run side by side.
             on_progress: called as prices become known.
+            end_s: as in `price_all`.
         """
         ...
 
@@ -224,13 +242,19 @@ class LoopPricer(Protocol):
     """
 
     def price_loops(
-        self, programs: Sequence[ShardedProgram], *, budget_s: float, on_progress: OnProgress | None = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        budget_s: float,
+        on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of steps of a training loop: the median over steps, each with a batch that comes from the host.
 
         Args:
-            budget_s: once so many seconds have passed nothing more is compiled; the programs that are left fail as too
-                slow. So the most important ones come first.
+            budget_s: seconds in which programs are compiled; what is not compiled by then fails, and the others run. So
+                the most important ones come first.
             on_progress: called as prices become known.
+            end_s: as in `price_all`; also of the runs.
         """
         ...

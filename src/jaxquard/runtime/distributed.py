@@ -40,7 +40,7 @@ class StepOptions:
     donate_argnames: tuple[str, ...] = ()
     static_argnums: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
-    on_progress: Callable[[int, int, str], None] | None = field(default=None, compare=False)
+    progress: Callable[[int, int, str], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class DistributedStep:
     def _compile(self, call: "_Call", leaves: list[Any], tree: Any) -> _Ready:
         traced = self._trace(call, leaves, tree, keep_text=False)
         planned = traced.planned
-        loaded = self._mesh.engine.load(planned.program, on_progress=self._options.on_progress)
+        loaded = self._mesh.engine.load(planned.program, on_progress=self._options.progress)
         paths = jax.tree_util.tree_leaves_with_path(call.dynamic)
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         binder = ArgumentBinder(loaded, arg_parts=planned.arg_parts, names=names, owner=self._mesh.engine.token)

@@ -163,7 +163,7 @@ class RemoteMesh:
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (),
         measure: bool = False,
-        on_progress: Callable[[int, int, str], None] | None = None,
+        progress: Callable[[int, int, str], None] | None = None,
     ) -> DistributedStep:
         """Distributes a training step over the actors; the counterpart of `jax.jit`.
 
@@ -177,7 +177,7 @@ class RemoteMesh:
             static_argnums: arguments that are part of the code; they must be hashable.
             static_argnames: the same, by name.
             measure: records when every task runs, for `step.timeline()`.
-            on_progress: called with (done, total, name) while tasks are compiled.
+            progress: called with (done, total, name) while tasks are compiled.
         """
         options = StepOptions(
             in_shardings=in_shardings,
@@ -186,7 +186,7 @@ class RemoteMesh:
             donate_argnames=_tuple_of(donate_argnames),
             static_argnums=_tuple_of(static_argnums),
             static_argnames=_tuple_of(static_argnames),
-            on_progress=on_progress,
+            progress=progress,
         )
         return DistributedStep(fn, mesh=self, options=options, measure=measure)
 

@@ -28,7 +28,6 @@ def planned(monkeypatch):
     calls = []
 
     def plan_loss(loss, optimizer, args, **options):
-        options.pop("on_progress")(1, 2, "pricing")
         calls.append({"loss": loss, "optimizer": optimizer, "args": args, **options})
         return traced_plan()
 

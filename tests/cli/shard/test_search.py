@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import jaxquard as jq
-from jaxquard.cli.shard.run_search import move_bars
-from jaxquard.pricing import CompilePricer, MeasuredPricer, Progress
 from tests.cli.run_cli import read_json, without_progress
 from tests.cli.run_cli import run as run_cli
 from tests.cli.shard.user_steps import write_module
@@ -37,9 +35,7 @@ def test_table_plan_plot_and_cache(folder):
     assert result.stdout.startswith("sharding over devices=8: ")
     assert "steps.py:7" in result.stdout
     assert "data parallel" in result.stdout
-    announced, *written = without_progress(result.stderr).splitlines()
-    assert re.fullmatch(r"\d+ programs to price for 1 segment of 1 kind, then at most .*: up to about .*", announced)
-    assert written == ["wrote plan.json", "wrote plot.svg"]
+    assert without_progress(result.stderr).splitlines() == ["wrote plan.json", "wrote plot.svg"]
     plot = ElementTree.fromstring((folder / "plot.svg").read_text())
     assert plot.attrib["aria-label"] == "steps:make_step: time against memory"
 
@@ -80,7 +76,6 @@ def test_an_interrupt_ends_it_with_a_sentence(monkeypatch, words, kept):
 
     def interrupted(step, args, **options):
         asked.update(options, args=args)
-        options["on_progress"](Progress(done=1, total=9, name="segment 0", num_cached=0, left_s=8.0))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("jaxquard.cli.shard.run_search.search_sharding", interrupted)
@@ -94,19 +89,19 @@ def test_an_interrupt_ends_it_with_a_sentence(monkeypatch, words, kept):
     assert asked["args"][1]["x"].shape == (24, 32)
 
 
-@pytest.mark.parametrize("words", [(), ("--pricer", "compile", "--cluster", "cpu-8")])
-def test_before_it_starts_it_says_how_much_there_is_to_do(monkeypatch, words):
-    def interrupted(*args, **more):
+@pytest.mark.parametrize(
+    ("words", "budget"), [((), "default"), (("--time-budget", 60), 60), (("--time-budget", 0), None)]
+)
+def test_a_budget_of_time(monkeypatch, words, budget):
+    asked = {}
+
+    def interrupted(*args, **options):
+        asked.update(options)
         raise KeyboardInterrupt
 
-    for pricer in (MeasuredPricer, CompilePricer):
-        monkeypatch.setattr(pricer, "price_all", interrupted)
-    result = run("steps:make_step", "--no-cache", "--time-budget", 600, *words)
-    assert (result.exit_code, result.stdout) == (130, "")
-    announced, interrupted = result.stderr.splitlines()
-    assert re.match(r"3 programs to price for 1 segment of 1 kind, then at most 20 for finalists", announced)
-    assert re.search(r": up to about \d+ s if none is cached; time_budget_s=600 goes to the most important", announced)
-    assert interrupted.startswith("interrupted. ")
+    monkeypatch.setattr("jaxquard.cli.shard.run_search.search_sharding", interrupted)
+    assert run("steps:make_step", "--no-cache", *words).exit_code == 130
+    assert asked["time_budget_s"] == budget
 
 
 def test_a_model_and_its_batch(monkeypatch):
@@ -124,76 +119,6 @@ def test_a_model_and_its_batch(monkeypatch):
     assert dict(asked["mesh"].shape) == {"devices": 4}
     assert asked["every_combination"] is False
     assert asked["cache"].folder.name == "prices"
-
-
-def test_the_bar_says_what_is_left():
-    bars = FakeBars()
-    move = move_bars(bars, "segments", "pairs", width=120)
-    move(Progress(done=1, total=9, name="segment 0, rows", num_cached=1, left_s=None))
-    move(Progress(done=2, total=9, name="segment 0, columns", num_cached=0, left_s=61.4))
-    move(Progress(done=3, total=9, name="segment 1, rows", num_cached=1, left_s=600.0))
-    move(Progress(done=1, total=2, name="segments 0 1", num_cached=0, left_s=5.0))
-    move(Progress(done=2, total=2, name="segments 1 2", num_cached=0, left_s=0.0))
-    assert bars.moves == [
-        ("segments", 1, 9, "1 known; segment 0, rows"),
-        ("segments", 2, 9, "61 s left; segment 0, columns"),
-        ("segments", 3, 9, "10 min left; 1 known; segment 1, rows"),
-        ("pairs", 1, 2, "5 s left; segments 0 1"),
-        ("pairs", 2, 2, "0 s left; segments 1 2"),
-    ]
-
-
-def test_an_announcement_is_a_line_and_moves_no_bar():
-    bars = FakeBars()
-    move = move_bars(bars, "segments", "pairs", width=120)
-    move(Progress(done=0, total=9, name="", num_cached=0, left_s=60.0, announcement="9 programs to price"))
-    move(Progress(done=0, total=5, name="segment 0, rows", num_cached=0, left_s=None))
-    assert bars.moves == ["9 programs to price", ("segments", 0, 5, "segment 0, rows")]
-
-
-def test_each_call_has_its_bar_from_its_beginning():
-    """A comparison settles all of its programs at the end; until then it says what it does."""
-    bars = FakeBars()
-    move = move_bars(bars, "segments", "comparing", width=120)
-    for done, name in ((0, "a"), (1, "a")):
-        move(Progress(done=done, total=1, name=name, num_cached=0, left_s=None))
-    for done, name in ((0, "compiling 1 of 2"), (0, "round 3 of at most 125"), (1, "a"), (2, "b")):
-        move(Progress(done=done, total=2, name=name, num_cached=0, left_s=None))
-    assert bars.moves == [
-        ("segments", 0, 1, "a"),
-        ("segments", 1, 1, "a"),
-        ("comparing", 0, 2, "compiling 1 of 2"),
-        ("comparing", 0, 2, "round 3 of at most 125"),
-        ("comparing", 1, 2, "a"),
-        ("comparing", 2, 2, "b"),
-    ]
-
-
-def test_words_leave_room_for_the_bar():
-    bars = FakeBars()
-    move = move_bars(bars, "segments", width=100)
-    move(Progress(done=2, total=9, name="segment 0, columns rows rows rows", num_cached=0, left_s=61.4))
-    ((_, _, _, words),) = bars.moves
-    assert words == "61 s left; segment 0, columns…"
-
-
-def test_words_are_whole_where_there_is_no_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    bars = FakeBars()
-    move = move_bars(bars, "segments")
-    move(Progress(done=2, total=9, name="segment 0, columns rows rows rows", num_cached=0, left_s=1500))
-    assert bars.moves == [("segments", 2, 9, "25 min left; segment 0, columns rows rows rows")]
-
-
-class FakeBars:
-    def __init__(self):
-        self.moves = []
-
-    def add(self, label, *, name=""):
-        return lambda *words: self.moves.append((label, *words))
-
-    def say(self, line):
-        self.moves.append(line)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The predicted time of a plan: as one program, or by pairs of neighbours, under made-up prices."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -99,11 +100,11 @@ class RoughPricer(FakePricer):
         self.rough = rough
         self.compared = []
 
-    def compare(self, programs, *, groups=None, on_progress=None):
+    def compare(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
         self.compared = [program.name for program in programs]
         return [replace(price, time_s=price.time_s * self.pace) for price in super().price_all(programs)]
 
-    def price_all(self, programs, *, groups=None, on_progress=None):
+    def price_all(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
         prices = super().price_all(programs, groups=groups)
         pairs = zip(programs, prices, strict=True)
         return [replace(price, time_s=price.time_s * self.rough(program.name)) for program, price in pairs]
@@ -150,7 +151,7 @@ def test_what_was_not_compared_does_not_win_by_an_old_price():
 class FailingPricer(RoughPricer):
     """One plan runs alone, and not beside others."""
 
-    def compare(self, programs, *, groups=None, on_progress=None):
+    def compare(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
         failure = Failure(name="the fastest", reason=FailureReason.OUT_OF_MEMORY, message="no room")
         return [
             failure if program.name.endswith("zero 3") else price

@@ -73,7 +73,7 @@ def test_a_plan_that_is_slow_as_a_loop_is_not_chosen():
 
 
 def test_plans_without_time_keep_their_prediction_on_the_scale_of_those_that_ran():
-    late = Failure(name="late", reason=FailureReason.TOO_SLOW, message="no time was left to compile it")
+    late = Failure(name="late", reason=FailureReason.NO_TIME, message="the time was over")
     pricer = LoopingPricer(lambda number, name: 2.0 if number == 0 else late)
     found = search(2, pricer)
     plain = search(2, pricer, loop_budget_s=0)

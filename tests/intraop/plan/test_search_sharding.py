@@ -140,10 +140,9 @@ class TestAnswer:
 
     def test_progress_is_reported(self, mesh):
         reported = []
-        search(*PATTERNS["mlp"](), mesh, on_progress=reported.append)
-        announced, *pricing = reported
-        assert announced.announcement.startswith("27 programs to price for 1 segment of 1 kind")
-        assert pricing[0].total == 27
+        search(*PATTERNS["mlp"](), mesh, progress=lambda *call: reported.append(call))
+        assert reported[0] == (0, 1, "analysing the step")
+        assert reported[1][1] == 27
 
 
 class TestFailures:
@@ -323,7 +322,7 @@ class TestWithoutALimit:
         def search_with(capacity_bytes, **more):
             monkeypatch.setattr(search_module, "MeasuredPricer", Measured)
             monkeypatch.setattr(search_module, "capacity_bytes", lambda mesh: capacity_bytes)
-            return search_sharding(*PATTERNS["mlp"](), mesh=mesh, **more)
+            return search_sharding(*PATTERNS["mlp"](), mesh=mesh, time_budget_s=None, **more)
 
         return search_with
 

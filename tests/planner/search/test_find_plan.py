@@ -144,11 +144,13 @@ def test_a_time_budget_holds_and_says_what_it_left_out():
     spent_s = time.process_time() - start_s
     assert found.time_s > 0
     left_out = "; ".join(found.log.left_out)
-    for text in ("left out 5 of 6 meshes", "alternatives to", "usual plans: data parallel, fsdp, megatron"):
+    for text in ("left out 5 of 6 meshes", "alternatives to"):
         assert text in left_out
-    # One mesh and one plan, not all of them.
+    # One mesh and the usual plans, not all of them.
     assert spent_s < 5 * machine_pace()
-    assert found.baselines == () or [one.name for one in found.baselines] == ["best of a single axis"]
+    usual = [one for one in found.baselines if one.name != "best of a single axis"]
+    assert [one.name.split(",")[0] for one in usual] == ["data parallel", "fsdp", "megatron"]
+    assert found.time_s <= min(one.time_s for one in usual if one.fits)
 
 
 def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
@@ -208,12 +210,11 @@ def test_a_deadline_divides_its_time():
     never = Deadline.after(None)
     assert never.part(0.1) is never
     assert never.budget_s is None
-    assert never.has_time(1e9)
+    assert never.has_time()
     end = Deadline.after(100.0)
     part = end.part(0.5)
     assert 45 < part.rest_s < 51 < end.rest_s <= 100
-    assert part.has_time(40.0)
-    assert not part.has_time(60.0)
+    assert part.has_time()
     part.left_out.append("a mesh")
     assert end.left_out == ["a mesh"]
     assert not Deadline.after(0.0).has_time()

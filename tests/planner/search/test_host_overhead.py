@@ -1,5 +1,6 @@
 """The host overhead of a step: measured on its arguments, and part of a price of whole tasks."""
 
+import math
 from types import SimpleNamespace
 
 import jax
@@ -71,7 +72,7 @@ def test_it_is_kept_for_the_same_arguments(tmp_path):
 class OneSecondPricer:
     """Every task takes a second."""
 
-    def price_all(self, programs, *, groups=None, on_progress=None):
+    def price_all(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
         return [Price(time_s=1.0, peak_bytes=0, spread=None, provenance=FAKE) for _ in programs]
 
 

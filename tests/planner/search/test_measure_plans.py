@@ -29,7 +29,7 @@ def compile_bad_step():
 def test_warnings_of_the_partitioner_are_counted_and_do_not_reach_stderr(monkeypatch, capfd, caplog, failure):
     """Actors compile in threads of their own; a plan that fails then has compiled all the same."""
 
-    def run(problem, plan, mesh):
+    def run(problem, plan, mesh, end_s):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(compile_bad_step).result()
         if failure:
@@ -41,7 +41,7 @@ def test_warnings_of_the_partitioner_are_counted_and_do_not_reach_stderr(monkeyp
     with caplog.at_level(logging.INFO, logger="jaxquard"):
         # Two are said to be caught by actors in other processes.
         mesh = SimpleNamespace(engine=SimpleNamespace(num_rematerialized=2))
-        (found,) = measure_plans(None, [plan], make_mesh=lambda plan: contextlib.nullcontext(mesh), budget_s=60.0)
+        (found,) = measure_plans(None, [plan], make_mesh=lambda plan: contextlib.nullcontext(mesh))
     assert "Involuntary" not in capfd.readouterr().err
     assert (found.num_rematerialized, found.failure) == (3, failure)
     assert f"{describe_shape(plan)}: the partitioner gathers 3 values whole" in caplog.text

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 
 import jax
 import optax
@@ -30,7 +31,7 @@ class FakePricer:
     def __init__(self, time_s, note_call):
         self.time_s, self.note_call = time_s, note_call
 
-    def price_all(self, programs, *, groups=None, on_progress=None):
+    def price_all(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
         self.note_call()
         time_s = self.time_s() if callable(self.time_s) else self.time_s
         if time_s is None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 
 import jax
 import optax
@@ -28,7 +29,7 @@ class FakePricer:
     find_s: object
     seen: list = dataclasses.field(default_factory=list)
 
-    def price_all(self, programs, *, groups=None, on_progress=None):
+    def price_all(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
         self.seen += [program.name for program in programs]
         return [self.price_one(program.name) for program in programs]
 

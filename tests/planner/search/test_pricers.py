@@ -56,7 +56,7 @@ def test_actors_elsewhere_do_not():
 def test_fewer_devices_here_than_the_plan_has(monkeypatch):
     here = jax.devices()
     target = find_plan_target(cluster=None, devices=8, runtime="in_process")
-    monkeypatch.setattr(jax, "devices", lambda: here[:4])
+    monkeypatch.setattr(jax, "devices", lambda *_: here[:4])
     assert dict(measured_mesh(target, data=2).shape) == {"actors": 2, "data": 2}
     with pytest.raises(PlanError, match="an actor of 8 devices cannot be measured on 4"):
         measured_mesh(target, data=8)
@@ -91,7 +91,7 @@ def test_a_pipeline_is_planned_by_measured_prices():
 def test_actors_on_other_hosts_are_measured_on_the_devices_of_one(monkeypatch):
     """A mesh that needs more devices than are here is left out, and a note says so."""
     here = jax.devices()
-    monkeypatch.setattr(jax, "devices", lambda: here[:2])
+    monkeypatch.setattr(jax, "devices", lambda *_: here[:2])
     plan = measured_plan(4, stages=2, microbatches=4, data=2)
     assert (plan.num_actors, plan.num_devices) == (2, 4)
     assert plan.provenance.startswith("measured on 2 x cpu")

@@ -1,5 +1,6 @@
 """The search in two passes: costs between two numbers of microbatches, and the answer beside a search of everything."""
 
+import math
 from typing import ClassVar
 
 import jax
@@ -36,11 +37,11 @@ class FailingPricer(RooflinePricer):
     full_meshes: ClassVar[set[MeshAxes]] = set()
     asked: ClassVar[list[MeshAxes]] = []
 
-    def price_all(self, programs, *, groups=None, on_progress=None):
+    def price_all(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
         axes = tuple(self.mesh.shape.items())
         self.asked.append(axes)
         if axes not in self.full_meshes:
-            return super().price_all(programs, groups=groups, on_progress=on_progress)
+            return super().price_all(programs, groups=groups, on_progress=on_progress, end_s=end_s)
         reason = FailureReason.OUT_OF_MEMORY
         return [Failure(name=program.name, reason=reason, message="too large") for program in programs]
 

@@ -1,6 +1,7 @@
 """Cost tables in the price cache: a second plan of the same step prices nothing, and no other step uses them."""
 
 import dataclasses
+import math
 import os
 import subprocess
 import sys
@@ -46,8 +47,8 @@ class KeyedPricer(RooflinePricer):
     def is_lasting(self, failure):
         return failure.reason in self.lasting
 
-    def price_all(self, programs, *, groups=None, on_progress=None):
-        prices = super().price_all(programs, groups=groups, on_progress=on_progress)
+    def price_all(self, programs, *, groups=None, on_progress=None, end_s=math.inf):
+        prices = super().price_all(programs, groups=groups, on_progress=on_progress, end_s=end_s)
         found = [dataclasses.replace(price, time_s=1.5 * price.time_s) for price in prices]
         for place, reason in enumerate(self.failures):
             found[place] = Failure(name=programs[place].name, reason=reason, message="failed")

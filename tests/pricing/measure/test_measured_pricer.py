@@ -1,5 +1,6 @@
 import _thread
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -182,7 +183,7 @@ def test_what_could_not_be_compiled_beside_a_round_is_compiled_after_it(monkeypa
     said = []
 
     class Crowded(CompileInThreads):
-        def start(self, lowered, *, free_outputs):
+        def start(self, lowered, *, free_outputs, end_s=math.inf):
             def finish():
                 said.append("RESOURCE_EXHAUSTED: Failed to get configs for: 4 out of 50 instructions.")
                 raise RuntimeError(said[-1])
@@ -347,9 +348,9 @@ def test_threads_compile_the_next_batch_meanwhile(monkeypatch):
         return original(self)
 
     class Threads(CompileInThreads):
-        def start(self, lowered, *, free_outputs):
+        def start(self, lowered, *, free_outputs, end_s=math.inf):
             events.append("compile")
-            return super().start(lowered, free_outputs=free_outputs)
+            return super().start(lowered, free_outputs=free_outputs, end_s=end_s)
 
     monkeypatch.setattr(TimedProgram, "run", run)
     monkeypatch.setattr(measure, "choose_compilers", lambda *_, **__: Threads(2))

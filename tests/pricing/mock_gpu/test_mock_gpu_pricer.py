@@ -1,6 +1,8 @@
 """The pricer with a stand-in for the process with the GPU: prices, failures, the cache, and the search."""
 
 import dataclasses
+import math
+import time
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from jaxquard.cluster import load_cluster
 from jaxquard.errors import ClusterError, PricingError, ShardingError
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.pricing import Failure, FailureReason, MockGpuPricer, Price, PriceCache
+from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.pricing.mock_gpu.mock_process import WorkerEndedError
 from tests.pricing.mock_gpu.test_combine_times import RECORDED
 from tests.pricing.programs import array, make
@@ -24,6 +27,7 @@ class FakeDevices:
     """Answers as the process does; `answers` replaces those of the n-th program that is compiled."""
 
     device_kind = "NVIDIA H200"
+    most_runs = math.inf
 
     def __init__(self, *, time_s=7e-3, text=TEXT, free_bytes=None, answers=None, ends=()):
         self.time_s, self.text, self.free, self.answers = time_s, text, free_bytes, answers or {}
@@ -31,7 +35,8 @@ class FakeDevices:
         self.codes, self.runs, self.stops, self.forgotten = [], [], 0, []
         self._places = {}
 
-    def compile(self, requests):
+    def compile(self, requests, *, end_s=math.inf):
+        self._check_time(end_s)
         for number, request in requests.items():
             self.codes.append(request.code)
             self._places[number] = place = len(self.codes) - 1
@@ -39,10 +44,15 @@ class FakeDevices:
                 raise WorkerEndedError("the process with the GPU ended: Segmentation fault")
             yield number, self.answers.get(place, {"text": self.text, "peak_bytes": 3 << 30})
 
-    def run(self, number, budget):
+    def run(self, number, budget, *, end_s=math.inf):
+        self._check_time(end_s)
         self.runs.append((self._places[number], budget))
         times_s = self.time_s(self._places[number]) if callable(self.time_s) else self.time_s
         return times_s if isinstance(times_s, dict) else {"times_s": (1.02 * times_s, times_s, times_s, times_s)}
+
+    def _check_time(self, end_s):
+        if len(self.runs) == self.most_runs and math.isfinite(end_s):
+            raise OutOfTimeError
 
     def forget(self, number):
         self.forgotten.append(number)
@@ -189,11 +199,25 @@ def train_step(weights, batch):
 ARGS = ({"up": array(64, 128), "down": array(128, 64)}, array(32, 64))
 
 
+def test_what_is_late_fails_and_the_others_have_prices():
+    """The first batches are small, so that something has run when the time is over."""
+    devices = FakeDevices()
+    devices.most_runs = 7
+    found = pricer(devices).price_all(products(30), end_s=time.monotonic() + 1000)
+    assert [isinstance(one, Price) for one in found] == [True] * 7 + [False] * 23
+    assert {one.reason for one in found[7:]} == {FailureReason.NO_TIME}
+    assert len(devices.codes) < 30
+    again = FakeDevices()
+    assert not any(isinstance(one, Price) for one in pricer(again).price_all(products(3), end_s=time.monotonic()))
+    assert again.codes == []
+
+
 def test_the_search_takes_it_on_a_mesh_without_devices():
     devices = FakeDevices(time_s=lambda place: 1e-3 * (1 + place % 5))
     plan = search_sharding(train_step, ARGS, mesh=MESH, pricer=pricer(devices), num_finalists=2)
     assert plan.mesh is None
-    assert plan.provenance.startswith("mock-gpu on 8 x NVIDIA H200")
+    assert plan.provenance.startswith("mock-gpu ")
+    assert "on 8 x NVIDIA H200" in plan.provenance
     assert plan.time_s > 0
 
 

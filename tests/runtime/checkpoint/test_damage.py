@@ -42,7 +42,7 @@ def test_damage_is_found(whole, tmp_path, kind):
 
 def test_a_whole_one_is_verified(whole, tmp_path):
     seen = []
-    report = verify(whole, on_progress=lambda *args: seen.append(args))
+    report = verify(whole, progress=lambda *args: seen.append(args))
     assert (report.path, len(report.leaves), report.num_pieces) == (whole, 4, 4)
     assert report.size_bytes == sum(array.nbytes for array in STATE.values())
     assert seen == [(report.size_bytes, report.size_bytes, "['d']")]

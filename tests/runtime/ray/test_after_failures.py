@@ -132,7 +132,7 @@ def test_an_error_of_the_progress_bar_is_the_users_own(mesh):
     def on_progress(done, total, name):
         raise ValueError("no ink")
 
-    step = mesh.distributed(lambda x: x * 3.0, on_progress=on_progress)
+    step = mesh.distributed(lambda x: x * 3.0, progress=on_progress)
     with pytest.raises(ValueError, match="no ink"):
         step(np.ones(2, np.float32))
 

@@ -20,14 +20,14 @@ def verify_all(
 
     Example: jaxquard checkpoint verify runs/last
     """
-    from jaxquard.cli.progress import ProgressBars
+    from jaxquard.progress import ProgressBars
     from jaxquard.runtime.checkpoint.verify import verify
 
     answers, errors = [], []
     for path in map(Path, paths):
         try:
             with ProgressBars() as bars:
-                report = verify(path, on_progress=bars.add(path.name, name="reading"))
+                report = verify(path, progress=bars.add(path.name, name="reading"))
             answers.append({"path": str(path), "is_whole": True, **summary(report)})
             if not as_json:
                 print_text(report_line(report))

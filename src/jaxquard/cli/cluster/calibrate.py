@@ -41,8 +41,8 @@ def calibrate(
     from jaxquard.calibrate import calibration_text
     from jaxquard.cli.devices import start_devices
     from jaxquard.cli.interrupt import ends_with
-    from jaxquard.cli.progress import ProgressBars
     from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady
+    from jaxquard.progress import ProgressBars
 
     make_cpu_steady()  # As for the programs that a search measures.
     devices = start_devices(cpu=cpu)

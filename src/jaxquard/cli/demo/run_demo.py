@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from jaxquard.cli.demo.training import Devices, Outcome, Training, train_in_one_jit, train_on_actors
 from jaxquard.cli.exit_codes import INTERRUPTED, print_message
-from jaxquard.cli.progress import ProgressBars
+from jaxquard.progress import ProgressBars
 
 
 def run_demo(training: Training, devices: Devices, *, compare: bool) -> tuple[Outcome, Outcome | None]:

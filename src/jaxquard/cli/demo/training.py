@@ -169,7 +169,7 @@ def train_on_actors(
             in_shardings=(None, PartitionSpec(None, "data")),
             donate_argnums=(0,),
             measure=True,
-            on_progress=on_compile,
+            progress=on_compile,
         )
         outcome = _train(step, state, training, on_step)
         return replace(outcome, timeline=step.timeline())

@@ -55,7 +55,7 @@ def bench(
 
     from jaxquard.calibrate import compare_algorithms
     from jaxquard.cli.devices import start_devices
-    from jaxquard.cli.progress import ProgressBars
+    from jaxquard.progress import ProgressBars
 
     devices = start_devices(cpu=cpu)
     size = _SIZE_ON_CPU if devices[0].platform == "cpu" else _SIZE

@@ -43,10 +43,10 @@ def overlap(
     mesh_shape: Any = mesh and parse_numbers(mesh, option="--mesh", example="8x4", count=2)
     product_sizes: Any = sizes and parse_numbers(sizes, option="--sizes", example="16384x6144x6144", count=3)
     names = [choose_name(name, ALGORITHMS, kind="GeMM algorithm") for name in algorithms.split(",")]
-    from jaxquard.cli.progress import ProgressBars
     from jaxquard.gemm.overlap.compile import TPU_COMPILER_OPTIONS, topology_mesh
     from jaxquard.gemm.overlap.report import overlap_report
     from jaxquard.gemm.problem import AlgorithmOptions
+    from jaxquard.progress import ProgressBars
 
     compiler_options = {} if default_options else TPU_COMPILER_OPTIONS
     with ProgressBars() as bars:

@@ -8,7 +8,6 @@ from typing import Any
 from jaxquard.cli.cluster.show import find_cluster
 from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.interrupt import ends_with
-from jaxquard.cli.progress import ProgressBars
 from jaxquard.models import zoo
 from jaxquard.planner.record.plan import Plan
 
@@ -39,11 +38,9 @@ class PlanRequest:
 
 
 def make_plan(request: PlanRequest) -> Plan:
-    """Searches; the bar says what is left. Errors of the user's code pass as they are."""
-    is_traced = _is_traced(request)
-    with ends_with("Nothing is kept."), ProgressBars() as bars:
-        move = bars.add("planning", name="tracing" if is_traced else "")
-        return _plan_loss(request, move) if is_traced else _plan_by_name(request, move)
+    """Searches, with progress. Errors of the user's code pass as they are."""
+    with ends_with("Nothing is kept."):
+        return _plan_loss(request) if _is_traced(request) else _plan_by_name(request)
 
 
 def _is_traced(request: PlanRequest) -> bool:
@@ -59,7 +56,7 @@ def _is_traced(request: PlanRequest) -> bool:
     return function.isidentifier() if colon else request.model in zoo.model_names()
 
 
-def _plan_by_name(request: PlanRequest, on_progress: Any) -> Plan:
+def _plan_by_name(request: PlanRequest) -> Plan:
     from jaxquard.planner.named.models import find_named_model
     from jaxquard.planner.named.plan_named import plan_named
 
@@ -89,8 +86,7 @@ def _plan_by_name(request: PlanRequest, on_progress: Any) -> Plan:
         fix={**request.fix, **_at_most(request, global_batch)},
         forbid=request.forbid,
         memory_limit_bytes=request.memory_limit_bytes,
-        time_budget_s=request.time_budget_s,
-        on_progress=on_progress,
+        time_budget_s=request.time_budget_s or None,
     )
 
 
@@ -107,7 +103,7 @@ def _at_most(request: PlanRequest, global_batch: int) -> dict[str, list[int]]:
     return {"microbatch_size": [size for size in range(1, min(most, global_batch) + 1) if global_batch % size == 0]}
 
 
-def _plan_loss(request: PlanRequest, on_progress: Any) -> Plan:
+def _plan_loss(request: PlanRequest) -> Plan:
     if request.sequence_length is not None:
         raise UsageError(
             f"--sequence-length is for a model priced by its name, and {request.model} is traced. Leave it out."
@@ -138,7 +134,6 @@ def _plan_loss(request: PlanRequest, on_progress: Any) -> Plan:
         max_microbatch_size=request.max_microbatch_size,
         loss_reduction=request.loss_reduction,
         ignores_marks=request.ignores_marks,
-        time_budget_s=request.time_budget_s,
+        time_budget_s="default" if request.time_budget_s is None else request.time_budget_s or None,
         num_whole=request.num_whole,
-        on_progress=on_progress,
     )

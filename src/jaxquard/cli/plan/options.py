@@ -93,8 +93,8 @@ TimeBudgetOption = Annotated[
         "--time-budget",
         metavar="SECONDS",
         min=0,
-        help="Time for the search; the plan says what it leaves out.",
-        show_default="none",
+        help="Time for the search; the plan says what it leaves out. 0 for no end.",
+        show_default="300 where programs compile or run, else none",
     ),
 ]
 WholeTasksOption = Annotated[

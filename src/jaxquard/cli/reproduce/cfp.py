@@ -12,7 +12,6 @@ from jaxquard.cli.console import check_writable, make_console, print_json, print
 from jaxquard.cli.devices import prepare_devices, start_mesh
 from jaxquard.cli.exit_codes import UsageError, print_message
 from jaxquard.cli.interrupt import ends_with
-from jaxquard.cli.progress import ProgressBars, shorten
 from jaxquard.cli.shard.options import choose_cache
 from jaxquard.cli.shard.target_mesh import start_for_target
 from jaxquard.cluster import Cluster
@@ -30,11 +29,10 @@ from jaxquard.evaluate.cfp.headlines import NOT_RUN, VERDICTS, headlines
 from jaxquard.evaluate.common.headlines import in_unit, verdict_counts
 from jaxquard.evaluate.common.verdicts import Grade
 from jaxquard.pricing import PriceCache
+from jaxquard.progress import ProgressBars
 
 NUM_DEVICES = 8
 _STYLES = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
-# The letters that stand beside a bar.
-_ROOM = 60
 
 
 def reproduce_cfp_paper(
@@ -97,7 +95,7 @@ def _run(
         cells, part = bars.add("cells", name="starting"), bars.add("this cell", name="starting")
 
         def on_part(label: str, done: int, total: int, name: str) -> None:
-            part(done, total, shorten(f"{label}: {name}" if name else label, _ROOM))
+            part(done, total, f"{label}: {name}" if name else label)
 
         return reproduce_cfp(
             models=models,
@@ -105,7 +103,7 @@ def _run(
             path=path,
             cache=cache,
             cluster=cluster,
-            on_cell=lambda done, total, name: cells(done, total, shorten(name, _ROOM)),
+            on_cell=lambda done, total, name: cells(done, total, name),
             on_part=on_part,
             on_done=_say_done,
         )

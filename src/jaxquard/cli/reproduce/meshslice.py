@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from jaxquard.cli.console import check_writable, print_json, write_file
-from jaxquard.cli.progress import ProgressBars
 from jaxquard.cli.reproduce.print_headlines import print_headlines
 from jaxquard.evaluate.meshslice import meshslice_page, reproduce_meshslice, results_text
 from jaxquard.evaluate.meshslice.headlines import VERDICTS
+from jaxquard.progress import ProgressBars
 
 
 def reproduce_meshslice_paper(out: Path, *, as_json: bool) -> None:

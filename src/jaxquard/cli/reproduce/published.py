@@ -5,11 +5,11 @@ from pathlib import Path
 from rich.table import Table
 
 from jaxquard.cli.console import check_writable, make_console, print_json, print_line, write_file
-from jaxquard.cli.progress import ProgressBars
 from jaxquard.evaluate.published.judge_rows import judge_file
 from jaxquard.evaluate.published.page import published_page, published_text
 from jaxquard.evaluate.published.results import PublishedResults, summarise_errors
 from jaxquard.evaluate.published.rows import DataKind, own_files, read_published
+from jaxquard.progress import ProgressBars
 
 _GROUPS = {DataKind.STEPS: "framework", DataKind.BUBBLES: "schedule", DataKind.MEMORY: "quantity"}
 

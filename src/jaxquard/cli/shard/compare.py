@@ -48,11 +48,11 @@ def compare(
     sizes, limit_bytes = parse_mesh(mesh), parse_size(memory_limit)
     prices = choose_cache(cache, no_cache=no_cache)
     from jaxquard.cli.devices import prepare_devices, start_mesh
-    from jaxquard.cli.progress import ProgressBars
     from jaxquard.cli.shard.find_step import find_step
-    from jaxquard.cli.shard.run_search import interruptible, move_bars, run_search
+    from jaxquard.cli.shard.run_search import interruptible, run_search
     from jaxquard.cli.shard.run_whole import print_runs, run_content, run_whole
     from jaxquard.intraop.plan.sharding_plan import load_sharding, make_device_mesh
+    from jaxquard.progress import show_progress
 
     saved = None if plan is None else load_sharding(plan)
     if saved is not None:
@@ -65,8 +65,8 @@ def compare(
         step, mesh=used, memory_limit_bytes=limit_bytes, every_combination=every_combination, cache=prices
     )
     ending = interruptible(prices) if saved is None else ends_with("Whole steps are always run; nothing is kept.")
-    with ending, ProgressBars() as bars:
-        runs = run_whole(step, chosen, mesh=used, on_progress=move_bars(bars, "running whole"))
+    with ending, show_progress(True, "running whole") as move:
+        runs = run_whole(step, chosen, mesh=used, on_progress=lambda one: one.move(move))
     if as_json:
         print_json([run_content(run, limit_bytes) for run in runs])
     else:

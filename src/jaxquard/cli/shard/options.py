@@ -81,9 +81,9 @@ SearchBudgetOption = Annotated[
     typer.Option(
         "--time-budget",
         metavar="SECONDS",
-        min=0.001,
-        help="Time of the whole search, about: the most important programs are priced, and the others modelled.",
-        show_default="as long as it takes",
+        min=0,
+        help="Time of the whole search: the most important programs are priced, and the others modelled; 0 for no end.",
+        show_default="300",
     ),
 ]
 

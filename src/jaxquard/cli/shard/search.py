@@ -72,7 +72,7 @@ def search(
 
     chips = None if cluster is None else find_cluster(cluster)
     settings: dict[str, Any] = {"memory_limit_bytes": limit_bytes, "every_combination": every_combination}
-    settings["time_budget_s"] = time_budget
+    settings["time_budget_s"] = "default" if time_budget is None else time_budget or None
     if is_for_cluster:
         assert chips is not None
         start_for_target()

@@ -4,7 +4,7 @@ They stand in a loop or a branch, which the analysis does not open; or have ragg
 multiply by weights that count as data.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jaxquard.intraop.blocks.contraction import Contraction
 from jaxquard.intraop.blocks.graph import StepGraph
@@ -30,19 +30,30 @@ def step_notes(graph: StepGraph) -> tuple[str, ...]:
 def unplanned_matmuls(equations: Iterable[Equation]) -> tuple[str, ...]:
     """Returns a note that names the operators of a flat step with products inside; none if there are none."""
     places = dict.fromkeys(
-        f"{where}`{equation.primitive.name}` at {source_place(equation)}"
-        for equation in equations
-        if (where := _where(equation)) is not None
+        f"{where}{_name(equation)}" for equation in equations if (where := _where(equation)) is not None
     )
     if not places:
         return ()
-    named = list(places)[:_MOST_PLACES]
-    if len(places) > len(named):
-        named.append(f"{len(places) - len(named)} more")
     return (
-        f"matrix products not planned: {', '.join(named)}. The compiler shards them; of loops and "
+        f"matrix products not planned: {_list_some([*places])}. The compiler shards them; of loops and "
         "branches, only a `lax.scan` over stacked weights is opened.",
     )
+
+
+def name_loops(equations: Iterable[Equation]) -> str:
+    """Returns the loops and branches of a flat step with products inside, by their lines; "" if there are none."""
+    return _list_some([*dict.fromkeys(_name(equation) for equation in equations if _has_inner_matmuls(equation))])
+
+
+def _name(equation: Equation) -> str:
+    return f"`{equation.primitive.name}` at {source_place(equation)}"
+
+
+def _list_some(places: Sequence[str]) -> str:
+    named = [*places[:_MOST_PLACES]]
+    if len(places) > len(named):
+        named.append(f"{len(places) - len(named)} more")
+    return ", ".join(named)
 
 
 def frozen_matmuls(graph: StepGraph) -> tuple[str, ...]:

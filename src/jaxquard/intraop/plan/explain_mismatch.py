@@ -3,6 +3,7 @@
 The names of finalists are internal, so the message describes a plan of the search by its storage of state.
 """
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 
 from jaxquard.errors import InfeasibleShardingError, ShardingError
@@ -33,9 +34,10 @@ class RecordingPricer:
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """See `Pricer`."""
-        return self._note(self._pricer.price_all(programs, groups=groups, on_progress=on_progress))
+        return self._note(self._pricer.price_all(programs, groups=groups, on_progress=on_progress, end_s=end_s))
 
     def compare(
         self,
@@ -43,9 +45,10 @@ class RecordingPricer:
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """See `Pricer`."""
-        return self._note(self._pricer.compare(programs, groups=groups, on_progress=on_progress))
+        return self._note(self._pricer.compare(programs, groups=groups, on_progress=on_progress, end_s=end_s))
 
     def _note(self, found: list[Price | Failure]) -> list[Price | Failure]:
         self.failures += [price for price in found if isinstance(price, Failure)]

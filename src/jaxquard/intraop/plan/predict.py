@@ -46,6 +46,7 @@ class Prediction:
         size_bytes: on each device, in the same way as the time.
         segments: of every segment, its time alone, the time of resharding before it, and its memory; empty in that
             case.
+        is_modelled: a part of it has a price in closed form.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Prediction:
     sum_s: float
     size_bytes: int
     segments: tuple[tuple[float, float, int], ...] = ()
+    is_modelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,6 +136,22 @@ def _price(
     return found | dict(zip(wanted, new, strict=True))
 
 
+def list_programs(
+    programs: StepPrograms, plans: Sequence[CandidatePlan]
+) -> tuple[list[ShardedProgram], list[Hashable]]:
+    """Returns the programs that plans are predicted with, and the groups in which they compete.
+
+    A segment alone competes with the strategies of its kind, as `price_segments` has them.
+    """
+    segments = programs.analysis.segments
+    parts: dict[Key, _Part] = {}
+    for part in (part for plan in plans for part in _parts(segments, plan)):
+        parts.setdefault(part.key, part)
+    is_strategy = [key[1] is Storage.AS_USED and not key[2] and len(key[0]) == 1 for key in parts]
+    groups = [key[0][0][0] if alone else _group(key) for key, alone in zip(parts, is_strategy, strict=True)]
+    return [part.write(programs) for part in parts.values()], groups
+
+
 def _group(key: Key) -> Hashable:
     """Returns the same for parts that compete: other strategies of the same segments."""
     return tuple(kind for kind, _ in key[0])
@@ -182,6 +200,7 @@ def _predict(prices: StepPrices, plan: CandidatePlan, found: Mapping[Key, Price 
         time_s=_add_up(segments, _each(known, lambda price: price.time_s)),
         sum_s=float("inf"),
         size_bytes=round(_add_up(segments, _each(known, lambda price: price.peak_bytes))),
+        is_modelled=any(price.provenance.pricer == "model" for price in known.values()),
     )
     is_known = all(isinstance(found.get(part.key), Price) for part in _single_parts(segments, plan))
     return _with_sums(prices, plan, prediction, found) if is_known else prediction

@@ -49,15 +49,10 @@ def predict_loops(
     programs = [write_plan(prices.programs, plans[places[0]]) for places in chosen]
     found = pricer.price_loops(programs, budget_s=budget_s, on_progress=on_progress)
     ran = [(places, price) for places, price in zip(chosen, found, strict=True) if isinstance(price, Price)]
-    failures = [one for one in found if isinstance(one, Failure) and one.reason is not FailureReason.TOO_SLOW]
+    failures = [one for one in found if isinstance(one, Failure) and one.reason is not FailureReason.NO_TIME]
     if not ran:
         return compared, failures
     return _with_loop_times(compared, ran), failures
-
-
-def most_loops(num_finalists: int) -> int:
-    """Returns how many plans run as training loops at most."""
-    return min(num_finalists, _MOST_FINALISTS) + _MOST_BASELINES
 
 
 def _to_run(
@@ -91,6 +86,8 @@ def _with_loop_times(compared: Remeasured, ran: Sequence[tuple[list[int], Price]
     predictions = [replace(one, time_s=ratio * one.time_s) for one in compared.predictions]
     for places, price in ran:
         for place in places:
-            predictions[place] = replace(predictions[place], time_s=price.time_s, size_bytes=price.peak_bytes)
+            predictions[place] = replace(
+                predictions[place], time_s=price.time_s, size_bytes=price.peak_bytes, is_modelled=False
+            )
     looped = tuple(sorted(place for places, _ in ran for place in places))
     return Remeasured(predictions=tuple(predictions), remeasured=looped)

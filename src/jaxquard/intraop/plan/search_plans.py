@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan.explain_mismatch import RecordingPricer, explain_mismatch
 from jaxquard.intraop.plan.finalists import assignment_of, choose_finalists, remeasure_finalists
-from jaxquard.intraop.plan.limits.forecast import PlanPrograms, plan_program_sizes
-from jaxquard.intraop.plan.predict import MOST_PRICED_WHOLE, Prediction, predict_all, with_segments
-from jaxquard.intraop.plan.predict_loops import most_loops, predict_loops
+from jaxquard.intraop.plan.predict import Prediction, predict_all, with_segments
+from jaxquard.intraop.plan.predict_loops import predict_loops
 from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.search.frontier import Frontier, FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
-from jaxquard.intraop.segments.analysis import Analysis
-from jaxquard.intraop.shardings.baselines import MOST_BASELINES, NUM_STORED_BASELINES, CandidatePlan, baselines
+from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.pricing import Failure, LoopPricer, OnProgress, Pricer
 
@@ -186,26 +184,6 @@ def _limits(memory_limit_bytes: int | None) -> list[int | None]:
     return [None] if memory_limit_bytes is None else [memory_limit_bytes, int(SUM_SLACK * memory_limit_bytes)]
 
 
-def count_plan_programs(
-    analysis: Analysis, *, num_finalists: int, memory_limit_bytes: int | None, loop_budget_s: float
-) -> PlanPrograms:
-    """Counts the programs that `search_plans` prices at most, beside those of segments, where some plan fits."""
-    num_limits = len(_limits(memory_limit_bytes))
-    num_as_used = -(-num_finalists // num_limits) * num_limits
-    num_stored = -(-num_finalists // _STORED_SHARE) * len(_STORAGES)
-    num_ours = num_as_used + num_stored
-    return PlanPrograms(
-        sizes=plan_program_sizes(
-            analysis,
-            num_plans=num_ours + MOST_BASELINES,
-            num_stored=num_stored + NUM_STORED_BASELINES,
-            most_whole=MOST_PRICED_WHOLE,
-        ),
-        num_loops=most_loops(num_ours) if loop_budget_s > 0 else 0,
-        loop_budget_s=loop_budget_s,
-    )
-
-
 def _smallest(prices: StepPrices, free: Frontier) -> list[CandidatePlan]:
     """Returns the plans of minimum memory by equation (9), for when no other fits."""
     plan = CandidatePlan(name="smallest", assignment=assignment_of(prices, free.smallest))
@@ -221,8 +199,11 @@ def _search(chain: Sequence[PricedSegment], memory_limit_bytes: int | None) -> F
 
 
 def _fastest(predicted: Sequence[Prediction], memory_limit_bytes: int | None, *, among: Sequence[int]) -> int | None:
-    """Returns the fastest of some plans that fits, finalists and baselines alike; None if none does."""
+    """Returns the fastest of some plans that fits, finalists and baselines alike; None if none does.
+
+    A price in closed form may be wrong by a factor, so a plan that has one in part comes after all that have none.
+    """
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes
     fitting = [place for place in among if predicted[place].size_bytes <= limit]
     running = [place for place in fitting if predicted[place].time_s != float("inf")]
-    return min(running, key=lambda place: predicted[place].time_s, default=None)
+    return min(running, key=lambda place: (predicted[place].is_modelled, predicted[place].time_s), default=None)

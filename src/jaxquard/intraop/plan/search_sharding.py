@@ -30,35 +30,41 @@ from jaxquard.intraop.plan.limits.check_arguments import (
     check_types,
 )
 from jaxquard.intraop.plan.limits.check_state import check_state_fits
-from jaxquard.intraop.plan.limits.forecast import PlanPrograms, forecast_search
 from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
-from jaxquard.intraop.plan.predict import Prediction
-from jaxquard.intraop.plan.search_plans import PlanSearch, count_plan_programs, search_plans
+from jaxquard.intraop.plan.predict import Prediction, list_programs
+from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
 from jaxquard.intraop.plan.segment_prices import StepPrices, price_segments
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
 from jaxquard.intraop.segments.block_names import names_of_blocks
 from jaxquard.intraop.segments.tune_products import tune_products
-from jaxquard.intraop.shardings.baselines import CandidatePlan
+from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.intraop.step.fingerprint import fingerprint_step
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.pricing import (
+    CompilePricer,
     Failure,
+    FailureReason,
     LoopPricer,
     MeasuredPricer,
-    OnProgress,
+    MockGpuPricer,
     Price,
     PriceCache,
     Pricer,
+    Progress,
     RooflinePricer,
-    ShardedProgram,
 )
 from jaxquard.pricing.measure.machine.memory import capacity_bytes
 from jaxquard.pricing.program.sharded_program import abstract_mesh, automatic_mesh
+from jaxquard.progress import Move, show_progress
 
 _log = logging.getLogger(__name__)
+# The default budget, the pricers that have it, and the plans that are priced first.
+_BUDGET_S = 300.0
+_USUAL = ("data parallel", "megatron")
+_SLOW_PRICERS = (MeasuredPricer, CompilePricer, MockGpuPricer)
 
 
 def search_sharding(
@@ -74,8 +80,8 @@ def search_sharding(
     cache: PriceCache | Literal["default"] | None = "default",
     num_finalists: int = 8,
     loop_budget_s: float = 300.0,
-    time_budget_s: float | None = None,
-    on_progress: OnProgress | None = None,
+    time_budget_s: float | Literal["default"] | None = "default",
+    progress: bool | Move = True,
 ) -> ShardingPlan:
     """Finds the fastest sharding of a training step by pricing its recurring segments (CFP).
 
@@ -105,12 +111,13 @@ def search_sharding(
         loop_budget_s: seconds in which the fastest plans and the two best baselines are compiled whole and run as
             training loops, in the end. The time of the plan is then what such a loop takes: the median over steps, each
             with a batch that comes from the host. 0 leaves it out: the time is the minimum of runs, which is less.
-        time_budget_s: seconds for the whole search, about. They go to what matters most: candidates that cannot win by
-            their FLOPs and the volume that they communicate are not priced, kinds of segments that recur most come
-            first, and what is left has modelled prices. A note of the plan says how many. None prices everything.
-        on_progress: called with each `Progress` of the pricing. The first comes before anything is priced: its
-            `announcement` says how many programs there are, and about how long that may take; so does the log
-            (`jaxquard`, level INFO).
+        time_budget_s: seconds for the whole search; None prices everything. By default 300 for a pricer of jaxquard
+            that compiles or runs programs, and none for others. The usual plans are priced first, so that the answer is
+            no worse than the best of them. Candidates that cannot win by their FLOPs and the volume that they
+            communicate are not priced, kinds of segments that recur most come next, what compiles at the end is ended,
+            and what is left has modelled prices. A note of the plan says how many programs.
+        progress: True shows how far the search is, on stderr, once it takes a few seconds: a bar on a terminal, else a
+            line every 15 s. False shows nothing; a function is called with (done, total, what is done).
 
     Raises:
         ShardingError: if the step has nothing to shard, the mesh divides nothing, or no plan fits in memory.
@@ -129,6 +136,8 @@ def search_sharding(
     """
     check_types(args, mesh, pricer, memory_limit_bytes, num_finalists, loop_budget_s)
     check_budget(time_budget_s)
+    if time_budget_s == "default":
+        time_budget_s = _BUDGET_S if pricer is None or isinstance(pricer, _SLOW_PRICERS) else None
     mesh = automatic_mesh(mesh) if isinstance(mesh, Mesh) else abstract_mesh(mesh)
     check_pricer(pricer, cache, mesh)
     axes = {str(axis): size for axis, size in mesh.shape.items()}
@@ -136,7 +145,8 @@ def search_sharding(
     held = check_axes(axes, batch_axis, every_combination)
     chips = _find_cluster(cluster, mesh, pricer)
     traced = trace_step(step, args)
-    with without_mesh():
+    with without_mesh(), show_progress(progress, "searching") as move:
+        move(0, 1, "analysing the step")
         analysis = analyse_step(
             traced,
             axes=axes,
@@ -159,19 +169,13 @@ def search_sharding(
                 budgeted = _within_budget(used, analysis, mesh, chips, time_budget_s, start_s)
             asked = budgeted or used
             loop_budget_s = loop_budget_s if isinstance(used, LoopPricer) else 0.0
-            of_plans = count_plan_programs(
-                analysis,
-                num_finalists=num_finalists,
-                memory_limit_bytes=memory_limit_bytes,
-                loop_budget_s=loop_budget_s,
-            )
-            prices = price_segments(
-                StepPrograms(analysis),
-                pricer=asked,
-                batch_axis=held,
-                on_programs=partial(_announce, analysis, used, time_budget_s, of_plans, on_progress),
-                on_progress=on_progress,
-            )
+            on_progress = partial(_report, move)
+            programs = StepPrograms(analysis)
+            if budgeted is not None:
+                known = baselines(analysis, with_volume=False)
+                usual, groups = list_programs(programs, [known[name] for name in _USUAL])
+                budgeted.price_usual(usual, groups=groups, on_progress=on_progress)
+            prices = price_segments(programs, pricer=asked, batch_axis=held, on_progress=on_progress)
             search = partial(
                 search_plans,
                 prices,
@@ -192,6 +196,10 @@ def search_sharding(
         return _make_plan(prices, found, mesh, notes=notes)
 
 
+def _report(move: Move, progress: Progress) -> None:
+    progress.move(move)
+
+
 def _within_budget(
     pricer: Pricer,
     analysis: Analysis,
@@ -207,25 +215,9 @@ def _within_budget(
         pricer,
         coarse=coarse,
         recurrences=counts,
-        step_equations=len(analysis.graph.equations),
         budget_s=budget_s,
         start_s=start_s,
     )
-
-
-def _announce(
-    analysis: Analysis,
-    pricer: Pricer,
-    time_budget_s: float | None,
-    plans: PlanPrograms,
-    on_progress: OnProgress | None,
-    programs: Sequence[ShardedProgram],
-) -> None:
-    """Says how many programs there are to price, and about how long that takes: in the log, and as progress."""
-    forecast = forecast_search(analysis, programs, plans=plans, pricer=pricer, time_budget_s=time_budget_s)
-    _log.info("%s", forecast)
-    if on_progress is not None:
-        on_progress(forecast.to_progress())
 
 
 def _find_cluster(cluster: Cluster | str | None, mesh: Mesh | AbstractMesh, pricer: object) -> Cluster | None:
@@ -298,7 +290,8 @@ def _planned_segments(analysis: Analysis, plan: CandidatePlan, prediction: Predi
 
 
 def _notes(analysis: Analysis, failures: Sequence[Failure], *, gap_s: float) -> tuple[str, ...]:
-    notes = list(dict.fromkeys(f"failed: {failure}" for failure in failures))
+    known = (failure for failure in failures if failure.reason is not FailureReason.NO_TIME)
+    notes = list(dict.fromkeys(f"failed: {failure}" for failure in known))
     if gap_s > 0:
         notes.append(
             f"the search did not prove its answer: by its prices, a plan that is {gap_s * 1e3:.3g} ms faster may fit"

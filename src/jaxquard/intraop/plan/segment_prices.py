@@ -6,7 +6,7 @@ and only where they differ. Equation (7) counts the programs.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram, reshard_program
 
+# Of every kind, so many strategies are priced before the next ones.
+_WAVE = 3
 # The values that one program reshards: the type as text, the sharding before, and the one after.
 ReshardKey = tuple[tuple[str, PartitionSpec, PartitionSpec], ...]
 # For each kind of segment, its strategies with their programs.
@@ -91,25 +93,34 @@ def price_segments(
     pricer: Pricer,
     batch_axis: str | None = None,
     written: WrittenStrategies | None = None,
-    on_programs: Callable[[Sequence[ShardedProgram]], None] | None = None,
     on_progress: OnProgress | None = None,
+    end_s: float = math.inf,
+    ranks: Mapping[int, Sequence[Strategy]] | None = None,
 ) -> StepPrices:
     """Prices all strategies of all kinds of segments, and all reshards between them.
 
     Args:
         written: the strategies to price, as `write_strategies` returns them; None for all.
-        on_programs: called with all programs before any is priced.
+        end_s: as in `Pricer.price_all`.
+        ranks: the strategies of each kind, the most important ones first: a few of every kind are priced, then
+            reshards, then a few more. None for one kind after the other.
     """
     written = write_strategies(programs, batch_axis=batch_axis) if written is None else written
     to_price = _Written(programs, written)
-    if on_programs is not None:
-        on_programs(to_price.programs)
     if isinstance(pricer, BudgetedPricer):
         prices = pricer.price_all(
             to_price.programs, groups=to_price.groups, on_progress=on_progress, slacks=to_price.slacks
         )
     else:
-        prices = pricer.price_all(to_price.programs, groups=to_price.groups, on_progress=on_progress)
+        order = to_price.order(ranks)
+        found = pricer.price_all(
+            [to_price.programs[place] for place in order],
+            groups=[to_price.groups[place] for place in order],
+            on_progress=on_progress,
+            end_s=end_s,
+        )
+        by_place = dict(zip(order, found, strict=True))
+        prices = [by_place[place] for place in range(len(order))]
     return to_price.with_prices(prices)
 
 
@@ -134,6 +145,15 @@ class _Written:
         self._num_strategies = len(self.programs)
         self.programs += [program for program, _ in self._reshards.values()]
         self.groups += [(RESHARD, number) for _, number in self._reshards.values()]
+
+    def order(self, ranks: Mapping[int, Sequence[Strategy]] | None) -> list[int]:
+        """Returns the places of the programs in the order in which they are priced."""
+        places = range(len(self.programs))
+        if ranks is None:
+            return [*places]
+        of_kinds = [ranks[kind].index(one) for kind, found in self._strategies.items() for one in found]
+        waves = [rank // _WAVE for rank in of_kinds] + [0] * (len(places) - len(of_kinds))
+        return sorted(places, key=waves.__getitem__)
 
     def with_prices(self, prices: Sequence[Price | Failure]) -> StepPrices:
         """Returns the prices of the segments, given those of all programs in order."""

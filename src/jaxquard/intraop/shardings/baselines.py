@@ -24,8 +24,6 @@ from jaxquard.intraop.shardings.volume import solve_volume
 
 # Data parallelism shards rows, or else the first batch dim.
 _ROWS = ("rows", "batch 0")
-# At most so many, and of these so many keep state in another way than it is used.
-MOST_BASELINES, NUM_STORED_BASELINES = 7, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

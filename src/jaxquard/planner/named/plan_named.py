@@ -6,7 +6,7 @@ counts model FLOPs with all pairs of tokens in attention, as Megatron does, over
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -30,6 +30,7 @@ from jaxquard.pricing.model.kernels.chip import ChipProfile
 from jaxquard.pricing.model.price_step import RESERVED_SHARE
 from jaxquard.pricing.model.system import SystemProfile, find_system
 from jaxquard.pricing.model.transformer import Transformer
+from jaxquard.progress import Move, show_progress
 
 # Strategies that are played on the cluster; the fastest as played is the plan.
 _NUM_FINALISTS = 12
@@ -50,7 +51,7 @@ def plan_named(
     system: str | SystemProfile = _DEFAULT_SYSTEM,
     dtype: str = "bf16",
     chip: ChipProfile | None = None,
-    on_progress: Callable[[int, int, str], None] | None = None,
+    progress: bool | Move = True,
 ) -> Plan:
     """Plans a transformer on all chips of a cluster.
 
@@ -67,7 +68,8 @@ def plan_named(
         system: the framework whose constants price all strategies.
         dtype: of products.
         chip: instead of the cluster's own.
-        on_progress: called with the strategies priced, those that may fit, and a word.
+        progress: True shows how far the search is, on stderr, once it takes a few seconds; False shows nothing; a
+            function is called with the strategies priced, those that may fit, and a word.
 
     Raises:
         PlanError: if the model, a wish or the batch cannot be planned; the message says what stands against it.
@@ -87,8 +89,9 @@ def plan_named(
     if not len(space):
         raise refuse_space(step, wishes)
     deadline_s = None if time_budget_s is None else started_s + time_budget_s
-    search = StrategySearch(step=step, space=space, deadline_s=deadline_s, on_progress=on_progress)
-    finalists = search.fastest(_NUM_FINALISTS)
+    with show_progress(progress, "planning") as move:
+        search = StrategySearch(step=step, space=space, deadline_s=deadline_s, on_progress=move)
+        finalists = search.fastest(_NUM_FINALISTS)
     if not finalists and search.has_ended_early:
         raise PlanError(
             f"the budget of {time_budget_s:g} s was over with {search.num_priced} of {search.num_fitting} strategies "

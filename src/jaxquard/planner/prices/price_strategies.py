@@ -6,6 +6,7 @@ prune      for a pricer that compiles or measures, all but the promising ones
 price      what is left, and the reshards between segments
 """
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from jaxquard.errors import PlanError
@@ -108,6 +109,7 @@ class _RankedPricer(BatchPricer):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         known = [self._ranked.get(id(program)) for program in programs]
         return [

@@ -4,8 +4,9 @@ A price is of a segment's whole program. It is split into forward, gradients, up
 the roofline of the same program has. Other storage, and recomputation, change some of the parts by the roofline alone.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxquard.intraop.plan.segment_prices import StepPrices, WrittenStrategies, make_chain, price_segments
 from jaxquard.intraop.search.priced_segment import PricedSegment
@@ -17,7 +18,7 @@ from jaxquard.ir.jaxpr_tools import size_bytes
 from jaxquard.planner.prices.strategy_cost import StrategyCost, StrategyCosts
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.stages.segment_costs import SegmentCost, SegmentCosts
-from jaxquard.pricing import Failure, OnProgress, Price, Pricer
+from jaxquard.pricing import Failure, FailureReason, OnProgress, Price, Pricer
 from jaxquard.pricing.roofline.value_dims import dims_of_spec, num_shards
 
 # Returns whether a block, by its number, may have a choice on every axis.
@@ -120,10 +121,32 @@ class PricedStrategies:
         texts = [f"{origin.pricer} on {origin.num_devices} x {origin.device_kind}" for origin in origins]
         return ", ".join(dict.fromkeys(texts))
 
-    def refine(self, pricer: Pricer, *, on_progress: OnProgress | None = None) -> "PricedStrategies":
-        """Returns the same strategies with the prices of another pricer."""
+    @property
+    def num_late(self) -> int:
+        """The strategies for which the pricer had no time."""
+        found = [price for kind in self.prices.kinds.values() for price in kind.prices]
+        return sum(map(_is_late, found))
+
+    def refine(
+        self, pricer: Pricer, *, on_progress: OnProgress | None = None, end_s: float = math.inf
+    ) -> "PricedStrategies":
+        """Returns the same strategies with the prices of another pricer.
+
+        Args:
+            end_s: as in `Pricer.price_all`; the strategies of recipes come first, and reshards that are late keep the
+                prices that they have.
+        """
+        prices = price_segments(
+            self.prices.programs,
+            pricer=pricer,
+            written=self._written,
+            on_progress=on_progress,
+            end_s=end_s,
+            ranks=None if math.isinf(end_s) else self._rank_strategies(),
+        )
+        known = {key: self.prices.reshards[key] if _is_late(found) else found for key, found in prices.reshards.items()}
         fine = PricedStrategies(
-            price_segments(self.prices.programs, pricer=pricer, written=self._written, on_progress=on_progress),
+            replace(prices, reshards=known),
             written=self._written,
             costs=self.strategy_costs,
             coarse=self._coarse,
@@ -133,6 +156,17 @@ class PricedStrategies:
         )
         fine._stored = self._stored
         return fine
+
+    def _rank_strategies(self) -> dict[int, list[Strategy]]:
+        """Returns the strategies of each kind: those of recipes, then the others, the fastest first."""
+        recipes = {kind: set[Strategy]() for kind in self._written}
+        for segment in self.analysis.segments:
+            for recipe in self.recipes.values():
+                recipes[segment.kind].add(tuple(tuple(recipe[block]) for block in segment.blocks))
+        return {
+            kind: sorted(found, key=lambda one, kind=kind: (one not in recipes[kind], self._coarse[kind, one].time_s))
+            for kind, found in self._written.items()
+        }
 
     def find_unpriced(self) -> str:
         """Returns why a segment has no strategy with a price; "" if all have one."""
@@ -263,6 +297,10 @@ class PricedStrategies:
                 shards = 1 if spec is None else num_shards(dims_of_spec(spec, tuple(axes)), tuple(axes.values()))
                 total += -(-size_bytes(aval) // shards)
         return total
+
+
+def _is_late(price: Price | Failure) -> bool:
+    return isinstance(price, Failure) and price.reason is FailureReason.NO_TIME
 
 
 def _time_s(price: Price | Failure) -> float:

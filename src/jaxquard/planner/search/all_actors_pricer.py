@@ -1,5 +1,6 @@
 """Measures the programs of one actor while all actors of the host run the same."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -20,8 +21,9 @@ class AllActorsPricer(MeasuredPricer):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
         writer = MeshWriter(abstract_mesh(self.mesh), is_larger=True)
         moved = [replace(one, jaxpr=writer.rewrite_closed(one.jaxpr)) for one in programs]
-        return super().price_all(moved, groups=groups, on_progress=on_progress)
+        return super().price_all(moved, groups=groups, on_progress=on_progress, end_s=end_s)

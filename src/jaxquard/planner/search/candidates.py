@@ -21,6 +21,7 @@ class Candidate:
         make_plan: describes it, once: with the time by prices, or, after it has run, the one that it took.
         time_s: the time of that plan.
         price_s: the time by prices, also after it has run.
+        is_fine: that price is of a compiler or a measurement, where others may be in closed form.
         is_whole: that price is of whole tasks.
         is_measured: it has run, or was tried.
         note: where its time comes from; "" for prices.
@@ -35,6 +36,7 @@ class Candidate:
     make_plan: Callable[[], Plan] = field(repr=False)
     time_s: float
     price_s: float
+    is_fine: bool = False
     is_whole: bool = False
     is_measured: bool = False
     note: str = ""
@@ -61,6 +63,13 @@ class Candidate:
         scaled = replace(_scale(plan, time_s / plan.time_s), time_s=time_s)
         provenance = f"the step: {source}{_PARTS}{plan.provenance.rpartition(_PARTS)[2]}"
         return self.with_plan(replace(scaled, provenance=provenance))
+
+
+def finest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Returns candidates as they are; or, if only some have fine prices, these first, the fastest of them first."""
+    if len({one.is_fine for one in candidates}) < 2:
+        return [*candidates]
+    return sorted(candidates, key=lambda one: (not one.is_fine, one.time_s))
 
 
 def scale_others(candidates: Sequence[Candidate], factors: Sequence[float], *, note: str) -> list[Candidate]:

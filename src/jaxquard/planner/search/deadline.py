@@ -32,9 +32,9 @@ class Deadline:
         """The same as a budget; None for no end."""
         return None if math.isinf(self.end_s) else self.rest_s
 
-    def has_time(self, lasting_s: float = 0.0) -> bool:
-        """Returns true if so many seconds of work end before it."""
-        return lasting_s < self.rest_s
+    def has_time(self) -> bool:
+        """Returns true as long as it has not passed."""
+        return self.rest_s > 0
 
     def part(self, share: float) -> "Deadline":
         """Returns an earlier deadline, after a share of the time that is left; it notes what is left out here."""

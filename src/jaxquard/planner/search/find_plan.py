@@ -1,12 +1,13 @@
 """Finds the plan of a step for a cluster.
 
-1. Every mesh of an actor is priced in closed form with two numbers of microbatches; with others its costs lie between.
-2. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
-3. The best meshes and numbers of microbatches are priced as they are, by the pricer that was asked for, and their
+1. The usual plans are priced, by the pricer that was asked for if there is time, so that no plan is worse.
+2. Every mesh of an actor is priced in closed form with two numbers of microbatches; with others its costs lie between.
+3. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
+4. The best meshes and numbers of microbatches are priced as they are, by the pricer that was asked for, and their
    configurations played again.
-4. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played;
+5. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played;
    where these prices decide and are of a host that may change its pace, those of the closest once more.
-5. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
+6. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
 """
 
 import logging
@@ -35,11 +36,14 @@ from jaxquard.planner.stages.assign import is_long_chain
 from jaxquard.planner.stages.configurations.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.configurations.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.wishes import Wishes, parse_wishes
+from jaxquard.progress import Move, show_progress
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 _log = logging.getLogger(__name__)
 # Of the time that a search leaves, the share of whole tasks where plans run as well, and where they do not.
 _TASKS, _TASKS_ALONE = 0.5, 0.85
+# Of the time that these leave, the share of runs: the plan is still to be described.
+_RUNS = 0.9
 # Plans whose tasks are priced whole where nothing runs, so that prices decide.
 _NUM_WHOLE = 3
 
@@ -60,35 +64,40 @@ def find_plan(
         PlanError: if a wish cannot be met.
         InfeasiblePlanError: if nothing fits the memory.
     """
-    try:
-        found = _find_plan(problem, target, options, make_mesh=make_mesh)
-        problem.check_split(found.num_microbatches)
-    except UnsplitLossError as error:
-        # The loss is proved for the fewest and the most microbatches; whatever else was considered is proved now.
-        return find_plan(problem.without_count(error), target, options, make_mesh=make_mesh)
-    return found
+    runner = make_mesh if options.num_measured > 0 else None
+    deadline = Deadline.after(options.find_budget_s(has_runs=runner is not None))
+    with show_progress(options.progress, "planning") as move:
+        while True:
+            try:
+                found = _find_plan(problem, target, options, move, deadline, runner=runner)
+                problem.check_split(found.num_microbatches)
+                return found
+            except UnsplitLossError as error:
+                # The loss is proved for the fewest and the most microbatches; others when they are chosen.
+                problem = problem.without_count(error)
 
 
 def _find_plan(
     problem: PlanProblem,
     target: PlanTarget,
     options: PlanOptions,
+    move: Move,
+    deadline: Deadline,
     *,
-    make_mesh: Callable[[Plan], RemoteMesh] | None,
+    runner: Callable[[Plan], RemoteMesh] | None,
 ) -> Plan:
-    start_s, deadline = time.monotonic(), Deadline.after(options.time_budget_s)
+    start_s = time.monotonic()
     wishes = parse_wishes(options.fix, options.forbid)
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
-    runner = make_mesh if options.num_measured > 0 else None
     num_whole = _count_whole(options, has_runs=runner is not None)
     tries_plans = runner is not None or num_whole > 0
-    found = search_by_prices(problem, target, options, wishes, deadline, tries_plans=tries_plans)
+    found = search_by_prices(problem, target, options, wishes, deadline, move, tries_plans=tries_plans)
     # Plans that are tried are traced all the same; of others, the one that is chosen.
     num_tried = num_whole + (options.num_measured if runner else 0)
     used = [*found.candidates[:num_tried], *found.usual] if tries_plans else [_choose(found, wishes, options)]
     if not all(map(found.is_current, used)):
         _log.info("the cache has prices of another step; this one is priced anew")
-        found = search_by_prices(problem, target, options, wishes, deadline, tries_plans=tries_plans, is_new=True)
+        found = search_by_prices(problem, target, options, wishes, deadline, move, tries_plans=tries_plans, is_new=True)
     if num_whole:
         found = _price_whole(
             found,
@@ -96,6 +105,7 @@ def _find_plan(
             target,
             options,
             deadline.part(_TASKS if runner else _TASKS_ALONE),
+            move,
             num_whole=num_whole,
             allowed=[] if runner else _find_allowed(found, wishes, options),
         )
@@ -105,8 +115,8 @@ def _find_plan(
             found.candidates[: options.num_measured],
             found.usual,
             make_mesh=runner,
-            deadline=deadline,
-            on_progress=options.on_progress,
+            deadline=deadline.part(_RUNS),
+            on_progress=move,
         )
         factors = [one.time_s / one.price_s for one in (*candidates, *usual) if one.is_measured and not one.failure]
         note = "not run; its price x {factor}, as of those that ran"
@@ -138,6 +148,7 @@ def _price_whole(
     target: PlanTarget,
     options: PlanOptions,
     deadline: Deadline,
+    move: Move,
     *,
     num_whole: int,
     allowed: Sequence[Candidate],
@@ -154,7 +165,7 @@ def _price_whole(
         open_again=lambda before_s: open_task_pricers(target, options, cache=cache_of_moment(options.cache, before_s)),
         links=found.links,
         deadline=deadline,
-        on_progress=options.on_progress,
+        on_progress=move,
     )
     return replace(
         found,
@@ -273,10 +284,10 @@ def _find_allowed(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> li
 
 
 def _choose(found: FoundPlans, wishes: Wishes, options: PlanOptions) -> Candidate:
-    """Returns the fastest; of those that ran, if any did, or else of those whose tasks were priced."""
+    """Returns the fastest; of those that ran, if any did, or else of those of which most is known."""
     everyone = _find_allowed(found, wishes, options)
-    whole = [one for one in everyone if one.is_whole]
-    known = [one for one in everyone if one.is_measured] or whole or everyone
+    whole, fine = [one for one in everyone if one.is_whole], [one for one in everyone if one.is_fine]
+    known = [one for one in everyone if one.is_measured] or whole or fine or everyone
     chosen = min(known, key=lambda one: one.time_s)
     if chosen.failure:
         raise PlanError(f"none of the plans that the wishes leave runs on the devices here: {chosen.failure}")
@@ -302,4 +313,4 @@ def _not_compared(usual: Sequence[Candidate]) -> Iterator[str]:
     """Says which of the usual plans are not among the baselines."""
     missing = [name for name in USUAL_PLANS if not any(one.name.startswith(name) for one in usual)]
     if missing:
-        yield f"not compared: {', '.join(missing)}: no device or row for it, or no time left"
+        yield f"not compared: {', '.join(missing)}: no device or row for it"

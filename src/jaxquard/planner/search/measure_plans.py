@@ -7,8 +7,8 @@ any other part of a search.
 """
 
 import logging
+import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.time_loop import time_loop
 from jaxquard.planner.step.apply_plan import apply_plan
+from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 _log = logging.getLogger(__name__)
@@ -49,23 +50,21 @@ def measure_plans(
     plans: Sequence[Plan],
     *,
     make_mesh: Callable[[Plan], RemoteMesh],
-    budget_s: float,
+    end_s: float = math.inf,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> list[MeasuredPlan]:
-    """Runs plans one after the other, as far as the budget goes; the first always runs."""
-    start_s = time.monotonic()
+    """Runs plans one after the other, until a moment of `time.monotonic`, at which one that compiles is left behind."""
     found: list[MeasuredPlan] = []
-    longest_s = 0.0
     for number, plan in enumerate(plans):
-        if found and time.monotonic() - start_s + longest_s > budget_s:
-            break
-        begun_s = time.monotonic()
         if on_progress is not None:
             on_progress(number, len(plans), f"running {describe_shape(plan)}")
-        found.append(_measure(problem, plan, make_mesh))
+        try:
+            check_time(end_s)
+            found.append(_measure(problem, plan, make_mesh, end_s))
+        except OutOfTimeError:
+            break
         if count := found[-1].num_rematerialized:
             _log.info("%s: the partitioner gathers %d values whole", describe_shape(plan), count)
-        longest_s = max(longest_s, time.monotonic() - begun_s)
     return found
 
 
@@ -77,7 +76,7 @@ def describe_shape(plan: Plan) -> str:
     return f"{stages}, {axes}, {plan.schedule}, {count}"
 
 
-def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], RemoteMesh]) -> MeasuredPlan:
+def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], RemoteMesh], end_s: float) -> MeasuredPlan:
     # A plan that runs nothing needs no compilers.
     from jaxquard.pricing.compile.partitioner_warnings import catch_warnings
 
@@ -85,7 +84,7 @@ def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], Remot
     try:
         with make_mesh(plan) as mesh, catch_warnings(caught.append):
             try:
-                times_s = _loop_times(problem, plan, mesh)
+                times_s = _loop_times(problem, plan, mesh, end_s)
             finally:
                 caught.append(mesh.engine.num_rematerialized)
     except (JaxquardError, jax.errors.JaxRuntimeError) as error:
@@ -98,7 +97,12 @@ def _measure(problem: PlanProblem, plan: Plan, make_mesh: Callable[[Plan], Remot
     )
 
 
-def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh) -> list[float]:
+def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh, end_s: float) -> list[float]:
     applied = apply_plan(problem.step, problem.args, plan)
-    step = mesh.distributed(applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums)
-    return time_loop(step, problem.args, state=applied.donate_argnums)
+    step = mesh.distributed(
+        applied.fn,
+        in_shardings=applied.in_shardings,
+        donate_argnums=applied.donate_argnums,
+        progress=lambda done, total, name: check_time(end_s),
+    )
+    return time_loop(step, problem.args, state=applied.donate_argnums, end_s=end_s)

@@ -22,12 +22,12 @@ class MeasuredHost:
 
     Attributes:
         price_overhead: of a step that a plan was applied to: what the host does beside the tasks.
-        price_pipeline: of a plan, the program of its step and that program's tasks, where actors share the cores and
-            all of them are here; None elsewhere.
+        price_pipeline: of a plan, the program of its step, that program's tasks and the end of the time for it, where
+            actors share the cores and all of them are here; None elsewhere.
     """
 
     price_overhead: Callable[[PlanProblem, AppliedStep], Price]
-    price_pipeline: Callable[[PlanProblem, Plan, Program, Sequence[ShardedProgram]], Price] | None = None
+    price_pipeline: Callable[[PlanProblem, Plan, Program, Sequence[ShardedProgram], float], Price] | None = None
 
 
 def find_measured_host(target: PlanTarget, *, cache: Any = "default") -> MeasuredHost | None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.match_names import nearest_names
-from jaxquard.planner.search.two_passes import OnPlanProgress
+from jaxquard.progress import Move
+
+# The default budget where programs compile or run.
+_BUDGET_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +24,17 @@ class PlanOptions:
         memory_limit_bytes: of a device; by default what the cluster's chips have.
         max_microbatch_size: rows of a microbatch at most.
         ignores_marks: stages may begin elsewhere than at the marks of the code.
-        time_budget_s: of the search; what it leaves out is in the plan's log. By default there is none.
+        time_budget_s: of the search; what it leaves out is in the plan's log. None for no end. By default 300 where
+            programs compile or run: plans that run, or a pricer other than "model"; else none. The usual plans are
+            priced first, so that the answer is no worse than the best of them.
         num_measured: plans that run on the devices at hand, if they are; 0 for none.
         num_whole: plans whose tasks are priced whole, and whose programs are played with them: blocks, which are priced
             before, have no part in what a compiler does across them, and in what a task takes to begin. By default 3
             with measured prices where no plan runs, 0 otherwise. The usual plans come on top. Measured pipelines on
             virtual devices of this process run for it.
         cache: of prices, and of the tables of a step's costs that follow from them; as in `search_sharding`.
-        on_progress: called with (done, total, what is done).
+        progress: True shows how far the search is, on stderr, once it takes a few seconds: a bar on a terminal, else a
+            line every 15 s. False shows nothing; a function is called with (done, total, what is done).
     """
 
     fix: Mapping[str, Any] | None = None
@@ -37,22 +43,30 @@ class PlanOptions:
     memory_limit_bytes: int | None = None
     max_microbatch_size: int | None = None
     ignores_marks: bool = False
-    time_budget_s: float | None = None
+    time_budget_s: float | Literal["default"] | None = "default"
     num_measured: int = 6
     num_whole: int | None = None
     cache: Any = "default"
-    on_progress: OnPlanProgress | None = field(default=None, repr=False)
+    progress: bool | Move = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
         for name, kinds in (("memory_limit_bytes", int), ("max_microbatch_size", int), ("time_budget_s", int | float)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or not value > 0):
+            is_default = name == "time_budget_s" and value == "default"
+            is_number = isinstance(value, kinds) and not isinstance(value, bool)
+            if value is not None and not is_default and not (is_number and value > 0):
                 kind = "whole number" if kinds is int else "number"
                 raise PlanError(f"{name}={value!r:.80} must be a {kind} above 0, or None for no limit.")
         for name, value in {"num_measured": self.num_measured, "num_whole": self.num_whole}.items():
             is_default = name == "num_whole" and value is None
             if not is_default and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise PlanError(f"{name}={value!r:.80} must be a number of plans, 0 or more.")
+
+    def find_budget_s(self, *, has_runs: bool) -> float | None:
+        """Returns the budget of time, given whether plans run; None for none."""
+        if self.time_budget_s != "default":
+            return self.time_budget_s
+        return _BUDGET_S if has_runs or self.pricer != "model" else None
 
 
 def read_options(options: Mapping[str, Any]) -> PlanOptions:

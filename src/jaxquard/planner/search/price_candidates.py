@@ -7,7 +7,6 @@ neither a fast minute decides, nor is the price of the plan that is taken an old
 
 import functools
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from jax.sharding import AbstractMesh
 
 from jaxquard.errors import JaxquardError
-from jaxquard.planner.search.candidates import Candidate, scale_others
+from jaxquard.planner.search.candidates import Candidate, finest_first, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.measure_plans import describe_shape
@@ -24,6 +23,7 @@ from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.task_pricers import TaskPricers
 from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
 from jaxquard.pricing import Pricer
+from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
 from jaxquard.simulate.actor_link import ActorLinks
 
 # The pace of a host changes by about as much, as a part of a time; so many plans that it may have hidden are looked at.
@@ -75,7 +75,7 @@ def price_candidates(
     """
     prices = _WholePrices(problem, links, deadline, on_progress)
     with open_pricers() as pricers:
-        prices.find([*candidates[:num_whole], *usual], pricers)
+        prices.find(finest_first([*candidates[:num_whole], *usual]), pricers)
         may_change_pace = pricers.host is not None
     if may_change_pace and (close := prices.find_close(allowed)):
         with open_again([prices.before_s(one) for one in close]) as pricers:
@@ -105,7 +105,6 @@ class _WholePrices:
         self._again: dict[float, PlayedPlan] = {}
         # The times of whole tasks, over the prices of blocks.
         self._factors: list[float] = []
-        self._longest_s = 0.0
         self.num_priced = 0
         self.notes: list[str] = []
 
@@ -172,19 +171,24 @@ class _WholePrices:
             return pricers.make_pricer(mesh)
 
         for number, one in enumerate(plans):
-            if not self._deadline.has_time(self._longest_s):
-                count = len(plans) - number
-                self._deadline.left_out.append(f"the time budget left out {doing} the whole tasks of {count} plans")
-                return
             plan, shape = one.plan, one.finalist.configuration
             if self._on_progress is not None:
                 self._on_progress(number, len(plans), f"{doing} the tasks of {describe_shape(plan)}")
-            start_s, mesh = time.monotonic(), abstract_mesh_of(shape.axes)
             try:
-                played = price_tasks(self._problem, plan, pricer_of(mesh), links=self._links(shape), host=pricers.host)
+                check_time(self._deadline.end_s)
+                played = price_tasks(
+                    self._problem,
+                    plan,
+                    pricer_of(abstract_mesh_of(shape.axes)),
+                    links=self._links(shape),
+                    host=pricers.host,
+                    end_s=self._deadline.end_s,
+                )
+            except OutOfTimeError:
+                count = len(plans) - number
+                self._deadline.left_out.append(f"the time budget left out {doing} the whole tasks of {count} plans")
+                return
             except JaxquardError as error:
                 self.notes.append(f"{failed}: {describe_shape(plan)}: {error}")
                 continue
-            finally:
-                self._longest_s = max(self._longest_s, time.monotonic() - start_s)
             yield one, played

@@ -18,6 +18,7 @@ from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.measure_plans import measure_plans
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.pricing import Price, PriceCache, ShardedProgram
+from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.pricing.measure.machine.environment import environment_key, provenance_of
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.lower_program import lower_program, lowered_key
@@ -30,6 +31,7 @@ def price_pipeline(
     plan: Plan,
     program: Program,
     tasks: Sequence[ShardedProgram],
+    end_s: float = math.inf,
     *,
     make_mesh: Callable[[Plan], RemoteMesh],
     cache: PriceCache | None,
@@ -39,10 +41,12 @@ def price_pipeline(
     Args:
         program: of the step.
         tasks: its calls.
+        end_s: of the time for it, by `time.monotonic`.
         make_mesh: starts the actors of a plan.
         cache: where it is kept, or found.
 
     Raises:
+        OutOfTimeError: if the time is over before it has run.
         PricingError: if it does not run.
     """
     sizes = (plan.num_actors, *plan.axes.values())
@@ -51,7 +55,10 @@ def price_pipeline(
     known = None if cache is None else cache.find(key)
     if known is not None:
         return known
-    (measured,) = measure_plans(problem, [plan], make_mesh=make_mesh, budget_s=math.inf)
+    found = measure_plans(problem, [plan], make_mesh=make_mesh, end_s=end_s)
+    if not found:
+        raise OutOfTimeError
+    (measured,) = found
     if measured.failure:
         raise PricingError(f"the pipeline does not run: {measured.failure}")
     price = Price(

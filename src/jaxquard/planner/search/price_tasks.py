@@ -5,6 +5,7 @@ what a task takes to begin, is in whole tasks alone. Neither needs the actors: o
 share the cores of this host, tasks have no price of their own, and the program itself is priced.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ from jaxquard.planner.search.live_pricing import abstract_mesh_of
 from jaxquard.planner.search.measured_host import MeasuredHost
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
-from jaxquard.pricing import Failure, Price, Pricer, ShardedProgram
+from jaxquard.pricing import Failure, FailureReason, Price, Pricer, ShardedProgram
+from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.runtime.distributed import DistributedStep, StepOptions
 from jaxquard.runtime.engine import Engine
 from jaxquard.simulate.actor_link import ActorLinks
@@ -45,7 +47,13 @@ class PlayedPlan:
 
 
 def price_tasks(
-    problem: PlanProblem, plan: Plan, pricer: Pricer, *, links: ActorLinks, host: MeasuredHost | None = None
+    problem: PlanProblem,
+    plan: Plan,
+    pricer: Pricer,
+    *,
+    links: ActorLinks,
+    host: MeasuredHost | None = None,
+    end_s: float = math.inf,
 ) -> PlayedPlan:
     """Prices the tasks of a plan, and plays its program with them.
 
@@ -53,19 +61,24 @@ def price_tasks(
         pricer: of the plan's mesh.
         links: between the plan's actors.
         host: where the pricer measures them, if their devices are its cores.
+        end_s: as in `Pricer.price_all`.
 
     Raises:
+        OutOfTimeError: if a task has no price by then.
         PricingError: if a task has no price, or the program does not run.
     """
     applied = apply_plan(problem.step, problem.args, plan)
     program = _find_program(problem, applied)
     tasks = [_as_sharded(call) for call in program.calls]
     if host is not None and host.price_pipeline is not None and plan.num_actors > 1:
-        price = host.price_pipeline(problem, plan, program, tasks)
+        price = host.price_pipeline(problem, plan, program, tasks, end_s)
         source = "measured as its program runs"
         return PlayedPlan(time_s=price.time_s, host_s=0.0, num_priced=1, source=source, note="whole program")
     # They do not compete: the slow ones have all of their runs.
-    times_s = list(map(_time_s, pricer.price_all(tasks, groups=range(len(tasks)))))
+    prices = pricer.price_all(tasks, groups=range(len(tasks)), end_s=end_s)
+    if any(isinstance(price, Failure) and price.reason is FailureReason.NO_TIME for price in prices):
+        raise OutOfTimeError
+    times_s = list(map(_time_s, prices))
     step_s = play_program(program, times_s, links=links, axis_sizes=plan.axes).step_time_s
     host_s = 0.0 if host is None else host.price_overhead(problem, applied).time_s
     return PlayedPlan(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jaxquard.errors import PlanError
 from jaxquard.planner.record.plan import Plan, PlanAlternative
-from jaxquard.planner.search.candidates import Candidate, scale_others
+from jaxquard.planner.search.candidates import Candidate, finest_first, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.measure_plans import MeasuredPlan, describe_shape, measure_plans
 from jaxquard.planner.search.problem import PlanProblem
@@ -35,19 +35,18 @@ def run_candidates(
         PlanError: if none of the candidates runs.
     """
     # The best by prices first, then what people would run, then the others.
-    ordered = [*candidates[:1], *usual, *candidates[1:]]
-    if not deadline.has_time():
-        deadline.left_out.append(f"the time budget left no time to run {len(ordered)} plans")
-        return [*candidates], [*usual]
+    ordered = finest_first([*candidates[:1], *usual, *candidates[1:]])
     measured = measure_plans(
         problem,
         [one.plan for one in ordered],
         make_mesh=make_mesh,
-        budget_s=deadline.rest_s,
+        end_s=deadline.end_s,
         on_progress=on_progress,
     )
     if len(measured) < len(ordered):
         deadline.left_out.append(f"the time budget left out runs of {len(ordered) - len(measured)} plans")
+    if not measured:
+        return [*candidates], [*usual]
     ran = [_as_measured(one, result) for one, result in zip(ordered, measured, strict=False)]
     if all(one.failure for one in ran):
         raise PlanError(f"none of {len(ran)} plans runs on the devices here; the first: {ran[0].failure}")
@@ -56,7 +55,8 @@ def run_candidates(
         [one.time_s / one.price_s for one in ran if not one.failure],
         note="not run; its price x {factor}, as of those that ran",
     )
-    return [one for one in ran if not one.name], [*(one for one in ran if one.name), *missing]
+    tried = [one for one in ran if not one.name]
+    return tried or [*candidates], [*(one for one in ran if one.name), *missing]
 
 
 def compare_candidates(chosen: Candidate, candidates: Sequence[Candidate]) -> tuple[PlanAlternative, ...]:

@@ -24,11 +24,12 @@ from jaxquard.planner.stages.configurations.configuration_search import PlanFina
 from jaxquard.planner.stages.configurations.search import PlanSearchResult
 from jaxquard.planner.step.stage_boundaries import check_stage_count
 from jaxquard.planner.wishes import Wishes
+from jaxquard.progress import Move
 from jaxquard.simulate.actor_link import ActorLinks
 
-# Of a time budget, the share of the search where plans run or have their tasks priced as well, and where they do not:
-# the rest goes to the usual plans, and to the description of the plan.
-_SEARCH, _ALONE, _USUAL = 0.5, 0.85, 0.25
+# Of a time budget, the share of the search where plans run or have their tasks priced as well, and where they do not,
+# as the plan is still to be described; and of that, the share of the usual plans, which come first.
+_SEARCH, _ALONE, _USUAL = 0.5, 0.85, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +74,15 @@ def search_by_prices(
     options: PlanOptions,
     wishes: Wishes,
     deadline: Deadline,
+    move: Move,
     *,
     tries_plans: bool,
     is_new: bool = False,
 ) -> FoundPlans:
-    """Finds the best plans by prices, and the usual ones.
+    """Prices the usual plans, then finds the best ones.
 
     Args:
+        move: called with (done, total, what is done).
         tries_plans: leaves a share of the time to runs, or to whole tasks.
         is_new: what the cache has of the step is made anew.
     """
@@ -94,27 +97,24 @@ def search_by_prices(
             ignores_marks=options.ignores_marks,
             cache=find_cache(options.cache),
             is_new=is_new,
+            move=move,
         )
         stack.callback(pricing.keep_tables)
         max_stages = _count_stages(pricing, wishes)
-        search = TwoPassSearch(
-            pricing=pricing,
-            memory_limit_bytes=limit_bytes,
-            deadline=deadline.part(_SEARCH if tries_plans else _ALONE),
-            on_progress=options.on_progress or (lambda done, total, name: None),
-        )
-        most_rows = options.max_microbatch_size
-        result = search.run(list_shapes(problem, target, wishes, max_stages=max_stages, max_microbatch_size=most_rows))
-        candidates = _candidates(result, pricing, limit_bytes)
+        deadline = deadline.part(_SEARCH if tries_plans else _ALONE)
+        search = TwoPassSearch(pricing=pricing, memory_limit_bytes=limit_bytes, deadline=deadline, on_progress=move)
         plans = UsualPlans(
             search=search,
             pricing=pricing.of_recipes(RECIPES) if wishes.strategies else pricing,
             problem=problem,
             target=target,
             max_stages=max_stages,
-            deadline=deadline.part(_USUAL) if tries_plans else deadline,
+            deadline=deadline.part(_USUAL),
         )
         usual, too_large = _usual_candidates(plans)
+        most_rows = options.max_microbatch_size
+        result = search.run(list_shapes(problem, target, wishes, max_stages=max_stages, max_microbatch_size=most_rows))
+        candidates = _candidates(result, pricing, limit_bytes)
     return FoundPlans(
         result=result,
         pricing=pricing,
@@ -136,7 +136,7 @@ def _count_stages(pricing: StepPricing, wishes: Wishes) -> int:
     """
     boundaries = pricing.find_boundaries()
     for name in {"stages", "actors"} & wishes.fixed.keys():
-        check_stage_count(boundaries, int(wishes.fixed[name]))
+        check_stage_count(boundaries, int(wishes.fixed[name]), name_loops=pricing.name_loops)
     return 1 + sum(boundary.can_begin for boundary in boundaries)
 
 
@@ -176,14 +176,20 @@ def _candidate(pricing: StepPricing, found: PlanFinalist, limit_bytes: int) -> C
     assert costs is not None, "a finalist has costs"
     describe = functools.cache(lambda: describe_plan(pricing, found, memory_limit_bytes=limit_bytes))
     return Candidate(
-        name="", finalist=found, costs=costs, make_plan=describe, time_s=found.time_s, price_s=found.time_s
+        name="",
+        finalist=found,
+        costs=costs,
+        make_plan=describe,
+        time_s=found.time_s,
+        price_s=found.time_s,
+        is_fine=pricing.is_fine,
     )
 
 
 def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidate]]:
     """Returns the usual plans, and those that do not fit the memory."""
     found: dict[bool, list[Candidate]] = {True: [], False: []}
-    for one in plans:
+    for one in plans.find():
         describe = functools.partial(
             describe_plan,
             plans.pricing,
@@ -199,6 +205,7 @@ def _usual_candidates(plans: UsualPlans) -> tuple[list[Candidate], list[Candidat
             make_plan=functools.cache(describe),
             time_s=one.finalist.time_s,
             price_s=one.finalist.time_s,
+            is_fine=plans.pricing.is_fine,
             follows_strategies=one.follows_strategies,
         )
         found[one.fits].append(candidate)

@@ -8,10 +8,12 @@ from jax.sharding import AbstractMesh
 
 from jaxquard.cluster import Cluster
 from jaxquard.errors import PlanError, ShardingError
+from jaxquard.intraop.blocks.unplanned_matmuls import name_loops
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.fingerprint import StepFingerprint, fingerprint_structure
 from jaxquard.planner.prices.step_costs import PricedStrategies, StepCosts
 from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.live_pricing import LivePricing, StrategiesByBlocks, abstract_mesh_of
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.stage_boundaries import StageStart
@@ -19,8 +21,9 @@ from jaxquard.planner.tables.mesh_prices import MeshKey, MeshPrices, PricesKey
 from jaxquard.planner.tables.step_keys import find_loop_key, find_step_keys
 from jaxquard.planner.tables.step_tables import StepFacts, StepTables
 from jaxquard.planner.wishes import Wishes
-from jaxquard.pricing import OnProgress, PriceCache, Pricer
+from jaxquard.pricing import PriceCache, Pricer
 from jaxquard.pricing.batch_pricer import BatchPricer
+from jaxquard.progress import Move
 
 MakePricer = Callable[[AbstractMesh], Pricer]
 
@@ -35,6 +38,7 @@ class StepPricing:
         recipes: names of known assignments; blocks then have the choices of these alone. None for all choices.
         cache: where tables of prices are kept, by `keep_tables`; None for nowhere.
         is_new: what the cache has of the step is made anew.
+        move: called with (done, total, program) while the pricer is at work.
 
     Attributes:
         failures: meshes and microbatches for which the step cannot be priced, with the reason.
@@ -51,10 +55,10 @@ class StepPricing:
         recipes: Collection[str] | None = None,
         cache: PriceCache | None = None,
         is_new: bool = False,
-        on_progress: OnProgress | None = None,
+        move: Move = lambda done, total, name: None,
     ) -> None:
         self.problem, self.cluster, self.wishes = problem, cluster, wishes
-        self._make_pricer, self._on_progress = make_pricer, on_progress
+        self._make_pricer, self._move = make_pricer, move
         self._ignores_marks, self._cache, self._is_new = ignores_marks, cache, is_new
         self._live = LivePricing(problem, cluster, wishes=wishes, ignores_marks=ignores_marks, recipes=recipes)
         self._tables = _find_tables(self._live, cache, is_new=is_new)
@@ -79,7 +83,7 @@ class StepPricing:
             recipes=recipes,
             cache=self._cache,
             is_new=self._is_new,
-            on_progress=self._on_progress,
+            move=self._move,
         )
         found._live.share_with(self._live)
         found._step_facts = self._find_step()
@@ -98,6 +102,10 @@ class StepPricing:
             PlanError: if a wish for a strategy names nothing, or contradicts another.
         """
         return self._find_step().starts
+
+    def name_loops(self) -> str:
+        """Returns the loops of the step with products inside, by their lines; "" if there are none."""
+        return name_loops(self.problem.trace(self.problem.counts[0]).traced.jaxpr.eqns)
 
     def are_current(self, num_microbatches: int, recompute: Recompute) -> bool:
         """Says whether prices from the cache are of the step as it is with so many microbatches.
@@ -148,10 +156,27 @@ class StepPricing:
         known = self._coarse_prices if self._make_pricer is None else self._fine_prices
         return sum(found.facts.num_programs for found in known.values() if found is not None)
 
-    def find(self, axes: Mapping[str, int], num_microbatches: int) -> MeshPrices | None:
-        """Returns the prices on a mesh, of the finest pricer; None if the step cannot be sharded over it, or run."""
+    @property
+    def is_fine(self) -> bool:
+        """True if there is a finer pricer than the closed form."""
+        return self._make_pricer is not None
+
+    def give_up_refining(self) -> None:
+        """Leaves all prices that are asked for from here on to the closed form."""
+        self._make_pricer = None
+        for part in self._parts:
+            part.give_up_refining()
+
+    def find(
+        self, axes: Mapping[str, int], num_microbatches: int, *, deadline: Deadline | None = None
+    ) -> MeshPrices | None:
+        """Returns the prices on a mesh, of the finest pricer; None if the step cannot be sharded over it, or run.
+
+        Args:
+            deadline: of that pricer; it notes the programs that are left out.
+        """
         coarse = self.find_coarse(axes, num_microbatches)
-        return None if coarse is None else self.refine(coarse)
+        return None if coarse is None else self.refine(coarse, deadline=deadline)
 
     def find_coarse(
         self, axes: Mapping[str, int], num_microbatches: int, *, ranked_by: MeshKey | None = None
@@ -173,8 +198,12 @@ class StepPricing:
         """Returns the prices of the known recipes alone, in closed form; None if the step cannot be sharded so."""
         return self._find(PricesKey(axes=tuple(axes.items()), num_microbatches=num_microbatches, only_recipes=True))
 
-    def refine(self, coarse: MeshPrices) -> MeshPrices | None:
-        """Asks the finest pricer for the same strategies; None if a segment has no price."""
+    def refine(self, coarse: MeshPrices, *, deadline: Deadline | None = None) -> MeshPrices | None:
+        """Asks the finest pricer for the same strategies; None if a segment has no price.
+
+        Args:
+            deadline: as of `find`; strategies without a price by then are left out.
+        """
         if self._make_pricer is None:
             return coarse
         if coarse.key not in self._fine_prices:
@@ -184,7 +213,7 @@ class StepPricing:
                 # Of some meshes there are fewer devices to measure on than an actor has.
                 self._fine_prices[coarse.key] = self._noted(coarse.key, str(error))
             else:
-                self._fine_prices[coarse.key] = self._refine(coarse, pricer)
+                self._fine_prices[coarse.key] = self._refine(coarse, pricer, deadline or Deadline())
         return self._fine_prices[coarse.key]
 
     def costs(
@@ -222,18 +251,26 @@ class StepPricing:
         except (ShardingError, PlanError) as error:
             return str(error)
 
-    def _refine(self, coarse: MeshPrices, pricer: Pricer) -> MeshPrices | None:
+    def _refine(self, coarse: MeshPrices, pricer: Pricer, deadline: Deadline) -> MeshPrices | None:
         provenance = pricer.provenance_key() if isinstance(pricer, BatchPricer) else None
         key = replace(coarse.key, pricer=provenance or "")
 
         def price() -> PricedStrategies:
-            return coarse.priced().refine(pricer, on_progress=self._on_progress)
+            return coarse.priced().refine(pricer, on_progress=lambda one: one.move(self._move), end_s=deadline.end_s)
 
         found = None if provenance is None else self._tables.find(key, price=price)
         if found is not None:
             return self._noted(key, found)
         priced = price()
         reason = priced.find_unpriced()
+        if priced.num_late:
+            axes = " x ".join(f"{axis} {size}" for axis, size in coarse.key.axes)
+            deadline.left_out.append(
+                f"the time budget left out {priced.num_late} programs of the mesh {axes} with "
+                f"{coarse.key.num_microbatches} microbatches"
+            )
+            if reason:
+                return None
         facts = replace(coarse.facts, provenance=priced.provenance, num_programs=priced.prices.num_programs)
         fine = reason or MeshPrices(key, facts, price=lambda: priced)
         # A failure may be over when it is tried again.

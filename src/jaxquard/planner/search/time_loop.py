@@ -4,6 +4,7 @@ The batch is that which prices are measured with: rows of a table are read and a
 of which a host holds as many as devices do without memory for them; they do not change what a step computes.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,26 +12,41 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxquard.pricing.end_of_time import check_time
+
 _WARM_UP = 2
+_FEWEST = 2
 _MIN_STEPS = 5
 _MAX_STEPS = 40
 _STEPS_S = 2.0
 
 
 def time_loop(
-    step: Callable[..., Any], args: Sequence[Any], *, state: Sequence[int], pause_s: float = 0.0
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    state: Sequence[int],
+    pause_s: float = 0.0,
+    end_s: float = math.inf,
 ) -> list[float]:
     """Returns the seconds of each step but the first ones.
+
+    Raises:
+        OutOfTimeError: if fewer than two of those are done at the end of the time.
 
     Args:
         step: a distributed step.
         args: the types of its arguments.
         state: the arguments that the next step gets from this one's results.
         pause_s: between two steps.
+        end_s: of the time for it, by `time.monotonic`.
     """
     values = [jax.tree.map(_zero if number in state else _fill, arg) for number, arg in enumerate(args)]
     times_s: list[float] = []
     while len(times_s) < _WARM_UP + _MIN_STEPS or (sum(times_s[_WARM_UP:]) < _STEPS_S and len(times_s) < _MAX_STEPS):
+        if time.monotonic() >= end_s and len(times_s) >= _WARM_UP + _FEWEST:
+            break
+        check_time(end_s)
         start_s = time.perf_counter()
         results = step(*values)
         _wait(results)

@@ -11,7 +11,6 @@ price, as programs do not fit a chip by the compiler's count, the next best foll
 """
 
 import math
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +31,7 @@ from jaxquard.planner.stages.configurations.search import PlanSearchResult, sear
 from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.segment_costs import SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
+from jaxquard.progress import Move
 from jaxquard.simulate.actor_link import ActorLinks, link_actors
 
 SINGLE_AXIS = "best of a single axis"
@@ -42,8 +42,6 @@ _NUM_FINALISTS = 6
 _APART = 8
 # Of the time that a search has, the share of the first pass; and of that, the share of its prices.
 _FIRST_PASS, _PRICING = 0.7, 0.7
-
-OnPlanProgress = Callable[[int, int, str], None]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,7 +56,7 @@ class TwoPassSearch:
     pricing: StepPricing
     memory_limit_bytes: int
     deadline: Deadline = field(default_factory=Deadline)
-    on_progress: OnPlanProgress = field(default=lambda done, total, name: None, repr=False)
+    on_progress: Move = field(default=lambda done, total, name: None, repr=False)
     _links: dict[tuple[int, int], ActorLinks] = field(default_factory=dict, repr=False)
     _scaled: dict[object, CostsByRows] = field(default_factory=dict, repr=False)
     _chains: dict[object, Sequence[SegmentCosts]] = field(default_factory=dict, repr=False)
@@ -95,6 +93,13 @@ class TwoPassSearch:
             self.deadline.left_out.extend(exact.log.left_out)
             if exact.best is not None:
                 break
+            if self.pricing.is_fine and not self.deadline.has_time():
+                self.deadline.left_out.append(
+                    "the time budget left out the prices of all plans but the usual ones; the others have prices in "
+                    "closed form, and are not taken"
+                )
+                self.pricing.give_up_refining()
+                continue
             left = [shape for shape in known if (shape.axes, shape.num_microbatches) not in pairs]
             if not left or not self.deadline.has_time():
                 raise self._infeasible(exact.smallest)
@@ -163,19 +168,16 @@ class TwoPassSearch:
         """Prices every mesh in closed form, with few and many microbatches, by their number."""
         counts = find_references(shapes, self.pricing.problem.rows)
         found: dict[MeshAxes, dict[int, MeshPrices]] = {}
-        longest_s = 0.0
         for done, (axes, ends) in enumerate(counts.items()):
-            if found and not deadline.has_time(longest_s):
+            if found and not deadline.has_time():
                 deadline.left_out.append(f"the time budget left out {len(counts) - done} of {len(counts)} meshes")
                 break
-            start_s = time.monotonic()
             self.on_progress(done, len(counts), f"pricing a mesh of {dict(axes)}")
             ranked_by = self._ranks.setdefault(_ranked_alike(axes), (axes, ends[0]))
             prices = {count: self.pricing.find_coarse(dict(axes), count, ranked_by=ranked_by) for count in ends}
             known = {count: one for count, one in prices.items() if one is not None}
             if known:
                 found[axes] = known
-            longest_s = max(longest_s, time.monotonic() - start_s)
         if not found:
             raise PlanError(f"the step cannot be sharded over any mesh: {next(iter(self.pricing.failures.values()))}")
         return found
@@ -185,18 +187,15 @@ class TwoPassSearch:
         others = [*ranked.configurations, *(one for one in ranked.families.values() if one is not None)]
         pairs = dict.fromkeys((one.axes, one.num_microbatches) for one in others)
         found: set[tuple[MeshAxes, int]] = set()
-        longest_s = 0.0
         for axes, count in pairs:
-            if found and not self.deadline.has_time(longest_s):
+            if found and not self.deadline.has_time():
                 self.deadline.left_out.append(
                     f"the time budget left out the own prices of {len(pairs) - len(found)} of the {len(pairs)} best "
                     "meshes and microbatches"
                 )
                 break
-            start_s = time.monotonic()
-            self.pricing.find(dict(axes), count)
+            self.pricing.find(dict(axes), count, deadline=self.deadline)
             found.add((axes, count))
-            longest_s = max(longest_s, time.monotonic() - start_s)
         return found
 
     def _scaled_costs(self, shape: PlanConfiguration, references: Mapping[int, MeshPrices]) -> Sequence[SegmentCosts]:

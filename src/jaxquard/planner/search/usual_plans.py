@@ -63,6 +63,7 @@ class UsualPlans:
 
     Attributes:
         pricing: as the search's, or of their recipes alone.
+        deadline: of the finest pricer; the closed form is asked in any case.
     """
 
     search: TwoPassSearch
@@ -72,21 +73,31 @@ class UsualPlans:
     max_stages: int
     deadline: Deadline
 
-    def __iter__(self) -> Iterator[UsualPlan]:
-        """Yields those that run, until the deadline; those that do not fit the memory say so."""
-        makers: dict[str, Callable[[], UsualPlan | None]] = {
-            "data parallel": lambda: self.data_parallel("data parallel", Storage.AS_USED),
-            "fsdp": lambda: self.data_parallel("fsdp", Storage.ZERO_3),
-            "megatron": self.megatron,
-        }
-        for number, make in enumerate(makers.values()):
-            if not self.deadline.has_time():
-                left = ", ".join([*makers][number:])
-                self.deadline.left_out.append(f"the time budget left out usual plans: {left}")
-                return
-            plan = make()
-            if plan is not None:
-                yield plan
+    def find(self) -> list[UsualPlan]:
+        """Returns those that run; those that do not fit the memory say so.
+
+        All have prices of the finest pricer, or, if the time ends before they do, all have those of the closed form, by
+        which the search then goes on.
+        """
+        num_left_out = len(self.deadline.left_out)
+        found = self._find_all()
+        if not self.pricing.is_fine or len(self.deadline.left_out) == num_left_out:
+            return found
+        self.deadline.left_out[num_left_out:] = [
+            "the time budget left out prices of the usual plans, so all plans are compared in closed form"
+        ]
+        self.search.pricing.give_up_refining()
+        self.pricing.give_up_refining()
+        return self._find_all()
+
+    def _find_all(self) -> list[UsualPlan]:
+        makers: tuple[Callable[[], UsualPlan | None], ...] = (
+            lambda: self.data_parallel("data parallel", Storage.AS_USED),
+            lambda: self.data_parallel("fsdp", Storage.ZERO_3),
+            self.megatron,
+        )
+        plans = (make() for make in makers)
+        return [plan for plan in plans if plan is not None]
 
     def data_parallel(self, name: str, storage: Storage) -> UsualPlan | None:
         """Returns data parallelism over all devices, with as few microbatches as fit, or as many as there are."""
@@ -157,8 +168,10 @@ class UsualPlans:
         coarse = pricing.find_recipes(axes, count)
         plan = self._make(coarse, shape, recipe, name, fits=fits)
         # The finest pricer is asked for what the closed form says runs.
-        prices = None if plan is None or coarse is None else pricing.refine(coarse)
-        return plan if prices is coarse else self._make(prices, shape, recipe, name, fits=fits)
+        prices = None if plan is None or coarse is None else pricing.refine(coarse, deadline=self.deadline)
+        if prices is coarse or (prices is None and not self.deadline.has_time()):
+            return plan
+        return self._make(prices, shape, recipe, name, fits=fits)
 
     def _make(
         self, prices: MeshPrices | None, shape: PlanConfiguration, recipe: str, name: str, *, fits: bool

@@ -6,7 +6,7 @@ begin at these alone, unless asked otherwise.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +104,13 @@ def find_stage_boundaries(
     )
 
 
-def check_stage_count(boundaries: Sequence[StageStart], num_stages: int) -> None:
+def check_stage_count(
+    boundaries: Sequence[StageStart], num_stages: int, *, name_loops: Callable[[], str] = lambda: ""
+) -> None:
     """Checks that a step can have so many stages.
+
+    Args:
+        name_loops: names the loops with products, if there are any: no stage begins between two of them alone.
 
     Raises:
         PlanError: if it cannot; the message says why.
@@ -119,7 +124,14 @@ def check_stage_count(boundaries: Sequence[StageStart], num_stages: int) -> None
         reasons = [boundary.reason for boundary in boundaries if not boundary.can_begin]
         why = reasons[0] if reasons else f"it has {len(boundaries) + 1} segments"
     most = "one stage" if count == 1 else f"{count} stages"
-    raise PlanError(f"the step can have {most} at most, but {num_stages} were asked for: {why}. Ask for fewer stages.")
+    found = f"the step can have {most} at most, but {num_stages} were asked for: {why}."
+    if not (loops := name_loops()):
+        raise PlanError(f"{found} Ask for fewer stages.")
+    raise PlanError(
+        f"{found} A stage begins at a product outside of loops, and these have theirs inside: {loops}. Multiply the "
+        "inputs of all steps at once in front of the loop (`xs @ w`), so that a stage can begin there; or make the "
+        "pipeline by hand (`pipeline_yield`, `accumulate_grads`, `RemoteMesh`); or ask for fewer stages."
+    )
 
 
 def _owners(analysis: Analysis, of_block: Mapping[int, int]) -> dict[Var, int]:

@@ -6,6 +6,7 @@ whatever reason, it compiles by itself: slower, never wrong. So it does where no
 """
 
 import logging
+import math
 import os
 import queue
 import shutil
@@ -33,6 +34,7 @@ from jaxquard.pricing.compile.partitioner_warnings import (
     count_rematerialized,
     disregard,
 )
+from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
 
 _PACKAGES = str(Path(__file__).parents[2])
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
@@ -48,8 +50,18 @@ def ignore(_: float) -> None:
     """Does nothing with the seconds of a compilation."""
 
 
-def compile_timed(lowered: Any, on_compiled: OnCompiled, on_rematerialized: OnRematerialized = disregard) -> Any:
-    """Compiles in this thread and reports the seconds that it took, and the partitioner's warnings, however it ends."""
+def compile_timed(
+    lowered: Any,
+    on_compiled: OnCompiled,
+    on_rematerialized: OnRematerialized = disregard,
+    *,
+    end_s: float = math.inf,
+) -> Any:
+    """Compiles in this thread and reports the seconds that it took, and the partitioner's warnings, however it ends.
+
+    Nothing ends the compiler in a thread, so nothing begins after the end of the time.
+    """
+    check_time(end_s)
     start_s = time.perf_counter()
     try:
         with catch_warnings(partial(on_rematerialized, lowered)):
@@ -87,15 +99,15 @@ class CompileProcesses:
         self._on_rematerialized = on_rematerialized
         self._group: _CompilerGroup | None = None
 
-    def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Any]:
+    def start(self, lowered: Any, *, free_outputs: tuple[bool, ...], end_s: float = math.inf) -> Callable[[], Any]:
         """Begins to compile; the result, when called, waits for the end of it."""
         group = self._group = self._group or _CompilerGroup(self._num_compilers, limit_s=self._limit_s)
         # The folder is among the options.
         with use_compilation_folder(group.folder):
             request = _jax_compat.compile_request(lowered, self._devices, free_outputs)
         if request is None:
-            return lambda: compile_timed(lowered, self._on_compiled, self._on_rematerialized)
-        compiled = group.compile(request)
+            return lambda: compile_timed(lowered, self._on_compiled, self._on_rematerialized, end_s=end_s)
+        compiled = group.compile(request, end_s=end_s)
 
         def load() -> Any:
             try:
@@ -103,7 +115,7 @@ class CompileProcesses:
             except NotStartedError:
                 if self._group is not group:
                     raise
-                return compile_timed(lowered, self._on_compiled, self._on_rematerialized)
+                return compile_timed(lowered, self._on_compiled, self._on_rematerialized, end_s=end_s)
             self._on_compiled(time_s)
             if num_rematerialized:
                 self._on_rematerialized(lowered, num_rematerialized)
@@ -136,11 +148,12 @@ class _CompilerGroup:
         for _ in range(num_workers):
             self._add_worker()
 
-    def compile(self, request: bytes) -> "Future[tuple[str, float, int]]":
+    def compile(self, request: bytes, *, end_s: float) -> "Future[tuple[str, float, int]]":
         """Answers with "" or what went wrong, the seconds that it took, and the number of warnings."""
-        return self._pool.submit(self._compile, request)
+        return self._pool.submit(self._compile, request, end_s)
 
-    def _compile(self, request: bytes) -> tuple[str, float, int]:
+    def _compile(self, request: bytes, end_s: float) -> tuple[str, float, int]:
+        check_time(end_s)
         if self._is_broken:
             raise NotStartedError("no process could be started before")
         worker = self._idle.get()
@@ -148,9 +161,9 @@ class _CompilerGroup:
             self._idle.put(None)  # For whoever waits next.
             raise NotStartedError("no process could be started before")
         try:
-            message, time_s = worker.ask(request, limit_s=self._limit_s)
+            message, time_s = worker.ask(request, limit_s=self._limit_s, end_s=end_s)
             num_rematerialized = worker.take_warnings()
-        except (EOFError, OSError, CompileStalledError, NotStartedError) as error:
+        except (EOFError, OSError, CompileStalledError, OutOfTimeError, NotStartedError) as error:
             # It is of no more use; the next program gets another, which would not start either if this one did not.
             worker.kill()
             self._workers.remove(worker)
@@ -229,34 +242,37 @@ class CompilerProcess:
         finally:
             theirs.close()
 
-    def ask(self, request: bytes, *, limit_s: float) -> Any:
+    def ask(self, request: bytes, *, limit_s: float, end_s: float = math.inf) -> Any:
         """Compiles one program and returns the answer.
 
         Raises:
             NotStartedError: if the process has ended before it could take a program.
             EOFError: if it has ended since.
             CompileStalledError: if it takes too long.
+            OutOfTimeError: if it has not answered at the end of the time.
         """
         with self._in_use:
             try:
-                return self._ask(request, limit_s)
+                return self._ask(request, limit_s, end_s)
             except (EOFError, OSError) as error:
                 how = f"the compiler ended its process (exit code {self._process.wait()}){self._log_tail()}"
                 raise (EOFError if self._has_started else NotStartedError)(how) from error
 
-    def _ask(self, request: bytes, limit_s: float) -> Any:
-        end_s = time.monotonic() + limit_s
+    def _ask(self, request: bytes, limit_s: float, end_s: float) -> Any:
+        stalled_s = time.monotonic() + limit_s
         if not self._has_started:
-            self._wait(end_s, limit_s)
+            self._wait(stalled_s, limit_s, end_s)
             self._connection.recv_bytes()
             self._has_started = True
         self._connection.send_bytes(request)
-        self._wait(end_s, limit_s)
+        self._wait(stalled_s, limit_s, end_s)
         return self._connection.recv()
 
-    def _wait(self, end_s: float, limit_s: float) -> None:
-        if not self._connection.poll(max(0.0, end_s - time.monotonic())):
-            raise CompileStalledError(f"not compiled within {limit_s:g} s")
+    def _wait(self, stalled_s: float, limit_s: float, end_s: float) -> None:
+        if self._connection.poll(max(0.0, min(stalled_s, end_s) - time.monotonic())):
+            return
+        check_time(end_s)
+        raise CompileStalledError(f"not compiled within {limit_s:g} s")
 
     def take_warnings(self) -> int:
         """Returns the number of values that the partitioner gathers whole in what was compiled since the last call."""

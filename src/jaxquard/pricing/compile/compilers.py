@@ -9,6 +9,8 @@ On accelerators threads of this process compile while others run (section 4.3 of
 the devices, and the host's cores are free.
 """
 
+import math
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -17,6 +19,7 @@ from jax.sharding import Mesh
 
 from jaxquard.pricing.compile.compile_processes import CompileProcesses, OnCompiled, compile_timed, ignore
 from jaxquard.pricing.compile.partitioner_warnings import OnRematerialized, disregard
+from jaxquard.pricing.end_of_time import OutOfTimeError
 
 Executable = Any
 
@@ -30,8 +33,14 @@ class Compilers(Protocol):
 
     may_overlap: bool
 
-    def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Executable]:
-        """Begins to compile; the result, when called, waits for the end of it."""
+    def start(
+        self, lowered: Any, *, free_outputs: tuple[bool, ...], end_s: float = math.inf
+    ) -> Callable[[], Executable]:
+        """Begins to compile; the result, when called, waits for the end of it.
+
+        Args:
+            end_s: of the time for it, by `time.monotonic`; the result then raises OutOfTimeError.
+        """
         ...
 
     def stop(self) -> None:
@@ -47,15 +56,17 @@ class CompileHere:
     def __init__(self, *, on_compiled: OnCompiled = ignore, on_rematerialized: OnRematerialized = disregard) -> None:
         self._on_compiled, self._on_rematerialized = on_compiled, on_rematerialized
 
-    def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Executable]:
-        return lambda: compile_timed(lowered, self._on_compiled, self._on_rematerialized)
+    def start(
+        self, lowered: Any, *, free_outputs: tuple[bool, ...], end_s: float = math.inf
+    ) -> Callable[[], Executable]:
+        return lambda: compile_timed(lowered, self._on_compiled, self._on_rematerialized, end_s=end_s)
 
     def stop(self) -> None:
         return
 
 
 class CompileInThreads:
-    """Some at a time, in threads."""
+    """Some at a time, in threads; one that is late is left behind, as nothing ends the compiler in a thread."""
 
     may_overlap = True
 
@@ -70,10 +81,20 @@ class CompileInThreads:
         self._on_rematerialized = on_rematerialized
         self._pool: ThreadPoolExecutor | None = None
 
-    def start(self, lowered: Any, *, free_outputs: tuple[bool, ...]) -> Callable[[], Executable]:
+    def start(
+        self, lowered: Any, *, free_outputs: tuple[bool, ...], end_s: float = math.inf
+    ) -> Callable[[], Executable]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_compilers, thread_name_prefix="compile")
-        return self._pool.submit(compile_timed, lowered, self._on_compiled, self._on_rematerialized).result
+        compiled = self._pool.submit(compile_timed, lowered, self._on_compiled, self._on_rematerialized, end_s=end_s)
+
+        def wait() -> Executable:
+            try:
+                return compiled.result(None if math.isinf(end_s) else max(0.0, end_s - time.monotonic()))
+            except TimeoutError:
+                raise OutOfTimeError from None
+
+        return wait
 
     def stop(self) -> None:
         if self._pool is not None:

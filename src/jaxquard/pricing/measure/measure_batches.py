@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxquard.pricing.cache import PriceCache
 from jaxquard.pricing.compile.compilers import CompileHere, Compilers
 from jaxquard.pricing.compile.partitioner_warnings import RematerializedCounts
+from jaxquard.pricing.end_of_time import check_time
 from jaxquard.pricing.measure.machine.environment import provenance_of
 from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, failure_of, over_limit
@@ -112,21 +113,17 @@ class Measurement:
     rematerialized: RematerializedCounts = field(default_factory=RematerializedCounts)
 
     def measure_loops(self, jobs: Sequence[PricingJob], *, batch_size: int, end_s: float) -> None:
-        """Compiles until a moment of the monotonic clock, then runs what is compiled; the others fail as too slow."""
+        """Compiles until a moment of the monotonic clock, then runs what is compiled; the others fail."""
         ready: list[_Ready] = []
         for batch in _split(jobs, batch_size):
-            if time.monotonic() < end_s:
-                ready += self._finish(self._begin(batch))
-                continue
-            for job in batch:
-                self._reject(job, FailureReason.TOO_SLOW, TimeoutError("no time was left to compile it"))
+            ready += self._finish(self._begin(batch, end_s=end_s))
         for together in self._rounds(ready):
             with self.meter.during("running_s"):
                 self._run(together)
 
     def measure(self, jobs: Sequence[PricingJob], *, batch_size: int) -> None:
         """Measures all; each batch is compiled, then run."""
-        batches = (self._begin(batch) for batch in _split(jobs, batch_size))
+        batches = (self._begin(batch, end_s=self.budget.end_s) for batch in _split(jobs, batch_size))
         if self.compilers.may_overlap:
             batches = _one_ahead(batches)
         for begun in batches:
@@ -135,11 +132,12 @@ class Measurement:
                 with self.meter.during("running_s"):
                     self._run(together)
 
-    def _begin(self, jobs: Iterable[PricingJob]) -> list[_Begun]:
+    def _begin(self, jobs: Iterable[PricingJob], *, end_s: float) -> list[_Begun]:
         """Lowers jobs, looks whether what they lower to has a price, and lets the others be compiled."""
         begun = []
         for job in jobs:
             try:
+                check_time(end_s)
                 with self.meter.during("lowering_s"):
                     lowered = lower_program(job.program, mesh=self.mesh)
                     text_key = lowered_key(lowered)
@@ -159,8 +157,9 @@ class Measurement:
                 continue
             free_outputs = tuple(spec is None for spec in job.program.out_specs)
             with self.meter.during("compiling_s"):
-                finish = self.compilers.start(lowered, free_outputs=free_outputs)
-            again = CompileHere(on_rematerialized=self.rematerialized.add).start(lowered, free_outputs=free_outputs)
+                finish = self.compilers.start(lowered, free_outputs=free_outputs, end_s=end_s)
+            here = CompileHere(on_rematerialized=self.rematerialized.add)
+            again = here.start(lowered, free_outputs=free_outputs, end_s=end_s)
             count = partial(self.rematerialized.take, lowered)
             begun.append(
                 _Begun(job=job, key=key, text_key=text_key, finish=finish, again=again, num_rematerialized=count)
@@ -335,6 +334,8 @@ class Measurement:
     def _settle(self, job: PricingJob, key: str, price: Price, *, is_cached: bool = False) -> None:
         # One without the split that was asked for is used, but not kept.
         is_whole = self.num_profiled_runs == 0 or price.communication_s is not None
+        # Nor is one whose runs may have been cut off.
+        is_whole = is_whole and (is_cached or time.monotonic() < self.budget.end_s)
         if self.cache is not None and is_whole:
             if not is_cached:
                 self.cache.store(key, price, name=job.program.name)

@@ -160,6 +160,7 @@ class MeasuredPricer(BatchPricer):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
         return self._measure(
@@ -170,6 +171,7 @@ class MeasuredPricer(BatchPricer):
             cache=self._cache,
             candidates=None,
             on_progress=on_progress,
+            end_s=end_s,
         )
 
     def compare(
@@ -178,6 +180,7 @@ class MeasuredPricer(BatchPricer):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """Prices close candidates in one round, with three times as many runs, compared side by side; see `Pricer`.
 
@@ -198,16 +201,23 @@ class MeasuredPricer(BatchPricer):
             cache=cache,
             candidates=candidates,
             on_progress=on_progress,
+            end_s=end_s,
         )
 
     def price_loops(
-        self, programs: Sequence[ShardedProgram], *, budget_s: float, on_progress: OnProgress | None = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        budget_s: float,
+        on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """Prices steps of training loops, in short blocks of each; see `LoopPricer`.
 
         As in `compare`, all prices come from disk, or all are measured now.
         """
         budget, loops = replace(self._budget, num_warmups=0), LoopBudget(limit_s=self._budget.limit_s)
+        compiled_s = min(time.monotonic() + budget_s, end_s)
         candidates, cache = self._cache_of_one_moment(programs, budget, loops)
         return self._measure(
             programs,
@@ -218,7 +228,8 @@ class MeasuredPricer(BatchPricer):
             candidates=candidates,
             on_progress=on_progress,
             loops=loops,
-            end_s=time.monotonic() + budget_s,
+            compiled_s=compiled_s,
+            end_s=end_s,
         )
 
     def _cache_of_one_moment(
@@ -265,18 +276,25 @@ class MeasuredPricer(BatchPricer):
         candidates: str | None,
         on_progress: OnProgress | None,
         loops: LoopBudget | None = None,
-        end_s: float = math.inf,
+        compiled_s: float = math.inf,
+        end_s: float,
     ) -> list[Price | Failure]:
-        """Measures what has no price yet; `candidates` is a key of all programs, if their times are of one moment."""
+        """Measures what has no price yet.
+
+        Args:
+            candidates: a key of all programs, if their times are of one moment.
+            compiled_s: when loops are compiled no more.
+        """
         ledger = Ledger([program.name for program in programs], on_progress)
         best, watch = BestTimes(), WatchedRun()
         environment = self._environment(budget, candidates, loops)
         jobs = _find_missing(programs, groups or [None] * len(programs), cache, environment, ledger, best)
-        self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS
+        # Only a process can be ended while it compiles.
+        self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS or (bool(jobs) and math.isfinite(end_s))
         here = CompileHere(on_compiled=self._meter.add_compile_work, on_rematerialized=self._rematerialized.add)
         measurement = Measurement(
             mesh=self._mesh,
-            budget=budget,
+            budget=replace(budget, end_s=end_s),
             cache=cache,
             compilers=self._compilers if self._has_compilers else here,
             environment=environment,
@@ -290,7 +308,7 @@ class MeasuredPricer(BatchPricer):
             reference=self._reference,
             watch=watch,
             meter=self._meter,
-            loops=loops,
+            loops=None if loops is None else replace(loops, end_s=end_s),
             compiled=self._compiled,
             rematerialized=self._rematerialized,
         )
@@ -298,7 +316,7 @@ class MeasuredPricer(BatchPricer):
             if loops is None:
                 measurement.measure(jobs, batch_size=max(self._batch_size, round_size))
             else:
-                measurement.measure_loops(jobs, batch_size=max(1, self._num_compilers), end_s=end_s)
+                measurement.measure_loops(jobs, batch_size=max(1, self._num_compilers), end_s=compiled_s)
         except BaseException:
             self.close()
             raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxquard.pricing.compile.compile_processes import CompileStalledError
+from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.pricing.measure.runs.watched_run import StalledError
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Progress
 
@@ -17,7 +18,9 @@ _NO_MEMORY = ("resource_exhausted", "out of memory", "unable to allocate", "memo
 def failure_of(name: str, reason: FailureReason, error: Exception) -> Failure:
     """The failure that an error means; `reason` holds unless the error says more."""
     said = f"{type(error).__name__}: {error}"
-    if isinstance(error, StalledError | CompileStalledError):
+    if isinstance(error, OutOfTimeError):
+        reason = FailureReason.NO_TIME
+    elif isinstance(error, StalledError | CompileStalledError):
         reason = FailureReason.TOO_SLOW
     elif any(words in said.lower() for words in _NO_MEMORY):
         reason = FailureReason.OUT_OF_MEMORY

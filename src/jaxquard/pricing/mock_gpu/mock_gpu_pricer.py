@@ -13,6 +13,7 @@ are kept as they come.
 import datetime
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from jaxquard.cluster import Cluster, cluster_text, load_cluster
 from jaxquard.errors import HloError, PricingError
 from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
+from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
 from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown, failure_of
 from jaxquard.pricing.measure.runs.run_rounds import BestTimes, spread_of
@@ -39,8 +41,8 @@ from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_me
 from jaxquard.pricing.target.cluster_costs import ClusterCosts
 
 _MOST_COMPILERS = 16
-# Programs that are compiled before any of them runs.
-_BATCH = 24
+# Programs that are compiled before any of them runs: few at first, so that there are prices when the time is over.
+_FIRST_BATCH, _BATCH = 6, 24
 # Counts how times are combined: a price of an earlier way is not one of the current way.
 _PRICING = 1
 # Settings of JAX that change what a jaxpr lowers to.
@@ -54,9 +56,11 @@ class MockDevices(Protocol):
     @property
     def device_kind(self) -> str: ...
 
-    def compile(self, requests: Mapping[int, ProgramRequest]) -> Iterator[tuple[int, Mapping[str, Any]]]: ...
+    def compile(
+        self, requests: Mapping[int, ProgramRequest], *, end_s: float
+    ) -> Iterator[tuple[int, Mapping[str, Any]]]: ...
 
-    def run(self, number: int, budget: BlockBudget) -> Mapping[str, Any]: ...
+    def run(self, number: int, budget: BlockBudget, *, end_s: float) -> Mapping[str, Any]: ...
 
     def forget(self, number: int) -> None: ...
 
@@ -172,13 +176,14 @@ class MockGpuPricer(BatchPricer):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`.
 
         Raises:
             PricingError: if there is no GPU that JAX can use.
         """
-        return self._price_all(programs, groups, BlockBudget(), on_progress)
+        return self._price_all(programs, groups, BlockBudget(), on_progress, end_s)
 
     def compare(
         self,
@@ -186,9 +191,10 @@ class MockGpuPricer(BatchPricer):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """Prices close candidates with twice as many blocks of runs; see `Pricer`."""
-        return self._price_all(programs, groups, _COMPARED, on_progress)
+        return self._price_all(programs, groups, _COMPARED, on_progress, end_s)
 
     def _price_all(
         self,
@@ -196,12 +202,15 @@ class MockGpuPricer(BatchPricer):
         groups: Sequence[Hashable] | None,
         budget: BlockBudget,
         on_progress: OnProgress | None,
+        end_s: float,
     ) -> list[Price | Failure]:
         ledger, best = Ledger([program.name for program in programs], on_progress), BestTimes()
         try:
-            jobs = self._find_missing(programs, groups or [None] * len(programs), budget, ledger, best)
-            for start in range(0, len(jobs), _BATCH):
-                self._price_batch(jobs[start : start + _BATCH], budget, ledger, best)
+            jobs, size = self._find_missing(programs, groups or [None] * len(programs), budget, ledger, best), 0
+            while jobs:
+                size = min(_BATCH, max(_FIRST_BATCH, 2 * size))
+                batch, jobs = jobs[:size], jobs[size:]
+                self._price_batch(batch, budget, ledger, best, end_s)
         except BaseException:
             self.close()
             raise
@@ -262,32 +271,38 @@ class MockGpuPricer(BatchPricer):
             return None
         return _Job(numbers=(number,), program=program, group=group, key=key, request=request)
 
-    def _price_batch(self, jobs: Sequence[_Job], budget: BlockBudget, ledger: Ledger, best: BestTimes) -> None:
+    def _price_batch(
+        self, jobs: Sequence[_Job], budget: BlockBudget, ledger: Ledger, best: BestTimes, end_s: float
+    ) -> None:
         """Compiles a batch, then runs one after the other; what ends the process is tried again alone."""
         try:
-            compiled = self._compile(jobs, ledger)
+            check_time(end_s)
+            compiled = self._compile(jobs, ledger, end_s)
             for number, job in enumerate(jobs):
-                self._settle(job, self._run(job, number, compiled[number], budget, best), ledger, best)
+                self._settle(job, self._run(job, number, compiled[number], budget, best, end_s), ledger, best)
+        except OutOfTimeError as error:
+            for job in _unsettled(jobs, ledger):
+                self._settle(job, failure_of(job.program.name, FailureReason.NO_TIME, error), ledger, best)
         except WorkerEndedError as error:
-            left = [job for job in jobs if not all(number in ledger for number in job.numbers)]
+            left = _unsettled(jobs, ledger)
             if len(jobs) == 1:
                 failure = failure_of(jobs[0].program.name, FailureReason.NO_RUN, error)
                 self._settle(jobs[0], failure, ledger, best)
                 return
             for job in left:
-                self._price_batch([job], budget, ledger, best)
+                self._price_batch([job], budget, ledger, best, end_s)
 
-    def _compile(self, jobs: Sequence[_Job], ledger: Ledger) -> dict[int, Mapping[str, Any]]:
+    def _compile(self, jobs: Sequence[_Job], ledger: Ledger, end_s: float) -> dict[int, Mapping[str, Any]]:
         compiled: dict[int, Mapping[str, Any]] = {}
         ledger.report(f"compiling {len(jobs)} programs")
         with self._meter.during("compiling_s"):
-            for number, answer in self._devices.compile(dict(enumerate(job.request for job in jobs))):
+            for number, answer in self._devices.compile(dict(enumerate(job.request for job in jobs)), end_s=end_s):
                 compiled[number] = answer
                 ledger.report(f"compiling {len(compiled)} of {len(jobs)}")
         return compiled
 
     def _run(
-        self, job: _Job, number: int, compiled: Mapping[str, Any], budget: BlockBudget, best: BestTimes
+        self, job: _Job, number: int, compiled: Mapping[str, Any], budget: BlockBudget, best: BestTimes, end_s: float
     ) -> Price | Failure:
         name = job.program.name
         if "error" in compiled:
@@ -297,7 +312,8 @@ class MockGpuPricer(BatchPricer):
             self._devices.forget(number)
             return _too_large(name, needed_bytes=compiled["peak_bytes"], available_bytes=available)
         with self._meter.during("running_s"):
-            run = self._devices.run(number, replace(budget, slow_s=self._slow_factor * best[job.group]))
+            slow_s = self._slow_factor * best[job.group]
+            run = self._devices.run(number, replace(budget, slow_s=slow_s), end_s=end_s)
         if "error" in run:
             return failure_of(name, FailureReason.NO_RUN, RuntimeError(run["error"]))
         return self._price(name, compiled, run["times_s"], budget)
@@ -351,6 +367,10 @@ class MockGpuPricer(BatchPricer):
             sorted(os.environ.get("XLA_FLAGS", "").split()),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _unsettled(jobs: Sequence[_Job], ledger: Ledger) -> list[_Job]:
+    return [job for job in jobs if not all(number in ledger for number in job.numbers)]
 
 
 def _too_large(name: str, *, needed_bytes: int, available_bytes: int) -> Failure:

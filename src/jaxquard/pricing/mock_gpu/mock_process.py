@@ -3,6 +3,7 @@
 One process has the GPU at a time: all pricers of a process share none, and each asks its own for one thing at a time.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxquard.errors import PricingError
+from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.pricing.mock_gpu.program_request import ProgramRequest
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 
@@ -56,21 +58,24 @@ class MockProcess:
             self._start()
         return self._greeting["device_kind"]
 
-    def compile(self, requests: Mapping[int, ProgramRequest]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def compile(
+        self, requests: Mapping[int, ProgramRequest], *, end_s: float = math.inf
+    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yields, in their order, `text` and `peak_bytes` of each program, or its `error`.
 
         Raises:
             WorkerEndedError: if the process ends meanwhile.
+            OutOfTimeError: if it is ended, as the time is over.
         """
         with self._in_use:
             self._start()
             self._send(("compile", dict(requests)))
             for _ in requests:
-                yield self._receive(self._limit_s)
+                yield self._receive(self._limit_s, end_s)
 
-    def run(self, number: int, budget: BlockBudget) -> Mapping[str, Any]:
-        """Returns `times_s` of a program that is compiled, or its `error`."""
-        return self._ask(("run", number, budget))
+    def run(self, number: int, budget: BlockBudget, *, end_s: float = math.inf) -> Mapping[str, Any]:
+        """Returns `times_s` of a program that is compiled, or its `error`; OutOfTimeError as in `compile`."""
+        return self._ask(("run", number, budget), end_s)
 
     def forget(self, number: int) -> None:
         """Lets go of a program that is compiled."""
@@ -89,11 +94,11 @@ class MockProcess:
             self._connection.close()
             self._errors.close()
 
-    def _ask(self, message: tuple[Any, ...]) -> Any:
+    def _ask(self, message: tuple[Any, ...], end_s: float = math.inf) -> Any:
         with self._in_use:
             self._start()
             self._send(message)
-            return self._receive(self._limit_s)
+            return self._receive(self._limit_s, end_s)
 
     def _start(self) -> None:
         if self._process is not None:
@@ -131,11 +136,14 @@ class MockProcess:
         except OSError as error:
             raise self._ended("the process with the GPU ended") from error
 
-    def _receive(self, limit_s: float) -> Any:
+    def _receive(self, limit_s: float, end_s: float = math.inf) -> Any:
         try:
-            end_s = time.monotonic() + limit_s
+            stalled_s = time.monotonic() + limit_s
             while not self._connection.poll(0.5):  # In short pieces, so that Ctrl-C is seen.
-                if time.monotonic() > end_s:
+                if time.monotonic() >= end_s:
+                    self.stop()
+                    raise OutOfTimeError
+                if time.monotonic() > stalled_s:
                     raise self._ended(f"no answer from the process with the GPU within {limit_s:g} s")
             return self._connection.recv()
         except (EOFError, OSError) as error:

@@ -11,6 +11,7 @@ that does not fit a chip's memory fails, and says by how much.
 import datetime
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from jaxquard.errors import HloError, PricingError
 from jaxquard.hlo import list_schedule, parse_module
 from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.cache import PriceCache
+from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
 from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.outcomes import Ledger
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
@@ -142,13 +144,14 @@ class CompilePricer(BatchPricer):
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """The prices of many, in their order; see `Pricer`."""
         ledger = Ledger([program.name for program in programs], on_progress)
         keys = self._keys(programs)
         missing = self._find_known(programs, keys, ledger)
         try:
-            for first, numbers, compiled in self._compile_all(programs, missing):
+            for first, numbers, compiled in self._compile_all(programs, missing, end_s):
                 result = compiled if isinstance(compiled, Failure) else self._price(programs[first].name, compiled)
                 if isinstance(result, Price):
                     self._keep(keys[first], programs[first].name, result)
@@ -209,18 +212,20 @@ class CompilePricer(BatchPricer):
         return missing
 
     def _compile_all(
-        self, programs: Sequence[ShardedProgram], missing: Mapping[str, list[int]]
+        self, programs: Sequence[ShardedProgram], missing: Mapping[str, list[int]], end_s: float = math.inf
     ) -> Iterable[tuple[int, list[int], CompiledProgram | Failure]]:
         """Yields the compiled program of each group of equal ones; the others compile meanwhile."""
         waiting: list[tuple[list[int], str, CompiledProgram | Failure | Future[CompiledProgram | str]]] = []
         for numbers in missing.values():
-            key, found = self._begin(programs[numbers[0]])
+            key, found = self._begin(programs[numbers[0]], end_s)
             waiting.append((numbers, key, found))
         for numbers, key, found in waiting:
             compiled = found
             if isinstance(found, Future):
-                answer = found.result()
-                compiled = _failure(programs[numbers[0]].name, answer) if isinstance(answer, str) else answer
+                answer = _result(found)
+                compiled = answer
+                if not isinstance(answer, CompiledProgram):
+                    compiled = _failure(programs[numbers[0]].name, answer)
                 if isinstance(answer, CompiledProgram):
                     self._compile_s += answer.compile_s
                     if self._compiled is not None:
@@ -229,9 +234,13 @@ class CompilePricer(BatchPricer):
             yield numbers[0], numbers, compiled
 
     def _begin(
-        self, program: ShardedProgram
+        self, program: ShardedProgram, end_s: float
     ) -> tuple[str, "CompiledProgram | Failure | Future[CompiledProgram | str]"]:
         """Lowers a program; finds it on disk, or begins to compile it."""
+        try:
+            check_time(end_s)
+        except OutOfTimeError as error:
+            return "", _failure(program.name, error)
         try:
             lowered = lower_for_platform(program, mesh=self._mesh, platform=self._target.platform)
         except Exception as error:
@@ -249,7 +258,7 @@ class CompilePricer(BatchPricer):
         )
         if self._processes is None:
             self._processes = TargetProcesses(self._target, num_compilers=self._num_compilers, limit_s=self._limit_s)
-        (future,) = self._processes.compile([request])
+        (future,) = self._processes.compile([request], end_s=end_s)
         return key, future
 
     def _walk(self, compiled: CompiledProgram) -> WalkedProgram:
@@ -333,7 +342,16 @@ class CompilePricer(BatchPricer):
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _failure(name: str, message: str) -> Failure:
+def _result(compiling: "Future[CompiledProgram | str]") -> CompiledProgram | str | OutOfTimeError:
+    try:
+        return compiling.result()
+    except OutOfTimeError as error:
+        return error
+
+
+def _failure(name: str, message: str | OutOfTimeError) -> Failure:
+    if isinstance(message, OutOfTimeError):
+        return Failure(name=name, reason=FailureReason.NO_TIME, message=str(message))
     is_memory = "RESOURCE_EXHAUSTED" in message or "out of memory" in message.lower()
     reason = FailureReason.OUT_OF_MEMORY if is_memory else FailureReason.NO_COMPILATION
     return Failure(name=name, reason=reason, message=_first_line(message))

@@ -1,5 +1,6 @@
 """Processes that compile for a target, each with its own compiler; they start when first needed, and wait for more."""
 
+import math
 import os
 import pickle
 import queue
@@ -14,6 +15,7 @@ from jaxquard.pricing.compile.compile_processes import (
     NotStartedError,
     compiler_environment,
 )
+from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
 from jaxquard.pricing.target.compiled_program import CompiledProgram, CompileRequest
 from jaxquard.pricing.target.find_target import CompileTarget
 
@@ -34,21 +36,26 @@ class TargetProcesses:
         self._processes: list[CompilerProcess] = []
         self.stop = weakref.finalize(self, _stop, self._processes, self._pool)
 
-    def compile(self, requests: Sequence[CompileRequest]) -> list["Future[CompiledProgram | str]"]:
-        """Begins to compile; each result is the compiled program, or what went wrong."""
-        return [self._pool.submit(self._compile, request) for request in requests]
+    def compile(
+        self, requests: Sequence[CompileRequest], *, end_s: float = math.inf
+    ) -> list["Future[CompiledProgram | str]"]:
+        """Begins to compile; each result is the compiled program, or what went wrong; past the end OutOfTimeError."""
+        return [self._pool.submit(self._compile, request, end_s) for request in requests]
 
-    def _compile(self, request: CompileRequest) -> CompiledProgram | str:
+    def _compile(self, request: CompileRequest, end_s: float) -> CompiledProgram | str:
+        check_time(end_s)
         try:
             process = self._find_idle()
         except OSError as error:  # No more processes, or no memory for one.
             return f"no process could be started to compile in ({error})"
         try:
-            answer = process.ask(pickle.dumps(request), limit_s=self._limit_s)
-        except (EOFError, OSError, CompileStalledError, NotStartedError) as error:
+            answer = process.ask(pickle.dumps(request), limit_s=self._limit_s, end_s=end_s)
+        except (EOFError, OSError, CompileStalledError, NotStartedError, OutOfTimeError) as error:
             # A program that ends or stalls the compiler takes its process with it; the next one starts another.
             process.kill()
             self._processes.remove(process)
+            if isinstance(error, OutOfTimeError):
+                raise
             return str(error)
         num_rematerialized = process.take_warnings()
         self._idle.put(process)

@@ -58,7 +58,7 @@ def _report(path: Path, manifest: Manifest) -> CheckpointReport:
 
 
 def verify(
-    path: str | os.PathLike[str], *, on_progress: Callable[[int, int, str], None] | None = None
+    path: str | os.PathLike[str], *, progress: Callable[[int, int, str], None] | None = None
 ) -> CheckpointReport:
     """Reads a checkpoint whole, and compares every piece with its digest. Needs no devices.
 
@@ -66,7 +66,7 @@ def verify(
 
     Args:
         path: as given to `save`.
-        on_progress: called with the number of bytes read, the number of all, and the path of a leaf.
+        progress: called with the number of bytes read, the number of all, and the path of a leaf.
 
     Returns:
         What the checkpoint holds. Its `digest` stands for all of it: note it to recognise the checkpoint later.
@@ -84,10 +84,10 @@ def verify(
     """
     require_orbax()
     target = checkpoint_path(path)
-    progress = on_progress or (lambda *_: None)
+    move = progress or (lambda *_: None)
 
     def check(folder: Path, manifest: Manifest) -> CheckpointReport:
-        check_pieces(Checkpoint(path=folder, id=manifest.id), manifest.leaves, on_progress=progress)
+        check_pieces(Checkpoint(path=folder, id=manifest.id), manifest.leaves, on_progress=move)
         return _report(target, manifest)
 
     with SAVES.taken(target):

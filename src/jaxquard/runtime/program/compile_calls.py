@@ -16,7 +16,7 @@ the engine drops the others.
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from jaxquard.runtime.engine import Progress
 from jaxquard.runtime.transfer import sharding_on
 
 Executable = Callable[..., list[jax.Array]]
+_HEARTBEAT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,8 @@ def compile_calls(
 
     Args:
         sites: one for each actor; equal ones share their executables.
-        on_progress: called in this thread with (done, total, name of the call) as executables get ready.
+        on_progress: called in this thread with (done, total, name of the call) as executables get ready, and every
+            second: an exception of it ends the waiting, and what is being compiled is left behind.
     """
     needed = {
         (instruction.call, site): None
@@ -77,14 +79,22 @@ def compile_calls(
             pool.submit(_compile_group, program.calls[key[0]], group, enable_x64, turns): (key[0], group)
             for key, group in largest_first
         }
-        for future in as_completed(futures):
-            call, group = futures[future]
-            executables |= {(call, site): found for site, found in zip(group, future.result(), strict=True)}
-            if on_progress is not None:
-                on_progress(len(executables), len(needed), program.calls[call].name)
-    finally:
-        # After an error or Ctrl-C, what has not started is not waited for.
-        pool.shutdown(cancel_futures=True)
+        waiting = set(futures)
+        while waiting:
+            ready, waiting = wait(waiting, timeout=_HEARTBEAT_S, return_when=FIRST_COMPLETED)
+            for future in ready:
+                call, group = futures[future]
+                executables |= {(call, site): found for site, found in zip(group, future.result(), strict=True)}
+                if on_progress is not None:
+                    on_progress(len(executables), len(needed), program.calls[call].name)
+            if on_progress is not None and not ready:
+                name = next(program.calls[call].name for future, (call, _) in futures.items() if future in waiting)
+                on_progress(len(executables), len(needed), name)
+    except BaseException:
+        # What is being compiled cannot be ended.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
     return executables
 
 

@@ -3,6 +3,7 @@
 The programs of a deep model are those of a shallow one, so prices are made up here: the search takes as long with them.
 """
 
+import math
 import time
 from collections.abc import Hashable, Sequence
 from zlib import crc32
@@ -77,6 +78,7 @@ class _MadeUpPricer:
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         return [self.price(program) for program in programs]
 
@@ -86,5 +88,6 @@ class _MadeUpPricer:
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         return self.price_all(programs)

@@ -1,24 +1,23 @@
 """Spends a budget of time on the programs that matter, and models the others.
 
-All programs have a coarse price first, in closed form, by their FLOPs, the bytes they move and the volume they
-communicate. By it a program is left out if it cannot win: alone, if it takes much longer than the fastest of its group;
-of segments, if the fastest plan with it is much slower (`bound_plans`). The others are priced as long as there is time,
-the best few of every group first, groups that recur most before others. Whatever is left has its coarse price, scaled
-as those of its group that were priced turned out; so every plan can be compared, and the last word have training loops
-of the fastest ones, if there is time to compile them.
+The usual plans come first, so that the answer is no worse than the best of them. If the time ends before all of them
+have a price, every price is the coarse one, in closed form, and all plans compare by that, or as training loops.
 
-Nothing that has begun can be stopped, so before it begins its time is estimated: by its equations, and by how long
-earlier programs took.
+All programs have a coarse price, by their FLOPs, the bytes they move and the volume they communicate. By it a program
+is left out if it cannot win: alone, if it takes much longer than the fastest of its group; of segments, if the fastest
+plan with it is much slower (`bound_plans`). The others are priced until the time is over, the best few of every group
+first, groups that recur most before others. Whatever is left has its coarse price, scaled as those of its group that
+were priced turned out; training loops of the fastest plans come last.
 """
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jaxquard.intraop.plan.limits.pricing_pace import PricingPace
-from jaxquard.pricing import Failure, FailureReason, LoopPricer, OnProgress, Price, Pricer, Progress, ShardedProgram
+from jaxquard.pricing import Failure, FailureReason, LoopPricer, OnProgress, Price, Pricer, ShardedProgram
 
 # The first entry of a group of reshards; the others are kinds of segments, or tuples of them.
 RESHARD = "reshard"
@@ -26,12 +25,11 @@ RESHARD = "reshard"
 SLOW_FACTOR = 2.5
 # Of a group, so many are priced before the next group has its turn.
 _WAVE = 3
-_CHUNK = 8
-# Shares of the time after which segments, and then plans, have modelled prices; it ends before the budget does, as the
-# plan is still to be written.
-_SEGMENTS_UNTIL, _PLANS_UNTIL = 0.65, 0.9
-# A comparison runs everything three times as often.
-_COMPARED_RUNS = 3
+# Shares of the budget after which the usual plans, the segments, other plans, their comparison and training loops end;
+# the last ends before the budget does, as the plan is still to be written.
+_USUAL_UNTIL, _SEGMENTS_UNTIL, _PLANS_UNTIL, _COMPARED_UNTIL, _LOOPS_UNTIL = 0.45, 0.6, 0.7, 0.75, 0.95
+# Of the time of training loops, the share in which they are compiled.
+_LOOPS_COMPILE = 0.7
 # Training loops compare two plans at least.
 _FEWEST_LOOPS = 2
 
@@ -64,10 +62,8 @@ class BudgetedPricer:
         pricer: the fine one.
         coarse: prices any program in milliseconds.
         recurrences: for each group, how often it stands in the step; once for others.
-        step_equations: the number of equations of the whole step, to estimate the time of training loops.
         budget_s: of the whole search.
-        start_s: when it began, by the clock; by default now.
-        clock: the seconds that pass.
+        start_s: when it began, by `time.monotonic`; by default now.
     """
 
     def __init__(
@@ -77,16 +73,13 @@ class BudgetedPricer:
         coarse: Pricer,
         recurrences: Mapping[Hashable, int],
         budget_s: float,
-        step_equations: int = 0,
         start_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pricer, self._coarse, self._recurrences = pricer, coarse, recurrences
-        self._budget_s, self._clock = budget_s, clock
-        self._step_equations = step_equations if isinstance(pricer, LoopPricer) else 0
-        self._start_s = clock() if start_s is None else start_s
-        self._pace = PricingPace()
+        self._budget_s = budget_s
+        self._start_s = time.monotonic() if start_s is None else start_s
         self._share = _SEGMENTS_UNTIL
+        self._is_coarse = False
         # For each group, by how much fine times and bytes exceed coarse ones.
         self._ratios: dict[Hashable, list[tuple[float, float]]] = {}
         self._known = _Known()
@@ -95,12 +88,30 @@ class BudgetedPricer:
         """See `Pricer`."""
         return self._pricer.price(program)
 
+    def price_usual(
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        groups: Sequence[Hashable],
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        """Prices all programs of the usual plans; if there is no time for that, prices are coarse from here on."""
+        keys = _keys(programs, groups)
+        coarse = [self._coarse_price(key, program) for key, program in zip(keys, programs, strict=True)]
+        places = list({key: place for place, key in reversed(list(enumerate(keys)))}.values())
+        self._ask(places, programs, keys, coarse, until_s=self._until(_USUAL_UNTIL), on_progress=on_progress)
+        if not all(key in self._known.fine for key in keys):
+            self._is_coarse = True
+            self._known.fine.clear()
+            self._ratios.clear()
+
     def price_all(
         self,
         programs: Sequence[ShardedProgram],
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
         slacks: Slacks | None = None,
     ) -> list[Price | Failure]:
         """Prices the most important programs until the time is over, and models the others; see `Pricer`.
@@ -109,19 +120,12 @@ class BudgetedPricer:
             slacks: bounds on plans, by which programs are ranked; else by their coarse prices alone.
         """
         groups = [None] * len(programs) if groups is None else groups
-        keys = [(group, program.name) for group, program in zip(groups, programs, strict=True)]
+        keys = _keys(programs, groups)
         coarse = [self._coarse_price(key, program) for key, program in zip(keys, programs, strict=True)]
         order = self._order(coarse, keys, _group_slacks(coarse, groups) if slacks is None else slacks(coarse))
-        while chunk := self._next_chunk(order, programs):
-            order = order[len(chunk) :]
-            start_s = self._clock()
-            of_chunk = self._pricer.price_all(
-                [programs[place] for place in chunk], groups=[groups[place] for place in chunk]
-            )
-            self._pace.note([programs[place] for place in chunk], self._clock() - start_s)
-            for place, price in zip(chunk, of_chunk, strict=True):
-                self._note(keys[place], coarse[place], price)
-            self._report(on_progress, sum(key in self._known.fine for key in keys), programs, chunk[-1])
+        until_s = min(end_s, self._until(self._share))
+        if not self._is_coarse:
+            self._ask(order, programs, keys, coarse, until_s=until_s, on_progress=on_progress)
         # The first call has the segments; plans come next.
         self._share = _PLANS_UNTIL
         return [self._known.fine.get(key) or self._model(key[0], of) for key, of in zip(keys, coarse, strict=True)]
@@ -132,54 +136,74 @@ class BudgetedPricer:
         *,
         groups: Sequence[Hashable] | None = None,
         on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
-        """Compares candidates side by side, if by the times so far there is time for that; see `Pricer`."""
-        if self._clock() + _COMPARED_RUNS * self._pace.estimate_s(programs) > self._until_s:
-            return self.price_all(programs, groups=groups, on_progress=on_progress)
-        return self._pricer.compare(programs, groups=groups, on_progress=on_progress)
+        """Compares candidates side by side, if there is time for all of them; see `Pricer`."""
+        until_s = min(end_s, self._until(_COMPARED_UNTIL))
+        if not self._is_coarse and time.monotonic() < until_s:
+            found = self._pricer.compare(programs, groups=groups, on_progress=on_progress, end_s=until_s)
+            if not any(map(_is_late, found)):
+                return found
+        return self.price_all(programs, groups=groups, on_progress=on_progress)
 
     def price_loops(
-        self, programs: Sequence[ShardedProgram], *, budget_s: float, on_progress: OnProgress | None = None
+        self,
+        programs: Sequence[ShardedProgram],
+        *,
+        budget_s: float,
+        on_progress: OnProgress | None = None,
+        end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """Runs as many training loops as there is time for, of a pricer that can; see `LoopPricer`."""
         assert isinstance(self._pricer, LoopPricer)
-        left_s = min(budget_s, self._start_s + self._budget_s - self._clock())
-        count = self._pace.count_loops_within(programs, left_s)
-        count = count if count >= min(_FEWEST_LOOPS, len(programs)) else 0
-        late = [
-            Failure(name=one.name, reason=FailureReason.TOO_SLOW, message="no time was left to compile it")
-            for one in programs[count:]
-        ]
-        if not count:
-            return list(late)
-        return [*self._pricer.price_loops(programs[:count], budget_s=left_s, on_progress=on_progress), *late]
+        until_s = min(end_s, self._until(_LOOPS_UNTIL))
+        budget_s = min(budget_s, _LOOPS_COMPILE * (until_s - time.monotonic()))
+        late = [Failure(name=one.name, reason=FailureReason.NO_TIME, message="the time was over") for one in programs]
+        if budget_s <= 0:
+            return [*late]
+        found = self._pricer.price_loops(programs, budget_s=budget_s, on_progress=on_progress, end_s=until_s)
+        num_run = sum(isinstance(one, Price) for one in found)
+        return found if num_run >= min(_FEWEST_LOOPS, len(programs)) else [*late]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """A note on the programs that were left out; none if all were priced."""
-        known = self._known
+        known, budget = self._known, f"time_budget_s={self._budget_s:g}"
+        if self._is_coarse:
+            return (f"{budget} was too short for prices of the usual plans: all programs have modelled prices",)
         left_out = len(known.coarse) - len(known.fine)
         if not left_out:
             return ()
         pruned = len(known.pruned.difference(known.fine))
         return (
-            f"time_budget_s={self._budget_s:g} left out {left_out} of {len(known.coarse)} programs, which have "
-            f"modelled prices: {pruned} that by FLOPs and volume cannot win, {left_out - pruned} for lack of time",
+            f"{budget} left out {left_out} of {len(known.coarse)} programs, which have modelled prices: {pruned} that "
+            f"by FLOPs and volume cannot win, {left_out - pruned} for lack of time",
         )
 
-    @property
-    def _until_s(self) -> float:
-        """The end of the phase, by the clock: loops have their time if it is enough to compile them."""
-        end_s = self._start_s + self._budget_s
-        loops_s = self._pace.estimate_loops_s(self._step_equations, _FEWEST_LOOPS) if self._step_equations else 0.0
-        reserved_s = loops_s if loops_s < _PLANS_UNTIL * (end_s - self._clock()) else 0.0
-        return self._start_s + self._share * (self._budget_s - reserved_s)
+    def _until(self, share: float) -> float:
+        """Returns the end of a phase, by `time.monotonic`."""
+        return self._start_s + share * self._budget_s
 
-    def _next_chunk(self, order: Sequence[int], programs: Sequence[ShardedProgram]) -> Sequence[int]:
-        """Returns the first programs that are done before the end of the phase, as far as one knows."""
-        most = _CHUNK if self._pace.is_known else self._pace.num_cores
-        count = self._pace.count_within([programs[place] for place in order[:most]], self._until_s - self._clock())
-        return order[:count]
+    def _ask(
+        self,
+        places: Sequence[int],
+        programs: Sequence[ShardedProgram],
+        keys: Sequence[_Key],
+        coarse: Sequence[Price],
+        *,
+        until_s: float,
+        on_progress: OnProgress | None,
+    ) -> None:
+        """Notes the fine prices of programs by their places, of as many as there is time for."""
+        found = self._pricer.price_all(
+            [programs[place] for place in places],
+            groups=[keys[place][0] for place in places],
+            on_progress=on_progress,
+            end_s=until_s,
+        )
+        for place, price in zip(places, found, strict=True):
+            if not _is_late(price):
+                self._note(keys[place], coarse[place], price)
 
     def _coarse_price(self, key: _Key, program: ShardedProgram) -> Price:
         if key not in self._known.coarse:
@@ -233,13 +257,13 @@ class BudgetedPricer:
             others = (kind for kind in group if kind in self._ratios)
         return itertools.chain(*(self._ratios[other] for other in others))
 
-    def _report(
-        self, on_progress: OnProgress | None, done: int, programs: Sequence[ShardedProgram], place: int
-    ) -> None:
-        if on_progress is not None:
-            left_s = max(0.0, self._until_s - self._clock())
-            name = programs[place].name
-            on_progress(Progress(done=done, total=len(programs), name=name, num_cached=0, left_s=left_s))
+
+def _keys(programs: Sequence[ShardedProgram], groups: Sequence[Hashable]) -> list[_Key]:
+    return [(group, program.name) for group, program in zip(groups, programs, strict=True)]
+
+
+def _is_late(price: Price | Failure) -> bool:
+    return isinstance(price, Failure) and price.reason is FailureReason.NO_TIME
 
 
 def _group_slacks(coarse: Sequence[Price], groups: Sequence[Hashable]) -> list[float]:

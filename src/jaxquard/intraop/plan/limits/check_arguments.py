@@ -50,7 +50,7 @@ def check_budget(time_budget_s: object) -> None:
         ShardingError: if it is no number of seconds.
     """
     is_time = isinstance(time_budget_s, int | float | np.number) and not isinstance(time_budget_s, bool)
-    if time_budget_s is not None and (not is_time or not time_budget_s > 0):
+    if time_budget_s not in (None, "default") and (not is_time or not time_budget_s > 0):
         raise ShardingError(
             f"time_budget_s={time_budget_s!r}, but it is a number of seconds above 0. None prices everything."
         )

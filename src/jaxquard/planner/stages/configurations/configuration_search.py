@@ -282,7 +282,7 @@ class ConfigurationSearch:
         """Notes configurations that may be faster, by their bounds, for which there is no time."""
         self.unpriced.update(left)
         open_share = max(0.0, 1 - bound_s / best_s) if best_s else 0.0
-        reason = f"the time budget of {self.time_budget_s:g} s" if self.is_late() else "the search of a long step"
+        reason = "the time budget" if self.is_late() else "the search of a long step"
         self.left_out += (
             f"{reason} left out {len(left)} of {num_all} configurations; by their bounds none of them is more than "
             f"{open_share:.0%} faster",

@@ -72,7 +72,7 @@ class ReferenceProgram:
         pace, took_s = run_once()
         self._run_s += took_s
         for _ in range(_MOST_REPEATS):
-            if pace <= 1 + _TOLERANCE or not self._has_time(took_s):
+            if pace <= 1 + _TOLERANCE or not self._has_time(took_s, budget.end_s):
                 break
             _log.info("a round took %.2f times as long as it should, and is run again", pace)
             series = {number: timed.series for number, timed in timed_programs.items()}
@@ -86,7 +86,9 @@ class ReferenceProgram:
         if self._program is None:
             self._choose({number: timed_programs[number] for number in small if number in timed_programs}, budget)
 
-    def _has_time(self, needed_s: float) -> bool:
+    def _has_time(self, needed_s: float, end_s: float) -> bool:
+        if time.monotonic() + 2 * needed_s > end_s:
+            return False
         return self._repeated_s + needed_s <= _FREE_S + _REPEATED_SHARE * self._run_s
 
     def _run_once(

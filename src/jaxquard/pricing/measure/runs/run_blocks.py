@@ -6,9 +6,11 @@ so, and do not count. Several blocks a program, so that a machine that is slow f
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 
@@ -24,6 +26,7 @@ class LoopBudget:
         block_s: a block of a slow program has fewer steps, so that it takes no longer; one of each at least.
         slow_factor: a program so many times as slow as the fastest has one block.
         limit_s: after so many seconds a step counts as stalled.
+        end_s: when no block begins any more, by `time.monotonic`.
     """
 
     num_blocks: int = 3
@@ -32,6 +35,7 @@ class LoopBudget:
     block_s: float = 5.0
     slow_factor: float = 2.5
     limit_s: float = 120.0
+    end_s: float = math.inf
 
 
 def run_blocks(
@@ -56,6 +60,10 @@ def run_blocks(
             if timed.was_stopped_early:
                 continue
             try:
+                if time.monotonic() >= budget.end_s:
+                    if not timed.times_s:
+                        raise OutOfTimeError
+                    continue
                 _run_block(timed, budget, watch)
             except Exception as error:
                 on_error(number, error)

@@ -14,10 +14,13 @@ sooner.
 Candidates that are clearly behind after the planned runs have no more; the others run on as long as allowed.
 """
 
+import math
 import random
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.pricing.measure.runs.paired_times import paired_times
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
@@ -45,6 +48,7 @@ class RunBudget:
         limit_s: seconds that all runs of one program together may take, and one alone before it counts as stalled.
         close: where candidates are compared, how far behind the best of its group one may lie to have more runs than
             planned, as a part of its time; None if they are not compared.
+        end_s: when nothing runs any more, by `time.monotonic`; what has run twice by then has a time.
     """
 
     num_warmups: int
@@ -55,6 +59,7 @@ class RunBudget:
     extra_s: float = 0.3
     fair_s: float = 0.0
     close: float | None = None
+    end_s: float = math.inf
 
 
 class BestTimes:
@@ -90,6 +95,12 @@ def run_rounds(
 
     def run_one(number: int, timed: TimedProgram) -> None:
         try:
+            if time.monotonic() >= budget.end_s:
+                timed.series.was_stopped_early = True
+                del active[number]
+                if len(timed.times_s) < 2:
+                    on_error(number, OutOfTimeError())
+                return
             timed.times_s.append(watch.run(timed.run, limit_s=budget.limit_s))
         except Exception as error:  # One candidate's trouble; the others go on.
             on_error(number, error)

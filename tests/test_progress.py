@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from jaxquard.cli.progress import EVERY_S, ProgressBars, ProgressLines
+from jaxquard.progress import EVERY_S, ProgressBars, ProgressLines, show_progress
 
 
 class Clock:
@@ -96,23 +96,54 @@ def test_short_work_says_nothing_without_a_terminal(capsys):
     assert time.monotonic() - start_s < EVERY_S / 3
 
 
-@pytest.mark.parametrize("color", ["", "1"])
-def test_a_line_above_the_bars(capsys, monkeypatch, color):
-    """On a terminal and anywhere else; words in brackets are no markup."""
-    monkeypatch.setenv("FORCE_COLOR", color)
+def test_words_leave_room_for_the_bar_of_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     with ProgressBars() as bars:
-        bars.add("work", name="tracing")
-        bars.say("[12] programs to price")
+        bars.add("work")(1, 2, "segment 0, columns rows rows rows, contracted")
+    shown = capsys.readouterr().err
+    assert "segment 0, columns rows rows…" in shown
+
+
+@pytest.mark.parametrize("color", ["", "1"])
+def test_a_call_that_ends_within_seconds_shows_nothing(capsys, monkeypatch, color):
+    monkeypatch.setenv("FORCE_COLOR", color)
+    with show_progress(True, "searching") as move:
+        move(1, 2, "half")
     captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("[12] programs to price") == 1
-    assert ("work" in captured.err) == bool(color)
+    assert captured.out == captured.err == ""
+
+
+def test_a_bar_comes_after_seconds(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown, limit_s = "", time.monotonic() + 30
+    with ProgressBars(quiet_s=0.01) as bars:
+        move = bars.add("searching")
+        while "searching" not in shown and time.monotonic() < limit_s:
+            move(1, 2, "half")
+            time.sleep(0.01)
+            shown += capsys.readouterr().err
+    assert "1/2" in shown
+
+
+def test_progress_that_nobody_wants(capsys, monkeypatch):
+    monkeypatch.setattr("jaxquard.progress.EVERY_S", 0.01)
+    with show_progress(False, "searching") as move:
+        move(1, 2, "half")
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_goes_to_a_callback():
+    calls = []
+    with show_progress(lambda *call: calls.append(call), "searching") as move:
+        move(1, 2, "half")
+    assert calls == [(1, 2, "half")]
 
 
 def test_long_work_says_where_it_stands_without_a_terminal(capsys, monkeypatch):
     """The thread that looks at the clock is real; only the 15 s are not."""
-    monkeypatch.setattr("jaxquard.cli.progress.EVERY_S", 0.01)
+    monkeypatch.setattr("jaxquard.progress.EVERY_S", 0.01)
     shown = ""
     with ProgressBars() as bars:
         bars.add("work")(1, 2, "half")

@@ -1,39 +1,61 @@
-"""Progress on stderr: bars on a terminal, and a line about every 15 s anywhere else (nohup, Slurm, CI)."""
+"""Progress of long calls on stderr: bars on a terminal, and a line about every 15 s anywhere else (nohup, Slurm, CI).
 
+The library shows it by `show_progress`, commands by `ProgressBars`; nothing else of the library prints.
+"""
+
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EVERY_S = 15.0
+# What ends sooner shows no bar.
+_QUIET_S = 3.0
+# The columns before the words beside a bar; with more words, rich would leave out the bar.
+_BAR_WIDTH = 70
 
+# Called with (done, total, what is done).
 Move = Callable[[int, int, str], None]
+
+
+@contextlib.contextmanager
+def show_progress(progress: bool | Move, label: str) -> Iterator[Move]:
+    """Yields the callback that reports how far a call is.
+
+    Args:
+        progress: True shows it on stderr, unless the call ends within seconds; False does not; or a callback.
+        label: the call in a word.
+    """
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield lambda done, total, name: None
+    else:
+        with ProgressBars(quiet_s=_QUIET_S) as bars:
+            yield bars.add(label)
 
 
 class ProgressBars:
     """Bars one below the other, for the pieces of a long command.
 
     A callback `(done, total, name)` moves a bar; the name of what was done last stands beside it.
+
+    Args:
+        quiet_s: the bars are shown after so many seconds; lines come after 15 s in any case.
     """
 
-    def __init__(self) -> None:
-        console = Console(stderr=True, highlight=False)
-        self._lines = None if console.is_terminal else ProgressLines()
-        self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<20}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[name]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
+    def __init__(self, *, quiet_s: float = 0.0) -> None:
+        self._progress = _make_progress()
+        self._lines = None if self._progress.console.is_terminal else ProgressLines()
+        self._start = threading.Timer(quiet_s, self._progress.start)
+        self._start.daemon = True
 
     def add(self, label: str, *, name: str = "") -> Move:
         """Adds a bar and returns the callback that moves it; its clock starts with the first call, or with a name."""
@@ -43,18 +65,18 @@ class ProgressBars:
 
         def move(done: int, total: int, name: str) -> None:
             self._progress.start_task(bar)
-            self._progress.update(bar, completed=done, total=total, name=name)
+            room = max(self._progress.console.width - _BAR_WIDTH, 10)
+            self._progress.update(bar, completed=done, total=total, name=shorten(name, room))
 
         return move
-
-    def say(self, line: str) -> None:
-        """Prints a line on stderr, above the bars."""
-        self._progress.console.print(line, markup=False, soft_wrap=not self._progress.console.is_terminal)
 
     def __enter__(self) -> "ProgressBars":
         if self._lines is not None:
             self._lines.start()
-        self._progress.start()
+        elif self._start.interval > 0:
+            self._start.start()
+        else:
+            self._progress.start()
         return self
 
     def __exit__(
@@ -62,9 +84,30 @@ class ProgressBars:
     ) -> None:
         if self._lines is not None:
             self._lines.stop()
+            return
+        self._start.cancel()
+        if self._start.is_alive():
+            self._start.join()
+        was_shown = self._progress.live.is_started
         self._progress.stop()
-        if not self._progress.disable:
+        if was_shown:
             self._progress.console.print()
+
+
+def _make_progress() -> "Progress":
+    # Loaded when it is asked for: most calls end before anything is shown.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description:<20}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("[dim]{task.fields[name]}"),
+        console=Console(stderr=True, highlight=False),
+    )
 
 
 @dataclass(slots=True)
@@ -122,7 +165,8 @@ class ProgressLines:
         while not wait(EVERY_S):
             line = self._line()
             if line:
-                print(f"{_in_words(self.clock() - start_s)}: {line}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"{_in_words(self.clock() - start_s)}: {line}\n")
+                sys.stderr.flush()
 
     def _line(self) -> str:
         """The pieces that have begun and are not done; without any, the last that was done."""
