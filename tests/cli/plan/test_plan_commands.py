@@ -162,12 +162,17 @@ class TestSearchedLosses:
         assert (answer["microbatches"], answer["mesh"]) == (plan.num_microbatches, dict(plan.axes))
         assert {"data parallel", "fsdp"} <= {one["name"] for one in answer["baselines"]}
 
-    def test_a_sum_over_the_batch(self, here):
-        refused = run("plan", "losses:make_sum", *self.WORDS)
-        assert refused.exit_code == 2
-        assert refused.stderr.endswith("It is a sum: say --loss-reduction sum.\n")
-        result = run("plan", "losses:make_sum", *self.WORDS, "--loss-reduction", "sum", "--fix", "actors=1")
+    def test_what_the_loss_is_over_its_rows_is_read(self, here):
+        result = run("plan", "losses:make_sum", *self.WORDS, "--fix", "actors=1", "--fix", "microbatches=2")
         assert result.exit_code == 0, result.stderr
+        assert "a sum over rows" in result.stdout
+        refused = run("plan", "losses:make_sum", *self.WORDS, "--fix", "microbatches=2", "--loss-reduction", "mean")
+        assert refused.exit_code == 2
+        assert "square_sum is a sum over the rows: say --loss-reduction sum" in refused.stderr
+
+    def test_a_loss_that_takes_a_key(self, here):
+        words = ("plan", "losses:make_dropout", *self.WORDS, "--fix", "microbatches=4")
+        assert read_json(run(*words, "--json"))["microbatches"] == 4
 
     def test_stages_begin_at_marks_unless_they_are_ignored(self, here):
         words = ("plan", "losses:make_layers", *self.WORDS, "--fix", "actors=2", "--fix", "stages=4")

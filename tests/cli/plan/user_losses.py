@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 import jaxquard as jq
@@ -31,6 +32,14 @@ def square_sum(params, batch):
 
 def make_sum():
     return square_sum, Sgd(), make_loss()[2]
+
+
+def dropout(params, batch, key):
+    return jnp.mean((batch @ params["w"] * jax.random.bernoulli(key, 0.5, batch.shape)) ** 2)
+
+
+def make_dropout():
+    return dropout, Sgd(), (*make_loss()[2], jax.random.key(0))
 
 
 def make_layers(batch_size=16):

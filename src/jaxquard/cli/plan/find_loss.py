@@ -8,6 +8,8 @@ or a module with the loss itself, and beside it the optimizer and the arguments:
     def loss(params, batch): ...                   # jaxquard plan train:loss
     optimizer = optax.adam(1e-3)
     args = (params, batch)                         # or a function that returns them, `def args(batch_size=32)`
+
+A loss that takes a random key has it as third argument: `(params, batch, key)`.
 """
 
 import inspect
@@ -27,12 +29,17 @@ _BATCH_SIZE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedLoss:
-    """A loss of parameters and a batch, its optimizer, and the arguments that it is planned for, or their shapes."""
+    """A loss of parameters and a batch, its optimizer, and the arguments that it is planned for, or their shapes.
+
+    Attributes:
+        rng: a random key, if the loss takes one.
+    """
 
     name: str
     loss: Callable[..., Any]
     optimizer: Any
     args: tuple[Any, Any]
+    rng: Any = None
 
 
 def find_loss(name: str, *, batch_size: int | None, scale: int = 1) -> NamedLoss:
@@ -91,14 +98,14 @@ def _beside(module: Any, name: str, loss: Callable[..., Any], batch_size: int | 
 
 def _checked(name: str, loss: Any, optimizer: Any, args: Any, *, made: Any) -> NamedLoss:
     is_optimizer = callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
-    if not callable(loss) or not isinstance(args, tuple | list) or len(args) != 2:
+    if not callable(loss) or not isinstance(args, tuple | list) or len(args) not in (2, 3):
         raise UsageError(_wrong(name, made))
     if not is_optimizer:
         raise UsageError(
             f"the optimizer of {name} should have init and update, as those of optax, but is {optimizer!r:.80}."
         )
-    params, batch = args
-    return NamedLoss(name=name, loss=loss, optimizer=optimizer, args=(params, batch))
+    params, batch, *rng = args
+    return NamedLoss(name=name, loss=loss, optimizer=optimizer, args=(params, batch), rng=rng[0] if rng else None)
 
 
 def _wrong(name: str, made: Any) -> str:

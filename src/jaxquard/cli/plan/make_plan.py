@@ -124,6 +124,7 @@ def _plan_loss(request: PlanRequest) -> Plan:
         found.loss,
         found.optimizer,
         found.args,
+        rng=found.rng,
         name=found.name,
         cluster=cluster,
         num_devices=request.num_devices,
