@@ -7,16 +7,16 @@ import jax
 
 from jaxquard.errors import PlanError, ShardingError
 from jaxquard.planner.record.plan import Plan
+from jaxquard.planner.run_steps import PartialRun, RunSteps, remote_type
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.plan_options import read_options
 from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
-from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
+from jaxquard.planner.step.apply_plan import AppliedStep
 from jaxquard.planner.step.check_arguments import check_arguments, find_difference
 from jaxquard.planner.step.optimizer import GradientOptimizer
 from jaxquard.planner.step.train_step import TrainStep
 from jaxquard.runtime.distributed import DistributedStep
-from jaxquard.runtime.remote_array import RemoteArray
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
 
@@ -43,8 +43,7 @@ class TrainingRun:
         self.plan = plan
         self._problem, self._first, self._make_mesh = problem, first, make_mesh
         self._mesh: RemoteMesh | None = None
-        self._applied: AppliedStep | None = None
-        self._step: DistributedStep | None = None
+        self._steps = RunSteps(plan=plan, problem=problem, first=first, start=lambda: self.mesh)
 
     @property
     def mesh(self) -> RemoteMesh:
@@ -85,28 +84,102 @@ class TrainingRun:
     def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Runs a training step; it donates the state, so go on with the one that comes back.
 
+        A batch of other rows than the plan's, such as a last, smaller one, is compiled for when it first comes.
+
         Returns:
             The new state, and metrics: `loss`, and `aux` if the loss has any.
 
         Raises:
-            PlanError: if the state or the batch is of other types than the plan's.
+            PlanError: if the state or a row of the batch is of other types than the plan's.
         """
         try:
-            return self.distributed(state, batch)
+            return self._steps.training(self._steps.count_rows(batch))(state, batch)
         except ShardingError:
             # The shardings of the plan fit its own arguments.
-            check_arguments(self._problem.args, jax.tree.map(_type_of_remote, (state, batch)))
+            check_arguments(self._problem.args, jax.tree.map(remote_type, (state, batch)))
             raise
+
+    def evaluate(self, state: Any, batch: Any) -> dict[str, Any]:
+        """Computes the loss of a batch, of any rows, without gradients; the state stays as it is.
+
+        It runs the forward of the plan's step: its stages on their actors, and its shardings. A state with other
+        parameters of the same types, such as their average, is evaluated as `{**state, "params": average}`.
+
+        Returns:
+            Metrics: `loss`, and `aux` if the loss has any.
+
+        Raises:
+            PlanError: if the state or a row of the batch is of other types than the plan's.
+
+        Example:
+            >>> import optax
+            >>> def loss(weight, batch):
+            ...     return jnp.mean((batch @ weight) ** 2)
+            >>> weight, batch = jnp.ones((8, 4)), jnp.ones((16, 8))
+            >>> with jq.parallelize(loss, optax.sgd(0.1), (weight, batch), devices=2, num_measured=0) as run:
+            ...     state = run.init(lambda: weight)
+            ...     float(run.evaluate(state, batch[:6])["loss"])
+            64.0
+        """
+        self._check_state(state)
+        return self._steps.evaluating(self._steps.count_rows(batch))(state, batch)
+
+    def predict(self, fn: Callable[..., Any], *, reads: Sequence[str] = ("params",)) -> Callable[[Any, Any], Any]:
+        """Makes a function of the parameters run where they are, such as one that returns logits.
+
+        The rows of a batch go through it in microbatches, as in a step; an operation that reads a parameter runs on
+        the actor that holds it. So in a pipeline it must read parameters in the order of the loss.
+
+        Args:
+            fn: `fn(params, batch)`; every output has the rows of the batch, which may be of other types than in a step.
+            reads: the parts of the state that `fn` takes before the batch: `("params", "extra")` for
+                `fn(params, extra, batch)`.
+
+        Returns:
+            A function of the state and a batch, of any rows. It compiles for every type of batch once; keep it.
+
+        Raises:
+            PlanError: by that function, if an output has no rows, or the stages do not fit `fn`.
+
+        Example:
+            >>> import optax
+            >>> def loss(weight, batch):
+            ...     return jnp.mean((batch @ weight) ** 2)
+            >>> weight, batch = jnp.ones((8, 4)), jnp.ones((16, 8))
+            >>> with jq.parallelize(loss, optax.sgd(0.1), (weight, batch), devices=2, num_measured=0) as run:
+            ...     logits = run.predict(lambda weight, batch: batch @ weight)
+            ...     np.asarray(logits(run.init(lambda: weight), batch[:2]))
+            array([[8., 8., 8., 8.],
+                   [8., 8., 8., 8.]], dtype=float32)
+        """
+        known = self._problem.args[0]
+        unknown = next((name for name in reads if name not in known), None)
+        if isinstance(reads, str) or unknown is not None:
+            raise PlanError(f"predict: reads={reads!r:.80} must name parts of the state: {', '.join(sorted(known))}.")
+        ready: dict[Any, PartialRun] = {}
+
+        def run_prediction(state: Any, batch: Any) -> Any:
+            self._check_state(state)
+            types = jax.tree.map(remote_type, batch)
+            leaves, tree = jax.tree.flatten(types)
+            key = tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+            if key not in ready:
+                ready[key] = self._steps.predicting(fn, reads, (tuple(known[name] for name in reads), types))
+            return ready[key](state, batch)
+
+        return run_prediction
+
+    def _check_state(self, state: Any) -> None:
+        different = find_difference(self._problem.args[0], state, name="state")
+        if different:
+            raise PlanError(
+                f"the step was planned for another state: {different} Pass the state of run.init or run.step."
+            )
 
     @property
     def distributed(self) -> DistributedStep:
         """The step as `RemoteMesh.distributed` makes it: to lower it, or to read its timeline."""
-        if self._step is None:
-            applied = self.applied
-            self._step = self.mesh.distributed(
-                applied.fn, in_shardings=applied.in_shardings, donate_argnums=applied.donate_argnums
-            )
-        return self._step
+        return self._steps.training(self._problem.rows)
 
     @property
     def applied(self) -> AppliedStep:
@@ -115,9 +188,7 @@ class TrainingRun:
         Raises:
             PlanError: if the plan was made for another step; the message has the difference.
         """
-        if self._applied is None:
-            self._applied = apply_plan(self._problem.step, self._problem.args, self.plan)
-        return self._applied
+        return self._steps.applied(self._problem.rows)
 
     def close(self) -> None:
         """Ends the actors."""
@@ -184,7 +255,13 @@ def parallelize(
         2
     """
     problem, first = loss_problem(
-        loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype, name=name
+        loss,
+        optimizer,
+        args,
+        has_aux=has_aux,
+        loss_reduction=loss_reduction,
+        sum_dtype=sum_dtype,
+        name=name,
     )
     target = find_plan_target(cluster=cluster, devices=devices, runtime=runtime)
     make_mesh = mesh_maker(target, dict(mesh_options or {}))
@@ -197,10 +274,6 @@ def parallelize(
         return run
     found = find_plan(problem, target, read_options(options), make_mesh=make_mesh if target.has_devices else None)
     return TrainingRun(found, problem, first, make_mesh=make_mesh)
-
-
-def _type_of_remote(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, RemoteArray) else leaf
 
 
 def _check_given(plan: Any, options: Mapping[str, Any]) -> None:
