@@ -14,7 +14,9 @@ from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import find_plan_target, mesh_maker
 from jaxquard.planner.step.apply_plan import AppliedStep
 from jaxquard.planner.step.check_arguments import check_arguments, find_difference
+from jaxquard.planner.step.extra_state import StepInfo, read_extra_state
 from jaxquard.planner.step.optimizer import GradientOptimizer
+from jaxquard.planner.step.step_metrics import read_metrics
 from jaxquard.planner.step.train_step import TrainStep
 from jaxquard.runtime.distributed import DistributedStep
 from jaxquard.runtime.remote_mesh import RemoteMesh
@@ -87,7 +89,7 @@ class TrainingRun:
         A batch of other rows than the plan's, such as a last, smaller one, is compiled for when it first comes.
 
         Returns:
-            The new state, and metrics: `loss`, and `aux` if the loss has any.
+            The new state, and metrics: `loss`, `aux` if the loss has any, and those that `parallelize` was asked for.
 
         Raises:
             PlanError: if the state or a row of the batch is of other types than the plan's.
@@ -214,6 +216,9 @@ def parallelize(
     has_aux: bool = False,
     loss_reduction: str = "mean",
     sum_dtype: Any = None,
+    metrics: Sequence[str] | Mapping[str, Callable[[Any], Any] | None] = (),
+    extra_state: Any = None,
+    update_extra: Callable[[Any, StepInfo], Any] | None = None,
     name: str | None = None,
     mesh_options: Mapping[str, Any] | None = None,
     **options: Any,
@@ -232,6 +237,12 @@ def parallelize(
         loss_reduction: "mean" or "sum": what the loss is over the rows of its batch.
         sum_dtype: in which gradients are summed over microbatches; by default float32 where parameters are bfloat16 or
             float16, else their own. The optimizer gets gradients of the parameters' dtypes.
+        metrics: more metrics: "grad_norm" (of the whole batch's gradients, as the optimizer gets them) and
+            "learning_rate" (that `optax.inject_hyperparams` keeps; or `{"learning_rate": schedule}`, a function of the
+            number of steps).
+        extra_state: state of your own, in `state["extra"]`: a pytree, or a function of the parameters that returns one.
+        update_extra: `update_extra(extra, info)` returns its next values after the update of the parameters; `info` is
+            a `jaxquard.planner.step.extra_state.StepInfo`.
         name: of the model in the plan; by default the loss's.
         mesh_options: more arguments of `RemoteMesh`, such as `address` on Ray.
         **options: of the search, as `jaxquard.plan` takes them.
@@ -261,6 +272,8 @@ def parallelize(
         has_aux=has_aux,
         loss_reduction=loss_reduction,
         sum_dtype=sum_dtype,
+        metrics=read_metrics(metrics),
+        extra=read_extra_state(extra_state, update_extra),
         name=name,
     )
     target = find_plan_target(cluster=cluster, devices=devices, runtime=runtime)

@@ -13,8 +13,10 @@ from jaxquard.ir.array_leaves import advice_for
 from jaxquard.ir.jaxpr_tools import is_var, size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
+from jaxquard.planner.step.extra_state import ExtraState
 from jaxquard.planner.step.one_microbatch import LoopStep, OneMicrobatch, open_layers, trace_loop
 from jaxquard.planner.step.optimizer import GradientOptimizer
+from jaxquard.planner.step.step_metrics import StepMetric
 from jaxquard.planner.step.train_step import (
     TrainStep,
     check_reduction,
@@ -86,6 +88,8 @@ def loss_problem(
     has_aux: bool = False,
     loss_reduction: str = "mean",
     sum_dtype: Any = None,
+    metrics: tuple[StepMetric, ...] = (),
+    extra: ExtraState | None = None,
     name: str | None = None,
 ) -> tuple[PlanProblem, TrainStep]:
     """Makes the problem of a loss and an optimizer, and the step on one microbatch.
@@ -101,7 +105,13 @@ def loss_problem(
     rows = count_rows(batch)
     _check_leaves(params, batch)
     step = TrainStep(
-        loss=loss, optimizer=optimizer, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype
+        loss=loss,
+        optimizer=optimizer,
+        has_aux=has_aux,
+        loss_reduction=loss_reduction,
+        sum_dtype=sum_dtype,
+        metrics=metrics,
+        extra=extra,
     )
     types = jax.tree.map(type_of, (params, batch))
     found = jax.eval_shape(loss, *types)

@@ -16,7 +16,9 @@ import numpy as np
 
 from jaxquard.errors import PlanError
 from jaxquard.pipeline.loop import accumulate_grads
+from jaxquard.planner.step.extra_state import ExtraState, StepInfo
 from jaxquard.planner.step.optimizer import GradientOptimizer, update_params
+from jaxquard.planner.step.step_metrics import StepMetric, step_metrics
 from jaxquard.schedules import AUTO, Schedule
 
 # How losses of parts of a batch become that of the batch.
@@ -31,9 +33,9 @@ _SHORT_TOLERANCE = 3e-2
 class TrainStep:
     """A training step: `state, metrics = step(state, batch)`.
 
-    The state is a dict of `params`, `opt_state` and `step`, the number of steps that were taken. The metrics have the
-    `loss` and, with `has_aux`, `aux`: arrays with the rows of the batch have all of them, in order; other floating
-    numbers are reduced as the loss is, integers summed, and all else is stacked.
+    The state is a dict of `params`, `opt_state`, `step`, which is the number of steps that were taken, and `extra` where
+    there is any. The metrics have the `loss` and, with `has_aux`, `aux`: arrays with the rows of the batch have all of them,
+    in order; other floating numbers are reduced as the loss is, integers summed, and all else is stacked.
 
     Attributes:
         loss: a function of the parameters and a batch; with `has_aux` it returns the loss and more.
@@ -42,6 +44,8 @@ class TrainStep:
         sum_dtype: in which gradients, and floating numbers that are reduced as the loss is, are summed over
             microbatches; None for float32 where parameters have fewer bits, else for their own. The optimizer gets
             gradients of the parameters' dtypes.
+        metrics: that are made on request.
+        extra: state of the user's own.
         schedule: of the loop; `AUTO` until a plan is applied.
     """
 
@@ -51,6 +55,8 @@ class TrainStep:
     has_aux: bool = False
     loss_reduction: str = "mean"
     sum_dtype: Any = None
+    metrics: tuple[StepMetric, ...] = ()
+    extra: ExtraState | None = None
     schedule: Schedule = AUTO
 
     def __post_init__(self) -> None:
@@ -71,7 +77,8 @@ class TrainStep:
 
     def init(self, params: Any) -> dict[str, Any]:
         """Returns the first state."""
-        return {"params": params, "opt_state": self.optimizer.init(params), "step": jnp.zeros((), jnp.int32)}
+        state = {"params": params, "opt_state": self.optimizer.init(params), "step": jnp.zeros((), jnp.int32)}
+        return state if self.extra is None else {**state, "extra": self.extra.init(params)}
 
     def __call__(self, state: dict[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         params = state["params"]
@@ -81,17 +88,22 @@ class TrainStep:
         def gradients(microbatch: Any) -> tuple[Any, ...]:
             value, grads = grad(params, microbatch)
             loss, aux = value if self.has_aux else (value, None)
-            return grads, loss, aux
+            return grads, loss, aux, aux if self.extra else None
 
         row_dims = self._aux_row_dims(params, batch, microbatches)
-        reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(row_dims))
+        reduce = (self.loss_reduction, self.loss_reduction, self._aux_reductions(row_dims), "stack")
         loop = accumulate_grads(gradients, self.schedule, reduce, sum_dtype=self._find_sum_dtype(params))
-        grads, loss, aux = loop(microbatches)
+        grads, loss, aux, microbatch_aux = loop(microbatches)
         aux = jax.tree.map(lambda leaf, of: leaf if of.row_dim is None else _join_rows(leaf, of.row_dim), aux, row_dims)
         grads = jax.tree.map(lambda grad, param: grad.astype(jnp.asarray(param).dtype), grads, params)
         updated, opt_state = update_params(self.optimizer, grads, state["opt_state"], params, loss=loss)
-        new_state = {"params": updated, "opt_state": opt_state, "step": state["step"] + 1}
-        return new_state, {"loss": loss, "aux": aux} if self.has_aux else {"loss": loss}
+        step = state["step"]
+        new_state = {"params": updated, "opt_state": opt_state, "step": step + 1}
+        if self.extra is not None:
+            info = StepInfo(params=updated, grads=grads, loss=loss, aux=aux, microbatch_aux=microbatch_aux, step=step)
+            new_state["extra"] = self.extra.next(state["extra"], info)
+        metrics = {"loss": loss, **step_metrics(self.metrics, grads=grads, opt_state=opt_state, step=step)}
+        return new_state, {**metrics, "aux": aux} if self.has_aux else metrics
 
     def _find_sum_dtype(self, params: Any) -> Any:
         """Returns the dtype of sums; None for those of what is summed."""
