@@ -1,4 +1,4 @@
-"""What a run does beside its steps: evaluations, predictions and batches of other rows, as plain JAX does them."""
+"""Evaluations, predictions and batches of other rows of a run, as plain JAX does them."""
 
 import jax
 import jax.numpy as jnp

@@ -11,14 +11,14 @@ import jax
 
 from jaxquard.errors import PlanError
 from jaxquard.intraop.step.traced_step import type_of
+from jaxquard.planner.forward.keep_forward import keep_forward
+from jaxquard.planner.forward.partial_step import PartialStep
+from jaxquard.planner.forward.predict import apply_to_function
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
 from jaxquard.planner.step.check_arguments import find_difference
-from jaxquard.planner.step.keep_forward import keep_forward
 from jaxquard.planner.step.other_batches import apply_to_batch, with_rows
-from jaxquard.planner.step.partial_state import PartialStep
-from jaxquard.planner.step.predict import apply_to_function
 from jaxquard.planner.step.train_step import TrainStep, count_rows
 from jaxquard.runtime.distributed import DistributedStep
 from jaxquard.runtime.remote_array import RemoteArray

@@ -19,7 +19,7 @@ from jaxquard.planner.step.check_arguments import find_difference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInfo:
-    """What a step has made, for `update_extra(extra, info)`.
+    """Results of a step, for `update_extra(extra, info)`.
 
     Attributes:
         params: the new parameters.

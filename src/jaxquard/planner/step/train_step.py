@@ -33,9 +33,9 @@ _SHORT_TOLERANCE = 3e-2
 class TrainStep:
     """A training step: `state, metrics = step(state, batch)`.
 
-    The state is a dict of `params`, `opt_state`, `step`, which is the number of steps that were taken, and `extra` where
-    there is any. The metrics have the `loss` and, with `has_aux`, `aux`: arrays with the rows of the batch have all of them,
-    in order; other floating numbers are reduced as the loss is, integers summed, and all else is stacked.
+    The state is a dict of `params`, `opt_state` and `step`, the number of steps that were taken, and `extra` if it has
+    any. The metrics have the `loss` and, with `has_aux`, `aux`: arrays with the rows of the batch have all of them, in
+    order; other floating numbers are reduced as the loss is, integers summed, and all else is stacked.
 
     Attributes:
         loss: a function of the parameters and a batch; with `has_aux` it returns the loss and more.

@@ -19,8 +19,8 @@ from jaxquard.ir.task import Phase, Task
 from jaxquard.pipeline.loop import Loop, loop_p
 from jaxquard.pipeline.marks import mark_p
 from jaxquard.pipeline.number_marks import is_forward_mark
+from jaxquard.planner.forward.partial_step import PartialStep
 from jaxquard.planner.step.apply_plan import AppliedStep
-from jaxquard.planner.step.partial_state import PartialStep
 from jaxquard.schedules import Custom, Schedule
 
 

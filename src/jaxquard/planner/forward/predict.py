@@ -22,15 +22,15 @@ from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, make_jaxpr, new_var, s
 from jaxquard.ir.source import source_place
 from jaxquard.pipeline.loop import accumulate_grads
 from jaxquard.pipeline.stacks import split_stack_p
+from jaxquard.planner.forward.keep_forward import order_forward
+from jaxquard.planner.forward.partial_step import PartialStep
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.step.apply_plan import AppliedStep, microbatch_inputs, part_loop, plan_mesh
 from jaxquard.planner.step.build_loop import build_step
 from jaxquard.planner.step.equation_stages import LoopBody, find_body, stage_equations
 from jaxquard.planner.step.insert_marks import insert_marks
-from jaxquard.planner.step.keep_forward import order_forward
 from jaxquard.planner.step.one_microbatch import OneMicrobatch, open_layers, trace_loop
 from jaxquard.planner.step.other_batches import choose_size, with_rows
-from jaxquard.planner.step.partial_state import PartialStep
 from jaxquard.planner.step.train_step import count_rows, split_rows
 from jaxquard.schedules import AUTO
 
