@@ -87,13 +87,15 @@ def test_an_evaluation_runs_forwards_alone_and_leaves_the_state():
         run.step(state, BATCH)
 
 
-@pytest.mark.parametrize("fix", [ONE_ACTOR, PIPELINE], ids=["data", "pipeline"])
-def test_predictions(fix):
+@pytest.mark.parametrize(
+    ("fix", "devices"), [(ONE_ACTOR, 2), (PIPELINE, 2), (BOTH, 4)], ids=["data", "pipeline", "both"]
+)
+def test_predictions(fix, devices):
     def outputs(params, x):
         hidden = jnp.tanh(x @ params["layers"][0]["up"])
         return {"logits": logits(params, x), "first": hidden, "transposed": x.T}
 
-    with planned(fix=fix) as run:
+    with planned(fix=fix, devices=devices) as run:
         predict = run.predict(outputs)
         state = first_state(run)
         for rows in (16, 5):

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxquard.errors import PlanError
+from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.step.parts import LeafPart
 from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, make_jaxpr, new_var, splice, substitute, variables
 from jaxquard.ir.source import source_place
@@ -157,6 +158,7 @@ def _write(
         schedule=order_forward(actors, planned.num_actors, one.loop.num_microbatches),
         leaf_specs=[spec] * len(one.loop_leaves) if mesh.size > 1 else None,
         mesh=mesh,
+        has_gathered=plan.storage != Storage.ZERO_3.value,
     )
 
 
