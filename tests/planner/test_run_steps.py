@@ -11,7 +11,8 @@ from jaxquard.errors import PlanError
 from jaxquard.planner.step.other_batches import choose_size
 from tests.planner.small_losses import mlp_args
 
-PARAMS, BATCH = mlp_args()
+PARAMS, MORE_ROWS = mlp_args(rows=24)
+BATCH = {name: leaf[:16] for name, leaf in MORE_ROWS.items()}
 OPTIMIZER = optax.adam(0.05)
 ONE_ACTOR = {"stages": 1, "data": 2, "microbatches": 2}
 PIPELINE = {"stages": 2, "schedule": "1f1b", "microbatches": 4, "recompute": "none"}
@@ -63,8 +64,8 @@ def test_steps_and_evaluations_of_batches_of_other_rows(fix, devices):
     with planned(fix=fix, devices=devices) as run:
         state, params = first_state(run), jax.tree.map(jnp.asarray, PARAMS)
         opt_state = OPTIMIZER.init(params)
-        for rows in (16, 12, 5, 16):
-            batch = rows_of(BATCH, rows)
+        for rows in (16, 24, 5, 16):
+            batch = rows_of(MORE_ROWS, rows)
             loss, aux = jax.jit(loss_and_rows)(params, batch)
             assert_close(run.evaluate(state, batch), {"loss": loss, "aux": aux})
             state, metrics = run.step(state, batch)
@@ -173,6 +174,21 @@ def test_other_states_and_batches_are_refused():
             run.predict(logits, reads=("weights",))
 
 
+def test_a_loss_with_other_operations_on_other_rows():
+    """Under a pipeline, nothing says where they belong; on one actor they have no choice."""
+
+    def loss(params, batch):
+        value, aux = loss_and_rows(params, batch)
+        return (2 * value if batch["x"].shape[0] == 5 else value), aux
+
+    five = rows_of(BATCH, 5)
+    message = r"other operations on a batch of 5 rows than on one of 16.* whose rows they divide"
+    with planned(loss, fix=BOTH, devices=4) as run, pytest.raises(PlanError, match=message):
+        run.evaluate(first_state(run), five)
+    with planned(loss) as run:
+        assert_close(run.evaluate(first_state(run), five)["loss"], loss(PARAMS, five)[0])
+
+
 def test_rows_of_microbatches():
     assert choose_size(24, largest=8, multiple_of=2) == 8
     assert choose_size(12, largest=8, multiple_of=2) == 6
@@ -180,3 +196,9 @@ def test_rows_of_microbatches():
     assert choose_size(5, largest=8, multiple_of=2) == 5
     # 31 microbatches of 2 rows would keep the devices busy with little but their starts.
     assert choose_size(62, largest=32, multiple_of=2) == 31
+    assert choose_size(7, largest=4, multiple_of=2) == 1
+    message = (
+        r"a batch of 37 rows has no equal .* of 32 rows.* are 1\. Pass 32 rows and the other 5 as batches of their"
+    )
+    with pytest.raises(PlanError, match=message):
+        choose_size(37, largest=32, multiple_of=2)
