@@ -101,8 +101,8 @@ def _copy_stages(one: OneMicrobatch, like: OneMicrobatch, plan: Plan) -> OwnerSt
     if [equation.primitive for equation in equations] != [original.primitive for original in originals]:
         raise PlanError(
             f"the loss has other operations on a batch of {one.num_rows} rows than on one of {like.num_rows}, so the "
-            "plan does not say on which actors they belong, and the devices of an actor do not divide its rows. Use a batch "
-            "whose rows they divide, or leave some out."
+            "plan does not say on which actors they belong, and the devices of an actor do not divide its rows. Use a "
+            "batch whose rows they divide, or leave some out."
         )
     owners = find_owner_stages(analyse_planned(like, plan), plan)
     pairs = zip(equations, originals, strict=True)
