@@ -96,9 +96,12 @@ def test_predictions(fix, devices):
         hidden = jnp.tanh(x @ params["layers"][0]["up"])
         return {"logits": logits(params, x), "first": hidden, "transposed": x.T}
 
+    def same(params, x):
+        return x
+
     with planned(fix=fix, devices=devices) as run:
-        predict = run.predict(outputs)
-        state = first_state(run)
+        predict, state = run.predict(outputs), first_state(run)
+        assert_close(run.predict(same)(state, BATCH["x"]), BATCH["x"])
         for rows in (16, 5):
             x = BATCH["x"][:rows]
             assert_close(predict(state, x), jax.jit(outputs)(PARAMS, x))
