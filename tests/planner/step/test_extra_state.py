@@ -118,6 +118,9 @@ def assert_close(found, wanted):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-4, atol=1e-5)
 
 
+RATED = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
+
+
 def mean_loss(params, batch):
     return jnp.mean((batch["x"] @ params["out"] - batch["y"]) ** 2)
 
@@ -154,6 +157,10 @@ def test_a_constant_first_state_and_a_schedule_of_the_users():
             {"metrics": "learning_rate"},
             r"state has no learning rate\. Make it with optax\.inject_hyperparams.*schedule",
         ),
+        (
+            {"metrics": "learning_rate", "optimizer": optax.chain(RATED, RATED)},
+            r"state has 2 learning rates\. .* give the rate as a function",
+        ),
         ({"extra_state": {"count": 0}}, r"extra_state and update_extra go together.*update_extra=None"),
         ({"update_extra": lambda extra, info: extra}, r"go together.*Found extra_state=None"),
         (
@@ -167,6 +174,8 @@ def test_a_constant_first_state_and_a_schedule_of_the_users():
     ],
 )
 def test_what_is_refused(options, message):
+    optimizer, given = options.get("optimizer", optax.sgd(0.1)), dict(options)
+    given.pop("optimizer", None)
     with pytest.raises(PlanError, match=message) as caught:
-        jq.parallelize(mean_loss, optax.sgd(0.1), ({"out": PARAMS["out"]}, BATCH), devices=1, **options)
+        jq.parallelize(mean_loss, optimizer, ({"out": PARAMS["out"]}, BATCH), devices=1, **given)
     assert "\n" not in str(caught.value)

@@ -27,7 +27,7 @@ class StepInfo:
         loss: of the whole batch.
         aux: what came with the loss, as the metrics have it; None if nothing does.
         microbatch_aux: the same of every microbatch, unreduced: each leaf has the microbatches, in their order, as a
-            new first dim.
+            new first dim. A batch of other rows may have another number of them.
         step: the number of steps before this one.
     """
 
