@@ -171,6 +171,8 @@ def test_other_states_and_batches_are_refused():
         state = first_state(run)
         with pytest.raises(PlanError, match=r"batch\['x'\] was float32\[4, 16\], and is float32\[4, 3\].* rows alone"):
             run.evaluate(state, {"x": BATCH["x"][:4, :3], "y": BATCH["y"][:4]})
+        with pytest.raises(PlanError, match=r"batch\['y'\] is missing"):
+            run.evaluate(state, {"x": BATCH["x"]})
         with pytest.raises(PlanError, match=r"state\['opt_state'\].* is missing.*run\.init or run\.step"):
             run.evaluate({"params": PARAMS}, BATCH)
         with pytest.raises(PlanError, match=r"must name parts of the state: opt_state, params, step"):

@@ -124,7 +124,7 @@ class TrainingRun:
             64.0
         """
         self._check_state(state)
-        return self._steps.evaluating(self._steps.count_rows(batch))(state, batch)
+        return self._steps.evaluating(self._steps.check_batch(batch))(state, batch)
 
     def predict(self, fn: Callable[..., Any], *, reads: Sequence[str] = ("params",)) -> Callable[[Any, Any], Any]:
         """Makes a function of the parameters run where they are, such as one that returns logits.

@@ -59,14 +59,7 @@ class RunSteps:
             PlanError: if the plan was made for another step, or does not fit such a batch.
         """
         if rows not in self._applied:
-            args, planned_rows = self.problem.args, self.problem.rows
-            self._applied[rows] = (
-                apply_plan(self.problem.step, args, self.plan)
-                if rows == planned_rows
-                else apply_to_batch(
-                    self.first, self._args(rows), self.plan, planned=self.applied(planned_rows), planned_args=args
-                )
-            )
+            self._applied[rows] = self._apply(rows)
         return self._applied[rows]
 
     def training(self, rows: int) -> DistributedStep:
@@ -103,14 +96,21 @@ class RunSteps:
         return self._run(step)
 
     def count_rows(self, batch: Any) -> int:
-        """Returns the rows of a batch; if they are the plan's, the step itself looks at its types.
+        """Returns the rows of a batch for a step, which looks at its types itself if they are the plan's.
 
         Raises:
             PlanError: if it differs from the plan's in more than its rows.
         """
         leaves = jax.tree.leaves(batch)[:1]
-        if not leaves or getattr(leaves[0], "shape", ())[:1] == (self.problem.rows,):
-            return self.problem.rows
+        has_planned = not leaves or getattr(leaves[0], "shape", ())[:1] == (self.problem.rows,)
+        return self.problem.rows if has_planned else self.check_batch(batch)
+
+    def check_batch(self, batch: Any) -> int:
+        """Checks that a batch differs from the plan's in its rows alone, and returns them.
+
+        Raises:
+            PlanError: if it does not.
+        """
         rows = count_rows(jax.tree.map(remote_type, batch))
         different = find_difference(with_rows(self.problem.args[1], rows), batch, name="batch")
         if different:
@@ -119,6 +119,13 @@ class RunSteps:
                 "alone; plan again for this one."
             )
         return rows
+
+    def _apply(self, rows: int) -> AppliedStep:
+        planned_rows, args = self.problem.rows, self.problem.args
+        if rows == planned_rows:
+            return apply_plan(self.problem.step, args, self.plan)
+        planned = self.applied(planned_rows)
+        return apply_to_batch(self.first, self._args(rows), self.plan, planned=planned, planned_args=args)
 
     def _args(self, rows: int) -> tuple[Any, ...]:
         state, batch, *more = self.problem.args
