@@ -94,11 +94,12 @@ class TrainingRun:
         Raises:
             PlanError: if the state or a row of the batch is of other types than the plan's.
         """
+        rows = self._steps.count_rows(batch)
         try:
-            return self._steps.training(self._steps.count_rows(batch))(state, batch)
+            return self._steps.training(rows)(state, batch)
         except ShardingError:
             # The shardings of the plan fit its own arguments.
-            check_arguments(self._problem.args, jax.tree.map(remote_type, (state, batch)))
+            check_arguments(self._steps.args(rows), jax.tree.map(remote_type, (state, batch)))
             raise
 
     def evaluate(self, state: Any, batch: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class RunSteps:
     def evaluating(self, rows: int) -> PartialRun:
         """Returns what makes the loss of a batch of so many rows, and what comes with it."""
         if rows not in self._evaluating:
-            step = keep_forward(self.applied(rows), self._args(rows), _choose_loss)
+            step = keep_forward(self.applied(rows), self.args(rows), _choose_loss)
             self._evaluating[rows] = self._run(step)
         return self._evaluating[rows]
 
@@ -125,9 +125,10 @@ class RunSteps:
         if rows == planned_rows:
             return apply_plan(self.problem.step, args, self.plan)
         planned = self.applied(planned_rows)
-        return apply_to_batch(self.first, self._args(rows), self.plan, planned=planned, planned_args=args)
+        return apply_to_batch(self.first, self.args(rows), self.plan, planned=planned, planned_args=args)
 
-    def _args(self, rows: int) -> tuple[Any, ...]:
+    def args(self, rows: int) -> tuple[Any, ...]:
+        """Returns the types of a step's arguments with so many rows."""
         state, batch, *more = self.problem.args
         return state, with_rows(batch, rows), *more
 
