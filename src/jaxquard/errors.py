@@ -61,6 +61,18 @@ class PlanError(JaxquardError, ValueError):
     """A plan cannot be read, does not fit the step, the cluster or a wish of the user, or a step cannot be planned."""
 
 
+class UnsplitLossError(PlanError):
+    """A loss cannot be split into a number of microbatches.
+
+    Attributes:
+        num_microbatches: the number.
+    """
+
+    def __init__(self, message: str, num_microbatches: int) -> None:
+        super().__init__(message)
+        self.num_microbatches = num_microbatches
+
+
 class InfeasiblePlanError(PlanError, InfeasibleError):
     """No plan fits the memory of the cluster."""
 

@@ -109,6 +109,31 @@ def test_predictions(fix, devices):
         assert_close(predict(state, BATCH["x"]), outputs(jax.device_get(state["params"]), BATCH["x"]))
 
 
+def noisy_loss(params, batch, key):
+    kept = jax.random.bernoulli(key, 0.5, batch["x"].shape)
+    return loss_and_rows(params, {**batch, "x": batch["x"] * kept})
+
+
+def test_a_loss_that_takes_a_key():
+    """Each microbatch has a key of its own, also in batches of other rows: 3 microbatches of 8 rows, 1 of 5."""
+    key = jax.random.key(3)
+    with planned(noisy_loss, rng=key) as run:
+        state, params = first_state(run), PARAMS
+        for rows, sizes in ((24, (8, 8, 8)), (5, (5,))):
+            starts = np.cumsum([0, *sizes])
+            parts = [
+                jax.tree.map(lambda leaf, at=at: leaf[at : at + 8], rows_of(MORE_ROWS, rows)) for at in starts[:-1]
+            ]
+            losses = [noisy_loss(params, part, jax.random.fold_in(key, n))[0] for n, part in enumerate(parts)]
+            batch = rows_of(MORE_ROWS, rows)
+            assert_close(run.evaluate(state, batch, rng=key)["loss"], np.mean(losses))
+            state, metrics = run.step(state, batch, rng=key)
+            assert_close(metrics["loss"], np.mean(losses))
+            params = jax.device_get(state["params"])
+        with pytest.raises(PlanError, match="takes a random key"):
+            run.evaluate(state, BATCH)
+
+
 def stacked_loss(params, batch):
     return jnp.mean((stacked_logits(params, batch["x"]) - batch["y"]) ** 2), None
 

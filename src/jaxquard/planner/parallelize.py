@@ -83,10 +83,13 @@ class TrainingRun:
 
         return self.mesh.init(init, *args)
 
-    def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
+    def step(self, state: Any, batch: Any, *, rng: Any = None) -> tuple[Any, Any]:
         """Runs a training step; it donates the state, so go on with the one that comes back.
 
         A batch of other rows than the plan's, such as a last, smaller one, is compiled for when it first comes.
+
+        Args:
+            rng: a random key for this step, if the loss takes one.
 
         Returns:
             The new state, and metrics: `loss`, `aux` if the loss has any, and those that `parallelize` was asked for.
@@ -94,19 +97,23 @@ class TrainingRun:
         Raises:
             PlanError: if the state or a row of the batch is of other types than the plan's.
         """
+        args = state, batch, *self._keys(rng)
         rows = self._steps.count_rows(batch)
         try:
-            return self._steps.training(rows)(state, batch)
+            return self._steps.training(rows)(*args)
         except ShardingError:
             # The shardings of the plan fit its own arguments.
-            check_arguments(self._steps.args(rows), jax.tree.map(remote_type, (state, batch)))
+            check_arguments(self._steps.args(rows), jax.tree.map(remote_type, args))
             raise
 
-    def evaluate(self, state: Any, batch: Any) -> dict[str, Any]:
+    def evaluate(self, state: Any, batch: Any, *, rng: Any = None) -> dict[str, Any]:
         """Computes the loss of a batch, of any rows, without gradients; the state stays as it is.
 
         It runs the forward of the plan's step: its stages on their actors, and its shardings. A state with other
         parameters of the same types, such as their average, is evaluated as `{**state, "params": average}`.
+
+        Args:
+            rng: a random key, if the loss takes one.
 
         Returns:
             Metrics: `loss`, and `aux` if the loss has any.
@@ -125,7 +132,7 @@ class TrainingRun:
             64.0
         """
         self._check_state(state)
-        return self._steps.evaluating(self._steps.check_batch(batch))(state, batch)
+        return self._steps.evaluating(self._steps.check_batch(batch))(state, batch, *self._keys(rng))
 
     def predict(self, fn: Callable[..., Any], *, reads: Sequence[str] = ("params",)) -> Callable[[Any, Any], Any]:
         """Makes a function of the parameters run where they are, such as one that returns logits.
@@ -179,6 +186,18 @@ class TrainingRun:
                 f"the step was planned for another state: {different} Pass the state of run.init or run.step."
             )
 
+    def _keys(self, rng: Any) -> tuple[Any, ...]:
+        """Returns the arguments for a key: one if the loss takes one.
+
+        Raises:
+            PlanError: if one is missing, or there for nothing.
+        """
+        if self._first.has_rng == (rng is not None):
+            return () if rng is None else (rng,)
+        if rng is None:
+            raise PlanError("the loss takes a random key. Pass one, as in run.step(state, batch, rng=key).")
+        raise PlanError("the loss was planned without a random key. Plan it with one: parallelize(..., rng=key).")
+
     @property
     def distributed(self) -> DistributedStep:
         """The step as `RemoteMesh.distributed` makes it: to lower it, or to read its timeline."""
@@ -215,7 +234,8 @@ def parallelize(
     runtime: str = "in_process",
     plan: Plan | None = None,
     has_aux: bool = False,
-    loss_reduction: str = "mean",
+    loss_reduction: str | None = None,
+    rng: Any = None,
     sum_dtype: Any = None,
     metrics: Sequence[str] | Mapping[str, Callable[[Any], Any] | None] = (),
     extra_state: Any = None,
@@ -227,7 +247,7 @@ def parallelize(
     """Plans a training step for a cluster, and returns it ready to run.
 
     Args:
-        loss: `loss(params, batch)`, a scalar: the mean (or sum) over the rows of the batch; no marks are needed.
+        loss: `loss(params, batch)`, a scalar, or `loss(params, batch, key)` with `rng`; no marks are needed.
         optimizer: as Optax has them.
         args: the parameters and a batch of a whole step: arrays, or `jax.ShapeDtypeStruct`s.
         cluster: the name of a preset, a file or a `Cluster`; by default what the devices are.
@@ -235,7 +255,10 @@ def parallelize(
         runtime: "in_process", or "ray" for actors that are processes.
         plan: instead of a search, such as one from `load_plan`.
         has_aux: the loss returns (loss, aux).
-        loss_reduction: "mean" or "sum": what the loss is over the rows of its batch.
+        loss_reduction: by default the loss itself says how it may be split into microbatches, and has one if it may
+            not. "weighted" if it returns (sum, weight), and is the first over the second; "per_microbatch" for the mean
+            of the losses of microbatches, each on its own; "mean" or "sum" to be sure that it is one.
+        rng: a random key, or its type, if the loss takes one; microbatch i gets `fold_in(rng, i)`.
         sum_dtype: in which gradients are summed over microbatches; by default float32 where parameters are bfloat16 or
             float16, else their own. The optimizer gets gradients of the parameters' dtypes.
         metrics: more metrics: "grad_norm" (of the whole batch's gradients, as the optimizer gets them) and
@@ -272,6 +295,7 @@ def parallelize(
         args,
         has_aux=has_aux,
         loss_reduction=loss_reduction,
+        rng=rng,
         sum_dtype=sum_dtype,
         metrics=read_metrics(metrics),
         extra=read_extra_state(extra_state, update_extra),
@@ -281,6 +305,7 @@ def parallelize(
     make_mesh = mesh_maker(target, dict(mesh_options or {}))
     if plan is not None:
         _check_given(plan, options)
+        _check_reduction(plan, problem)
         run = TrainingRun(plan, problem, first, make_mesh=make_mesh)
         if target.has_devices:
             target.check_plan(plan)
@@ -288,6 +313,21 @@ def parallelize(
         return run
     found = find_plan(problem, target, read_options(options), make_mesh=make_mesh if target.has_devices else None)
     return TrainingRun(found, problem, first, make_mesh=make_mesh)
+
+
+def _check_reduction(plan: Plan, problem: PlanProblem) -> None:
+    """Refuses a plan whose loss was defined by its microbatches, for a loss that was not, and the other way round."""
+    per_microbatch = "per_microbatch"
+    if plan.num_microbatches > 1 and (plan.loss_reduction == per_microbatch) != (
+        problem.loss_reduction == per_microbatch
+    ):
+        found = (
+            "the mean of the losses of microbatches" if plan.loss_reduction == per_microbatch else "of whole batches"
+        )
+        raise PlanError(
+            f"the plan is for a loss that is {found}, with loss_reduction={plan.loss_reduction!r}, and this one has "
+            f"{problem.loss_reduction!r}. Say the same, or plan again."
+        )
 
 
 def _check_given(plan: Any, options: Mapping[str, Any]) -> None:

@@ -66,7 +66,8 @@ def plan_loss(
     cluster: Cluster | str | None = None,
     num_devices: int | None = None,
     has_aux: bool = False,
-    loss_reduction: str = "mean",
+    loss_reduction: str | None = None,
+    rng: Any = None,
     sum_dtype: Any = None,
     name: str | None = None,
     **options: Any,
@@ -83,7 +84,7 @@ def plan_loss(
         InfeasiblePlanError: if no plan fits the memory.
     """
     problem, _ = loss_problem(
-        loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, sum_dtype=sum_dtype, name=name
+        loss, optimizer, args, has_aux=has_aux, loss_reduction=loss_reduction, rng=rng, sum_dtype=sum_dtype, name=name
     )
     target = find_plan_target(cluster=cluster, devices=num_devices, runtime="in_process")
     make_mesh = mesh_maker(target, {}) if target.has_devices else None

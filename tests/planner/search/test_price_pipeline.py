@@ -30,10 +30,10 @@ def loss(params, batch):
     return jnp.mean(batch)
 
 
-def plan_of(loss, **fix):
+def plan_of(loss, *, loss_reduction=None, **fix):
     """Returns a step of four layers, and its plan on four devices."""
-    params = [jax.ShapeDtypeStruct((4, 4), jnp.float32)] * 4
-    problem, _ = loss_problem(loss, optax.adam(0.1), (params, jax.ShapeDtypeStruct((8, 4), jnp.float32)))
+    params, batch = [jax.ShapeDtypeStruct((4, 4), jnp.float32)] * 4, jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    problem, _ = loss_problem(loss, optax.adam(0.1), (params, batch), loss_reduction=loss_reduction)
     target = find_plan_target(cluster="cpu-4", devices=None, runtime="in_process")
     return problem, find_plan(problem, target, PlanOptions(num_measured=0, cache=None, fix=fix))
 
@@ -88,7 +88,7 @@ def test_it_waits_for_what_its_tasks_wait_for():
             batch = jnp.tanh(batch @ weight)
         return jnp.mean(batch + slow(0 * jnp.sum(batch)))
 
-    problem, plan = plan_of(slow_loss, **PIPELINE)
+    problem, plan = plan_of(slow_loss, loss_reduction="per_microbatch", **PIPELINE)
     played = price_tasks(problem, plan, NoPricer(), links={}, host=here(cache=None))
     assert played.time_s > 4 * 0.02
     assert played.source == "measured as its program runs"

@@ -84,6 +84,7 @@ def test_extra_state_and_metrics(fix):
     types = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, (PARAMS, BATCH)))
     options = {
         "has_aux": True,
+        "loss_reduction": "per_microbatch",
         "metrics": ("grad_norm", "learning_rate"),
         "extra_state": first_extra,
         "update_extra": update_extra,
@@ -179,3 +180,24 @@ def test_what_is_refused(options, message):
     with pytest.raises(PlanError, match=message) as caught:
         jq.parallelize(mean_loss, optimizer, ({"out": PARAMS["out"]}, BATCH), devices=1, **given)
     assert "\n" not in str(caught.value)
+
+
+def masked_loss(params, batch):
+    errors = jnp.mean((batch["x"] @ params["out"] - batch["y"]) ** 2, axis=1)
+    is_kept = batch["x"][:, 0] > 0
+    loss = jnp.sum(errors * is_kept) / jnp.sum(is_kept)
+    return loss, {"loss": loss}
+
+
+def test_parts_of_a_loss_have_no_aux_of_their_own():
+    """A mean over the kept rows of a batch is split by their number; what comes with a part is a share of the whole."""
+    given = {"has_aux": True, "extra_state": jnp.zeros(()), "devices": 2, "num_measured": 0, "fix": FIXES["data"]}
+    args = {"out": PARAMS["out"]}, BATCH
+    with pytest.raises(PlanError, match=r"info\.microbatch_aux: the loss is split by totals.*\"per_microbatch\""):
+        jq.parallelize(
+            masked_loss, optax.sgd(0.1), args, update_extra=lambda _, info: info.microbatch_aux["loss"][0], **given
+        )
+    add = {"update_extra": lambda extra, info: extra + info.aux["loss"]}
+    with jq.parallelize(masked_loss, optax.sgd(0.1), args, **add, **given) as run:
+        state, _ = run.step(run.init(lambda: args[0]), BATCH)
+        assert_close(state["extra"], masked_loss(*args)[0])

@@ -30,35 +30,19 @@ from tests.planner.step.generate import (
 from tests.planner.step.plans import run_applied
 
 
-def plain_step(recipe: Recipe, num_microbatches: int, params: Any, batch: Any) -> Any:
-    """One step, as a Python loop over microbatches under one jit: the oracle."""
+def plain_step(recipe: Recipe, params: Any, batch: Any) -> Any:
+    """One step on the whole batch under one jit, without microbatches: the oracle."""
     loss, optimizer = make_loss(recipe), make_optimizer(recipe)
-    size = len(batch["tokens"]) // num_microbatches
 
     @jax.jit
     def run(params, batch):
-        grads, losses, others = None, 0.0, []
-        for number in range(num_microbatches):
-            rows = jax.tree.map(lambda leaf: leaf[number * size : (number + 1) * size], batch)  # noqa: B023
-            value, grad = jax.value_and_grad(loss, has_aux=recipe.has_aux)(params, rows)
-            value, other = value if recipe.has_aux else (value, None)
-            grads = grad if grads is None else jax.tree.map(jnp.add, grads, grad)
-            losses, others = losses + value, [*others, other]
-        divisor = num_microbatches if recipe.loss_reduction == "mean" else 1
-        grads = jax.tree.map(lambda grad: grad / divisor, grads)
+        value, grads = jax.value_and_grad(loss, has_aux=recipe.has_aux)(params, batch)
+        value, aux = value if recipe.has_aux else (value, None)
         updates, opt_state = optimizer.update(grads, optimizer.init(params), params)
         state = {"params": apply_updates(params, updates), "opt_state": opt_state, "step": jnp.int32(1)}
-        return state, {"loss": losses / divisor} | ({"aux": _reduced(others, divisor)} if recipe.has_aux else {})
+        return state, {"loss": value} | ({"aux": aux} if recipe.has_aux else {})
 
     return run(params, batch)
-
-
-def _reduced(others: Any, divisor: int) -> Any:
-    def reduce(*leaves):
-        total = sum(jnp.asarray(leaf) for leaf in leaves)
-        return total / divisor if jnp.issubdtype(total.dtype, jnp.floating) else total
-
-    return jax.tree.map(reduce, *others)
 
 
 def check_plan(recipe: Recipe, wish: Wish, *, mesh: Any = None) -> None:
@@ -74,7 +58,7 @@ def check_plan(recipe: Recipe, wish: Wish, *, mesh: Any = None) -> None:
     one = trace_microbatch(fit_step(step, num_microbatches=wish.num_microbatches, recompute=wish.recompute), args)
     analysis = analyse_microbatch(one, axes=axes_of(wish.axes))
     applied = write_applied(one, StepPrograms(analysis), fit_plan(wish, one, analysis))
-    expected = jax.tree.map(np.asarray, plain_step(recipe, wish.num_microbatches, params, batch))
+    expected = jax.tree.map(np.asarray, plain_step(recipe, params, batch))
     assert_close(run_applied(applied, args, mesh=mesh), expected)
 
 

@@ -7,13 +7,12 @@ import optax
 import pytest
 
 from jaxquard.errors import PlanError
+from jaxquard.planner.step.microbatch_counts import find_counts
 from jaxquard.planner.step.optimizer import apply_updates
 from jaxquard.planner.step.train_step import (
     TrainStep,
-    check_reduction,
     count_rows,
     split_rows,
-    valid_microbatch_counts,
 )
 from tests.pipeline.oracle import assert_close
 
@@ -46,7 +45,8 @@ def test_microbatches_come_to_the_whole_batch(loss, reduction, num_microbatches)
     np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
 
 
-def test_what_comes_with_the_loss_is_reduced_by_its_dtype():
+@pytest.mark.parametrize("loss_reduction", [None, "per_microbatch"])
+def test_what_comes_with_the_loss_is_that_of_the_batch_unless_it_is_defined_by_microbatches(loss_reduction):
     def loss(params, batch):
         return mean_loss(params, batch), {
             "error": jnp.max(batch["y"]),
@@ -55,9 +55,12 @@ def test_what_comes_with_the_loss_is_reduced_by_its_dtype():
         }
 
     params, batch = arguments()
-    step = TrainStep(loss=loss, optimizer=optax.sgd(0.1), num_microbatches=4, has_aux=True)
+    step = TrainStep(
+        loss=loss, optimizer=optax.sgd(0.1), num_microbatches=4, has_aux=True, loss_reduction=loss_reduction
+    )
     _, metrics = jax.jit(step)(step.init(params), batch)
-    expected = jnp.mean(batch["y"].reshape(4, 3, 2).max((1, 2)))
+    of_parts = batch["y"].reshape(4, 3, 2).max((1, 2))
+    expected = of_parts.mean() if loss_reduction else of_parts.max()
     np.testing.assert_allclose(metrics["aux"]["error"], expected, rtol=1e-6)
     assert int(metrics["aux"]["rows"]) == 12
     assert metrics["aux"]["is_last"].shape == (12, 2)
@@ -148,7 +151,7 @@ def test_updates_keep_dtypes_and_leave_out_what_has_none():
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda params, batch: batch["x"] @ params["w"], r"an array of shape \(12, 2\).*loss_reduction=\"sum\""),
+        (lambda params, batch: batch["x"] @ params["w"], r"an array of shape \(12, 2\).*a mean or a sum"),
         (lambda params, batch: (mean_loss(params, batch), 1.0), r"returns a tuple.*has_aux=True"),
         (lambda params, batch: jnp.int32(1), r"returns a int32.*a floating number"),
     ],
@@ -161,7 +164,9 @@ def test_a_loss_that_is_no_number_is_refused(loss, message):
 
 
 def test_a_reduction_that_is_not_known_is_refused():
-    with pytest.raises(PlanError, match=r"loss_reduction='max' is not known.*\"mean\" or \"sum\""):
+    with pytest.raises(
+        PlanError, match=r"loss_reduction='max' is not known.*\"mean\", \"sum\", \"weighted\", \"per_microbatch\""
+    ):
         TrainStep(loss=mean_loss, optimizer=optax.sgd(0.1), loss_reduction="max")
 
 
@@ -179,44 +184,13 @@ def test_rows_that_cannot_be_split_are_refused_with_the_counts_that_can_be():
         (jnp.ones((0, 2)), "no rows"),
         ({"x": jnp.ones((4, 2)), "rate": 0.1}, r"a scalar, \['rate'\]"),
         ({"x": jnp.ones((4, 2)), "y": jnp.ones(3)}, r"\['x'\] has 4, \['y'\] has 3"),
+        ({"x": jnp.ones((4, 2)), "key": jax.random.key(0)}, r"a scalar, \['key'\].*pass rng=key to parallelize"),
+        ({"x": jnp.ones((4, 2)), "key": jax.random.PRNGKey(0)}, r"\['key'\] has 2.*pass rng=key to parallelize"),
     ],
 )
 def test_a_batch_without_rows_is_refused(batch, message):
     with pytest.raises(PlanError, match=message):
         count_rows(batch)
-
-
-def test_numbers_show_what_a_loss_is_over_its_rows():
-    params, batch = arguments()
-    check = lambda loss, word: check_reduction(  # noqa: E731
-        TrainStep(loss=loss, optimizer=optax.sgd(0.1), loss_reduction=word), params, batch
-    )
-    check(mean_loss, "mean")
-    check(sum_loss, "sum")
-    with pytest.raises(PlanError, match=r"sum_loss is no mean over the rows.*on 12 rows.*say loss_reduction=\"sum\""):
-        check(sum_loss, "mean")
-    with pytest.raises(PlanError, match=r"is no sum over the rows.*Make it a mean or a sum"):
-        check(lambda params, batch: jnp.max(batch["x"] @ params["w"]) * jnp.std(batch["x"]), "sum")
-    types = jax.eval_shape(lambda: params), batch
-    check_reduction(TrainStep(loss=sum_loss, optimizer=optax.sgd(0.1)), *types)
-
-
-def test_what_is_normalised_over_many_rows_is_no_mean():
-    """On the halves of many rows it is nearly one; a plan may have microbatches of one row."""
-
-    def loss(params, batch):
-        x = batch["x"] @ params["w"]
-        return jnp.mean(((x - x.mean(0)) / (x.std(0) + 1e-3) - batch["y"]) ** 2)
-
-    with pytest.raises(PlanError, match=r"is no mean over the rows.* on 2 rows, .* on equal parts"):
-        check_reduction(TrainStep(loss=loss, optimizer=optax.sgd(0.1)), *arguments(1024))
-
-
-def test_a_mean_of_16_bits():
-    params, batch = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), arguments(64))
-    check_reduction(TrainStep(loss=mean_loss, optimizer=optax.sgd(0.1)), params, batch)
-    with pytest.raises(PlanError, match="loss_reduction"):
-        check_reduction(TrainStep(loss=sum_loss, optimizer=optax.sgd(0.1)), params, batch)
 
 
 def test_microbatches_that_a_loss_cannot_take():
@@ -229,8 +203,9 @@ def test_microbatches_that_a_loss_cannot_take():
     def all_rows(params, batch):
         return jnp.mean((batch["x"] @ params["w"]).reshape(12, 2))
 
-    assert valid_microbatch_counts(mean_loss, *arguments()) == (1, 2, 3, 4, 6, 12)
-    assert valid_microbatch_counts(pairs, *arguments()) == (1, 2, 3, 6)
-    assert valid_microbatch_counts(all_rows, *arguments()) == (1,)
-    check_reduction(TrainStep(loss=pairs, optimizer=optax.sgd(0.1)), *arguments())
-    check_reduction(TrainStep(loss=all_rows, optimizer=optax.sgd(0.1)), *arguments())
+    types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments())
+    counts = {
+        loss: find_counts(TrainStep(loss=loss, optimizer=optax.sgd(0.1)), *types).counts
+        for loss in (mean_loss, pairs, all_rows)
+    }
+    assert counts == {mean_loss: (1, 2, 3, 4, 6, 12), pairs: (1, 2, 3, 6), all_rows: (1,)}

@@ -197,29 +197,6 @@ def test_other_steps_use_other_tables(changed, cache, num_priced):
     assert num_priced() == 1
 
 
-HAS_MANY = {"layers": False}
-
-
-def small_microbatches_differ(params, batch):
-    """A loss whose code looks at the rows: small microbatches go through more products, if so set."""
-    if HAS_MANY["layers"] and batch["x"].shape[0] < 8:
-        params = {**params, "layers": [*params["layers"], *params["layers"]]}
-    return mlp_loss(params, batch)
-
-
-def test_tables_of_other_code_for_small_microbatches_are_not_used(cache, monkeypatch):
-    """The step is known by its trace with one microbatch, where nothing has changed."""
-    before = content(make_plan(cache, loss=small_microbatches_differ))
-    monkeypatch.setitem(HAS_MANY, "layers", True)
-    wanted = content(make_plan(None, loss=small_microbatches_differ))
-    assert wanted != before
-    for _ in range(2):
-        assert content(make_plan(cache, loss=small_microbatches_differ)) == wanted
-    # From then on the tables are of the new code.
-    monkeypatch.setattr(LivePricing, "_analyse", None)
-    assert content(make_plan(cache, loss=small_microbatches_differ)) == wanted
-
-
 def test_other_versions_use_other_tables(cache, num_priced, monkeypatch):
     price(cache)
     num_priced()

@@ -136,7 +136,7 @@ def _plan_loss(request: PlanRequest, on_progress: Any) -> Plan:
         forbid=request.forbid,
         memory_limit_bytes=request.memory_limit_bytes,
         max_microbatch_size=request.max_microbatch_size,
-        loss_reduction=request.loss_reduction or "mean",
+        loss_reduction=request.loss_reduction,
         ignores_marks=request.ignores_marks,
         time_budget_s=request.time_budget_s,
         num_whole=request.num_whole,

@@ -9,7 +9,7 @@ from jaxquard.cli.exit_codes import UsageError
 from jaxquard.cli.options import complete
 
 PRICERS = ("model", "compile", "measure", "mock-gpu")
-LOSS_REDUCTIONS = ("mean", "sum")
+LOSS_REDUCTIONS = ("mean", "sum", "weighted", "per_microbatch")
 
 PlanModelArgument = Annotated[
     str,
@@ -74,8 +74,9 @@ LossReductionOption = Annotated[
         "--loss-reduction",
         metavar="NAME",
         autocompletion=complete(*LOSS_REDUCTIONS),
-        help="Of a loss: mean or sum, over the rows of its batch.",
-        show_default="mean",
+        help="Of a loss: weighted if it returns (sum, weight); per_microbatch for the mean of the losses of "
+        "microbatches, each on its own; mean or sum to be sure that it is one.",
+        show_default="read from the loss",
     ),
 ]
 IgnoreMarksOption = Annotated[

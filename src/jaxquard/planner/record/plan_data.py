@@ -186,6 +186,8 @@ class PlanData:
         num_microbatches: of a step.
         microbatch_size: rows of the batch in one microbatch, over all devices of an actor.
         global_batch: rows of the batch of a step.
+        loss_reduction: what the loss is over the rows of its batch: "mean", "sum", "weighted", or "per_microbatch" for
+            the mean of the losses of microbatches, each on its own; "" where none was traced.
         recompute: the activations that the backward computes again.
         storage: the layout of state between steps: "as used", "zero 1", "zero 2" or "zero 3".
         segments: the number of blocks in each segment of the analysis, which applying the plan needs again.
@@ -217,6 +219,7 @@ class PlanData:
     num_microbatches: int = field(metadata=stored(minimum=1))
     microbatch_size: int = field(metadata=stored(minimum=1))
     global_batch: int = field(metadata=stored(minimum=1))
+    loss_reduction: str = ""
     recompute: Recompute = Recompute.NONE
     storage: str = "as used"
     segments: tuple[int, ...] = field(default=(), repr=False)

@@ -90,11 +90,19 @@ def setting_lines(plan: PlanData) -> list[str]:
         ("pipeline", pipeline_text(plan)),
         ("mesh", f"{axes_text(plan)}, {num_per_actor:,} devices an actor"),
         ("microbatches", f"{microbatches_text(plan)}, a global batch of {plan.global_batch:,}"),
+        *([("loss", _LOSS_TEXTS[plan.loss_reduction])] if plan.loss_reduction in _LOSS_TEXTS else []),
         ("recompute", plan.recompute.value),
         ("storage", plan.storage),
         *((name, value) for name, value in plan.settings.items()),
     ]
     return align_table(rows)
+
+
+_LOSS_TEXTS = {
+    "per_microbatch": "the mean of the losses of microbatches, each on its own",
+    "weighted": "a sum over its weight, both of the whole batch",
+    "sum": "a sum over rows",
+}
 
 
 def stage_lines(plan: PlanData) -> list[str]:

@@ -48,6 +48,7 @@ def describe_plan(
         num_microbatches=shape.num_microbatches,
         microbatch_size=shape.microbatch_size,
         global_batch=shape.num_microbatches * shape.microbatch_size,
+        loss_reduction=pricing.problem.loss_reduction,
         recompute=shape.recompute,
         storage=shape.storage,
         segments=tuple(map(len, facts.blocks)),

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from jaxquard.errors import PlanError
+from jaxquard.errors import PlanError, UnsplitLossError
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline
+from jaxquard.planner.record.tables import bytes_text
 from jaxquard.planner.search.block_alternatives import find_block_alternatives
 from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
@@ -59,6 +60,22 @@ def find_plan(
         PlanError: if a wish cannot be met.
         InfeasiblePlanError: if nothing fits the memory.
     """
+    try:
+        found = _find_plan(problem, target, options, make_mesh=make_mesh)
+        problem.check_split(found.num_microbatches)
+    except UnsplitLossError as error:
+        # The loss is proved for the fewest and the most microbatches; whatever else was considered is proved now.
+        return find_plan(problem.without_count(error), target, options, make_mesh=make_mesh)
+    return found
+
+
+def _find_plan(
+    problem: PlanProblem,
+    target: PlanTarget,
+    options: PlanOptions,
+    *,
+    make_mesh: Callable[[Plan], RemoteMesh] | None,
+) -> Plan:
     start_s, deadline = time.monotonic(), Deadline.after(options.time_budget_s)
     wishes = parse_wishes(options.fix, options.forbid)
     wishes.check(num_devices=target.num_devices, global_batch=problem.rows, axes=(DATA_AXIS, MODEL_AXIS, *PRODUCT_AXES))
@@ -168,11 +185,25 @@ def _describe_choice(found: FoundPlans, chosen: Candidate, wishes: Wishes) -> Pl
         baselines=tuple(_baseline(one, wishes) for one in baselines),
         alternatives=_alternatives(found, chosen),
         notes=(
+            *_cost_of_one_microbatch(found, chosen),
             *found.notes,
             *_not_compared([*found.usual, *found.too_large]),
             *(one.failure for one in everyone if one.failure),
             *rematerialized_notes(everyone),
         ),
+    )
+
+
+def _cost_of_one_microbatch(found: FoundPlans, chosen: Candidate) -> Iterator[str]:
+    """Says why the loss has one microbatch, and what that costs."""
+    problem, memory = found.pricing.problem, chosen.plan.memory
+    if not problem.note:
+        return
+    share = memory.activation_bytes / max(1, memory.total_bytes)
+    yield (
+        f"{problem.note} One microbatch keeps the activations of all {problem.rows} rows at once, "
+        f"{bytes_text(memory.activation_bytes)} or {share:.0%} of the fullest device, and stages of a pipeline would "
+        "wait for each other."
     )
 
 

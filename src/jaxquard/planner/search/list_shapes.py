@@ -55,9 +55,8 @@ def list_shapes(
     try:
         found = list_configurations(space)
     except PlanError as error:
-        if max_microbatch_size is None:
-            raise
-        raise PlanError(f"with max_microbatch_size={max_microbatch_size}: {error}") from error
+        limit = "" if max_microbatch_size is None else f"with max_microbatch_size={max_microbatch_size}: "
+        raise PlanError(" ".join(filter(None, (f"{limit}{error}", problem.note)))) from error
     return tuple(replace(one, axes=_without_ones(one.mesh)) for one in found)
 
 

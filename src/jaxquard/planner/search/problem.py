@@ -1,29 +1,24 @@
 """A step to plan: what it computes with each number of microbatches."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxquard.errors import PlanError
+from jaxquard.errors import PlanError, UnsplitLossError
 from jaxquard.intraop.step.traced_step import type_of, types_of
 from jaxquard.ir.array_leaves import advice_for
 from jaxquard.ir.jaxpr_tools import is_var, size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
 from jaxquard.planner.step.extra_state import ExtraState
+from jaxquard.planner.step.microbatch_counts import find_counts
 from jaxquard.planner.step.one_microbatch import LoopStep, OneMicrobatch, open_layers, trace_loop
 from jaxquard.planner.step.optimizer import GradientOptimizer
 from jaxquard.planner.step.step_metrics import StepMetric
-from jaxquard.planner.step.train_step import (
-    TrainStep,
-    check_reduction,
-    check_scalar,
-    count_rows,
-    valid_microbatch_counts,
-)
+from jaxquard.planner.step.train_step import TrainStep, count_rows, is_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +32,8 @@ class PlanProblem:
         counts: the numbers of microbatches that it may have.
         step: with its loop; one from a loss may have any number of microbatches, and be recomputed.
         recomputes: the kinds of recomputation that can be chosen.
+        loss_reduction: how losses of microbatches become that of the batch, for the plan; "" for a step of the user's.
+        note: why there may be one microbatch alone; "" if there may be more.
     """
 
     name: str
@@ -45,6 +42,8 @@ class PlanProblem:
     counts: tuple[int, ...]
     step: Callable[..., Any] = field(repr=False)
     recomputes: tuple[Recompute, ...] = (Recompute.NONE,)
+    loss_reduction: str = ""
+    note: str = ""
     _loops: dict[tuple[int, Recompute], LoopStep] = field(default_factory=dict, repr=False)
     _traced: dict[tuple[int, Recompute], OneMicrobatch] = field(default_factory=dict, repr=False)
 
@@ -62,6 +61,21 @@ class PlanProblem:
         if key not in self._traced:
             self._traced[key] = open_layers(self.trace_loop(num_microbatches, recompute))
         return self._traced[key]
+
+    def without_count(self, error: UnsplitLossError) -> "PlanProblem":
+        """Returns the problem without a number of microbatches for which the loss turned out not to be proved."""
+        counts = tuple(count for count in self.counts if count != error.num_microbatches)
+        return replace(self, counts=counts, note=self.note or str(error) if len(counts) == 1 else self.note)
+
+    def check_split(self, num_microbatches: int) -> None:
+        """Checks that the loss is proved for a number of microbatches.
+
+        Raises:
+            UnsplitLossError: if it is not.
+        """
+        if isinstance(self.step, TrainStep):
+            state, *inputs = self.args
+            self.step.with_microbatches(num_microbatches).find_split(state["params"], *inputs)
 
     def state_sizes(self) -> dict[str, int]:
         """Returns the bytes of every argument that a result replaces in the next step, whole, by its name."""
@@ -86,7 +100,8 @@ def loss_problem(
     args: Sequence[Any],
     *,
     has_aux: bool = False,
-    loss_reduction: str = "mean",
+    loss_reduction: str | None = None,
+    rng: Any = None,
     sum_dtype: Any = None,
     metrics: tuple[StepMetric, ...] = (),
     extra: ExtraState | None = None,
@@ -96,36 +111,39 @@ def loss_problem(
 
     Args:
         args: the parameters and a batch: arrays, or their types.
+        rng: a key, or its type, if the loss takes one.
 
     Raises:
-        PlanError: if the loss is no scalar, or not the mean or sum over the batch that `loss_reduction` says.
+        PlanError: if the loss is no scalar.
     """
     _check_given(loss, optimizer, args)
     params, batch = args
+    _check_rng(rng)
     rows = count_rows(batch)
     _check_leaves(params, batch)
     step = TrainStep(
         loss=loss,
         optimizer=optimizer,
         has_aux=has_aux,
+        has_rng=rng is not None,
         loss_reduction=loss_reduction,
         sum_dtype=sum_dtype,
         metrics=metrics,
         extra=extra,
     )
-    types = jax.tree.map(type_of, (params, batch))
-    found = jax.eval_shape(loss, *types)
-    check_scalar(_scalar_of(found, has_aux, loss), loss)
-    counts = valid_microbatch_counts(loss, *types)
-    check_reduction(step, params, batch, counts=counts)
+    types = jax.tree.map(type_of, (params, batch) if rng is None else (params, batch, rng))
+    jax.eval_shape(step.loss_of_inputs, types[0], types[1:] if step.has_rng else types[1])
+    found = find_counts(step, *types)
     state = jax.eval_shape(step.init, types[0])
     problem = PlanProblem(
         name=name or getattr(loss, "__name__", type(loss).__name__),
-        args=(state, types[1]),
+        args=(state, *types[1:]),
         rows=rows,
-        counts=counts,
+        counts=found.counts,
         step=step,
         recomputes=tuple(Recompute),
+        loss_reduction=loss_reduction or found.reduction,
+        note=found.note,
     )
     return problem, step
 
@@ -166,6 +184,14 @@ def _check_given(loss: Any, optimizer: Any, args: Any) -> None:
         )
 
 
+def _check_rng(rng: Any) -> None:
+    if rng is None or is_key(rng):
+        return
+    raise PlanError(
+        f"rng={rng!r:.80} is no random key. Pass one, such as jax.random.key(0); each microbatch gets its own from it."
+    )
+
+
 def _check_leaves(params: Any, batch: Any) -> None:
     """Checks that all leaves are arrays, and those of the parameters floating numbers."""
     for kind, tree in (("params", params), ("batch", batch)):
@@ -182,12 +208,3 @@ def _check_leaves(params: Any, batch: Any) -> None:
                     f"{name} is of {dtype}, and has no gradient. Keep it out of the parameters: bind it to the "
                     "loss, or pass it in the batch."
                 )
-
-
-def _scalar_of(found: Any, has_aux: bool, loss: Callable[..., Any]) -> Any:
-    if not has_aux:
-        return found
-    if not isinstance(found, tuple) or len(found) != 2:
-        name = getattr(loss, "__name__", "the loss")
-        raise PlanError(f"{name} returns {type(found).__name__}, but has_aux=True wants (loss, aux). Return both.")
-    return found[0]

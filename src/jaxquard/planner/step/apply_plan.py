@@ -34,7 +34,6 @@ from jaxquard.planner.step.equation_stages import EquationStages, find_body, sta
 from jaxquard.planner.step.insert_marks import insert_marks
 from jaxquard.planner.step.mark_blocks import find_mark_blocks
 from jaxquard.planner.step.one_microbatch import OneMicrobatch, trace_microbatch
-from jaxquard.planner.step.recompute_layers import recompute_layers
 from jaxquard.planner.step.train_step import TrainStep
 from jaxquard.pricing.program.insert_constraints import insert_constraints
 from jaxquard.pricing.program.sharded_program import ShardedProgram
@@ -95,7 +94,7 @@ def fit_step(step: Callable[..., Any], *, num_microbatches: int, recompute: Reco
     """Returns a step from a loss for so many microbatches, with its loss recomputed; any other step as it is."""
     if not isinstance(step, TrainStep):
         return step
-    return step.with_microbatches(num_microbatches).with_loss(recompute_layers(step.loss, recompute))
+    return step.with_microbatches(num_microbatches, recompute)
 
 
 def analyse_planned(one: OneMicrobatch, plan: Plan) -> Analysis:

@@ -7,7 +7,7 @@ loss of every microbatch, in order.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -26,8 +26,7 @@ class StepInfo:
         grads: of the whole batch, as the optimizer got them.
         loss: of the whole batch.
         aux: what came with the loss, as the metrics have it; None if nothing does.
-        microbatch_aux: the same of every microbatch, unreduced: each leaf has the microbatches, in their order, as a
-            new first dim. A batch of other rows may have another number of them.
+        microbatch_parts: what came with the losses of the microbatches; None if these are parts that are nothing alone.
         step: the number of steps before this one.
     """
 
@@ -35,8 +34,24 @@ class StepInfo:
     grads: Any
     loss: Any
     aux: Any
-    microbatch_aux: Any
+    microbatch_parts: Any = field(repr=False)
     step: Any
+
+    @property
+    def microbatch_aux(self) -> Any:
+        """What came with the loss of every microbatch, unreduced: each leaf has the microbatches as a new first dim.
+
+        They are in their order. A batch of other rows may have another number of them.
+
+        Raises:
+            PlanError: if the losses of microbatches are no losses of their own.
+        """
+        if self.microbatch_parts is None and self.aux is not None:
+            raise PlanError(
+                "info.microbatch_aux: the loss is split by totals of the whole batch, and what comes with a part of it "
+                'is no aux of its own. Say loss_reduction="per_microbatch" for losses of microbatches, each on its own.'
+            )
+        return self.microbatch_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def recompute_layers(loss: Callable[..., Any], recompute: Recompute) -> Callable
         jaxpr, constants = with_constants_as_inputs(closed)
         num_params = len(jax.tree.leaves(params))
         leaves = [*jax.tree.leaves((params, batch)), *constants]
-        results = _run(_open_jits(jaxpr), leaves, num_params=num_params, policy=policy)
+        results = _run(open_jits(jaxpr), leaves, num_params=num_params, policy=policy)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return recomputed
@@ -94,7 +94,7 @@ def _run(jaxpr: Jaxpr, leaves: Sequence[Any], *, num_params: int, policy: Any) -
     return [values[atom] if is_var(atom) else atom.val for atom in jaxpr.outvars]
 
 
-def _open_jits(jaxpr: Jaxpr) -> Jaxpr:
+def open_jits(jaxpr: Jaxpr) -> Jaxpr:
     """Opens calls, but not functions with derivatives of their own, which would lose these."""
     equations: list[Equation] = []
     renamed: dict[Var, Any] = {}

@@ -1,0 +1,38 @@
+"""Keys and random numbers.
+
+A key for each row gives each row numbers of its own, however many others there are. One key for all rows gives numbers
+that follow from how many there are: as a rule nothing can be said of them. Where each part draws from a key of its own
+(`draws_rows`), they are rows that the parts draw, by agreement.
+"""
+
+from jaxquard.ir.dependence.rules.randomness import is_each_by_itself
+from jaxquard.ir.rows.law import SAME, Kind, Law, rows
+from jaxquard.ir.rows.paired import PairedEquation, Rule, for_each, of_laws
+from jaxquard.ir.rows.rules.elementwise import any_function
+
+DRAWS = "draws random numbers for all rows from one key"
+
+
+def _draw(pair: PairedEquation, laws: list[Law]) -> Law:
+    """Keys to numbers or to more keys; the dims of the keys come first, then those of what is drawn."""
+    (law,) = laws
+    if law.kind not in (Kind.SAME, Kind.ROWS, Kind.ZERO) or not law.has_scale(1.0):
+        return pair.mixed("draws random numbers from a sum over rows")
+    if law.kind is Kind.ROWS:
+        is_batch = is_each_by_itself(pair.whole) and pair.out_row_dim() == law.dim
+        return rows(law.dim, outer=law.outer, order=law.order) if is_batch else pair.mixed(DRAWS)
+    if pair.has_same_out_shapes():
+        return SAME
+    dim = pair.out_row_dim()
+    return rows(dim) if pair.draws_rows and dim is not None else pair.mixed(DRAWS)
+
+
+def _one_for_one(pair: PairedEquation, laws: list[Law]) -> Law:
+    found = any_function(pair, laws)
+    is_alone = is_each_by_itself(pair.whole) or found.kind is not Kind.ROWS
+    return found if is_alone else pair.mixed(DRAWS)
+
+
+RULES: dict[str, Rule] = for_each("random_bits random_split random_unwrap random_wrap", of_laws(_draw)) | for_each(
+    "random_clone random_fold_in random_gamma random_seed threefry2x32", of_laws(_one_for_one)
+)
