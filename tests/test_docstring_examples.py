@@ -35,6 +35,7 @@ def public() -> list[Any]:
         for name, value in vars(getattr(jq.models, module)).items()
         if inspect.isfunction(value) and name in MODEL_FUNCTIONS
     }
+    values |= {f"jaxquard.TrainingRun.{name}": getattr(jq.TrainingRun, name) for name in ("evaluate", "predict")}
     return [
         pytest.param(value, id=name)
         for name, value in values.items()

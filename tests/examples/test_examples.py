@@ -169,6 +169,15 @@ def test_parallelize_on_ray():
     assert len(numbers(text, r"step \d+: loss (\d+\.\d+)")) == 3
 
 
+def test_training_loop():
+    text = run("training_loop.py")
+    losses = numbers(text, r"test loss (\d+\.\d+)")
+    assert len(losses) == 20
+    assert losses[-1] < 0.7 * losses[0]
+    # 20 epochs of 72 rows.
+    assert int(numbers(text, r"(\d+)% of 50 points, after 1440 rows")[0]) > 75
+
+
 def test_custom_schedule():
     text = run("custom_schedule.py")
     assert "actor 1 ran start 1FI0 1FI1 1W0 1FI2 1W1 1FI3 1W2 1W3 after.0" in text

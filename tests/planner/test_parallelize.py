@@ -396,8 +396,8 @@ def test_other_arguments_than_those_of_the_plan():
         with pytest.raises(PlanError, match=r"expected a function that returns the parameters, found a dict"):
             run.init(PARAMS)
         state = run.init(lambda: PARAMS)
-        with pytest.raises(PlanError, match=r"argument 1\['x'\] was float32\[16, 16\], and is float32\[8, 16\]"):
-            run.step(state, {name: leaf[:8] for name, leaf in BATCH.items()})
+        with pytest.raises(PlanError, match=r"batch\['x'\] was float32\[8, 16\], and is float32\[8, 4\].* rows alone"):
+            run.step(state, {"x": BATCH["x"][:8, :4], "y": BATCH["y"][:8]})
         with pytest.raises(PlanError, match=r"argument 1\['x'\] was float32\[16, 16\], and is int32"):
             run.step(state, BATCH | {"x": BATCH["x"].astype(np.int32)})
         with pytest.raises(PlanError, match=r"argument 1\['y'\] is missing"):

@@ -13,9 +13,11 @@ from jaxquard.ir.array_leaves import advice_for
 from jaxquard.ir.jaxpr_tools import is_var, size_bytes
 from jaxquard.planner.record.plan import Recompute
 from jaxquard.planner.step.apply_plan import fit_step
+from jaxquard.planner.step.extra_state import ExtraState
 from jaxquard.planner.step.microbatch_counts import find_counts
 from jaxquard.planner.step.one_microbatch import LoopStep, OneMicrobatch, open_layers, trace_loop
 from jaxquard.planner.step.optimizer import GradientOptimizer
+from jaxquard.planner.step.step_metrics import StepMetric
 from jaxquard.planner.step.train_step import TrainStep, count_rows, is_key
 
 
@@ -101,6 +103,8 @@ def loss_problem(
     loss_reduction: str | None = None,
     rng: Any = None,
     sum_dtype: Any = None,
+    metrics: tuple[StepMetric, ...] = (),
+    extra: ExtraState | None = None,
     name: str | None = None,
 ) -> tuple[PlanProblem, TrainStep]:
     """Makes the problem of a loss and an optimizer, and the step on one microbatch.
@@ -124,6 +128,8 @@ def loss_problem(
         has_rng=rng is not None,
         loss_reduction=loss_reduction,
         sum_dtype=sum_dtype,
+        metrics=metrics,
+        extra=extra,
     )
     types = jax.tree.map(type_of, (params, batch) if rng is None else (params, batch, rng))
     jax.eval_shape(step.loss_of_inputs, types[0], types[1:] if step.has_rng else types[1])

@@ -9,7 +9,7 @@ stays as it was written. The result is a plain function; under `jax.jit` it comp
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,8 +24,8 @@ from jaxquard.intraop.segments.tune_products import check_products
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.fingerprint import differences
-from jaxquard.intraop.step.parts import stacked_specs
-from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close
+from jaxquard.intraop.step.parts import LeafPart, stacked_specs
+from jaxquard.ir.jaxpr_tools import Jaxpr, Var, close, variables
 from jaxquard.pipeline.loop import Loop
 from jaxquard.planner.record.plan import Plan, Recompute
 from jaxquard.planner.step.build_loop import build_step
@@ -52,6 +52,8 @@ class AppliedStep:
         axes: of each actor's mesh, and their sizes.
         schedule: of its loop.
         jaxpr: the step itself; its inputs are the flat arguments, then constants.
+        readers: for each flat argument, or part of one, the stages whose tasks read it.
+        row_axes: over which the rows of a microbatch are sharded, as a spec has them.
     """
 
     fn: Callable[..., Any] = field(repr=False)
@@ -61,6 +63,14 @@ class AppliedStep:
     axes: dict[str, int]
     schedule: Schedule
     jaxpr: Jaxpr = field(repr=False)
+    readers: Mapping[LeafPart, frozenset[int]] = field(repr=False)
+    row_axes: Any = None
+
+    @property
+    def num_row_shards(self) -> int:
+        """The parts in which the rows of a microbatch are sharded."""
+        axes = (self.row_axes,) if isinstance(self.row_axes, str) else self.row_axes or ()
+        return math.prod(self.axes[axis] for axis in axes)
 
 
 def apply_plan(step: Callable[..., Any], args: Sequence[Any], plan: Plan) -> AppliedStep:
@@ -101,47 +111,81 @@ def analyse_planned(one: OneMicrobatch, plan: Plan) -> Analysis:
     different = "" if plan.fingerprint is None else differences(plan.fingerprint, one.traced)
     if different:
         raise PlanError(f"the plan was made for another step: {different} Plan this one.")
-    products = {int(number): plans for number, plans in plan.products.items()}
     try:
-        analysis = analyse_step(
-            one.traced,
-            axes=plan.axes,
-            lengths=plan.segments,
-            plan_products=partial(check_products, products=products, axes=plan.axes, assignment=plan.assignment),
-            shards_rows_alone=True,
-        )
-        check_choices(analysis, plan.assignment)
+        return find_plan_blocks(one, plan)
     except ShardingError as error:
         raise PlanError(str(error)) from error
+
+
+def find_plan_blocks(one: OneMicrobatch, plan: Plan) -> Analysis:
+    """Finds the blocks and segments of a step with the strategies of a plan.
+
+    Raises:
+        ShardingError: if they do not fit.
+    """
+    products = {int(number): plans for number, plans in plan.products.items()}
+    analysis = analyse_step(
+        one.traced,
+        axes=plan.axes,
+        lengths=plan.segments,
+        plan_products=partial(check_products, products=products, axes=plan.axes, assignment=plan.assignment),
+        shards_rows_alone=True,
+    )
+    check_choices(analysis, plan.assignment)
     return analysis
 
 
 def write_applied(one: OneMicrobatch, programs: StepPrograms, plan: Plan) -> AppliedStep:
     """Writes the step under a plan, given the programs of its analysis."""
-    schedule = find_plan_schedule(plan)
-    mesh = AbstractMesh(tuple(plan.axes.values()), tuple(plan.axes), axis_types=(AxisType.Auto,) * len(plan.axes))
     program = programs.write_step(plan.assignment, storage=_find_storage(plan))
-    stages = _stage_body(one, programs.analysis, plan, _constrained(program, mesh))
+    return write_stages(
+        one,
+        plan,
+        jaxpr=_constrained(program, plan_mesh(plan)),
+        owners=find_owner_stages(programs.analysis, plan),
+        specs=stacked_specs(one.traced.inputs, program.in_specs[: one.traced.num_args]),
+    )
+
+
+def write_stages(
+    one: OneMicrobatch, plan: Plan, *, jaxpr: Jaxpr, owners: "OwnerStages", specs: Sequence[PartitionSpec]
+) -> AppliedStep:
+    """Writes the step with the stages and the schedule of a plan.
+
+    Args:
+        jaxpr: the step on one microbatch, with its constraints.
+        owners: the stages of what it makes.
+        specs: of the arguments, and then of the microbatches.
+    """
+    schedule, mesh = find_plan_schedule(plan), plan_mesh(plan)
+    stages = _stage_body(one, plan, jaxpr, owners)
     names = [stage.name for stage in plan.stages]
     body = insert_marks(stages, names=names, source=one.loop.source)
-    specs = stacked_specs(one.traced.inputs, program.in_specs[: one.traced.num_args])
-    jaxpr, constants = build_step(
+    leaf_specs = specs[len(one.args) :]
+    written, constants = build_step(
         one,
         replace(stages.body, jaxpr=body),
         schedule=schedule,
-        leaf_specs=specs[len(one.args) :] if mesh.size > 1 else None,
+        leaf_specs=leaf_specs if mesh.size > 1 else None,
         mesh=mesh,
         scatters_sums=plan.storage == Storage.ZERO_2.value,
     )
     return AppliedStep(
-        fn=_as_function(one, jaxpr, constants),
+        fn=_as_function(one, written, constants),
         in_shardings=_in_shardings(one, specs),
         donate_argnums=_state_args(one),
         num_actors=plan.num_actors,
         axes=dict(plan.axes),
         schedule=schedule,
-        jaxpr=jaxpr,
+        jaxpr=written,
+        readers=_find_readers(one, stages),
+        row_axes=next((spec[0] for spec in leaf_specs if spec and spec[0] is not None), None),
     )
+
+
+def plan_mesh(plan: Plan) -> AbstractMesh:
+    """Returns the mesh of each actor of a plan."""
+    return AbstractMesh(tuple(plan.axes.values()), tuple(plan.axes), axis_types=(AxisType.Auto,) * len(plan.axes))
 
 
 def find_plan_schedule(plan: Plan) -> Schedule:
@@ -168,24 +212,58 @@ def _constrained(program: ShardedProgram, mesh: AbstractMesh) -> Jaxpr:
     return closed.jaxpr
 
 
-def _stage_body(one: OneMicrobatch, analysis: Analysis, plan: Plan, jaxpr: Jaxpr) -> EquationStages:
-    """Returns the body of the loop with the stages of its equations."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerStages:
+    """The stages of what a step makes.
+
+    Attributes:
+        values: for results of equations, the stage of the block that owns them.
+        marks: for marks of the user's that end a stage, by number, the stage.
+    """
+
+    values: dict[Var, int]
+    marks: dict[int, int]
+
+
+def find_owner_stages(analysis: Analysis, plan: Plan) -> OwnerStages:
+    """Returns the stages of a step's blocks under a plan."""
     stage_of_block = [stage for stage, found in enumerate(plan.stages) for _ in range(*found.blocks)]
-    owner_stages: dict[Var, int] = {}
+    values: dict[Var, int] = {}
     for equation, owner in zip(analysis.graph.equations, analysis.owners, strict=True):
-        owner_stages.update(dict.fromkeys(equation.outvars, stage_of_block[owner]))
+        values.update(dict.fromkeys(equation.outvars, stage_of_block[owner]))
     ends = {block: stage for stage, block in enumerate(plan.stage_stops[:-1])}
     marks = {mark: ends[block] for mark, block in find_mark_blocks(analysis).items() if block in ends}
+    return OwnerStages(values=values, marks=marks)
+
+
+def _stage_body(one: OneMicrobatch, plan: Plan, jaxpr: Jaxpr, owners: OwnerStages) -> EquationStages:
+    """Returns the body of the loop with the stages of its equations."""
     body = find_body(
         jaxpr, results=[found.value for found in one.results], microbatch=microbatch_inputs(one, jaxpr.invars)
     )
     return stage_equations(
         body,
         loop=part_loop(one),
-        owner_stages=owner_stages,
-        marks=marks,
+        owner_stages=owners.values,
+        marks=owners.marks,
         num_stages=plan.num_stages,
     )
+
+
+def _find_readers(one: OneMicrobatch, stages: EquationStages) -> dict[LeafPart, frozenset[int]]:
+    """Returns the stages that read each argument, or part of one."""
+    read: dict[Var, set[int]] = {}
+    for equation, stage in reversed(list(zip(stages.body.jaxpr.eqns, stages.stages, strict=True))):
+        # What has no stage is made where it is used.
+        found = {stage} if stage is not None else set().union(*(read.get(var, ()) for var in equation.outvars))
+        for var in variables(equation.invars):
+            read.setdefault(var, set()).update(found)
+    parts = zip(one.traced.inputs, stages.body.jaxpr.invars, strict=False)
+    return {
+        replace(part, leaf=one.args[part.leaf]): frozenset(read.get(var, ()))
+        for part, var in parts
+        if part.leaf < len(one.args)
+    }
 
 
 def microbatch_inputs(one: OneMicrobatch, inputs: Sequence[Var]) -> list[Var]:

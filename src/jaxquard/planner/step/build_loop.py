@@ -52,6 +52,7 @@ def build_step(
     mesh: AbstractMesh,
     leaf_specs: Sequence[PartitionSpec] | None,
     scatters_sums: bool = False,
+    has_gathered: bool = True,
 ) -> tuple[Jaxpr, tuple[Any, ...]]:
     """Returns the step with this body and schedule for its loop, and the constants that are its last inputs.
 
@@ -62,13 +63,15 @@ def build_step(
         mesh: of an actor.
         leaf_specs: the shardings of the microbatches; None to leave them to the compiler.
         scatters_sums: sums of gradients are kept sharded as the state that they meet: ZeRO 2.
+        has_gathered: the body has its constants in the shardings in which it uses them; False to gather in front of the
+            loop those that are sharded over an axis of the rows: ZeRO 3 without constraints.
     """
     builder = _LoopBuilder(one, body)
     whole = one.whole
     leaves, held = list(one.loop_leaves), []
     if leaf_specs is not None:
         leaves, held = _hold_leaves(leaves, leaf_specs, mesh)
-    loop, after = builder.loop(schedule, leaves, scatters_sums=scatters_sums)
+    loop, after = builder.loop(schedule, leaves, scatters_sums=scatters_sums, has_gathered=has_gathered)
     position = one.loop_position
     equations = [*whole.eqns[:position], *held, *builder.before, loop, *after, *whole.eqns[position + 1 :]]
     constants = one.traced.constants
@@ -130,7 +133,7 @@ class _LoopBuilder:
             self._argument(leaf, one.whole.invars[arg])
 
     def loop(
-        self, schedule: Schedule, leaves: Sequence[Any], *, scatters_sums: bool
+        self, schedule: Schedule, leaves: Sequence[Any], *, scatters_sums: bool, has_gathered: bool
     ) -> tuple[Equation, list[Equation]]:
         """Returns the loop, and the equations that make its results those that it had."""
         equation = self.one.loop_equation
@@ -142,7 +145,7 @@ class _LoopBuilder:
             num_constants=len(self.constants),
             schedule=schedule,
             reductions=tuple(output.reduction for output in outputs),
-            has_gathered=True,
+            has_gathered=has_gathered,
             scatters_sums=scatters_sums,
         )
         joins, results = self._join(outputs)

@@ -46,7 +46,8 @@ class _MarkWriter:
         # For each value that crosses, what it is called behind each boundary.
         self.after: dict[Var, dict[int, Var]] = {}
         self.before: dict[Var, dict[int, Var]] = {}
-        like = next(equation for equation in stages.body.jaxpr.eqns if not is_inner_gradient(equation))
+        # A body of one stage may have no equations, and gets no marks.
+        like: Any = next((one for one in stages.body.jaxpr.eqns if not is_inner_gradient(one)), None)
         for boundary, mark in enumerate(marks):
             values = stages.activations[boundary]
             inputs = [self.after.get(var, {}).get(boundary - 1, var) for var in values]

@@ -11,6 +11,7 @@ again.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import jax
@@ -99,6 +100,11 @@ class OneMicrobatch:
     def loop_leaves(self) -> list[Any]:
         """The atoms of the step that the loop iterates over."""
         return self.loop_equation.invars[self.loop.num_constants :]
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of the batch, if its leaves have any."""
+        return max((prod(leaf.aval.shape[:2]) for leaf in self.loop_leaves), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,11 @@ from jaxquard.errors import PlanError, UnsplitLossError
 from jaxquard.ir.jaxpr_tools import evaluate
 from jaxquard.pipeline.loop import accumulate_grads
 from jaxquard.planner.record.plan import Recompute
+from jaxquard.planner.step.extra_state import ExtraState, StepInfo
 from jaxquard.planner.step.optimizer import GradientOptimizer, update_params
 from jaxquard.planner.step.read_loss import RNG_CURE, AuxReduction, LossReader, LossSplit
 from jaxquard.planner.step.recompute_layers import recompute_layers
+from jaxquard.planner.step.step_metrics import StepMetric, step_metrics
 from jaxquard.schedules import AUTO, Schedule
 
 # What a loss may be said to be; None leaves it to the code.
@@ -30,8 +32,8 @@ LOSS_REDUCTIONS = ("mean", "sum", "weighted", "per_microbatch")
 class TrainStep:
     """A training step: `state, metrics = step(state, batch)`, or `step(state, batch, rng)`.
 
-    The state is a dict of `params`, `opt_state` and `step`, the number of steps that were taken. The metrics have the
-    `loss` and, with `has_aux`, `aux`: what the loss returns for the whole batch.
+    The state is a dict of `params`, `opt_state` and `step`, the number of steps that were taken, and `extra` if it has
+    any. The metrics have the `loss` and, with `has_aux`, `aux`: what the loss returns for the whole batch.
 
     Attributes:
         loss: a function of the parameters and a batch, and with `has_rng` of a key; with `has_aux` it returns the loss
@@ -45,6 +47,8 @@ class TrainStep:
         sum_dtype: in which gradients, and floating numbers that are reduced as the loss is, are summed over
             microbatches; None for float32 where parameters have fewer bits, else for their own. The optimizer gets
             gradients of the parameters' dtypes.
+        metrics: that are made on request.
+        extra: state of the user's own.
         schedule: of the loop; `AUTO` until a plan is applied.
         recompute: the activations that the backward computes again.
         reader: of the loss; made from the rest.
@@ -57,6 +61,8 @@ class TrainStep:
     loss_reduction: str | None = None
     has_rng: bool = False
     sum_dtype: Any = None
+    metrics: tuple[StepMetric, ...] = ()
+    extra: ExtraState | None = None
     schedule: Schedule = AUTO
     recompute: Recompute = Recompute.NONE
     reader: LossReader = field(default=None, repr=False)  # pyrefly: ignore[bad-assignment]
@@ -80,27 +86,34 @@ class TrainStep:
 
     def init(self, params: Any) -> dict[str, Any]:
         """Returns the first state."""
-        return {"params": params, "opt_state": self.optimizer.init(params), "step": jnp.zeros((), jnp.int32)}
+        state = {"params": params, "opt_state": self.optimizer.init(params), "step": jnp.zeros((), jnp.int32)}
+        return state if self.extra is None else {**state, "extra": self.extra.init(params)}
 
     def __call__(self, state: dict[str, Any], batch: Any, *rng: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         params = state["params"]
         inputs = self._split_inputs(batch, *rng)
         split = self.find_split(params, batch, *rng)
         gradients = self._find_gradients(split, params, inputs)
-        reduce = (split.reduction, split.reduction, [of.word for of in split.aux])
+        reduce = (split.reduction, split.reduction, [of.word for of in split.aux], "stack")
         loop = accumulate_grads(gradients, self.schedule, reduce, sum_dtype=self._find_sum_dtype(params))
-        grads, value, aux = loop(inputs)
+        grads, value, aux, microbatch_aux = loop(inputs)
         aux = [
             leaf if of.row_dim is None else _join_rows(leaf, of.row_dim)
             for leaf, of in zip(aux, split.aux, strict=True)
         ]
+        aux_tree = jax.tree.structure(self._aux_types(params, batch, *rng))
+        aux = jax.tree.unflatten(aux_tree, aux)
         grads = jax.tree.map(lambda grad, param: grad.astype(jnp.asarray(param).dtype), grads, params)
         updated, opt_state = update_params(self.optimizer, grads, state["opt_state"], params, loss=value)
-        new_state = {"params": updated, "opt_state": opt_state, "step": state["step"] + 1}
-        metrics = {"loss": value}
-        if self.has_aux:
-            metrics["aux"] = jax.tree.unflatten(self._aux_tree(params, batch, *rng), aux)
-        return new_state, metrics
+        step = state["step"]
+        new_state = {"params": updated, "opt_state": opt_state, "step": step + 1}
+        if self.extra is not None:
+            # What comes with a part of a loss that reads totals of the batch is a part, too.
+            parts = None if split.totals else jax.tree.unflatten(aux_tree, microbatch_aux)
+            info = StepInfo(params=updated, grads=grads, loss=value, aux=aux, microbatch_parts=parts, step=step)
+            new_state["extra"] = self.extra.next(state["extra"], info)
+        metrics = {"loss": value, **step_metrics(self.metrics, grads=grads, opt_state=opt_state, step=step)}
+        return new_state, {**metrics, "aux": aux} if self.has_aux else metrics
 
     def find_split(self, params: Any, batch: Any, *rng: Any) -> LossSplit:
         """Returns how the loss and what comes with it follow from those of the microbatches.
@@ -114,7 +127,7 @@ class TrainStep:
         if self.loss_reduction == "per_microbatch" and self.num_microbatches > 1:
             return LossSplit(reduction="mean", aux=self._aux_per_microbatch(params, batch, *rng))
         if self.num_microbatches == 1:
-            leaves = jax.tree.leaves(self._result_types(params, batch, *rng)[1])
+            leaves = jax.tree.leaves(self._aux_types(params, batch, *rng))
             return LossSplit(reduction="mean", aux=(AuxReduction(word="last"),) * len(leaves))
         split_rows_of(batch, self.num_microbatches)
         reading = self.reader.read(params, self._inputs(batch, *rng), self.num_microbatches)
@@ -150,7 +163,10 @@ class TrainStep:
         return (scalar, found[1]) if self.has_aux else scalar
 
     def _find_gradients(self, split: LossSplit, params: Any, inputs: Any) -> Callable[[Any], tuple[Any, ...]]:
-        """Returns a function of a microbatch: its gradients, its loss, and the leaves that come with it."""
+        """Returns a function of a microbatch: its gradients, its loss, and the leaves that come with it, twice.
+
+        The first of these are reduced, the second stacked for the user's own state.
+        """
         if split.totals is None and self.recompute is Recompute.NONE:
             tree = jax.tree.structure(params)
             one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), inputs)
@@ -158,14 +174,14 @@ class TrainStep:
 
             def gradients_as_read(microbatch: Any) -> tuple[Any, ...]:
                 value, grads, aux = read(*jax.tree.leaves((params, microbatch)))
-                return jax.tree.unflatten(tree, grads), value, aux
+                return jax.tree.unflatten(tree, grads), value, aux, aux if self.extra else None
 
             return gradients_as_read
         grad = jax.value_and_grad(recompute_layers(self._split_loss(split, inputs), self.recompute), has_aux=True)
 
         def gradients(microbatch: Any) -> tuple[Any, ...]:
             (value, aux), grads = grad(params, microbatch)
-            return grads, value, aux
+            return grads, value, aux, aux if self.extra else None
 
         return gradients
 
@@ -196,18 +212,14 @@ class TrainStep:
             return self.sum_dtype
         return jnp.result_type(jnp.float32, *dtypes)
 
-    def _result_types(self, params: Any, batch: Any, *rng: Any) -> tuple[Any, Any]:
-        """Returns the types of the loss of a batch, and of what comes with it."""
-        found = jax.eval_shape(self.loss_of_inputs, params, self._inputs(batch, *rng))
-        return found if self.has_aux else (found, None)
-
-    def _aux_tree(self, params: Any, batch: Any, *rng: Any) -> Any:
-        return jax.tree.structure(self._result_types(params, batch, *rng)[1])
+    def _aux_types(self, params: Any, batch: Any, *rng: Any) -> Any:
+        """Returns the types of what comes with the loss of a batch; None if nothing does."""
+        return jax.eval_shape(self.loss_of_inputs, params, self._inputs(batch, *rng))[1] if self.has_aux else None
 
     def _aux_per_microbatch(self, params: Any, batch: Any, *rng: Any) -> tuple[AuxReduction, ...]:
         """Reduces what comes with the loss by its types: rows are the dim that is longer on the whole batch."""
         one = split_rows_of(batch, self.num_microbatches)
-        pairs = zip(*(jax.tree.leaves(self._result_types(params, of, *rng)[1]) for of in (one, batch)), strict=True)
+        pairs = zip(*(jax.tree.leaves(self._aux_types(params, of, *rng)) for of in (one, batch)), strict=True)
         return tuple(_aux_by_type(leaf, whole) for leaf, whole in pairs)
 
 
