@@ -17,8 +17,8 @@ from tests.planner.step.losses import CASES, ROWS, Case, make_batch, make_params
 PLANS = (
     {"microbatches": 4, "stages": 1, "actors": 1},
     {"microbatches": 2, "stages": 2, "actors": 2},
-    {"microbatches": 8, "recompute": "full"},
-    {"microbatches": 4, "data": 2, "stages": 1, "actors": 2},
+    {"microbatches": 4, "recompute": "full"},
+    {"microbatches": 16, "data": 2, "stages": 1},
 )
 
 

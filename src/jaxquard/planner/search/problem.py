@@ -132,7 +132,7 @@ def loss_problem(
         extra=extra,
     )
     types = jax.tree.map(type_of, (params, batch) if rng is None else (params, batch, rng))
-    jax.eval_shape(step.loss_of_inputs, types[0], types[1:] if step.has_rng else types[1])
+    step.reader.gradients(types[0], types[1:] if step.has_rng else types[1])  # An error of the loss is the user's.
     found = find_counts(step, *types)
     state = jax.eval_shape(step.init, types[0])
     problem = PlanProblem(

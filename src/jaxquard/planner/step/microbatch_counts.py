@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxquard.planner.step.read_loss import LossReading
 from jaxquard.planner.step.train_step import TrainStep, count_rows, split_rows, split_rows_of
 
 # Values that are made up for a counterexample, in all.
@@ -37,30 +38,40 @@ class MicrobatchCounts:
 def find_counts(step: TrainStep, params: Any, batch: Any, *rng: Any) -> MicrobatchCounts:
     """Finds the numbers of microbatches into which a loss may be split.
 
-    They divide the rows, the loss takes such microbatches, and the fewest and the most of them are proved; the others
-    are when they are traced.
+    They divide the rows, the loss takes such microbatches, and the most of them are proved, or the most and the fewest
+    where it does not take one row; the others are when they are chosen.
 
     Args:
         params, batch, rng: types; the loss takes the whole batch.
     """
-    counts = _taken_counts(step, params, batch, *rng)
-    if step.loss_reduction == "per_microbatch":
-        return MicrobatchCounts(counts=counts, verdict="defined", reduction=step.loss_reduction)
-    if len(counts) == 1:
-        return MicrobatchCounts(counts=counts, verdict="proved" if count_rows(batch) == 1 else "unknown")
-    name = getattr(step.loss, "__name__", "the loss")
     inputs = (batch, *rng) if step.has_rng else batch
+    if step.loss_reduction == "per_microbatch":
+        counts = _taken_counts(step, params, batch, *rng)
+        return MicrobatchCounts(counts=counts, verdict="defined", reduction=step.loss_reduction)
+    rows = count_rows(batch)
+    of_rows = step.reader.read(params, inputs, rows)
+    if of_rows.split is not None:
+        counts = tuple(count for count in range(1, rows + 1) if rows % count == 0)
+        return MicrobatchCounts(counts=counts, verdict="proved", reduction=of_rows.split.reduction)
+    counts = _taken_counts(step, params, batch, *rng)
+    if len(counts) == 1:
+        return MicrobatchCounts(counts=counts, verdict="unknown", note=_explain(step, of_rows))
     first = step.reader.read(params, inputs, counts[1])
     if first.split is None:
         example = find_counterexample(step, params, batch, counts[1]) if not rng else ""
         return MicrobatchCounts(
             counts=(1,),
             verdict="refuted" if example else "unknown",
-            note=f"one microbatch, because {name} {first.reason}{example}. {first.cure}",
+            note=_explain(step, first, example),
         )
     while step.reader.read(params, inputs, counts[-1]).split is None:
         counts = counts[:-1]
     return MicrobatchCounts(counts=counts, verdict="proved", reduction=first.split.reduction)
+
+
+def _explain(step: TrainStep, reading: LossReading, example: str = "") -> str:
+    name = getattr(step.loss, "__name__", "the loss")
+    return f"one microbatch, because {name} {reading.reason}{example}. {reading.cure}"
 
 
 def _taken_counts(step: TrainStep, params: Any, batch: Any, *rng: Any) -> tuple[int, ...]:
