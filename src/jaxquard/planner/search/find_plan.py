@@ -114,6 +114,7 @@ def _find_plan(
             problem,
             found.candidates[: options.num_measured],
             found.usual,
+            allowed=[one for one in _find_allowed(found, wishes, options) if one.name],
             make_mesh=runner,
             deadline=deadline.part(_RUNS),
             on_progress=move,

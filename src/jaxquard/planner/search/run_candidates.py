@@ -22,6 +22,7 @@ def run_candidates(
     candidates: Sequence[Candidate],
     usual: Sequence[Candidate],
     *,
+    allowed: Sequence[Candidate],
     make_mesh: Callable[[Plan], RemoteMesh],
     deadline: Deadline,
     on_progress: Callable[[int, int, str], None] | None,
@@ -31,11 +32,16 @@ def run_candidates(
     A usual plan for which no time is left has its price, scaled as the prices of those that ran. Without any time left
     all of them are returned as they are.
 
+    Args:
+        allowed: the usual plans that may be chosen: the best of them runs first, so that the answer is no worse.
+
     Raises:
         PlanError: if none of the candidates runs.
     """
-    # The best by prices first, then what people would run, then the others.
-    ordered = finest_first([*candidates[:1], *usual, *candidates[1:]])
+    first = sorted(allowed, key=lambda one: one.time_s)[:1]
+    # Then the best by prices, then what else people would run, then the others.
+    others = [one for one in usual if not any(one is other for other in first)]
+    ordered = finest_first([*first, *candidates[:1], *others, *candidates[1:]])
     measured = measure_plans(
         problem,
         [one.plan for one in ordered],
