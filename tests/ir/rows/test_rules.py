@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxquard.ir.rows import SAME, Kind, RowReader, describe, rows
+from jaxquard.ir.rows import SAME, Kind, RowReader, law_text, rows
 
 WEIGHTS = jax.ShapeDtypeStruct((4, 4), jnp.float32)
 
@@ -50,8 +50,8 @@ MIXED = {
     "a sum that is squared": (lambda w, x: x.sum() ** 2, "sum over rows"),
     "a sum beside rows": (lambda w, x: x + x.sum(0), "sum over rows"),
     "pairs": (lambda w, x: x @ x.T, "other rows"),
-    "rows against rows backwards": (lambda w, x: x * x[::-1], "another order|one order"),
-    "a sum and what rows do not change": (lambda w, x: x.sum() + w.sum(), "each microbatch adds it"),
+    "rows against rows backwards": (lambda w, x: x * x[::-1], "another order"),
+    "a sum and what rows do not change": (lambda w, x: x.sum() + w.sum(), "would add again"),
     "a sort of rows": (lambda w, x: jnp.sort(x, 0), "along the rows"),
     "a cumulated sum": (lambda w, x: jnp.cumsum(x, 0), "along the rows|rows"),
     "a roll": (lambda w, x: jnp.roll(x, 1, 0), "by their position"),
@@ -82,7 +82,7 @@ MIXED = {
 @pytest.mark.parametrize("name", SPLIT)
 def test_laws_that_are_known(name):
     fn, expected = SPLIT[name]
-    assert describe(read(fn)) == expected
+    assert law_text(read(fn)) == expected
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -101,7 +101,7 @@ def test_parts_of_one_row(name):
 
 def test_numbers_that_each_part_draws_are_rows_of_its_own():
     key = jax.eval_shape(jax.random.key, 0)
-    assert describe(read(lambda w, x, k: jax.random.normal(k, x.shape), draws_rows=True, key=key)) == "rows along 0"
+    assert law_text(read(lambda w, x, k: jax.random.normal(k, x.shape), draws_rows=True, key=key)) == "rows along 0"
     assert read(lambda w, x, k: jax.random.normal(k, x.shape), key=key).kind is Kind.MIXED
 
 

@@ -50,7 +50,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """How a value of the whole batch follows from those of its parts.
+    """The way in which a value of the whole batch follows from those of its parts.
 
     Attributes:
         dim: of ROWS.
@@ -102,7 +102,7 @@ class Pieces:
         return False
 
 
-def describe(law: Law) -> str:
+def law_text(law: Law) -> str:
     """Returns a law in words: `sum x 0.25`, `rows along 0 in another order`."""
     if law.cause is not None:
         return f"mixed: {law.cause.reason}"

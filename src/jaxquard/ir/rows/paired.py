@@ -105,6 +105,6 @@ def of_laws(rule: LawRule) -> Rule:
     return run
 
 
-def for_each(names: str, rule: Rule) -> dict[str, Rule]:
+def rules_for(names: str, rule: Rule) -> dict[str, Rule]:
     """The same rule for primitives whose names are given in one text."""
     return dict.fromkeys(names.split(), rule)

@@ -24,7 +24,7 @@ _OTHER_CODE = "runs other operations on fewer rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRelations:
-    """What is known of the values of a jaxpr.
+    """The laws of all values of a jaxpr.
 
     Attributes:
         whole, part: the jaxprs that were walked, without what nothing needs.
@@ -223,7 +223,7 @@ class _Walk:
             return [pair.mixed(f"runs {whole.primitive.name}, which cannot be read")] * count
         has_totals = any(isinstance(state, Law) and state.kind is Kind.TOTAL for state in states)
         if has_totals and whole.primitive.name not in _KEEP_TOTALS:
-            return [pair.mixed("reads, in a loop over rows, what the rows before have added up")] * count
+            return [pair.mixed("reads, in a loop over rows, the sum of the rows before")] * count
         fixed = [name for name in whole.params if name not in _SIZES]
         if fixed and not pair.same_params(*fixed):
             return [pair.mixed("depends on the number of rows")] * count

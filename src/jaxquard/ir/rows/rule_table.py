@@ -14,7 +14,7 @@ from jaxquard.ir.rows.rules import (
 
 RULES: dict[str, Rule] = (
     elementwise.RULES  # one element from one element of each input
-    | shapes.RULES  # elements that are moved, repeated, cut out or joined
+    | shapes.RULES  # elements that are moved, repeated, taken out or joined
     | reductions.RULES  # sums and the like over dims
     | contractions.RULES  # products and convolutions
     | indexing.RULES  # gather and scatter

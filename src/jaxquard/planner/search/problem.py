@@ -18,7 +18,7 @@ from jaxquard.planner.step.microbatch_counts import find_counts
 from jaxquard.planner.step.one_microbatch import LoopStep, OneMicrobatch, open_layers, trace_loop
 from jaxquard.planner.step.optimizer import GradientOptimizer
 from jaxquard.planner.step.step_metrics import StepMetric
-from jaxquard.planner.step.train_step import TrainStep, count_rows, is_key
+from jaxquard.planner.step.train_step import TrainStep, count_rows, is_random_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,7 +185,7 @@ def _check_given(loss: Any, optimizer: Any, args: Any) -> None:
 
 
 def _check_rng(rng: Any) -> None:
-    if rng is None or is_key(rng):
+    if rng is None or is_random_key(rng):
         return
     raise PlanError(
         f"rng={rng!r:.80} is no random key. Pass one, such as jax.random.key(0); each microbatch gets its own from it."

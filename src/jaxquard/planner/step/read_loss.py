@@ -17,7 +17,7 @@ from jaxquard.ir.jaxpr_tools import evaluate, with_constants_as_inputs
 from jaxquard.ir.rows import DRAWS, SAME, Cause, Kind, Law, RowReader, RowRelations, of_values, rows
 from jaxquard.ir.source import UNKNOWN_LINE, source_line
 from jaxquard.planner.step.recompute_layers import open_jits
-from jaxquard.planner.step.whole_totals import WholeTotals, cut_totals
+from jaxquard.planner.step.whole_totals import WholeTotals, hoist_totals
 
 MEAN, SUM = "mean", "sum"
 
@@ -34,7 +34,7 @@ RNG_CURE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxReduction:
-    """How a leaf of what comes with the loss follows from those of the microbatches.
+    """The reduction of a leaf of what comes with the loss, from those of the microbatches.
 
     Attributes:
         word: of `accumulate_grads`: "mean", "sum", "max", "last" or "stack".
@@ -47,7 +47,7 @@ class AuxReduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSplit:
-    """How the loss of a batch follows from those of its microbatches.
+    """The way in which the loss of a batch follows from those of its microbatches.
 
     Attributes:
         reduction: of losses and gradients: "mean" or "sum".
@@ -62,7 +62,7 @@ class LossSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossReading:
-    """What was read.
+    """An answer of `LossReader`.
 
     Attributes:
         split: None without a proof.
@@ -130,16 +130,17 @@ class LossReader:
         try:
             whole, of_part = (self._trace(self._with_gradients, params, one) for one in (inputs, part))
         except Exception as error:  # Whatever it is: the loss wants other rows.
-            return LossReading(split=None, reason=f"does not take a microbatch: {error}", cure=_CURE)
+            first_line = next(iter(str(error).splitlines()), type(error).__name__)
+            return LossReading(split=None, reason=f"does not take such a microbatch: {first_line}", cure=_CURE)
         reader = RowReader(num_parts=num_microbatches, draws_rows=self.has_key)
         states = self._states(params, inputs)
         num_params = len(jax.tree.leaves(params))
         found = _split_of(reader.relate(whole, of_part, states), self.wanted, num_params=num_params)
         if isinstance(found, LossSplit):
             return LossReading(split=found)
-        cut = self._read_totals(reader, params, inputs, part, states)
-        if cut is not None:
-            return LossReading(split=cut)
+        rest = self._read_totals(reader, params, inputs, part, states)
+        if rest is not None:
+            return LossReading(split=rest)
         cure = RNG_CURE if found.reason.endswith(DRAWS) else _CURE
         return LossReading(split=None, reason=describe_cause(found), cure=cure)
 
@@ -154,19 +155,21 @@ class LossReader:
         relations = reader.relate(open_jits(whole), open_jits(of_part), [*states, *known], opens=False)
         num_params = len(jax.tree.leaves(params))
         for divides in (True, False):
-            cuts = cut_totals(relations, num_params=num_params, constants=(consts, others), divides=divides)
-            if cuts is None:
+            hoisted = hoist_totals(relations, num_params=num_params, constants=(consts, others), divides=divides)
+            if hoisted is None:
                 return None
             given = [
                 SAME.scaled(float(reader.num_parts) if divides and jnp.issubdtype(var.aval.dtype, jnp.floating) else 1)
-                for var in cuts[0].middle.outvars
+                for var in hoisted[0].middle.outvars
             ]
-            whole, of_part = (self._trace_cut(cut, params, one) for cut, one in zip(cuts, (inputs, part), strict=True))
+            whole, of_part = (
+                self._trace_rest(rest, params, one) for rest, one in zip(hoisted, (inputs, part), strict=True)
+            )
             # Given their totals, a mean may come out as a sum, or the other way round.
             wanted = self.wanted if self.wanted is None else MEAN if divides else SUM
             found = _split_of(reader.relate(whole, of_part, [*states, *given]), wanted, num_params=num_params)
             if isinstance(found, LossSplit):
-                return LossSplit(reduction=found.reduction, aux=found.aux, totals=cuts[1])
+                return LossSplit(reduction=found.reduction, aux=found.aux, totals=hoisted[1])
         return None
 
     def _states(self, params: Any, inputs: Any) -> list[Law]:
@@ -194,12 +197,12 @@ class LossReader:
             self._traces[key] = jax.make_jaxpr(fn)(params, inputs)
         return self._traces[key]
 
-    def _trace_cut(self, cut: WholeTotals, params: Any, inputs: Any) -> Any:
+    def _trace_rest(self, rest: WholeTotals, params: Any, inputs: Any) -> Any:
         leaves = jax.tree.leaves(inputs)
-        values = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in cut.middle.outvars]
+        values = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in rest.middle.outvars]
 
         def run(params: Any, leaves: Any, values: Any) -> tuple[Any, Any]:
-            loss, *aux = evaluate(cut.body)(*jax.tree.leaves(params), *leaves, *cut.constants, *values)
+            loss, *aux = evaluate(rest.body)(*jax.tree.leaves(params), *leaves, *rest.constants, *values)
             return loss, aux
 
         def gradients(*args: Any) -> Any:

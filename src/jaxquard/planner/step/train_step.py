@@ -198,12 +198,12 @@ class TrainStep:
         totals = split.totals
         values = totals.compute(jax.tree.leaves(inputs), self.num_microbatches)
 
-        def cut_loss(params: Any, microbatch: Any) -> tuple[Any, list[Any]]:
+        def loss_with_totals(params: Any, microbatch: Any) -> tuple[Any, list[Any]]:
             leaves = [*jax.tree.leaves(params), *jax.tree.leaves(microbatch)]
             value, *aux = evaluate(totals.body)(*leaves, *totals.constants, *values)
             return value, aux
 
-        return cut_loss
+        return loss_with_totals
 
     def _find_sum_dtype(self, params: Any) -> Any:
         """Returns the dtype of sums; None for those of what is summed."""
@@ -300,7 +300,7 @@ def count_rows(batch: Any) -> int:
     keys = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         shape = jnp.shape(leaf)
-        if is_key(leaf):
+        if is_random_key(leaf):
             keys.append(path)
         rows.setdefault(shape[0] if shape else None, jax.tree_util.keystr(path) or "the batch")
     if not rows or 0 in rows:
@@ -319,7 +319,7 @@ def count_rows(batch: Any) -> int:
     return count
 
 
-def is_key(leaf: Any) -> bool:
+def is_random_key(leaf: Any) -> bool:
     """Returns true for one random key: typed, or as two unsigned numbers."""
     dtype = getattr(leaf, "dtype", None)
     is_typed = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

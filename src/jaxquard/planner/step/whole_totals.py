@@ -35,7 +35,7 @@ _TOTALS = (Kind.SUM, Kind.MAX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeTotals:
-    """A loss on one microbatch, cut where it reads totals of the whole batch.
+    """A loss on one microbatch that reads totals of the whole batch as numbers.
 
     Attributes:
         head: from the inputs of the loss beside the parameters, and its constants, to the totals of a microbatch.
@@ -43,7 +43,7 @@ class WholeTotals:
         middle: from the totals of the batch to the values that the loss reads.
         body: from the inputs of the loss, its constants and these values to its results.
         constants: arrays that the loss closes over.
-        divides: floating values are handed over divided by the number of microbatches, so that a mean over these is a
+        divides: floating values are divided by the number of microbatches, so that a mean over these is a
             mean over the batch.
     """
 
@@ -78,18 +78,18 @@ def _reduce(by_part: Any, law: Law) -> Any:
     return total if law.has_scale(1.0) else total * jnp.asarray(law.scale, total.dtype)
 
 
-def cut_totals(
+def hoist_totals(
     relations: RowRelations, *, num_params: int, constants: Sequence[Sequence[Any]], divides: bool
 ) -> tuple[WholeTotals, WholeTotals] | None:
-    """Cuts a loss, on the whole batch and on a part of it, where it reads totals of the batch.
+    """Takes totals of the batch out of a loss, for the whole batch and for a part.
 
     Args:
         relations: of the loss; its first inputs are the parameters.
         constants: of the whole and of the part.
-        divides: how floating values are handed over.
+        divides: as of `WholeTotals`.
 
     Returns:
-        The cut of the whole and of the part; None if there is nothing to cut.
+        The loss of the whole and of the part; None if there are no such totals.
     """
     whole = relations.whole
     finder = _TotalFinder(relations, whole.invars[:num_params])
@@ -101,7 +101,7 @@ def cut_totals(
     middle = make_jaxpr(totals, [one for one in middle.eqns if one.outvars[0] not in set(totals)], finder.values)
     laws = tuple(relations.law_of(var) for var in totals)
 
-    def cut(jaxpr: Jaxpr, of: Callable[[Var], Any], consts: Sequence[Any]) -> WholeTotals:
+    def rest(jaxpr: Jaxpr, of: Callable[[Var], Any], consts: Sequence[Any]) -> WholeTotals:
         values = {of(var): new_var(of(var)) for var in finder.values}
         derived = {of(var) for var in finder.values if relations.law_of(var).is_mixed}
         outputs = [values[atom] if is_var(atom) and atom in derived else atom for atom in jaxpr.outvars]
@@ -112,11 +112,11 @@ def cut_totals(
             head=head, laws=laws, middle=prune(middle), body=body, constants=tuple(consts), divides=divides
         )
 
-    return cut(whole, lambda var: var, constants[0]), cut(relations.part, relations.twins.__getitem__, constants[1])
+    return rest(whole, lambda var: var, constants[0]), rest(relations.part, relations.twins.__getitem__, constants[1])
 
 
 class _TotalFinder:
-    """Finds the values to hand over.
+    """Finds the values that microbatches read.
 
     Attributes:
         totals: sums and maxima over rows that parameters do not change.

@@ -101,7 +101,7 @@ def _ragged_dot_general(pair: PairedEquation, laws: list[Law]) -> Law:
     """Groups of rows are known at run time only."""
     if all(law.kind is Kind.SAME for law in laws) and pair.same_params():
         return Law(kind=Kind.SAME, scale=math.prod(law.scale for law in laws[:2]))
-    return pair.mixed("multiplies groups of rows whose sizes the whole batch decides")
+    return pair.mixed("multiplies groups of rows whose sizes depend on the whole batch")
 
 
 RULES: dict[str, Rule] = {

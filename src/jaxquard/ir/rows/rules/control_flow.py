@@ -11,13 +11,13 @@ from typing import Any
 
 from jaxquard._jax_compat import scan_counts
 from jaxquard.ir.rows.law import SAME, ZERO, Kind, Law, constant_rows, is_close, rows, sums
-from jaxquard.ir.rows.paired import PairedEquation, Rule, State, for_each
+from jaxquard.ir.rows.paired import PairedEquation, Rule, State, rules_for
 
 Bodies = tuple[Any, Any]
 """A body on the whole batch, and on a part."""
 
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_CARRIES = "carries a value from row to row that is no sum"
+_CARRIES = "carries a value from row to row, and does more than add to it"
 
 
 def _call(pair: PairedEquation, states: list[State]) -> list[State]:
@@ -75,7 +75,7 @@ def _join(pair: PairedEquation, one: Law, other: Law) -> Law:
         scales = [law.scale if law.kind is Kind.SUM else law.scale / pair.num_parts for law in (one, other)]
         if is_close(*scales):
             return sums(scales[0])
-    return pair.mixed("has values that follow from the rows in two ways")
+    return pair.mixed("has a value that depends on the rows in two ways")
 
 
 def _join_all(pair: PairedEquation, laws: Sequence[Law]) -> Law:
@@ -94,7 +94,7 @@ def _repeat(pair: PairedEquation, first: list[Law], iterate: "_Iterate") -> list
         if joined == laws:
             return laws
         laws = joined
-    return [pair.mixed("carries values whose rows cannot be followed")] * len(first)
+    return [pair.mixed("carries values through a loop whose rows cannot be followed")] * len(first)
 
 
 class _Iterate:
@@ -122,7 +122,7 @@ def _scan(pair: PairedEquation, states: list[State]) -> list[State]:
         return _scan_alike(pair, constants, carries, inside)
     if lengths[0] == pair.num_parts * lengths[1]:
         return _scan_rows(pair, constants, carries, scanned)
-    return [pair.mixed("loops a number of times that follows from the rows")] * len(pair.whole.outvars)
+    return [pair.mixed("loops a number of times that depends on the number of rows")] * len(pair.whole.outvars)
 
 
 def _bodies(pair: PairedEquation) -> Bodies:
@@ -133,7 +133,7 @@ def _without_first_dim(pair: PairedEquation, law: Law) -> Law:
     if law.kind is not Kind.ROWS:
         return law
     if law.dim == 0:
-        return pair.mixed("loops over rows and something else")
+        return pair.mixed("loops over rows together with another dim")
     return rows(law.dim - 1, scale=law.scale, outer=law.outer, order=law.order)
 
 
@@ -193,7 +193,7 @@ def _of_one_row(pair: PairedEquation, law: Law) -> Law:
         return law
     if law.kind is Kind.ROWS and law.dim == 0 and law.outer in (None, 1) and law.order is None:
         return SAME.scaled(law.scale)
-    return pair.mixed("loops over rows and something else")
+    return pair.mixed("loops over rows together with another dim")
 
 
 def _last_total(pair: PairedEquation, law: Law, first: Law, number: int) -> Law:
@@ -247,4 +247,4 @@ _CALLS = """
     call checkpoint closed_call composite core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr eval_jaxpr
     jit pjit remat remat2
 """
-RULES: dict[str, Rule] = for_each(_CALLS, _call) | {"cond": _cond, "while": _while, "scan": _scan}
+RULES: dict[str, Rule] = rules_for(_CALLS, _call) | {"cond": _cond, "while": _while, "scan": _scan}

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from jaxquard.ir.rows.law import ZERO, Kind, Law, is_close, rows, sums
-from jaxquard.ir.rows.paired import LawRule, PairedEquation, Rule, for_each, of_laws
+from jaxquard.ir.rows.paired import LawRule, PairedEquation, Rule, of_laws, rules_for
 
-_ORDERS = "combines rows in one order with rows in another, as of x and x[::-1]"
-_SUMS = "computes with a sum over rows what is not linear"
-_SIZES = "changes the number of rows"
+_ORDERS = "combines rows with rows in another order, as x with x[::-1]"
+_SUMS = "applies a nonlinear function to a sum over rows"
+_SIZES = "combines each row with other rows"
 
 
 def find_frame(pair: PairedEquation, laws: Sequence[Law], *, output: int = 0) -> Law:
@@ -61,27 +61,27 @@ def any_function(pair: PairedEquation, laws: list[Law]) -> Law:
 
 def _why_not(laws: Sequence[Law]) -> str:
     if any(law.kind is Kind.MAX for law in laws):
-        return "computes with the largest of all rows"
+        return "computes with the maximum over all rows"
     if any(law.kind is Kind.TOTAL for law in laws):
-        return "reads, in a loop over rows, what the rows before have added up"
-    return "computes with the number of rows what is not linear"
+        return "reads, in a loop over rows, the sum of the rows before"
+    return "applies a nonlinear function to a number that grows with the rows"
 
 
 def keep(pair: PairedEquation, laws: list[Law]) -> Law:
     """A linear function of one operand, or of several that are the same multiples; a maximum stays one."""
-    found = add(pair, laws)
+    found = add_laws(pair, laws)
     return any_function(pair, laws) if found.is_mixed and not laws[0].is_mixed else found
 
 
-def linear(pair: PairedEquation, laws: list[Law]) -> Law:
+def apply_linear(pair: PairedEquation, laws: list[Law]) -> Law:
     """A linear function of one operand, as a negation is: not of a maximum."""
-    return pair.mixed("computes with the largest of all rows") if laws[0].kind is Kind.MAX else keep(pair, laws)
+    return pair.mixed("computes with the maximum over all rows") if laws[0].kind is Kind.MAX else keep(pair, laws)
 
 
-def add(pair: PairedEquation, laws: list[Law]) -> Law:
+def add_laws(pair: PairedEquation, laws: list[Law]) -> Law:
     """Sums: all operands are multiples by the same number."""
     if len(laws) > 1 and any(law.kind is Kind.MAX for law in laws):
-        return pair.mixed("computes with the largest of all rows")
+        return pair.mixed("computes with the maximum over all rows")
     frame = find_frame(pair, laws)
     if frame.is_mixed:
         return frame
@@ -96,8 +96,8 @@ def add(pair: PairedEquation, laws: list[Law]) -> Law:
         scales = [law.scale for law in others]
     if not all(is_close(scale, scales[0]) for scale in scales):
         if frame.kind is Kind.SUM:
-            return pair.mixed("adds what the rows do not change to a sum over rows, so that each microbatch adds it")
-        return pair.mixed("adds numbers that grow with the rows to others that do not")
+            return pair.mixed("adds a term without rows to a sum over rows, which each microbatch would add again")
+        return pair.mixed("adds numbers that grow with the number of rows to others that do not")
     return Law(
         kind=frame.kind,
         scale=scales[0],
@@ -111,7 +111,7 @@ def accumulate(pair: PairedEquation, laws: list[Law]) -> Law:
     """The sum of two numbers; in a loop over rows, one may be what the rows before have added up."""
     totals = [law for law in laws if law.kind is Kind.TOTAL]
     if len(totals) != 1 or (pair.name == "sub" and laws[1].kind is Kind.TOTAL):
-        return add(pair, laws)
+        return add_laws(pair, laws)
     added = [law for law in laws if law.kind is not Kind.TOTAL and law.kind is not Kind.ZERO]
     if not added:
         return totals[0]
@@ -119,16 +119,16 @@ def accumulate(pair: PairedEquation, laws: list[Law]) -> Law:
         return pair.mixed(_why_not(laws))
     # A total that nothing was added to has the scale 0.
     if totals[0].scale and not is_close(totals[0].scale, added[0].scale):
-        return pair.mixed("adds numbers that grow with the rows to others that do not")
+        return pair.mixed("adds numbers that grow with the number of rows to others that do not")
     return Law(kind=Kind.TOTAL, carry=totals[0].carry, scale=added[0].scale)
 
 
-def multiply(pair: PairedEquation, laws: list[Law]) -> Law:
+def multiply_laws(pair: PairedEquation, laws: list[Law]) -> Law:
     """Products: multiples of both; a sum times what rows do not change."""
     return _product(pair, laws, [law.scale for law in laws])
 
 
-def divide(pair: PairedEquation, laws: list[Law]) -> Law:
+def divide_laws(pair: PairedEquation, laws: list[Law]) -> Law:
     """Quotients: by what rows do not change, or row by row."""
     if pair.whole.outvars[0].aval.dtype.kind in "iub":
         return any_function(pair, laws)
@@ -174,7 +174,7 @@ def _integer_power(pair: PairedEquation, laws: list[Law]) -> Law:
     return _power(pair.whole.params["y"])(pair, laws)
 
 
-def compare(pair: PairedEquation, laws: list[Law]) -> Law:
+def compare_laws(pair: PairedEquation, laws: list[Law]) -> Law:
     """Comparisons, of equal positive multiples too."""
     others = [law for law in laws if law.kind is not Kind.ZERO]
     is_plain = all(law.kind in (Kind.SAME, Kind.ROWS) and law.scale > 0 for law in others)
@@ -199,8 +199,8 @@ def _select(pair: PairedEquation, laws: list[Law]) -> Law:
     if not _has_values([which]):
         return pair.mixed("chooses by a sum over rows" if which.kind is Kind.SUM else _why_not([which]))
     if any(law.kind is Kind.MAX for law in cases):
-        return pair.mixed("computes with the largest of all rows")
-    chosen = add(pair, cases)
+        return pair.mixed("computes with the maximum over all rows")
+    chosen = add_laws(pair, cases)
     if chosen.is_mixed or chosen.kind is Kind.TOTAL:
         return chosen if chosen.is_mixed else pair.mixed(_why_not(cases))
     if chosen.kind is Kind.SUM:
@@ -212,12 +212,12 @@ def _select(pair: PairedEquation, laws: list[Law]) -> Law:
 
 
 def _convert(pair: PairedEquation, laws: list[Law]) -> Law:
-    """Between kinds of numbers: a sum stays one unless fractions are cut off or numbers become truths."""
+    """Between kinds of numbers: a sum stays one unless fractions are dropped or numbers become truths."""
     before, after = pair.whole.invars[0].aval.dtype, pair.whole.outvars[0].aval.dtype
     if before.kind == "b" and laws[0].kind is Kind.MAX:
         return laws[0]
-    is_cut = after.kind == "b" or (after.kind in "iu" and before.kind not in "iub")
-    return any_function(pair, laws) if is_cut else keep(pair, laws)
+    is_truncated = after.kind == "b" or (after.kind in "iu" and before.kind not in "iub")
+    return any_function(pair, laws) if is_truncated else keep(pair, laws)
 
 
 def _one_to_one(pair: PairedEquation, states: list) -> list:
@@ -228,11 +228,11 @@ def _one_to_one(pair: PairedEquation, states: list) -> list:
 def _bitcast(pair: PairedEquation, laws: list[Law]) -> Law:
     """Between numbers of as many bits: others join elements, or take them apart."""
     before, after = pair.whole.invars[0].aval.shape, pair.whole.outvars[0].aval.shape
-    return any_function(pair, laws) if before == after else pair.mixed("takes numbers apart into bits")
+    return any_function(pair, laws) if before == after else pair.mixed("casts bits to a type of another width")
 
 
 def _same(pair: PairedEquation, states: list) -> list:
-    """What follows from the machine alone."""
+    """Values that follow from the machine alone."""
     del states
     return [Law(kind=Kind.SAME)] * len(pair.whole.outvars)
 
@@ -253,17 +253,17 @@ _ANY = """
 _POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "cbrt": 1 / 3, "square": 2.0, "abs": 1.0, "sign": 0.0}
 
 RULES: dict[str, Rule] = (
-    for_each(_ANY, of_laws(any_function))
-    | for_each(_LINEAR, of_laws(linear))
-    | for_each(_ADD, of_laws(accumulate))
-    | for_each(_COMPARE, of_laws(compare))
-    | for_each("max min", of_laws(extremes))
+    rules_for(_ANY, of_laws(any_function))
+    | rules_for(_LINEAR, of_laws(apply_linear))
+    | rules_for(_ADD, of_laws(accumulate))
+    | rules_for(_COMPARE, of_laws(compare_laws))
+    | rules_for("max min", of_laws(extremes))
     | {name: of_laws(_power(exponent)) for name, exponent in _POWERS.items()}
-    | for_each(_KEPT, _one_to_one)
-    | for_each("platform_index", _same)
+    | rules_for(_KEPT, _one_to_one)
+    | rules_for("platform_index", _same)
     | {
-        "mul": of_laws(multiply),
-        "div": of_laws(divide),
+        "mul": of_laws(multiply_laws),
+        "div": of_laws(divide_laws),
         "integer_pow": of_laws(_integer_power),
         "select_n": of_laws(_select),
         "convert_element_type": of_laws(_convert),

@@ -13,10 +13,10 @@ import numpy as np
 
 from jaxquard.ir.rows.known import Known, law_of
 from jaxquard.ir.rows.law import SAME, ZERO, Kind, Law, Pieces, is_close, place_by_index, row_dim, rows, sums
-from jaxquard.ir.rows.paired import PairedEquation, Rule, Shape, State, for_each
+from jaxquard.ir.rows.paired import PairedEquation, Rule, Shape, State, rules_for
 
 _PICKS = "picks rows of the batch by indices that do not stay in a microbatch"
-_ORDERS = "combines rows in one order with rows in another"
+_ORDERS = "combines rows with rows in another order"
 
 
 def _first_mixed(laws: Sequence[Law]) -> Law | None:
@@ -58,7 +58,7 @@ def _index_law(pair: PairedEquation, columns: Sequence[State], *, without: int |
                 return law
             continue
         if law.kind is not Kind.ROWS or not law.has_scale(1.0) or law.dim == len(wide[0]) - 1:
-            return pair.mixed("picks by a sum over rows")
+            return pair.mixed("indexes by a sum over rows")
         if law.outer is None:
             found = law if found is SAME else found
             continue
@@ -142,7 +142,7 @@ def _gathered_from_same(pair: PairedEquation, operand: Law, columns: Sequence[St
     if index.kind is Kind.SAME and pair.has_same_out_shapes():
         return operand if operand.kind in (Kind.SAME, Kind.SUM, Kind.MAX) else pair.mixed(_PICKS)
     if operand.kind is not Kind.SAME or index.kind is not Kind.ROWS:
-        return pair.mixed("reads a sum over rows by rows of indices")
+        return pair.mixed("indexes a sum over rows by rows of the batch")
     return rows(batch_dims[index.dim], scale=operand.scale, outer=index.outer, order=index.order)
 
 
@@ -209,7 +209,7 @@ def _scattered(pair: PairedEquation, operand: Law, columns: Sequence[State], upd
     if operand.kind not in (Kind.ROWS, Kind.ZERO) or updates.kind not in (Kind.ROWS, Kind.ZERO):
         return pair.mixed(_PICKS)
     if not _has_one_scale(pair, operand, updates):
-        return pair.mixed("adds numbers that grow with the rows to others that do not")
+        return pair.mixed("adds numbers that grow with the number of rows to others that do not")
     if operand.kind is Kind.ROWS and operand.dim != dim:
         return pair.mixed(_PICKS)
     place, order, outer = _find_updated_rows(pair, numbers, dim, columns, updates)
@@ -284,14 +284,14 @@ def _scattered_to_same(pair: PairedEquation, operand: Law, columns: Sequence[Sta
         None in (index.outer, updates.outer) or (index.outer, index.order) == (updates.outer, updates.order)
     )
     if not is_sum or not is_row or not is_aligned:
-        return pair.mixed("writes rows of the batch to places that other rows may write to")
+        return pair.mixed("writes rows to places that rows of other microbatches may write to")
     found = sums(updates.scale)
     if operand.kind is Kind.ZERO:
         return found
     first = operand.scale / pair.num_parts if operand.kind is Kind.SAME else operand.scale
     if operand.kind in (Kind.SAME, Kind.SUM) and is_close(first, found.scale):
         return found
-    return pair.mixed("adds what the rows do not change to a sum over rows, so that each microbatch adds it")
+    return pair.mixed("adds a term without rows to a sum over rows, which each microbatch would add again")
 
 
 def _rows_of_updates(pair: PairedEquation, updates: Law) -> int:
@@ -317,4 +317,4 @@ def _scattered_alike(pair: PairedEquation, operand: Law, updates: Law, *, is_sum
 
 _SCATTERS = "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub scatter_add scatter_sub"
 
-RULES: dict[str, Rule] = {"gather": _gather} | for_each(_SCATTERS, _scatter)
+RULES: dict[str, Rule] = {"gather": _gather} | rules_for(_SCATTERS, _scatter)

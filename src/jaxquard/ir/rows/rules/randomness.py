@@ -7,7 +7,7 @@ that follow from how many there are: as a rule nothing can be said of them. Wher
 
 from jaxquard.ir.dependence.rules.randomness import is_each_by_itself
 from jaxquard.ir.rows.law import SAME, Kind, Law, rows
-from jaxquard.ir.rows.paired import PairedEquation, Rule, for_each, of_laws
+from jaxquard.ir.rows.paired import PairedEquation, Rule, of_laws, rules_for
 from jaxquard.ir.rows.rules.elementwise import any_function
 
 DRAWS = "draws random numbers for all rows from one key"
@@ -33,6 +33,6 @@ def _one_for_one(pair: PairedEquation, laws: list[Law]) -> Law:
     return found if is_alone else pair.mixed(DRAWS)
 
 
-RULES: dict[str, Rule] = for_each("random_bits random_split random_unwrap random_wrap", of_laws(_draw)) | for_each(
+RULES: dict[str, Rule] = rules_for("random_bits random_split random_unwrap random_wrap", of_laws(_draw)) | rules_for(
     "random_clone random_fold_in random_gamma random_seed threefry2x32", of_laws(_one_for_one)
 )

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from jaxquard.ir.rows.law import SAME, Kind, Law, rows, sums
-from jaxquard.ir.rows.paired import PairedEquation, Rule, for_each, of_laws
+from jaxquard.ir.rows.paired import PairedEquation, Rule, of_laws, rules_for
 
-_REDUCES = "reduces over the rows of the batch to what is no sum"
+_REDUCES = "reduces over the rows of the batch by something other than a sum"
 
 
 def without_dims(pair: PairedEquation, law: Law, dims: Sequence[int]) -> Law | None:
@@ -21,7 +21,7 @@ def _reduce_sum(pair: PairedEquation, laws: list[Law]) -> Law:
     (law,) = laws
     axes = pair.whole.params["axes"]
     if law.kind in (Kind.MAX, Kind.TOTAL):
-        return pair.mixed("computes with the largest of all rows" if law.kind is Kind.MAX else _REDUCES)
+        return pair.mixed("computes with the maximum over all rows" if law.kind is Kind.MAX else _REDUCES)
     if law.kind is Kind.ROWS and law.outer is None and law.dim in axes:
         return SAME.scaled(law.scale * pair.num_parts)
     found = without_dims(pair, law, axes)
@@ -75,7 +75,7 @@ def _reduce(pair: PairedEquation, laws: list[Law]) -> Law:
 
 RULES: dict[str, Rule] = (
     {"reduce_sum": of_laws(_reduce_sum), "reduce": of_laws(_reduce), "reduce_min": of_laws(_reduce_extreme)}
-    | for_each("reduce_max reduce_or", of_laws(_reduce_max))
-    | for_each("argmax argmin", of_laws(_position_of_extreme))
-    | for_each("reduce_prod reduce_and reduce_xor", of_laws(_reduce_values))
+    | rules_for("reduce_max reduce_or", of_laws(_reduce_max))
+    | rules_for("argmax argmin", of_laws(_position_of_extreme))
+    | rules_for("reduce_prod reduce_and reduce_xor", of_laws(_reduce_values))
 )

@@ -6,7 +6,7 @@ element, and of no other, so rows there stay rows.
 
 from jaxquard.ir.dependence import dependences
 from jaxquard.ir.rows.law import Kind, Law, rows
-from jaxquard.ir.rows.paired import PairedEquation, Rule, State, for_each
+from jaxquard.ir.rows.paired import PairedEquation, Rule, State, rules_for
 
 _ALONG = "works along the rows of the batch"
 
@@ -38,7 +38,7 @@ def _output_law(pair: PairedEquation, laws: list[Law], output: int) -> Law:
             return pair.mixed(_ALONG)
         here = rows(dim, outer=law.outer, order=law.order)
         if found is not None and found.outer is not None and here.outer is not None and here != found:
-            return pair.mixed("combines rows in one order with rows in another")
+            return pair.mixed("combines rows with rows in another order")
         found = here if found is None or found.outer is None else found
     if found is not None:
         return found
@@ -76,4 +76,4 @@ _LINEAR_OPERANDS = {
     "triangular_solve": 1,
 }
 
-RULES: dict[str, Rule] = for_each(_NAMES, _row_by_row) | dict.fromkeys(_LINEAR_OPERANDS, _linear)
+RULES: dict[str, Rule] = rules_for(_NAMES, _row_by_row) | dict.fromkeys(_LINEAR_OPERANDS, _linear)

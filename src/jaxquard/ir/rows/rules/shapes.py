@@ -13,10 +13,10 @@ import numpy as np
 from jaxquard.ir.rows.known import Known
 from jaxquard.ir.rows.law import ZERO, Kind, Law, Pieces, is_close, place_by_index, rows
 from jaxquard.ir.rows.paired import PairedEquation, Rule, Shape, State, of_laws
-from jaxquard.ir.rows.rules.elementwise import add, find_frame
+from jaxquard.ir.rows.rules.elementwise import add_laws, find_frame
 
 _PICKS = "picks rows of the batch by their position"
-_MERGES = "joins rows of the batch with other dims, so that the parts of microbatches no longer stand together"
+_MERGES = "groups rows in a way that tears microbatches apart, as reshape(8, -1) does"
 _MAX_KEPT = (Kind.SAME, Kind.SUM, Kind.MAX, Kind.ZERO)
 
 
@@ -36,13 +36,13 @@ def _broadcast_in_dim(pair: PairedEquation, laws: list[Law]) -> Law:
         return found
     dim = pair.out_row_dim()
     if dim is None or tuple(placed) != tuple(pair.part.params["broadcast_dimensions"]):
-        return pair.mixed("repeats rows for each row of the batch, which compares each with all others")
+        return pair.mixed("pairs each row of the batch with all others")
     if law.kind is Kind.SAME:
         # What is repeated has the same size in both, so the rows are new.
         return rows(dim, scale=law.scale, outer=None)
     if law.kind is Kind.ROWS and int(placed[law.dim]) == dim:
         return rows(dim, scale=law.scale, outer=law.outer, order=law.order)
-    return pair.mixed("gives every row of the batch the same sum over rows")
+    return pair.mixed("combines each row with a sum over rows")
 
 
 def _reshape(pair: PairedEquation, laws: list[Law]) -> Law:
@@ -206,7 +206,7 @@ def _dynamic_update_slice(pair: PairedEquation, laws: list[Law]) -> Law:
     operand, update, *starts = laws
     if not all(start.kind in (Kind.SAME, Kind.ZERO) and start.has_scale(1.0) for start in starts):
         return pair.mixed(_PICKS)
-    filled = add(pair, [operand, update])
+    filled = add_laws(pair, [operand, update])
     if filled.kind is Kind.ROWS and _row_sizes(pair, filled, 1) != _out_sizes(pair, filled):
         return pair.mixed(_PICKS)
     return filled
@@ -221,14 +221,14 @@ def _concatenate(pair: PairedEquation, states: list[State]) -> list[State]:
             return [Pieces(dim=dim, columns=tuple(zip(states, widths, strict=True)))]
         return [next(law for law in laws if law.is_mixed)]
     if pair.has_same_out_shapes() or pair.out_row_dim() != dim:
-        return [add(pair, laws)]
+        return [add_laws(pair, laws)]
     return [_join_rows(pair, laws, dim)]
 
 
 def _stack(pair: PairedEquation, laws: list[Law]) -> Law:
     """Arrays side by side along a new dim."""
     axis = pair.whole.params["axis"]
-    found = add(pair, [_behind(law, axis) for law in laws])
+    found = add_laws(pair, [_behind(law, axis) for law in laws])
     return found if found.is_mixed or pair.same_params() else pair.mixed(_MERGES)
 
 
@@ -256,7 +256,7 @@ def _join_rows(pair: PairedEquation, laws: Sequence[Law], dim: int) -> Law:
     if any(law.kind is not Kind.ROWS or law.dim != dim for law in others) or not all(
         is_close(law.scale, others[0].scale) and law.order in (None, others[0].order) for law in others
     ):
-        return pair.mixed("puts rows of the batch behind what has no rows")
+        return pair.mixed("joins rows of the batch with an array that has none")
     if len({law.order for law in concrete}) > 1:
         return pair.mixed(_PICKS)
     inner = {size // (law.outer or 1) for law, size in zip(laws, sizes, strict=True) if law in concrete}
@@ -298,7 +298,7 @@ def _iota(pair: PairedEquation, states: list[State]) -> list[State]:
 def _stack_parts(pair: PairedEquation, laws: list[Law]) -> Law:
     """Layers of a stack, apart or joined: the rows are elsewhere."""
     frame = find_frame(pair, laws)
-    return add(pair, laws) if frame.kind in (Kind.SAME, Kind.SUM) else pair.mixed(_PICKS)
+    return add_laws(pair, laws) if frame.kind in (Kind.SAME, Kind.SUM) else pair.mixed(_PICKS)
 
 
 RULES: dict[str, Rule] = {
