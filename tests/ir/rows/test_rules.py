@@ -1,4 +1,4 @@
-"""What rules say of single operations: sound where it matters, and strong where losses need it."""
+"""Laws of single operations: sound where it matters, and strong where losses need it."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What is read of losses, and the numbers of those that are split."""
+"""Readings of losses, and the numbers of those that are split."""
 
 import functools
 

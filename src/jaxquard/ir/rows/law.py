@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cause:
-    """Why no law is known.
+    """The reason why no law is known.
 
     Attributes:
         equation: after which none was known.

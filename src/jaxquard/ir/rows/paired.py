@@ -9,7 +9,7 @@ from jaxquard.ir.rows.known import Known, law_of
 from jaxquard.ir.rows.law import Law, Pieces, mixed, row_dim
 
 State = Law | Known | Pieces
-"""What is known of a pair of values."""
+"""All that is known of a pair of values."""
 
 Shape = tuple[int, ...]
 RelateBodies = Callable[[Any, Any, Sequence[State]], list[State]]

@@ -39,7 +39,7 @@ class StepInfo:
 
     @property
     def microbatch_aux(self) -> Any:
-        """The leaves that came with the loss of every microbatch, unreduced: each leaf has the microbatches as a new first dim.
+        """The leaves that came with the loss of every microbatch, stacked along a new first dim.
 
         They are in their order. A batch of other rows may have another number of them.
 
