@@ -80,6 +80,7 @@ def test_most_means_are_proved():
     assert not any(case.verdict == "proved" and not case.is_mean for case in CASES.values())
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.verdict == "proved"])
 def test_a_loss_that_is_proved_has_its_numbers(name):
     step = step_of(CASES[name], num_microbatches=4)
@@ -131,8 +132,12 @@ def test_a_weighted_loss_returns_two_numbers():
 
 def test_an_unproved_loss_has_one_microbatch_and_says_why():
     clip = CASES["clip"].loss
+    larger = make_batch(2 * ROWS)
     with jq.parallelize(clip, optax.sgd(1.0), types(), devices=2, num_measured=0) as run:
-        state, metrics = run.step(run.init(make_params), make_batch())
+        state = run.init(make_params)
+        found = run.evaluate(state, larger)["loss"]
+        np.testing.assert_allclose(found, jax.jit(clip)(make_params(), larger), rtol=1e-5)
+        state, metrics = run.step(state, make_batch())
         assert_same("clip", jax.tree.map(np.asarray, state["params"]), metrics)
     (note,) = (note for note in run.plan.notes if note.startswith("one microbatch"))
     assert "multiplies rows of the batch with other rows of it (losses.py:" in note

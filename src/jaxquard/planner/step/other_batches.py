@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxquard.errors import PlanError, ShardingError
+from jaxquard.errors import PlanError, ShardingError, UnsplitLossError
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.ir.jaxpr_tools import Equation
 from jaxquard.planner.record.plan import Plan
@@ -53,12 +53,22 @@ def apply_to_batch(
     rows = count_rows(args[1])
     largest = count_rows(planned_args[1]) // plan.num_microbatches
     size = choose_size(rows, largest=largest, multiple_of=planned.num_row_shards)
-    one = _trace(step, args, plan, num_microbatches=rows // size)
+    one = _trace(step, args, plan, num_microbatches=_count_microbatches(step, args, rows // size))
     try:
         return write_applied(one, StepPrograms(find_plan_blocks(one, plan)), plan)
     except ShardingError:
         like = _trace(step, planned_args, plan, num_microbatches=plan.num_microbatches)
         return _write_unsharded(one, plan, planned=planned, owners=_copy_stages(one, like, plan))
+
+
+def _count_microbatches(step: TrainStep, args: Sequence[Any], wanted: int) -> int:
+    """Returns the number of microbatches that is wanted, or one if the loss cannot be split into so many."""
+    state, *inputs = args
+    try:
+        step.with_microbatches(wanted).find_split(state["params"], *inputs)
+    except UnsplitLossError:
+        return 1
+    return wanted
 
 
 def with_rows(batch: Any, rows: int) -> Any:
