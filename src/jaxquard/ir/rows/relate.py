@@ -11,10 +11,10 @@ from typing import Any
 from jax import core
 
 from jaxquard.ir.inline_calls import inline_calls
-from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, with_constants_as_inputs
+from jaxquard.ir.jaxpr_tools import Equation, Jaxpr, Var, is_var, new_var, with_constants_as_inputs
 from jaxquard.ir.rows.known import Known, evaluate_known, law_of, of_values
 from jaxquard.ir.rows.law import Kind, Law, mixed
-from jaxquard.ir.rows.one_row import adds_dims_of_one, may_differ, write_as_whole, write_left_out
+from jaxquard.ir.rows.one_row import adds_dims_of_one, longer_dims, may_differ, write_as_whole, write_left_out
 from jaxquard.ir.rows.paired import PairedEquation, State
 from jaxquard.ir.rows.rule_table import RULES
 from jaxquard.ir.rows.rules import control_flow
@@ -194,8 +194,23 @@ class _Walk:
             self.states[atom] if is_var(atom) else of_values(atom.val, other.val)
             for atom, other in zip(whole.invars, part.invars, strict=True)
         ]
-        found = self._apply(whole, part, states)
-        self.states.update(zip(whole.outvars, found, strict=True))
+        for var, state in zip(whole.outvars, self._apply(whole, part, states), strict=True):
+            self.states[var] = self._fit(var, state, whole)
+
+    def _fit(self, var: Var, state: State, whole: Equation) -> State:
+        """Holds a law against the shapes; where a dim of size 1 was taken for another, the law says which it is."""
+        if not isinstance(state, Law) or state.kind in (Kind.MIXED, Kind.ZERO):
+            return state
+        shape, twin = list(var.aval.shape), self.twins[var]
+        if state.kind is Kind.ROWS:
+            shape[state.dim] //= self.reader.num_parts
+        if tuple(shape) == twin.aval.shape:
+            return state
+        if longer_dims(shape) != longer_dims(twin.aval.shape):
+            return mixed(whole, _OTHER_CODE)
+        self.twins[var] = new_var(twin.aval.update(shape=tuple(shape)))
+        self.roots[self.twins[var]] = twin
+        return state
 
     def _apply(self, whole: Equation, part: Equation, states: list[State]) -> Sequence[State]:
         count = len(whole.outvars)
