@@ -68,7 +68,7 @@ class UnsplitLossError(PlanError):
         num_microbatches: the number.
     """
 
-    def __init__(self, message: str, num_microbatches: int) -> None:
+    def __init__(self, message: str, num_microbatches: int = 0) -> None:
         super().__init__(message)
         self.num_microbatches = num_microbatches
 

@@ -526,8 +526,9 @@ def rows_against_rows_backwards(params, batch):
 
 @case()
 def sum_in_a_scan_over_rows(params, batch):
-    total, _ = lax.scan(lambda total, x: (total + jnp.sum(logits(params, x) ** 2), None), 0.0, batch["x"])
-    return total / len(batch["x"])
+    found = logits(params, batch["x"])
+    total, _ = lax.scan(lambda total, row: (total + jnp.sum(row**2), None), 0.0, found)
+    return total / len(found)
 
 
 @case()

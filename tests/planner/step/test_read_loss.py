@@ -18,8 +18,14 @@ PLANS = (
     {"microbatches": 4, "stages": 1, "actors": 1},
     {"microbatches": 2, "stages": 2, "actors": 2},
     {"microbatches": 4, "recompute": "full"},
-    {"microbatches": 16, "data": 2, "stages": 1},
+    {"microbatches": 8, "data": 2, "stages": 1},
 )
+
+
+# Plain gradient descent that keeps the gradients: differences of parameters have the rounding of these.
+OPTIMIZER = optax.chain(optax.trace(decay=0.0), optax.scale(-1.0))
+# Losses whose products are one segment of a plan, so that they have one stage.
+ONE_STAGE = {"attention_over_padding", "convolutions", "recurrent"}
 
 
 def plain(case: Case):
@@ -42,7 +48,7 @@ def expected(name: str):
 
 def step_of(case: Case, **options) -> TrainStep:
     return TrainStep(
-        loss=case.loss, optimizer=optax.sgd(1.0), has_aux=case.has_aux, loss_reduction=case.reduction, **options
+        loss=case.loss, optimizer=OPTIMIZER, has_aux=case.has_aux, loss_reduction=case.reduction, **options
     )
 
 
@@ -50,9 +56,9 @@ def types():
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (make_params(), make_batch()))
 
 
-def assert_same(name: str, params, metrics) -> None:
+def assert_same(name: str, state, metrics) -> None:
     (loss, aux), grads = expected(name)
-    found = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), make_params(), params)
+    found = jax.tree.map(np.asarray, state["opt_state"][0].trace)
     size = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads))
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5, atol=1e-6)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * size), found, grads)
@@ -85,7 +91,7 @@ def test_most_means_are_proved():
 def test_a_loss_that_is_proved_has_its_numbers(name):
     step = step_of(CASES[name], num_microbatches=4)
     state, metrics = jax.jit(step)(step.init(make_params()), make_batch())
-    assert_same(name, state["params"], metrics)
+    assert_same(name, state, metrics)
 
 
 @pytest.mark.slow
@@ -93,15 +99,19 @@ def test_a_loss_that_is_proved_has_its_numbers(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_under_a_plan_has_the_numbers_of_plain_jax(name, fix):
     case = CASES[name]
-    if case.verdict != "proved":
-        fix = {key: value for key, value in fix.items() if key != "microbatches"}
+    left_out = {"microbatches"} if case.verdict != "proved" else set()
+    if name in ONE_STAGE:
+        left_out |= {"stages", "actors"}
+    fix = {key: value for key, value in fix.items() if key not in left_out}
     if name == "a_callback":
         pytest.skip("a callback of the whole batch is run by one device of an actor")
+    if name == "gradient_penalty" and "recompute" in fix:
+        pytest.skip("blocks of gradients of gradients are others with recomputation, and its plan is refused")
     options = {"has_aux": case.has_aux, "loss_reduction": case.reduction, "num_measured": 0}
-    with jq.parallelize(case.loss, optax.sgd(1.0), types(), devices=2, fix=fix, **options) as run:
+    with jq.parallelize(case.loss, OPTIMIZER, types(), devices=2, fix=fix, **options) as run:
         state, metrics = run.step(run.init(make_params), make_batch())
         assert run.plan.num_microbatches == fix.get("microbatches", 1)
-        assert_same(name, jax.tree.map(np.asarray, state["params"]), metrics)
+        assert_same(name, state, metrics)
 
 
 def test_masks_of_the_first_batch_say_nothing():
@@ -109,10 +119,10 @@ def test_masks_of_the_first_batch_say_nothing():
     case, batch = CASES["masked_language_model"], make_batch()
     first = {**batch, "mask": jnp.ones_like(batch["mask"])}
     with jq.parallelize(
-        case.loss, optax.sgd(1.0), (make_params(), first), devices=1, fix={"microbatches": 4}, num_measured=0
+        case.loss, OPTIMIZER, (make_params(), first), devices=1, fix={"microbatches": 4}, num_measured=0
     ) as run:
         state, metrics = run.step(run.init(make_params), batch)
-        assert_same("masked_language_model", state["params"], metrics)
+        assert_same("masked_language_model", state, metrics)
 
 
 def test_a_weight_of_zero_gives_zero_and_no_nan():
@@ -133,17 +143,17 @@ def test_a_weighted_loss_returns_two_numbers():
 def test_an_unproved_loss_has_one_microbatch_and_says_why():
     clip = CASES["clip"].loss
     larger = make_batch(2 * ROWS)
-    with jq.parallelize(clip, optax.sgd(1.0), types(), devices=2, num_measured=0) as run:
+    with jq.parallelize(clip, OPTIMIZER, types(), devices=2, num_measured=0) as run:
         state = run.init(make_params)
         found = run.evaluate(state, larger)["loss"]
         np.testing.assert_allclose(found, jax.jit(clip)(make_params(), larger), rtol=1e-5)
         state, metrics = run.step(state, make_batch())
-        assert_same("clip", jax.tree.map(np.asarray, state["params"]), metrics)
+        assert_same("clip", state, metrics)
     (note,) = (note for note in run.plan.notes if note.startswith("one microbatch"))
     assert "multiplies rows of the batch with other rows of it (losses.py:" in note
     assert "activations of all 16 rows" in note
     with pytest.raises(PlanError, match=r"microbatches=4 cannot be met.*clip multiplies rows.*per_microbatch"):
-        jq.parallelize(clip, optax.sgd(1.0), types(), devices=2, num_measured=0, fix={"microbatches": 4})
+        jq.parallelize(clip, OPTIMIZER, types(), devices=2, num_measured=0, fix={"microbatches": 4})
     step = step_of(CASES["clip"], num_microbatches=4)
     with pytest.raises(UnsplitLossError, match="clip cannot be split into 4 microbatches: it multiplies rows") as error:
         jax.eval_shape(step, jax.eval_shape(step.init, types()[0]), types()[1])
@@ -163,16 +173,16 @@ def test_a_loss_of_microbatches_is_their_mean():
     value, grads = by_hand(make_params())
     fixed = {"devices": 2, "num_measured": 0}
     with jq.parallelize(
-        loss, optax.sgd(1.0), types(), fix={"microbatches": 4}, loss_reduction="per_microbatch", **fixed
+        loss, OPTIMIZER, types(), fix={"microbatches": 4}, loss_reduction="per_microbatch", **fixed
     ) as run:
         state, metrics = run.step(run.init(make_params), batch)
         np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
-        found = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), make_params(), state["params"])
+        found = jax.tree.map(np.asarray, state["opt_state"][0].trace)
         jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5), found, grads)
     assert run.plan.loss_reduction == "per_microbatch"
     assert "the mean of the losses of microbatches, each on its own" in str(run.plan)
     with pytest.raises(PlanError, match="is for a loss that is the mean of the losses of microbatches"):
-        jq.parallelize(loss, optax.sgd(1.0), types(), plan=run.plan, devices=2)
+        jq.parallelize(loss, OPTIMIZER, types(), plan=run.plan, devices=2)
 
 
 def test_what_a_loss_is_said_to_be_is_checked():
@@ -191,6 +201,6 @@ def test_a_loss_that_looks_at_its_rows_is_proved_for_each_number():
 
     assert find_counts(TrainStep(loss=loss, optimizer=optax.sgd(1.0)), *types()).counts == (1, 2, 4, 8, 16)
     with pytest.raises(PlanError, match="microbatches=4 cannot be met"):
-        jq.parallelize(loss, optax.sgd(1.0), types(), devices=1, num_measured=0, fix={"microbatches": 4})
-    with jq.parallelize(loss, optax.sgd(1.0), types(), devices=1, num_measured=0, fix={"microbatches": 8}) as run:
+        jq.parallelize(loss, OPTIMIZER, types(), devices=1, num_measured=0, fix={"microbatches": 4})
+    with jq.parallelize(loss, OPTIMIZER, types(), devices=1, num_measured=0, fix={"microbatches": 8}) as run:
         assert run.plan.num_microbatches == 8
