@@ -43,6 +43,8 @@ SPLIT = {
     "rows by their positions": (lambda w, x: x[jnp.arange(len(x)), 1], "rows along 0"),
     "a sort of each row": (lambda w, x: jnp.sort(x, -1), "rows along 0"),
     "a transform of each row": (lambda w, x: jnp.fft.fft(x).real, "rows along 0"),
+    "a table read by zeros for all rows": (lambda w, x: w[jnp.zeros(len(x), int)], "rows along 0"),
+    "a row for all rows": (lambda w, x: jnp.tile(w[:1], (len(x), 1)), "rows along 0"),
     "zeros": (lambda w, x: 0 * jnp.ones((3, 3)), "zeros"),
 }
 MIXED = {
@@ -72,6 +74,30 @@ MIXED = {
         lambda w, x: lax.while_loop(lambda c: c.sum() < 100, lambda c: c + 1, jnp.abs(x)),
         "sum over rows|rows",
     ),
+    "one key for a distribution": (lambda w, x: x * jax.random.gamma(jax.random.key(0), 2.0, x.shape), "from one key"),
+    "an index that counts rows": (lambda w, x: w[jnp.array([len(x)])], "number of rows"),
+    "a sum that is filled with ones": (
+        lambda w, x: x.sum(0).at[jnp.array([7, 1])].get(mode="fill", fill_value=1.0),
+        "fills a sum over rows",
+    ),
+    "zeros that are filled with ones": (
+        lambda w, x: x.sum(0)[:2] + (0 * w[0]).at[jnp.array([7, 1])].get(mode="fill", fill_value=1.0),
+        "fills a sum over rows",
+    ),
+    "positions and labels in another dim": (
+        lambda w, x: lax.gather(
+            x,
+            lax.concatenate([jnp.arange(len(x))[None, :, None], (x[:, 0] > 0).astype(int)[None, :, None]], 0),
+            lax.GatherDimensionNumbers(offset_dims=(2,), collapsed_slice_dims=(0,), start_index_map=(0,)),
+            (1, 4),
+        ),
+        "position|indices",
+    ),
+    "small integers that wrap": (
+        lambda w, x: x.astype(jnp.int8).sum(dtype=jnp.int8).astype(jnp.float32),
+        "wrap around",
+    ),
+    "unsigned numbers below zero": (lambda w, x: -(x > 0).astype(jnp.uint32).sum(), "sum over rows"),
     "a callback": (
         lambda w, x: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
         "runs pure_callback, which cannot be read",

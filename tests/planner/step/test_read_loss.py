@@ -12,7 +12,7 @@ import jaxquard as jq
 from jaxquard.errors import PlanError, UnsplitLossError
 from jaxquard.planner.step.microbatch_counts import find_counts
 from jaxquard.planner.step.train_step import TrainStep, divide_by_weight
-from tests.planner.step.losses import CASES, ROWS, Case, make_batch, make_params
+from tests.planner.step.losses import CASES, ROWS, Case, hidden, make_batch, make_params
 
 PLANS = (
     {"microbatches": 4, "stages": 1, "actors": 1},
@@ -132,6 +132,46 @@ def test_a_weight_of_zero_gives_zero_and_no_nan():
     state, metrics = jax.jit(step)(step.init(make_params()), batch)
     assert float(metrics["loss"]) == 0
     jax.tree.map(np.testing.assert_array_equal, state["params"], make_params())
+
+
+def class_balance(params, batch):
+    counts = jax.nn.one_hot(batch["label"], 5).sum(0) + np.arange(1.0, 6.0, dtype=np.float32)
+    return jnp.sum(hidden(params, batch["x"]) @ params["head"] / counts)
+
+
+def counted_in_a_scan(params, batch):
+    (_, count), _ = jax.lax.scan(lambda c, m: ((c[0] + m, c[1] + 2 * m), None), (0.0, 0.0), batch["weight"])
+    return jnp.sum(hidden(params, batch["x"])) / count
+
+
+def counted_in_whole_numbers(params, batch):
+    count = (batch["weight"] > 0.2).astype(jnp.int32).sum() * (2 * ROWS // len(batch["x"]))
+    return jnp.sum(hidden(params, batch["x"])) / jnp.maximum(count, 1)
+
+
+def token_types(params, batch):
+    return jnp.mean((params["table"][jnp.zeros_like(batch["tokens"])] + params["table"][batch["tokens"]]) ** 2)
+
+
+@pytest.mark.parametrize("loss", [class_balance, counted_in_a_scan, counted_in_whole_numbers, token_types])
+def test_totals_of_many_kinds(loss):
+    value, grads = jax.jit(jax.value_and_grad(loss))(make_params(), make_batch())
+    step = TrainStep(loss=loss, optimizer=OPTIMIZER)
+    step = step.with_microbatches(find_counts(step, *types()).counts[-2:][0])
+    state, metrics = jax.jit(step)(step.init(make_params()), make_batch())
+    np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
+    pairs = zip(jax.tree.leaves(state["opt_state"][0].trace), jax.tree.leaves(grads), strict=True)
+    for found, wanted in pairs:
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_zeros_that_come_with_the_loss_have_all_rows():
+    def loss(params, batch):
+        return jnp.mean(hidden(params, batch["x"])), {"zeros": jnp.zeros(len(batch["x"]))}
+
+    step = TrainStep(loss=loss, optimizer=OPTIMIZER, has_aux=True, num_microbatches=4)
+    _, metrics = jax.jit(step)(step.init(make_params()), make_batch())
+    assert metrics["aux"]["zeros"].shape == (ROWS,)
 
 
 def test_a_weighted_loss_returns_two_numbers():

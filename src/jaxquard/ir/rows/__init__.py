@@ -12,6 +12,7 @@ from jaxquard.ir.rows.law import Cause as Cause
 from jaxquard.ir.rows.law import Kind as Kind
 from jaxquard.ir.rows.law import Law as Law
 from jaxquard.ir.rows.law import law_text as law_text
+from jaxquard.ir.rows.law import row_dim as row_dim
 from jaxquard.ir.rows.law import rows as rows
 from jaxquard.ir.rows.relate import RowReader as RowReader
 from jaxquard.ir.rows.relate import RowRelations as RowRelations

@@ -130,7 +130,7 @@ def _rounding(dtype: Any) -> float:
     if dtype.kind in "iub":
         return 0.0
     if dtype.name == "bfloat16":
-        return 2.0**-7
+        return 2.0**-9
     return 2.0 * float(np.finfo(dtype).eps)
 
 
@@ -225,8 +225,12 @@ def _slice(equation: Equation, array: np.ndarray) -> np.ndarray:
 def _divide(equation: Equation, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     del equation
     if one.dtype.kind in "iu":
-        return np.trunc(one / np.where(other == 0, 1, other)).astype(one.dtype)
+        return np.where(other == 0, -1, np.trunc(one / np.where(other == 0, 1, other))).astype(one.dtype)
     return one / other
+
+
+def _to_float(array: np.ndarray) -> np.ndarray:
+    return array if array.dtype.kind in "iu" else array.astype(np.float64)
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,7 +248,7 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
     "transpose": lambda equation, array: array.transpose(equation.params["permutation"]),
     "rev": lambda equation, array: np.flip(array, equation.params["dimensions"]),
     "concatenate": lambda equation, *arrays: np.concatenate(arrays, axis=equation.params["dimension"]),
-    "integer_pow": lambda equation, array: array.astype(np.float64) ** equation.params["y"],
+    "integer_pow": lambda equation, array: _to_float(array) ** equation.params["y"],
     "convert_element_type": _plain(lambda array: array),
     "stop_gradient": _plain(lambda array: array),
     "copy": _plain(lambda array: array),

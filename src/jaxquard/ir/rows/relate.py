@@ -205,7 +205,8 @@ class _Walk:
         if state.kind is Kind.ROWS:
             shape[state.dim] //= self.reader.num_parts
         if tuple(shape) == twin.aval.shape:
-            return state
+            is_whole = state.kind is not Kind.ROWS or shape[state.dim] % (state.outer or 1) == 0
+            return state if is_whole else mixed(whole, _OTHER_CODE)
         if longer_dims(shape) != longer_dims(twin.aval.shape):
             return mixed(whole, _OTHER_CODE)
         self.twins[var] = new_var(twin.aval.update(shape=tuple(shape)))
@@ -270,7 +271,7 @@ _SIZES = frozenset(
     shape sharding new_sizes dimensions slice_sizes start_indices limit_indices strides sizes padding_config length
     jaxpr call_jaxpr fun_jaxpr cond_jaxpr body_jaxpr branches jvp_jaxpr_fun fwd_jaxpr_thunk bwd out_trees
     jvp_jaxpr_thunk policy name in_shardings out_shardings in_layouts out_layouts ctx_mesh debug_info ft_in ft_out fwd
-    callback broadcast_sizes operand_shape
+    callback broadcast_sizes operand_shape reps
     """.split()
 )
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from jaxquard.ir.jaxpr_tools import evaluate, with_constants_as_inputs
-from jaxquard.ir.rows import DRAWS, SAME, Cause, Kind, Law, RowReader, RowRelations, of_values, rows
+from jaxquard.ir.rows import DRAWS, SAME, Cause, Kind, Law, RowReader, RowRelations, of_values, row_dim, rows
 from jaxquard.ir.source import UNKNOWN_LINE, source_line
 from jaxquard.planner.step.recompute_layers import open_jits
 from jaxquard.planner.step.whole_totals import WholeTotals, hoist_totals
@@ -247,8 +247,12 @@ def _split_of(relations: RowRelations, wanted: str | None, *, num_params: int) -
             return Cause(equation=law.cause.equation, reason=f"has a gradient that {law.cause.reason}")
         if not _is_reduced(law, reduction, relations.num_parts):
             return Cause(equation=None, reason=f"has a gradient that is no {reduction} over the rows")
-    atoms = zip(others[num_params:], relations.whole.outvars[1 + num_params :], strict=True)
-    aux = [_aux_reduction(law, atom.aval.dtype, relations.num_parts) for law, atom in atoms]
+    jaxprs = relations.whole, relations.part
+    pairs = zip(*(jaxpr.outvars[1 + num_params :] for jaxpr in jaxprs), strict=True)
+    aux = [
+        _aux_reduction(law, tuple(atom.aval for atom in pair), relations.num_parts)
+        for law, pair in zip(others[num_params:], pairs, strict=True)
+    ]
     unknown = next((one for one in aux if isinstance(one, Cause)), None)
     if unknown is not None:
         return Cause(equation=unknown.equation, reason=f"comes with aux that {unknown.reason}")
@@ -263,11 +267,16 @@ def _is_reduced(law: Law, word: str, num_parts: int) -> bool:
     return law.kind is Kind.ZERO or (law.kind is Kind.SUM and law.has_scale(scale))
 
 
-def _aux_reduction(law: Law, dtype: Any, num_parts: int) -> AuxReduction | Cause:
+def _aux_reduction(law: Law, types: tuple[Any, ...], num_parts: int) -> AuxReduction | Cause:
+    """Returns the reduction of a leaf, given its types in the whole and in a part."""
     if law.cause is not None:
         return law.cause
+    shapes, dtype = [of.shape for of in types], types[0].dtype
+    if law.kind is Kind.ZERO and shapes[0] != shapes[1]:
+        dim = row_dim(shapes[0], shapes[1], num_parts)
+        return Cause(equation=None, reason="has several dims with rows") if dim is None else _joined(dim)
     if law.kind is Kind.ROWS and law.outer in (None, 1) and law.order is None and law.has_scale(1.0):
-        return AuxReduction(word="stack", row_dim=law.dim)
+        return _joined(law.dim)
     if law.kind is Kind.MAX:
         return AuxReduction(word="max")
     if law.kind in (Kind.SAME, Kind.ZERO) and law.has_scale(1.0):
@@ -277,6 +286,10 @@ def _aux_reduction(law: Law, dtype: Any, num_parts: int) -> AuxReduction | Cause
     if _is_reduced(law, MEAN, num_parts) and jnp.issubdtype(dtype, jnp.inexact):
         return AuxReduction(word=MEAN)
     return Cause(equation=None, reason="is no mean, sum or maximum over the rows, and has none of its own")
+
+
+def _joined(dim: int) -> AuxReduction:
+    return AuxReduction(word="stack", row_dim=dim)
 
 
 _WORDS = {Kind.MAX: "a maximum", Kind.ROWS: "rows", Kind.SUM: "a multiple of a sum", Kind.SAME: "a multiple"}

@@ -40,7 +40,7 @@ class WholeTotals:
     Attributes:
         head: from the inputs of the loss beside the parameters, and its constants, to the totals of a microbatch.
         laws: of these, over microbatches.
-        middle: from the totals of the batch to the values that the loss reads.
+        middle: from the totals of the batch, and the constants, to the values that the loss reads.
         body: from the inputs of the loss, its constants and these values to its results.
         constants: arrays that the loss closes over.
         divides: floating values are divided by the number of microbatches, so that a mean over these is a
@@ -62,7 +62,7 @@ class WholeTotals:
         """
         by_part = jax.vmap(lambda *inputs: evaluate(self.head)(*inputs, *self.constants))(*leaves)
         totals = [_reduce(found, law) for found, law in zip(by_part, self.laws, strict=True)]
-        values = evaluate(self.middle)(*totals)
+        values = evaluate(self.middle)(*totals, *self.constants)
         return [self.share(value, num_microbatches) for value in values]
 
     def share(self, value: Any, num_microbatches: int) -> Any:
@@ -95,10 +95,12 @@ def hoist_totals(
     finder = _TotalFinder(relations, whole.invars[:num_params])
     if not finder.values:
         return None
-    middle = prune(make_jaxpr(list(finder.totals), whole.eqns, finder.values))
+    known = whole.invars[len(whole.invars) - len(constants[0]) :]
+    middle = prune(make_jaxpr([*finder.totals, *known], whole.eqns, finder.values))
     used = {var for equation in middle.eqns for var in variables(equation.invars)} | set(middle.outvars)
     totals = [var for var in finder.totals if var in used]
-    middle = make_jaxpr(totals, [one for one in middle.eqns if one.outvars[0] not in set(totals)], finder.values)
+    equations = [one for one in middle.eqns if set(finder.totals).isdisjoint(one.outvars)]
+    middle = make_jaxpr([*totals, *known], equations, finder.values)
     laws = tuple(relations.law_of(var) for var in totals)
 
     def rest(jaxpr: Jaxpr, of: Callable[[Var], Any], consts: Sequence[Any]) -> WholeTotals:
@@ -113,6 +115,11 @@ def hoist_totals(
         )
 
     return rest(whole, lambda var: var, constants[0]), rest(relations.part, relations.twins.__getitem__, constants[1])
+
+
+def _has_exact_scale(law: Law, var: Var) -> bool:
+    """Returns true unless whole numbers would be multiplied by a fraction."""
+    return jnp.issubdtype(var.aval.dtype, jnp.inexact) or law.scale == round(law.scale)
 
 
 class _TotalFinder:
@@ -143,7 +150,8 @@ class _TotalFinder:
             self.changed.update(equation.outvars)
             return
         laws = [self.relations.law_of(var) for var in equation.outvars]
-        if all(law.kind in _TOTALS for law in laws):
+        pairs = zip(laws, equation.outvars, strict=True)
+        if all(law.kind in _TOTALS and _has_exact_scale(law, var) for law, var in pairs):
             self.totals.update(dict.fromkeys(equation.outvars))
             return
         follows = any(map(self._is_total, inputs)) and all(

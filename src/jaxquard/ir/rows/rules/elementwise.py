@@ -75,6 +75,8 @@ def keep(pair: PairedEquation, laws: list[Law]) -> Law:
 
 def apply_linear(pair: PairedEquation, laws: list[Law]) -> Law:
     """A linear function of one operand, as a negation is: not of a maximum."""
+    if pair.whole.outvars[0].aval.dtype.kind == "u":
+        return any_function(pair, laws)
     return pair.mixed("computes with the maximum over all rows") if laws[0].kind is Kind.MAX else keep(pair, laws)
 
 
@@ -109,6 +111,8 @@ def add_laws(pair: PairedEquation, laws: list[Law]) -> Law:
 
 def accumulate(pair: PairedEquation, laws: list[Law]) -> Law:
     """The sum of two numbers; in a loop over rows, one may be what the rows before have added up."""
+    if pair.name == "sub" and pair.whole.outvars[0].aval.dtype.kind == "u":
+        return any_function(pair, laws)
     totals = [law for law in laws if law.kind is Kind.TOTAL]
     if len(totals) != 1 or (pair.name == "sub" and laws[1].kind is Kind.TOTAL):
         return add_laws(pair, laws)
@@ -216,6 +220,9 @@ def _convert(pair: PairedEquation, laws: list[Law]) -> Law:
     before, after = pair.whole.invars[0].aval.dtype, pair.whole.outvars[0].aval.dtype
     if before.kind == "b" and laws[0].kind is Kind.MAX:
         return laws[0]
+    wraps = before.kind in "iu" and before.itemsize < 4 and (after.kind not in "iu" or after.itemsize > before.itemsize)
+    if wraps and not _has_values(laws):
+        return pair.mixed("converts a sum of small integers, which may wrap around")
     is_truncated = after.kind == "b" or (after.kind in "iu" and before.kind not in "iub")
     return any_function(pair, laws) if is_truncated else keep(pair, laws)
 

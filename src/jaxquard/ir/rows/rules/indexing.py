@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 
 from jaxquard.ir.rows.known import Known, law_of
-from jaxquard.ir.rows.law import SAME, ZERO, Kind, Law, Pieces, is_close, place_by_index, row_dim, rows, sums
+from jaxquard.ir.rows.law import (
+    SAME,
+    ZERO,
+    Kind,
+    Law,
+    Pieces,
+    constant_rows,
+    is_close,
+    place_by_index,
+    row_dim,
+    rows,
+    sums,
+)
 from jaxquard.ir.rows.paired import PairedEquation, Rule, Shape, State, rules_for
 
 _PICKS = "picks rows of the batch by indices that do not stay in a microbatch"
@@ -27,6 +39,8 @@ def _columns(pair: PairedEquation, state: State) -> list[State]:
     """Returns the state of every column of the indices; the vectors stand along the last dim."""
     count = pair.in_shapes(1)[0][-1]
     if isinstance(state, Pieces):
+        if state.dim != len(pair.in_shapes(1)[0]) - 1:
+            return [pair.mixed(_PICKS)] * count
         return [column for column, width in state.columns for _ in range(width)]
     if isinstance(state, Known) and not state.is_same:
         values = state.values()
@@ -53,9 +67,16 @@ def _index_law(pair: PairedEquation, columns: Sequence[State], *, without: int |
         if place == without:
             continue
         law = column if isinstance(column, Law) else _law_of_column(pair, column, wide)
-        if law.is_mixed or law.kind in (Kind.SAME, Kind.ZERO):
+        row = row_dim(*wide, pair.num_parts)
+        if law.kind is Kind.ZERO and row is not None:
+            law = constant_rows(row)
+        if law.is_mixed or law.kind is Kind.ZERO:
             if law.is_mixed:
                 return law
+            continue
+        if law.kind is Kind.SAME:
+            if not law.has_scale(1.0):
+                return pair.mixed("indexes by the number of rows")
             continue
         if law.kind is not Kind.ROWS or not law.has_scale(1.0) or law.dim == len(wide[0]) - 1:
             return pair.mixed("indexes by a sum over rows")
@@ -112,6 +133,8 @@ def _gathered(pair: PairedEquation, operand: Law, columns: Sequence[State]) -> L
     numbers = pair.whole.params["dimension_numbers"]
     if not pair.same_params("dimension_numbers", "mode", "fill_value"):
         return pair.mixed(_PICKS)
+    if _fills(pair) and not (operand.kind in (Kind.SAME, Kind.ROWS) and operand.has_scale(1.0)):
+        return pair.mixed("fills a sum over rows, or a multiple, with a number")
     batch_dims = _batch_dims(pair.out_shapes()[0], numbers.offset_dims)
     if operand.kind is not Kind.ROWS:
         return _gathered_from_same(pair, operand, columns, batch_dims)
@@ -126,6 +149,13 @@ def _gathered(pair: PairedEquation, operand: Law, columns: Sequence[State]) -> L
         if taken != sizes:
             return _gathered_by_position(pair, operand, columns, counting, batch_dims)
     return _gathered_whole(pair, operand, _index_law(pair, columns))
+
+
+def _fills(pair: PairedEquation) -> bool:
+    """Returns true if what lies outside of the operand is read as a number that is neither 0 nor NaN."""
+    value, dtype = pair.whole.params.get("fill_value"), pair.whole.outvars[0].aval.dtype
+    is_filled = "FILL" in str(pair.whole.params["mode"])
+    return is_filled and (dtype.kind in "iu" if value is None else bool(value == value and value != 0))
 
 
 def _batch_dims(shape: Shape, offset_dims: Sequence[int]) -> list[int]:
@@ -222,7 +252,7 @@ def _scattered(pair: PairedEquation, operand: Law, columns: Sequence[State], upd
 
 def _has_one_scale(pair: PairedEquation, operand: Law, updates: Law) -> bool:
     if Kind.ZERO in (operand.kind, updates.kind):
-        return True
+        return pair.name not in ("scatter-max", "scatter-min", "scatter-mul") or operand.has_scale(1.0)
     is_plain = pair.name in ("scatter", "scatter-add", "scatter_add", "scatter-sub", "scatter_sub")
     return is_close(operand.scale, updates.scale) and (is_plain or is_close(operand.scale, 1.0))
 

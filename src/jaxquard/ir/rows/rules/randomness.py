@@ -33,6 +33,24 @@ def _one_for_one(pair: PairedEquation, laws: list[Law]) -> Law:
     return found if is_alone else pair.mixed(DRAWS)
 
 
-RULES: dict[str, Rule] = rules_for("random_bits random_split random_unwrap random_wrap", of_laws(_draw)) | rules_for(
-    "random_clone random_fold_in random_gamma random_seed threefry2x32", of_laws(_one_for_one)
+def _gamma(pair: PairedEquation, laws: list[Law]) -> Law:
+    """Keys and shapes of distributions to numbers; one key is split over all of them."""
+    key, shape = laws
+    if key.kind is Kind.ROWS or not _is_value(key) or not _is_value(shape):
+        return _one_for_one(pair, laws)
+    if pair.has_same_out_shapes():
+        return SAME
+    dim = pair.out_row_dim()
+    is_in_order = shape.kind is not Kind.ROWS or (shape.outer in (None, 1) and shape.order is None)
+    return rows(dim) if pair.draws_rows and dim is not None and is_in_order else pair.mixed(DRAWS)
+
+
+def _is_value(law: Law) -> bool:
+    return law.kind in (Kind.SAME, Kind.ROWS, Kind.ZERO) and law.has_scale(1.0)
+
+
+RULES: dict[str, Rule] = (
+    rules_for("random_bits random_split random_unwrap random_wrap", of_laws(_draw))
+    | rules_for("random_clone random_fold_in random_seed threefry2x32", of_laws(_one_for_one))
+    | {"random_gamma": of_laws(_gamma)}
 )

@@ -216,13 +216,27 @@ def _concatenate(pair: PairedEquation, states: list[State]) -> list[State]:
     dim = pair.whole.params["dimension"]
     laws = pair.laws(states)
     if any(law.is_mixed for law in laws):
-        if pair.whole.outvars[0].aval.dtype.kind == "i" and pair.out_row_dim() not in (None, dim):
+        is_last = dim == len(pair.out_shapes()[0]) - 1
+        if pair.whole.outvars[0].aval.dtype.kind == "i" and is_last and pair.out_row_dim() not in (None, dim):
             widths = [pair.in_shapes(position)[0][dim] for position in range(len(states))]
             return [Pieces(dim=dim, columns=tuple(zip(states, widths, strict=True)))]
         return [next(law for law in laws if law.is_mixed)]
     if pair.has_same_out_shapes() or pair.out_row_dim() != dim:
         return [add_laws(pair, laws)]
     return [_join_rows(pair, laws, dim)]
+
+
+def _tile(pair: PairedEquation, laws: list[Law]) -> Law:
+    """An array several times along its dims; one that all rows share, once for each row."""
+    law, dim = laws[0], pair.out_row_dim()
+    if law.kind is not Kind.ROWS:
+        found = moved(pair, law)
+        if found is not None:
+            return found if pair.same_params() else pair.mixed(_PICKS)
+        is_row = dim is not None and law.kind is Kind.SAME
+        return rows(dim, scale=law.scale) if is_row and dim is not None else pair.mixed(_PICKS)
+    is_kept = pair.same_params() and pair.whole.params["reps"][law.dim] == 1
+    return law if is_kept else pair.mixed(_PICKS)
 
 
 def _stack(pair: PairedEquation, laws: list[Law]) -> Law:
@@ -313,6 +327,7 @@ RULES: dict[str, Rule] = {
     "dynamic_update_slice": of_laws(_dynamic_update_slice),
     "concatenate": _concatenate,
     "stack": of_laws(_stack),
+    "tile": of_laws(_tile),
     "unstack": of_laws(_unstack),
     "split": _split,
     "iota": _iota,
