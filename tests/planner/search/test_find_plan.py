@@ -153,7 +153,9 @@ def test_a_time_budget_holds_and_says_what_it_left_out():
     assert found.time_s <= min(one.time_s for one in usual if one.fits)
 
 
-def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
+def test_the_best_usual_plan_runs_first_and_the_others_have_scaled_prices(monkeypatch):
+    """So a search that ends early is no worse than what people write by hand."""
+
     def run_one(problem, plans, **_):
         return [MeasuredPlan(plan=plans[0], time_s=10 * plans[0].time_s, spread=0.1)]
 
@@ -161,17 +163,14 @@ def test_usual_plans_that_did_not_run_are_there_with_scaled_prices(monkeypatch):
     given = {"cluster": "h100-4", "fix": {"actors": 1}}
     priced = plan(**given)
     found = plan(**given, make_mesh=lambda plan: None, num_measured=3)
-    assert found.time_s == pytest.approx(10 * priced.time_s)
-    assert [stage.forward_s for stage in found.stages] == pytest.approx([10 * one.forward_s for one in priced.stages])
-    assert [one.added_s for one in found.alternatives] == pytest.approx(
-        [10 * one.added_s for one in priced.alternatives]
-    )
-    assert found.log.num_measured == 1
-    usual = {one.name: one for one in found.baselines if one.name in ("data parallel", "fsdp")}
+    usual = {one.name: one for one in found.baselines if one.name != "best of a single axis"}
     expected = {one.name: 10 * one.time_s for one in priced.baselines if one.name in usual}
-    assert len(usual) == 2
+    assert len(usual) == 3
     assert {name: one.time_s for name, one in usual.items()} == pytest.approx(expected)
-    assert {one.note for one in usual.values()} == {"not run; its price x 10, as of those that ran"}
+    assert found.time_s == pytest.approx(min(expected.values()))
+    assert found.log.num_measured == 1
+    notes = sorted(one.note for one in usual.values())
+    assert notes == ["measured", *["not run; its price x 10, as of those that ran"] * 2]
 
 
 def test_a_usual_plan_that_runs_fastest_has_alternatives(monkeypatch):
@@ -196,14 +195,14 @@ def test_a_usual_plan_that_runs_fastest_has_alternatives(monkeypatch):
 
 def test_a_plan_names_those_of_which_values_are_gathered_whole(monkeypatch):
     def run(problem, plans, **_):
-        counts = [0, 3, *[0] * len(plans)]
+        counts = [3, *[0] * len(plans)]
         return [MeasuredPlan(plan=one, time_s=one.time_s, num_rematerialized=counts.pop(0)) for one in plans]
 
     monkeypatch.setattr("jaxquard.planner.search.run_candidates.measure_plans", run)
     found = plan(cluster="h100-4", fix={"actors": 1}, make_mesh=lambda plan: None, num_measured=3)
     (note,) = (note for note in found.notes if "involuntary full rematerialization" in note)
     assert re.match(r"of 1 of \d plans that ran the compiler gathers values whole, ", note)
-    assert re.search(r": data parallel.*, 1 stage, data 4, .* \(3\)\. Their times count that$", note)
+    assert re.search(r": (data parallel|fsdp|megatron).*, 1 stage, .* \(3\)\. Their times count that$", note)
 
 
 def test_a_deadline_divides_its_time():
