@@ -27,7 +27,7 @@ def gradients(case):
     return run
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(24)
 @pytest.mark.parametrize("num_parts", [2, 16])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in _LEFT_OUT])
 def test_laws_of_losses_hold(name, num_parts):

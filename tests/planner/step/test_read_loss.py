@@ -70,6 +70,7 @@ def assert_same(name: str, state, metrics) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_read_of_a_loss(name):
     case = CASES[name]
