@@ -67,7 +67,7 @@ class RowReader:
 
     num_parts: int
     draws_rows: bool = False
-    _memo: dict[Any, list[State]] = field(default_factory=dict, repr=False)
+    _memo: dict[Any, tuple[Any, Any, list[State]]] = field(default_factory=dict, repr=False)
 
     def relate(self, whole: Any, part: Any, states: Sequence[State], *, opens: bool = True) -> RowRelations:
         """Relates the values of two jaxprs, given the states of their inputs.
@@ -93,12 +93,12 @@ class RowReader:
         is_plain = all(isinstance(state, Law) for state in states)
         key = (id(whole), id(part), tuple(states)) if is_plain else None
         if key in self._memo:
-            return self._memo[key]
+            return self._memo[key][-1]
         walk = _Walk(self, whole, part, states)
         walk.run()
         found = [walk.state_of(atom, walk.part.outvars[place]) for place, atom in enumerate(walk.whole.outvars)]
         if key is not None:
-            self._memo[key] = found
+            self._memo[key] = whole, part, found  # Bodies that are kept share their numbers with no others.
         return found
 
 
