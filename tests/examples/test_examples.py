@@ -169,6 +169,7 @@ def test_parallelize_on_ray():
     assert len(numbers(text, r"step \d+: loss (\d+\.\d+)")) == 3
 
 
+@pytest.mark.slow
 def test_training_loop():
     text = run("training_loop.py")
     losses = numbers(text, r"test loss (\d+\.\d+)")
