@@ -38,7 +38,7 @@ class PlanRequest:
 
 
 def make_plan(request: PlanRequest) -> Plan:
-    """Searches, with progress. Errors of the user's code pass as they are."""
+    """Searches and shows progress; does not catch errors of the user's code."""
     with ends_with("Nothing is kept."):
         return _plan_loss(request) if _is_traced(request) else _plan_by_name(request)
 

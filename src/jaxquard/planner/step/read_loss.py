@@ -174,13 +174,9 @@ class LossReader:
 
     def _states(self, params: Any, inputs: Any) -> list[Law]:
         """Returns what is known of the loss's inputs."""
-        batch = inputs[0] if self.has_key else inputs
-        keys = 1 if self.has_key else 0
-        return [
-            *[SAME] * len(jax.tree.leaves(params)),
-            *[rows(0)] * len(jax.tree.leaves(batch)),
-            *[SAME] * keys,
-        ]
+        batch, *keys = inputs if self.has_key else (inputs,)
+        counts = [len(jax.tree.leaves(one)) for one in (params, batch, keys)]
+        return [SAME] * counts[0] + [rows(0)] * counts[1] + [SAME] * counts[2]
 
     def _with_gradients(self, params: Any, inputs: Any) -> Any:
         (loss, aux), grads = jax.value_and_grad(self._with_aux, has_aux=True)(params, inputs)
@@ -191,8 +187,8 @@ class LossReader:
         return found if self.has_aux else (found, None)
 
     def _trace(self, fn: Callable[..., Any], params: Any, inputs: Any) -> Any:
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves((params, inputs)))
-        key = fn is self.loss, shapes
+        leaves, tree = jax.tree.flatten((params, inputs))
+        key = fn is self.loss, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._traces:
             self._traces[key] = jax.make_jaxpr(fn)(params, inputs)
         return self._traces[key]
