@@ -1,7 +1,7 @@
 """The cost of slicing a product on one accelerator, and the error of the cost model on shapes that were not fitted.
 
 Products in bf16 of [m, k] and [k, n], split into S slices along k and summed in fp32, timed as `jaxquard cluster
-calibrate` times them. The constants of `cluster/product_time.py` are fitted on one half of the shapes and tested on
+calibrate` times them. The constants of `cluster/times/product.py` are fitted on one half of the shapes and tested on
 the other. Target: at most 10 % off on shapes that were not fitted. Give a file name to keep the times:
 `python -m benchmarks.sliced_products FILE.csv`.
 """
@@ -64,8 +64,8 @@ def _judge(samples: list[ProductSample]) -> None:
         chosen = set(shapes[first::2])
         seen = [sample for sample in samples if (sample.m, sample.k, sample.n) in chosen]
         rest = [sample for sample in samples if (sample.m, sample.k, sample.n) not in chosen]
-        fit = fit_products(seen, start=cluster.compute, memory=cluster.memory)
-        errors = product_errors(rest, fit.compute, cluster.memory)
+        fit = fit_products(seen, start=cluster)
+        errors = product_errors(rest, replace(cluster, compute=fit.compute))
         verdict = "kept" if max(errors) <= TARGET_ERROR else "missed"
         table.add_row(
             f"{len(chosen)} shapes",
@@ -75,7 +75,7 @@ def _judge(samples: list[ProductSample]) -> None:
             f"at most {TARGET_ERROR:.0%}: {verdict}",
         )
     Console().print(table)
-    fit = fit_products(samples, start=cluster.compute, memory=cluster.memory)
+    fit = fit_products(samples, start=cluster)
     print(f"all: {fit.compute}, median error {fit.median_error:.1%}, worst {fit.worst_error:.1%}")
 
 

@@ -9,10 +9,9 @@ from jaxquard.cluster import (
     cluster_text,
     load_cluster,
     parse_cluster,
-    product_time_s,
     ring_time,
     save_cluster,
-    sliced_product_time_s,
+    times_of,
 )
 from jaxquard.errors import ClusterError
 
@@ -55,11 +54,12 @@ def test_numbers_of_numpy_are_numbers():
 @pytest.mark.parametrize(("name", "value"), [("m", 0), ("k", -1), ("n", "8"), ("num_slices", 0)])
 def test_a_product_that_cannot_be(name, value):
     with pytest.raises(ClusterError, match=rf"{name} must be a number above 0, but is {value!r}\."):
-        sliced_product_time_s(_TPU.compute, _TPU.memory, **_PRODUCT | {name: value})
-    if name != "num_slices":
-        dims = {key: number for key, number in _PRODUCT.items() if key != "num_slices"}
-        with pytest.raises(ClusterError, match=f"{name} must be a number above 0"):
-            product_time_s(_TPU.compute, _TPU.memory, **dims | {name: value})
+        times_of(_TPU).product(**_PRODUCT | {name: value})
+
+
+def test_times_of_no_cluster():
+    with pytest.raises(ClusterError, match=r"cluster must be a Cluster, but is 'tpu-v4'"):
+        times_of("tpu-v4")
 
 
 def test_texts_and_files(tmp_path):

@@ -118,6 +118,7 @@ def part_with(**entries):
         (changed(shape=[1, 0]), "file.shape[1] should be above 0, found 0"),
         (part_with(kind=-1), "file.parts[0].kind should be at least 0, found -1"),
         (part_with(kind=1.5), "file.parts[0].kind should be a whole number, found 1.5"),
+        (part_with(kind=1e308), "file.parts[0].kind should be at most 1e+39 in size, found 1e+308"),
         (part_with(kind=True), "file.parts[0].kind should be a number, found True"),
         (part_with(time_s=math.nan), "file.parts[0].time_s should be finite, found nan"),
         (part_with(time_s=10**400), f"file.parts[0].time_s should be finite, found {str(10**400)[:80]}"),

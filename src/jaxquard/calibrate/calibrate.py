@@ -255,7 +255,7 @@ def _fit_links(samples: Sequence[LinkSample], start: Cluster) -> tuple[tuple[Lin
 def _fit_products(samples: Sequence[ProductSample], start: Cluster) -> tuple[ProductFit | None, tuple[str, ...]]:
     """Returns the fit, unless the times allow none and the base knows the device."""
     try:
-        return fit_products(samples, start=start.compute, memory=start.memory), ()
+        return fit_products(samples, start=start), ()
     except ClusterError as error:
         if start.compute.effective_flops_per_s == 1.0:
             raise

@@ -6,7 +6,7 @@ the rows" means from row to row, so vertically: the bandwidth that the paper cal
 
 The description of the chip goes beyond the paper, which divides the FLOPs of a product by the effective FLOP/s: thin
 products run slower, and a product that is sliced along its contracted dim is summed in fp32, which costs memory traffic
-and slower kernels (`product_time.py`). In the paper's own sets of constants these numbers are 0 (`is_paper_set`).
+and slower kernels (`times/product.py`). In the paper's own sets of constants these numbers are 0 (`is_paper_set`).
 """
 
 import enum
@@ -74,8 +74,9 @@ class Compute:
     Attributes:
         peak_flops_per_s: that utilisation is measured against.
         effective_flops_per_s: that large products reach.
-        half_speed_contracted: the contracted dim at which a product has half of that speed; 0: at any dim it has all.
-        half_speed_output: the same for each dim of the output.
+        half_speed_contracted: the contracted dim at which a product has half of that speed, which is what the start of
+            a tile is worth; 0: at any dim it has all.
+        half_speed_output: the same for each dim of the output, of a chip without tiles.
         output_exposed: of the time to write an output, or to read and write an fp32 sum, the share that is not hidden.
         accumulate_slowdown: the share by which a product that ends in an fp32 sum is slower than one that does not.
         cast_exposed: of the time to turn an fp32 sum into the output, in a separate pass, the share that is not
@@ -83,7 +84,10 @@ class Compute:
         slice_copy_exposed: the same for copying slices out of a shard and into it.
         systolic_dim: rows and columns of the systolic array, to whose multiples the contracted dim and one dim of the
             output are padded; 0: there is none.
-        num_cores: that compute a tile of an fp32 sum each at a time; 0: they are never idle.
+        num_cores: that compute a tile of the output each at a time; 0: there are no tiles.
+        tile_bandwidth_bytes_per_s: at which one core reads the inputs of its tile; 0: in no time.
+        wave_rounding: of the idle share of the last wave of tiles, what is lost; a chip at its power limit loses
+            nothing, since idle cores leave power to the others.
         launch_s: to start one product.
         tile: rows and columns of the output that are computed at a time, for the memory traffic of a product.
 
@@ -102,6 +106,8 @@ class Compute:
     slice_copy_exposed: float = field(default=0.0, metadata=_NOT_NEGATIVE)
     systolic_dim: int = field(default=0, metadata=_NOT_NEGATIVE)
     num_cores: int = field(default=0, metadata=_NOT_NEGATIVE)
+    tile_bandwidth_bytes_per_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    wave_rounding: float = field(default=0.0, metadata=_NOT_NEGATIVE)
     launch_s: float = field(default=0.0, metadata=_NOT_NEGATIVE)
     tile: int = field(default=2048, metadata=_POSITIVE)
 
@@ -248,6 +254,10 @@ class Cluster:
     is_paper_set: bool = False
     levels: tuple[Level, ...] = ()
     kernels: tuple[KernelSpeed, ...] = ()
+
+    def __hash__(self) -> int:
+        # Times are kept by cluster and asked for a million times by a tuner: all fields would take most of that time.
+        return hash((self.name, self.num_chips))
 
     def links(self, kind: Collective) -> Links:
         match kind:

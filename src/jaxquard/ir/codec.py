@@ -44,6 +44,10 @@ class Special:
 Specials = Mapping[type, Special]
 
 
+# Of an integer: `parse_json` takes 40 digits.
+_LARGEST = 10**39
+
+
 def stored(
     *, formerly: tuple[str, ...] = (), minimum: float | None = None, above: float | None = None
 ) -> dict[str, Any]:
@@ -203,6 +207,9 @@ def _read_plain(kind: type, data: Any, where: str, limits: Mapping[str, Any]) ->
         raise DataError(f"{where} should be finite, found {data!r:.80}")
     if kind is int and data != int(data):
         raise DataError(f"{where} should be a whole number, found {data!r:.80}")
+    if kind is int and abs(data) > _LARGEST:
+        # 1e308 is a whole number that is written with more digits than any reader takes.
+        raise DataError(f"{where} should be at most {_LARGEST:.0e} in size, found {data!r:.80}")
     minimum, above = limits.get("minimum"), limits.get("above")
     if minimum is not None and data < minimum:
         raise DataError(f"{where} should be at least {minimum:g}, found {data!r:.80}")

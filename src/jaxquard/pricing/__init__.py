@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
     from jaxquard.pricing.mock_gpu.mock_gpu_pricer import MockGpuPricer as MockGpuPricer
     from jaxquard.pricing.model.check_parallelism import check_parallelism as check_parallelism
-    from jaxquard.pricing.model.kernels.chip import ChipProfile as ChipProfile
-    from jaxquard.pricing.model.kernels.chip import chip_of as chip_of
-    from jaxquard.pricing.model.kernels.chip import with_speed as with_speed
-    from jaxquard.pricing.model.kernels.kernel_time import flash_time_s as flash_time_s
-    from jaxquard.pricing.model.kernels.kernel_time import matmul_time_s as matmul_time_s
-    from jaxquard.pricing.model.kernels.kernel_time import pass_time_s as pass_time_s
     from jaxquard.pricing.model.known.find_transformer import find_transformer as find_transformer
     from jaxquard.pricing.model.known.find_transformer import guess_sizes as guess_sizes
     from jaxquard.pricing.model.known.find_transformer import known_sizes as known_sizes
@@ -73,9 +67,7 @@ else:
             "measure.machine.steady_cpu": ["make_cpu_steady"],
             "mock_gpu.mock_gpu_pricer": ["MockGpuPricer"],
             "model.check_parallelism": ["check_parallelism"],
-            "model.kernels.chip": ["ChipProfile", "chip_of", "with_speed"],
             "model.known.find_transformer": ["find_transformer", "guess_sizes", "known_sizes"],
-            "model.kernels.kernel_time": ["flash_time_s", "matmul_time_s", "pass_time_s"],
             "model.memory": ["StageMemory", "layer_activation_bytes"],
             "model.parallelism": ["Parallelism"],
             "model.pipeline_time": ["PipelineTime", "pipeline_time"],

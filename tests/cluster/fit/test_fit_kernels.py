@@ -11,8 +11,8 @@ from jaxquard.cluster import (
     KernelSpeed,
     ProductShape,
     fit_kernels,
-    kernel_time_s,
     load_cluster,
+    times_of,
 )
 from jaxquard.errors import ClusterError
 
@@ -32,10 +32,10 @@ def bytes_of(shape):
 
 def made_by(speed, noise=0.0):
     """Samples whose times follow from a speed."""
-    cluster = dataclasses.replace(load_cluster("h200"), kernels=(speed,))
+    cluster = dataclasses.replace(load_cluster("cpu"), kernels=(speed,))
     random = np.random.default_rng(0)
     for shape in SHAPES:
-        time_s = kernel_time_s(cluster, speed.kind, dtype=speed.dtype, size_bytes=bytes_of(shape), product=shape)
+        time_s = times_of(cluster).product(m=shape.m, k=shape.k, n=shape.n, batch=shape.batch)
         yield KernelSample(
             kind=speed.kind, dtype=speed.dtype, size_bytes=bytes_of(shape), product=shape,
             time_s=time_s * (1 + noise * random.standard_normal()),

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 from benchmarks.gemm_regret import LIMIT, regret
-from jaxquard.cluster import load_cluster, preset_names
-from jaxquard.cluster.product_time import arithmetic_time_s
+from jaxquard.cluster import chip_speeds, load_cluster, preset_names
+from jaxquard.cluster.times.product import arithmetic_s
 from jaxquard.errors import GemmError, GemmWarning, InfeasibleGemmError
 from jaxquard.gemm import FcLayer, GemmProblem, autotune, gpt3, matmul, megatron_nlg
 from jaxquard.gemm.autotune.layouts import LAYER_LAYOUTS, LayoutStep, best_layouts
@@ -67,12 +67,10 @@ def test_one_chip_is_not_sliced():
 
 
 def test_a_contraction_of_16_fills_an_eighth_of_the_array():
-    compute = load_cluster("tpu-v4").compute
-    thin, whole = (arithmetic_time_s(compute, m=4096, k=k, n=4096) for k in (16, 128))
-    assert thin == pytest.approx(whole)
-    assert arithmetic_time_s(load_cluster("v6e").compute, m=4096, k=128, n=4096) == pytest.approx(
-        arithmetic_time_s(load_cluster("v6e").compute, m=4096, k=256, n=4096)
-    )
+    for name, thin, whole in (("tpu-v4", 16, 128), ("v6e", 128, 256)):
+        chip = chip_speeds(load_cluster(name))
+        times_s = [arithmetic_s(chip, 4096, k, 4096, 1, "bf16") for k in (thin, whole)]
+        assert times_s[0] == pytest.approx(times_s[1])
 
 
 class TestLayouts:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from jaxquard.cluster import Axis
-from jaxquard.cluster.collective_time import ring_size
+from jaxquard.cluster.times.ring import ring_size
 from jaxquard.gemm.cost.ring_transfers import RingTransfer
 from jaxquard.ir.timeline import Track
 from jaxquard.simulate import Job

@@ -11,7 +11,7 @@ The loop is that of `play.py`, on every chip; `play_chip_moves.py` makes the mov
 import math
 
 from jaxquard.cluster import Cluster
-from jaxquard.cluster.collective_time import ring_size
+from jaxquard.cluster.times.ring import ring_size
 from jaxquard.gemm.algorithms.products.sized_product import SizedProduct
 from jaxquard.gemm.cost.ring_transfers import RingTransfer
 from jaxquard.gemm.cost.steps import Steps, product_steps

@@ -171,6 +171,10 @@ CONTRADICTIONS = {
     "plan.stages[0].strategies should have a choice on each of 2 axes, found ('rows',)": {
         "stages": (replace(STAGES[0], strategies=(("rows",),) * 11), STAGES[1])
     },
+    "plan.stages[0].strategies should have a choice on each of 2 axes, found ('rows', 'rows', 'rows')": {
+        "fingerprint": None,
+        "stages": (replace(STAGES[0], strategies=(("rows",) * 3,) * 11), STAGES[1]),
+    },
     "plan.schedule: no schedule is called '2f2b'. Use one of: gpipe": {"schedule": "2f2b"},
     "plan.schedule should be one of gpipe, 1f1b": {"schedule": "none"},
     "plan.segments should have the 22 blocks of the stages, found 21": {"segments": (21,)},

@@ -8,20 +8,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchmarks.model_prices import strategies
-from jaxquard.cluster import load_cluster
+from jaxquard.cluster import Times, chip_speeds, load_cluster
 from jaxquard.errors import StepPriceError
 from jaxquard.pricing import (
     Parallelism,
     Transformer,
     check_parallelism,
-    chip_of,
     find_system,
     find_transformer,
-    flash_time_s,
     hide,
     known_systems,
-    matmul_time_s,
-    pass_time_s,
     pipeline_time,
     price_step,
     stage_prices,
@@ -90,19 +86,28 @@ def test_recomputation_costs_time_and_saves_memory(parallelism, cluster):
 def test_one_chip_takes_the_sum_of_its_kernels():
     system = replace(NEMO, elementwise=0.0, loss_bytes=0.0, optimizer_passes=0.0, host_s=0.0)
     cluster = load_cluster("h100")
-    chip = replace(chip_of(cluster), launch_s=0.0)
+    chip = chip_speeds(cluster)
+    chip = replace(chip, compute=replace(chip.compute, launch_s=0.0))
     one = price_step(GPT, Parallelism(microbatch=4, global_batch=4), cluster, system, chip=chip)
+    # Inside of a training step kernels are slower than alone.
+    times = Times(cluster, chip.at_speed(0.83))
+
+    def product_s(m, n, k):
+        return times.product(m=m, k=k, n=n)
+
     tokens, hidden = 4 * 2048, 2048
     layer = 0.0
     for n, k in ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)):
-        layer += matmul_time_s(chip, tokens, n, k, "bf16")
-        layer += matmul_time_s(chip, tokens, k, n, "bf16") + matmul_time_s(chip, k, n, tokens, "bf16")
+        layer += product_s(tokens, n, k)
+        layer += product_s(tokens, k, n) + product_s(k, n, tokens)
     flops = tokens * GPT.attention_flops_per_token(is_causal=True)
     for is_backward in (False, True):
-        layer += flash_time_s(chip, chip.flash["flash3"], flops=flops, seq=2048, head_dim=128, is_backward=is_backward)
-    head = matmul_time_s(chip, tokens, 51200, hidden, "bf16") + matmul_time_s(chip, tokens, hidden, 51200, "bf16")
-    head += matmul_time_s(chip, hidden, 51200, tokens, "bf16")
-    embedding = 2 * (2 + 3) * tokens * hidden / chip.memory_bandwidth_bytes_per_s
+        layer += times.attention(
+            chip.at_speed(0.83).flash["flash3"], flops=flops, seq=2048, head_dim=128, is_backward=is_backward
+        )
+    head = product_s(tokens, 51200, hidden) + product_s(tokens, hidden, 51200)
+    head += product_s(hidden, 51200, tokens)
+    embedding = 2 * (2 + 3) * tokens * hidden / (0.9 * 3350e9)
     assert one.time_s == pytest.approx(24 * layer + head + embedding)
     assert one.communication_s == one.bubble_s == one.gradient_s == 0
 
@@ -156,7 +161,7 @@ def test_gradients_added_by_a_pass_of_their_own_cost_its_bytes():
         parallelism = Parallelism(tensor=8, global_batch=count)
         with_pass, without = (price_step(gpt, parallelism, cluster, one) for one in (system, fused))
         layers = 12 * gpt.num_layers * gpt.hidden**2 / 8
-        expected = passes * pass_time_s(chip_of(cluster), 12 * layers, 0)
+        expected = passes * Times(cluster).memory_pass(12 * layers, num_kernels=0)
         assert with_pass.compute_s - without.compute_s == pytest.approx(expected, rel=0.01, abs=1e-9)
 
 

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxquard.cluster import GroupCollective, group_spans, group_time_s, levels_of, load_cluster
+from jaxquard.cluster import GroupCollective, group_spans, group_time_s, levels_of, load_cluster, times_of
 from jaxquard.intraop.segments.strategies import segment_strategies
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Storage
@@ -20,9 +20,6 @@ from jaxquard.pricing import (
     CompilePricer,
     Price,
     RooflinePricer,
-    chip_of,
-    matmul_time_s,
-    pass_time_s,
     reshard_program,
 )
 from jaxquard.pricing.roofline.value_dims import AxisCollective
@@ -32,7 +29,7 @@ from tests.pricing.programs import array, make
 LINE = AbstractMesh((8,), ("x",))
 GRID = AbstractMesh((2, 4), ("x", "y"))
 H100 = load_cluster("h100-8")
-CHIP = chip_of(H100)
+TIMES = times_of(H100)
 ROWS, CONTRACTED, COLUMNS = 4096, 2048, 1024
 LEFT, RIGHT = array(ROWS, CONTRACTED, dtype=jnp.bfloat16), array(CONTRACTED, COLUMNS, dtype=jnp.bfloat16)
 OUT_BYTES = 2 * ROWS * COLUMNS
@@ -57,7 +54,7 @@ def collective_s(kind: str, size_bytes: float, mesh=LINE, axes=(0,)) -> float:
     ],
 )
 def test_a_product_takes_the_time_of_its_local_shape(left, right, out, m, n, k):
-    assert price_product(left, right, out).compute_s == pytest.approx(matmul_time_s(CHIP, m, n, k, "bf16"))
+    assert price_product(left, right, out).compute_s == pytest.approx(TIMES.product(m=m, n=n, k=k))
 
 
 @pytest.mark.parametrize(
@@ -76,14 +73,14 @@ def test_collectives_of_a_product_follow_from_its_shardings(left, right, out, ki
 
 def test_a_product_without_a_common_partition_is_computed_whole_as_xla_does():
     price = price_product(P("x"), P("x"), P())
-    assert price.compute_s == pytest.approx(matmul_time_s(CHIP, ROWS, COLUMNS, CONTRACTED, "bf16"))
+    assert price.compute_s == pytest.approx(TIMES.product(m=ROWS, n=COLUMNS, k=CONTRACTED))
     gathered = collective_s("all_gather", 2 * ROWS * CONTRACTED) + collective_s("all_gather", 2 * CONTRACTED * COLUMNS)
     assert price.communication_s == pytest.approx(gathered)
 
 
 def test_two_axes_shard_two_dims_and_sum_over_one():
     price = price_product(P("x", "y"), P("y"), P("x"), mesh=GRID)
-    assert price.compute_s == pytest.approx(matmul_time_s(CHIP, ROWS / 2, COLUMNS, CONTRACTED / 4, "bf16"))
+    assert price.compute_s == pytest.approx(TIMES.product(m=ROWS / 2, n=COLUMNS, k=CONTRACTED / 4))
     assert price.communication_s == pytest.approx(collective_s("all_reduce", OUT_BYTES / 2, GRID, (1,)))
 
 
@@ -225,18 +222,18 @@ def test_a_sum_that_another_one_needs_is_not_combined_with_it():
 def test_elementwise_chains_read_inputs_and_write_outputs_once():
     size = 4 * 1024**2
     chain = make(lambda a, b: jnp.tanh(jnp.exp(a * 2) + b), array(1024, 1024), array(1024, 1024))
-    assert RooflinePricer(H100, LINE).price(chain).compute_s == pytest.approx(pass_time_s(CHIP, 3 * size))
+    assert RooflinePricer(H100, LINE).price(chain).compute_s == pytest.approx(TIMES.memory_pass(3 * size))
 
 
 def test_a_broadcast_is_read_as_what_is_broadcast():
     row = make(lambda a, b: a + b, array(1024, 1024), array(1024))
-    assert RooflinePricer(H100, LINE).price(row).compute_s == pytest.approx(pass_time_s(CHIP, 8 * 1024**2 + 4096))
+    assert RooflinePricer(H100, LINE).price(row).compute_s == pytest.approx(TIMES.memory_pass(8 * 1024**2 + 4096))
 
 
 def test_a_reduction_ends_a_kernel():
     softmax = make(lambda a: a / jnp.sum(a, axis=1, keepdims=True), array(1024, 1024))
     size = 4 * 1024**2
-    expected = pass_time_s(CHIP, size + 4096) + pass_time_s(CHIP, 2 * size + 4096)
+    expected = TIMES.memory_pass(size + 4096) + TIMES.memory_pass(2 * size + 4096)
     assert RooflinePricer(H100, LINE).price(softmax).compute_s == pytest.approx(expected)
 
 
@@ -245,8 +242,8 @@ def test_parts_are_kernels_of_their_own():
     pricer = RooflinePricer(H100, LINE)
     whole, split = pricer.cost(chain), pricer.cost(chain, parts=("forward", "backward"))
     size = 4 * 1024**2
-    assert [kernel.time_s for kernel in whole.kernels] == pytest.approx([pass_time_s(CHIP, 2 * size)])
-    assert [kernel.time_s for kernel in split.kernels] == pytest.approx([pass_time_s(CHIP, 2 * size)] * 2)
+    assert [kernel.time_s for kernel in whole.kernels] == pytest.approx([TIMES.memory_pass(2 * size)])
+    assert [kernel.time_s for kernel in split.kernels] == pytest.approx([TIMES.memory_pass(2 * size)] * 2)
 
 
 def test_memory_is_arguments_and_what_lives_at_the_same_time():
@@ -300,7 +297,7 @@ def test_a_loop_runs_its_body_as_often_as_it_says():
         for length in (1, 5)
     ]
     assert times_s[1] == pytest.approx(5 * times_s[0])
-    assert times_s[0] == pytest.approx(matmul_time_s(CHIP, ROWS, CONTRACTED, CONTRACTED, "bf16"))
+    assert times_s[0] == pytest.approx(TIMES.product(m=ROWS, n=CONTRACTED, k=CONTRACTED))
 
 
 def test_collectives_of_a_shard_map_count():

@@ -1,4 +1,4 @@
-"""The speed of each kind of kernel from measured times (`kernel_time`).
+"""The speed of each kind of kernel from measured times (`Times`).
 
 Launch, arithmetic and traffic are linear in their constants once it is known which of the two takes longer; that is
 found by turns. The other constants (what is exposed, the dims of half speed) are tried over a small grid.
@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Bool
 
 from jaxquard.cluster.fit.fit_robustly import fit_robustly
-from jaxquard.cluster.kernel_time import ProductShape, thinness
 from jaxquard.cluster.speeds import KernelKind, KernelSpeed
 from jaxquard.errors import ClusterError
 
@@ -27,6 +26,25 @@ _FEWEST = 3
 _FEWEST_FOR_SHAPES = 8
 # Above this median error, arithmetic gets a speed of its own where the samples can show it.
 _POOR_FIT = 0.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductShape:
+    """The dims of a product of [batch, m, k] and [batch, k, n].
+
+    Example:
+        >>> jq.cluster.ProductShape(m=4096, k=4096, n=512).flops
+        17179869184.0
+    """
+
+    batch: float = 1
+    m: float
+    k: float
+    n: float
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.m * self.k * self.n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +180,9 @@ def _fit_constants(
 
 
 def _work(speed: KernelSpeed, sample: KernelSample) -> float:
-    if sample.product is None:
+    """Returns the arithmetic of a kernel; that of a thin product takes longer, as in `times/product.py`."""
+    shape = sample.product
+    if shape is None:
         return sample.flops
-    return sample.product.flops * thinness(speed, sample.product)
+    slowdown = (1 + speed.half_speed_output / shape.m) * (1 + speed.half_speed_output / shape.n)
+    return shape.flops * (1 + speed.half_speed_contracted / shape.k) * slowdown

@@ -1,6 +1,6 @@
 """The constants of a chip's products from measured times: speed, price of an fp32 sum, launch.
 
-The model of `product_time.py` is linear in them; the rest (thin products, casts, cores) is taken from where the fit
+The model of `times/product.py` is linear in them; the rest (tiles, casts, cores) is taken from where the fit
 starts. Four constants are few enough for the samples of a dozen shapes.
 """
 
@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from jaxquard.cluster.cluster import Compute, Memory
+from jaxquard.cluster.cluster import Cluster, Compute
 from jaxquard.cluster.fit.fit_robustly import fit_robustly
-from jaxquard.cluster.product_time import (
-    arithmetic_time_s,
-    cast_time_s,
-    sliced_product_time_s,
+from jaxquard.cluster.times.chip_speeds import chip_speeds
+from jaxquard.cluster.times.product import (
+    SIXTEEN_BITS,
+    arithmetic_s,
+    cast_s,
+    num_begun,
+    sliced_product_s,
     sum_bytes,
     wave_slowdown,
 )
@@ -66,12 +69,11 @@ class ProductFit:
     worst_error: float
 
 
-def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Memory) -> ProductFit:
+def fit_products(samples: Sequence[ProductSample], *, start: Cluster) -> ProductFit:
     """Fits effective FLOP/s, the exposed share of outputs, the slowdown of fp32 sums, and the launch.
 
     Args:
-        start: gives what is not fitted (peak, thin products, casts, slice copies, cores, tile).
-        memory: whose bandwidth sums are read and written with.
+        start: gives what is not fitted (peak, tiles, casts, slice copies, cores, the memory's bandwidth).
 
     Raises:
         ClusterError: there are fewer samples than constants, none is sliced or none is whole, or the times do not
@@ -79,21 +81,16 @@ def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Me
 
     Example:
         >>> cluster = jq.cluster.load_cluster("h200")
+        >>> times = jq.cluster.times_of(cluster)
         >>> samples = [
         ...     jq.cluster.ProductSample(
-        ...         m=m,
-        ...         k=k,
-        ...         n=4096,
-        ...         num_slices=slices,
-        ...         time_s=jq.cluster.sliced_product_time_s(
-        ...             cluster.compute, cluster.memory, m=m, k=k, n=4096, num_slices=slices
-        ...         ),
+        ...         m=m, k=k, n=4096, num_slices=slices, time_s=times.product(m=m, k=k, n=4096, num_slices=slices)
         ...     )
         ...     for m in (4096, 8192, 16384)
         ...     for k in (4096, 8192)
         ...     for slices in (1, 2, 4)
         ... ]
-        >>> fit = jq.cluster.fit_products(samples, start=cluster.compute, memory=cluster.memory)
+        >>> fit = jq.cluster.fit_products(samples, start=cluster)
         >>> round(fit.compute.effective_flops_per_s / cluster.compute.effective_flops_per_s, 2)
         1.0
     """
@@ -104,8 +101,8 @@ def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Me
             f"found {len(samples)}, {num_sliced} sliced. Measure more shapes."
         )
     times_s = np.array([sample.time_s for sample in samples], dtype=np.float64)
-    casts_s = np.array([_cast_s(start, memory, sample) for sample in samples], dtype=np.float64)
-    constants, _ = fit_robustly(_columns(samples, start, memory), times_s, known_s=casts_s)
+    casts_s = np.array([_cast_s(start, sample) for sample in samples], dtype=np.float64)
+    constants, _ = fit_robustly(_columns(samples, start), times_s, known_s=casts_s)
     slowness, sum_slowness, exposed, launch_s = map(float, constants)
     if slowness <= 0:
         largest = max(2 * sample.m * sample.k * sample.n for sample in samples)
@@ -113,16 +110,16 @@ def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Me
             "the times of the products do not grow with their arithmetic, so they give no FLOP/s: what was measured "
             f"is launches and memory. Measure larger products (the largest had {largest:.2g} FLOPs)."
         )
-    speed = start.effective_flops_per_s / slowness
+    speed = start.compute.effective_flops_per_s / slowness
     compute = replace(
-        start,
-        peak_flops_per_s=max(start.peak_flops_per_s, speed),
+        start.compute,
+        peak_flops_per_s=max(start.compute.peak_flops_per_s, speed),
         effective_flops_per_s=speed,
         accumulate_slowdown=sum_slowness / slowness,
         output_exposed=exposed,
         launch_s=launch_s,
     )
-    errors = product_errors(samples, compute, memory)
+    errors = product_errors(samples, replace(start, compute=compute))
     return ProductFit(
         compute=compute,
         num_samples=len(samples),
@@ -131,20 +128,18 @@ def fit_products(samples: Sequence[ProductSample], *, start: Compute, memory: Me
     )
 
 
-def product_errors(samples: Sequence[ProductSample], compute: Compute, memory: Memory) -> tuple[float, ...]:
-    """The relative error of the compute model for each sample.
+def product_errors(samples: Sequence[ProductSample], cluster: Cluster) -> tuple[float, ...]:
+    """The relative error of a cluster's products for each sample.
 
     Example:
         >>> cluster = jq.cluster.load_cluster("h200")
         >>> sample = jq.cluster.ProductSample(m=8192, k=12288, n=6144, num_slices=1, time_s=1.9e-3)
-        >>> (error,) = jq.cluster.product_errors([sample], cluster.compute, cluster.memory)
+        >>> (error,) = jq.cluster.product_errors([sample], cluster)
         >>> abs(error) < 0.2
         True
     """
-    return tuple(
-        abs(sliced_product_time_s(compute, memory, m=s.m, k=s.k, n=s.n, num_slices=s.num_slices) / s.time_s - 1)
-        for s in samples
-    )
+    chip = chip_speeds(cluster)
+    return tuple(abs(sliced_product_s(chip, s.m, s.k, s.n, s.num_slices, 2) / s.time_s - 1) for s in samples)
 
 
 def products_csv(samples: Sequence[ProductSample]) -> str:
@@ -188,20 +183,18 @@ def _parse_row(row: dict[Any, Any]) -> ProductSample:
     return ProductSample(**counts, time_s=time_s)
 
 
-def _columns(
-    samples: Sequence[ProductSample], start: Compute, memory: Memory
-) -> Float64[np.ndarray, "samples constants"]:
+def _columns(samples: Sequence[ProductSample], start: Cluster) -> Float64[np.ndarray, "samples constants"]:
     """Returns the coefficient of each constant, for each sample."""
-    rows = []
+    rows, chip = [], chip_speeds(start)
     for s in samples:
         is_sliced = s.num_slices > 1
-        arithmetic_s = s.num_slices * arithmetic_time_s(start, m=s.m, k=s.k / s.num_slices, n=s.n)
-        arithmetic_s *= wave_slowdown(start, m=s.m, n=s.n) if is_sliced else 1.0
+        products_s = s.num_slices * arithmetic_s(chip, s.m, s.k / s.num_slices, s.n, 1, SIXTEEN_BITS)
+        products_s *= wave_slowdown(start.compute, m=s.m, n=s.n) if is_sliced else 1.0
         output_bytes = sum_bytes(m=s.m, n=s.n, num_slices=s.num_slices) if is_sliced else 2.0 * s.m * s.n
-        output_s = output_bytes / memory.bandwidth_bytes_per_s
-        rows.append((arithmetic_s, arithmetic_s * is_sliced, output_s, s.num_slices))
+        output_s = output_bytes / start.memory.bandwidth_bytes_per_s
+        rows.append((products_s, products_s * is_sliced, output_s, num_begun(s.num_slices)))
     return np.array(rows, dtype=np.float64)
 
 
-def _cast_s(start: Compute, memory: Memory, sample: ProductSample) -> float:
-    return cast_time_s(start, memory, m=sample.m, n=sample.n, item_bytes=2) if sample.num_slices > 1 else 0.0
+def _cast_s(start: Cluster, sample: ProductSample) -> float:
+    return cast_s(chip_speeds(start), m=sample.m, n=sample.n, item_bytes=2) if sample.num_slices > 1 else 0.0

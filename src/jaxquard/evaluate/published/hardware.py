@@ -8,9 +8,8 @@ import functools
 import re
 from dataclasses import dataclass, replace
 
-from jaxquard.cluster import Cluster, load_cluster, with_shape
+from jaxquard.cluster import ChipSpeeds, Cluster, chip_speeds, load_cluster, with_shape
 from jaxquard.errors import PublishedDataError
-from jaxquard.pricing.model.kernels.chip import ChipProfile, chip_of, with_speed
 
 # NVIDIA GB200 NVL72 data sheet: 72 GPUs of 186 GB on one NVLink of 1.8 TB/s both ways; 80 % of one way as for b200.
 _NVL_DOMAIN = 72
@@ -27,7 +26,7 @@ class Hardware:
     """A cluster and the chip that computes in it."""
 
     cluster: Cluster
-    chip: ChipProfile
+    chip: ChipSpeeds
 
 
 def find_hardware(text: str, num_devices: int) -> Hardware:
@@ -58,26 +57,31 @@ def _find(text: str, num_devices: int) -> Hardware:
         cluster = _with_network(cluster, network)
     # A preset has the chips of one machine that exists; others have more of the same hosts.
     cluster = replace(cluster, num_chips=max(cluster.num_chips, num_devices))
-    chip = chip_of(cluster)
+    chip = chip_speeds(cluster)
     if gpu == "h100" and ("pcie" in text or "nvl" in words):
-        cluster, chip = _with_links(cluster, 25e9), with_speed(chip, _PCIE_SPEED)
+        cluster, chip = _with_links(cluster, 25e9), chip.at_speed(_PCIE_SPEED)
     power = re.search(r"(\d{3}) ?w\b", text)
     if power and gpu == "h100":
         # Clocks follow the cube root to the square root of the power limit; 700 W is the whole (NVIDIA's data sheet).
-        chip = with_speed(chip, min(1.0, (int(power[1]) / 700) ** 0.5))
+        chip = chip.at_speed(min(1.0, (int(power[1]) / 700) ** 0.5))
     return Hardware(cluster=cluster, chip=chip)
 
 
 # Memory, its bandwidth, and the bandwidth of a chip to the others of its host: data sheets of AMD and Intel (7 links of
 # 64 GB/s each way, 76.8 on an MI355X; 8 of 50 on an MI250X; 21 ports of 100 Gb/s on a Gaudi 2), of which collectives
-# are estimated to reach 70 %.
+# are estimated to reach 70 %. Then the FLOP/s of large products in 16 bits: the best that a search over shapes finds in
+# short runs (S. Bekman, Machine Learning Engineering, compute/accelerator/README.md), of which 0.907 remain in long
+# ones, as on an H200; of a Gaudi 2 all. Then its cores.
 _OTHERS = {
-    "mi355x": (288_000_000_000, 8e12, 376e9),
-    "mi325x": (256_000_000_000, 6e12, 310e9),
-    "mi300x": (192_000_000_000, 5.3e12, 310e9),
-    "mi250x": (128_000_000_000, 3.2e12, 140e9),
-    "gaudi2": (96_000_000_000, 2.45e12, 180e9),
+    "mi355x": (288_000_000_000, 8e12, 376e9, 1419e12, 256),
+    "mi325x": (256_000_000_000, 6e12, 310e9, 712e12, 304),
+    "mi300x": (192_000_000_000, 5.3e12, 310e9, 606e12, 304),
+    "mi250x": (128_000_000_000, 3.2e12, 140e9, 267e12, 208),
+    "gaudi2": (96_000_000_000, 2.45e12, 180e9, 419e12, 2),
 }
+# Of the idle share of a last wave of tiles, what those chips lose: an estimate.
+_WAVE_ROUNDING = 0.2
+_GB200_FLOPS_PER_S = 1652e12
 _GPUS = {
     "gb200": ("gb200", "gb300"),
     "b200": ("b200", "b300"),
@@ -100,11 +104,16 @@ def _gpu_cluster(gpu: str, text: str) -> Cluster:
     if gpu == "gb200":
         network = replace(cluster.network, chips_per_node=_NVL_DOMAIN)
         memory = replace(cluster.memory, size_bytes=186_000_000_000)
-        cluster = replace(cluster, name="gb200", num_chips=18_432, network=network, memory=memory)
+        compute = replace(cluster.compute, effective_flops_per_s=_GB200_FLOPS_PER_S)
+        cluster = replace(cluster, name="gb200", num_chips=18_432, network=network, memory=memory, compute=compute)
     elif gpu in _OTHERS:
-        size_bytes, bandwidth, links = _OTHERS[gpu]
+        size_bytes, bandwidth, links, speed, num_cores = _OTHERS[gpu]
         memory = replace(cluster.memory, size_bytes=size_bytes, bandwidth_bytes_per_s=bandwidth)
-        cluster = _with_links(replace(cluster, name=gpu, memory=memory), links)
+        compute = replace(
+            cluster.compute, effective_flops_per_s=speed, num_cores=num_cores, wave_rounding=_WAVE_ROUNDING,
+            tile_bandwidth_bytes_per_s=0.0,
+        )  # fmt: skip
+        cluster = _with_links(replace(cluster, name=gpu, memory=memory, compute=compute), links)
     elif gpu == "v100":
         # DGX-1 and DGX-2 with InfiniBand EDR: 4 or 8 adapters of 100 Gb/s for 8 or 16 GPUs.
         network = replace(
@@ -153,7 +162,7 @@ def _tpu(name: str, num_devices: int) -> Hardware:
         cluster = replace(cluster, levels=(replace(cluster.levels[0], dims=shape), *cluster.levels[1:]))
     slices = -(-num_devices // in_slice)
     shaped = with_shape(cluster, (*shape, slices) if slices > 1 else shape)
-    return Hardware(cluster=shaped, chip=chip_of(shaped))
+    return Hardware(cluster=shaped, chip=chip_speeds(shaped))
 
 
 def _torus(count: int, num_dims: int) -> tuple[int, ...]:
@@ -180,5 +189,5 @@ _PEAKS = {
 def peak_flops_per_s(hardware: Hardware, dtype: str) -> float:
     """Returns the data sheet's peak, which utilisation is a share of."""
     peak = _PEAKS.get(hardware.chip.name, hardware.cluster.compute.peak_flops_per_s)
-    has_narrow = dtype in hardware.chip.matmul_flops_per_s and dtype in ("fp8", "fp4")
+    has_narrow = dtype in hardware.chip.rates and dtype in ("fp8", "fp4")
     return peak * (2 if has_narrow else 1)

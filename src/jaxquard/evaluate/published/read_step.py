@@ -59,7 +59,7 @@ def read_step(row: Mapping[str, str], system: SystemProfile | None = None) -> St
     _check_training(values)
     transformer = row_transformer(values)
     hardware = find_hardware(values.text("hardware"), count)
-    if system.name.startswith("any") and hardware.chip.is_systolic:
+    if system.name.startswith("any") and hardware.chip.compute.systolic_dim > 0:
         system = find_system("some framework on TPU")
     candidates = row_strategies(values, system, transformer, count)
     parallelism = _fastest(candidates, transformer, hardware, system)

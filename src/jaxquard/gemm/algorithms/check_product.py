@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from jaxquard.cluster.collective_time import ring_size
+from jaxquard.cluster.times.ring import ring_size
 from jaxquard.errors import GemmError
 from jaxquard.gemm.algorithms.choices import find_count
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxquard.cluster import Axis, Cluster
-from jaxquard.cluster.collective_time import ring_bandwidth_bytes_per_s, ring_size, ring_sync_s
+from jaxquard.cluster.times.ring import ring_bandwidth_bytes_per_s, ring_size, ring_sync_s
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.cost.cost import GemmCost, price_steps

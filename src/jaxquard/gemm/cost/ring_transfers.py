@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxquard.cluster import Axis, Cluster, Collective, RingTime
-from jaxquard.cluster.collective_time import (
+from jaxquard.cluster.times.ring import (
     checked_ring_time,
     num_launches,
     ring_bandwidth_bytes_per_s,

@@ -16,9 +16,16 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from jaxquard.cluster import Axis, Cluster, product_memory_bytes, product_time_s, sliced_product_time_s
-from jaxquard.cluster.collective_time import ring_size
-from jaxquard.cluster.product_time import ACCUMULATOR_BYTES, arithmetic_time_s, sum_slowdown
+from jaxquard.cluster import Axis, Cluster, chip_speeds, product_memory_bytes
+from jaxquard.cluster.times.product import (
+    ACCUMULATOR_BYTES,
+    SIXTEEN_BITS,
+    arithmetic_s,
+    sliced_product_s,
+    sum_slowdown,
+    whole_product_s,
+)
+from jaxquard.cluster.times.ring import ring_size
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, MovingMatrix, SizedProduct
 from jaxquard.gemm.algorithms.registry import find_algorithm
 from jaxquard.gemm.algorithms.slicing.split_work import SplitWork, split_work
@@ -126,10 +133,10 @@ def _split_compute_s(cluster: Cluster, product: SizedProduct, work: SplitWork) -
     time_s = compute.slice_copy_exposed * work.copied_bytes / bandwidth
     for part in work.products:
         moved_bytes = item_bytes * part.m * part.n * (2 if part.reads_sum else 1)
-        arithmetic_s = arithmetic_time_s(compute, m=part.m, k=part.k, n=part.n)
+        product_s = arithmetic_s(chip_speeds(cluster), part.m, part.k, part.n, 1, SIXTEEN_BITS)
         if item_bytes == ACCUMULATOR_BYTES:
-            arithmetic_s *= sum_slowdown(compute, m=part.m, n=part.n)
-        time_s += part.count * (arithmetic_s + compute.output_exposed * moved_bytes / bandwidth + compute.launch_s)
+            product_s *= sum_slowdown(compute, m=part.m, n=part.n)
+        time_s += part.count * (product_s + compute.output_exposed * moved_bytes / bandwidth + compute.launch_s)
     return time_s
 
 
@@ -313,13 +320,12 @@ def _pipeline(
 
 def _compute_s(cluster: Cluster, product: SizedProduct, mesh: MeshShape, iterations: int) -> float:
     """Returns the seconds of one iteration; what the first and the last do otherwise is spread over all."""
-    compute, memory, item_bytes = cluster.compute, cluster.memory, product.item_bytes
+    chip = chip_speeds(cluster)
     if product.accumulates:
         m, k, n = product.local_shape(mesh)
-        whole = sliced_product_time_s(compute, memory, m=m, k=k, n=n, num_slices=iterations, item_bytes=item_bytes)
-        return whole / iterations
+        return sliced_product_s(chip, m, k, n, iterations, product.item_bytes) / iterations
     m, k, n = product.slice_shape(mesh, iterations)
-    return product_time_s(compute, memory, m=m, k=k, n=n, item_bytes=item_bytes)
+    return whole_product_s(chip, m, k, n, 1, SIXTEEN_BITS, product.item_bytes)
 
 
 def _memory_bytes(cluster: Cluster, product: SizedProduct, mesh: MeshShape, iterations: int) -> float:

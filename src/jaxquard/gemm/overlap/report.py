@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jax.sharding import Mesh
 
-from jaxquard.cluster.collective_time import ring_size
+from jaxquard.cluster.times.ring import ring_size
 from jaxquard.gemm.algorithms.check_product import check_product
 from jaxquard.gemm.algorithms.products.product import Product
 from jaxquard.gemm.algorithms.products.shardings import mesh_shape_of

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from jaxquard.cluster import ChipSpeeds
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.pricing.model.group_times import GroupTimes
-from jaxquard.pricing.model.kernels.chip import ChipProfile
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.price_step import StepPrice, price_step
 from jaxquard.pricing.model.system import SystemProfile
@@ -29,7 +29,7 @@ class ModelStep:
     global_batch: int
     dtype: str = "bf16"
     limit_bytes: float
-    chip: ChipProfile | None = field(default=None, repr=False)
+    chip: ChipSpeeds | None = field(default=None, repr=False)
 
     @property
     def num_devices(self) -> int:

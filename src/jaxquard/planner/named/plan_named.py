@@ -11,6 +11,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
+from jaxquard.cluster import ChipSpeeds
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.cluster.cluster_file import load_cluster
 from jaxquard.errors import PlanError
@@ -26,7 +27,6 @@ from jaxquard.planner.named.scale import scale_transformer
 from jaxquard.planner.named.search import StrategySearch
 from jaxquard.planner.named.space import list_space
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog, Recompute
-from jaxquard.pricing.model.kernels.chip import ChipProfile
 from jaxquard.pricing.model.price_step import RESERVED_SHARE
 from jaxquard.pricing.model.system import SystemProfile, find_system
 from jaxquard.pricing.model.transformer import Transformer
@@ -50,7 +50,7 @@ def plan_named(
     time_budget_s: float | None = None,
     system: str | SystemProfile = _DEFAULT_SYSTEM,
     dtype: str = "bf16",
-    chip: ChipProfile | None = None,
+    chip: ChipSpeeds | None = None,
     progress: bool | Move = True,
 ) -> Plan:
     """Plans a transformer on all chips of a cluster.
@@ -152,7 +152,7 @@ def _model_step(
     memory_limit_bytes: int | None,
     system: str | SystemProfile,
     dtype: str,
-    chip: ChipProfile | None,
+    chip: ChipSpeeds | None,
 ) -> ModelStep:
     check_positive(global_batch, "global_batch")
     if memory_limit_bytes is not None:

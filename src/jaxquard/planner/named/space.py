@@ -19,7 +19,6 @@ from typing import Any
 from jaxquard.gemm.autotune.slices import divisors
 from jaxquard.planner.named.choices import ChoiceWish
 from jaxquard.planner.named.model_step import ModelStep
-from jaxquard.pricing.model.kernels.kernel_time import is_unfused
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.stage_prices import split_layers
 
@@ -108,10 +107,10 @@ def list_space(step: ModelStep, wishes: Sequence[ChoiceWish] = ()) -> StrategySp
     wished = {
         (wish.word, value) for wish in wishes if not wish.is_forbidden and wish.word != "mesh" for value in wish.values
     }
-    chip = step.group_times(Parallelism()).chip
+    kernels = step.group_times(Parallelism()).kernels
     extras = _Extras(
         has_gpipe=("schedule", "gpipe") in wished,
-        has_selective=("recompute", "selective") in wished or is_unfused(chip, step.system.attention),
+        has_selective=("recompute", "selective") in wished or kernels.is_unfused(step.system.attention),
         has_sharded=bool({("storage", "zero 2"), ("storage", "zero 3")} & wished),
     )
     mesh_words = {"tensor", "context", "data", "actors", "mesh", "sequence", "expert"}

@@ -142,8 +142,6 @@ def _check_stage(plan: PlanData, stage: StagePlan, *, start: int, where: str) ->
             )
     if stage.actor >= plan.num_actors:
         raise DataError(f"{where}.actor should be below {plan.num_actors}, found {stage.actor}")
-    if plan.fingerprint is None:
-        return
     for names in stage.strategies:
         if len(names) != len(plan.axes):
             raise DataError(

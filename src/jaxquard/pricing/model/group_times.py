@@ -8,21 +8,22 @@ import functools
 import math
 from collections.abc import Sequence
 
+from jaxquard.cluster import ChipSpeeds, Times, chip_speeds
 from jaxquard.cluster.cluster import Cluster, Level
-from jaxquard.cluster.group_time import GroupCollective, group_time_s
 from jaxquard.cluster.levels import LevelSpan, group_spans, levels_of
-from jaxquard.pricing.model.kernels.chip import ChipProfile, chip_of
+from jaxquard.cluster.speeds import GroupCollective
 from jaxquard.pricing.model.parallelism import Parallelism
 
 _PIPELINE, _DATA, _CONTEXT, _TENSOR = range(4)
 
 
 class GroupTimes:
-    """Times of the collectives of one strategy, and the chip that computes between them."""
+    """Times of the collectives of one strategy, and of the kernels between them (`kernels`)."""
 
-    def __init__(self, cluster: Cluster, parallelism: Parallelism, chip: ChipProfile | None = None):
+    def __init__(self, cluster: Cluster, parallelism: Parallelism, chip: ChipSpeeds | None = None):
         self.cluster = cluster
-        self.chip = chip or chip_of(cluster)
+        self.kernels = Times(cluster, in_training(chip or chip_speeds(cluster)))
+        self.chip = self.kernels.chip
         par = parallelism
         shape = (par.pipeline, par.data, par.context, par.tensor)
         self._levels = levels_of(cluster)
@@ -59,23 +60,23 @@ class GroupTimes:
 
     def tensor_sum_s(self, size_bytes: float) -> float:
         """An all-reduce over the tensor group."""
-        return group_time_s(GroupCollective.ALL_REDUCE, self.tensor, size_bytes)
+        return self.kernels.collective(GroupCollective.ALL_REDUCE, self.tensor, size_bytes)
 
     def tensor_gather_s(self, size_bytes: float) -> float:
         """An all-gather over the tensor group."""
-        return group_time_s(GroupCollective.ALL_GATHER, self.tensor, size_bytes)
+        return self.kernels.collective(GroupCollective.ALL_GATHER, self.tensor, size_bytes)
 
     def tensor_scatter_s(self, size_bytes: float) -> float:
         """A reduce-scatter over the tensor group."""
-        return group_time_s(GroupCollective.REDUCE_SCATTER, self.tensor, size_bytes)
+        return self.kernels.collective(GroupCollective.REDUCE_SCATTER, self.tensor, size_bytes)
 
     def context_s(self, size_bytes: float) -> float:
         """An all-gather of keys and values over the devices that share a sequence."""
-        return group_time_s(GroupCollective.ALL_GATHER, self._context, size_bytes) if self._context else 0.0
+        return self.kernels.collective(GroupCollective.ALL_GATHER, self._context, size_bytes) if self._context else 0.0
 
     def expert_s(self, size_bytes: float) -> float:
         """An all-to-all over the devices that share the experts."""
-        return group_time_s(GroupCollective.ALL_TO_ALL, self._expert, size_bytes) if self._expert else 0.0
+        return self.kernels.collective(GroupCollective.ALL_TO_ALL, self._expert, size_bytes) if self._expert else 0.0
 
     def expert_copies(self, top_k: int) -> float:
         """The hosts that a token's experts are on, if these are spread evenly; all its experts where there is one."""
@@ -84,21 +85,27 @@ class GroupTimes:
 
     def shard_gather_s(self, size_bytes: float) -> float:
         """An all-gather over the devices that share state; a reduce-scatter takes as long."""
-        return group_time_s(GroupCollective.ALL_GATHER, self.shards, size_bytes) if self.shards else 0.0
+        return self.kernels.collective(GroupCollective.ALL_GATHER, self.shards, size_bytes) if self.shards else 0.0
 
     def replica_sum_s(self, size_bytes: float) -> float:
         """An all-reduce over the devices that have the same shard."""
-        return group_time_s(GroupCollective.ALL_REDUCE, self.replicas, size_bytes) if self.replicas else 0.0
+        return self.kernels.collective(GroupCollective.ALL_REDUCE, self.replicas, size_bytes) if self.replicas else 0.0
 
     def data_sum_s(self, size_bytes: float) -> float:
         """An all-reduce over all replicas."""
-        return group_time_s(GroupCollective.ALL_REDUCE, self.data, size_bytes) if self.data else 0.0
+        return self.kernels.collective(GroupCollective.ALL_REDUCE, self.data, size_bytes) if self.data else 0.0
 
     def send_s(self, size_bytes: float) -> float:
         """A message to the next actor of the pipeline."""
-        return group_time_s(GroupCollective.PERMUTE, self.pipeline, size_bytes) if self.pipeline else 0.0
+        return self.kernels.collective(GroupCollective.PERMUTE, self.pipeline, size_bytes) if self.pipeline else 0.0
 
 
 @functools.lru_cache(maxsize=50_000)
 def _cached_spans(levels: tuple[Level, ...], shape: tuple[int, ...], axes: frozenset[int]) -> tuple[LevelSpan, ...]:
     return group_spans(levels, shape, axes)
+
+
+@functools.lru_cache(maxsize=256)
+def in_training(chip: ChipSpeeds) -> ChipSpeeds:
+    """Returns a chip as it is inside of a training step, hot and beside others: slower than alone."""
+    return chip.at_speed(chip.training_share)

@@ -8,11 +8,11 @@ with T the tokens of a microbatch on a device. Passes over memory count bytes of
 framework's factor: for every sublayer, a read of the residual and of the branch and a write of the sum and of the norm.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from jaxquard.cluster.times.chip_speeds import ITEM_BYTES
 from jaxquard.pricing.model.group_times import GroupTimes
-from jaxquard.pricing.model.kernels.chip import ITEM_BYTES
-from jaxquard.pricing.model.kernels.kernel_time import find_flash, flash_time_s, is_unfused, matmul_time_s, pass_time_s
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.system import SystemProfile
 from jaxquard.pricing.model.transformer import Transformer
@@ -67,18 +67,23 @@ def price_layer(
     is_moe: bool,
 ) -> LayerPrice:
     """Returns the price of a layer, dense or with experts."""
-    chip, par = times.chip, parallelism
+    kernels, par = times.kernels, parallelism
     tokens = par.microbatch * transformer.seq / par.context
     products = _attention_products(transformer, par, tokens)
     products += _expert_products(transformer, par, tokens) if is_moe else _dense_products(transformer, par, tokens)
     dtype, share = par.dtype, system.matmul_share
-    forward = sum(matmul_time_s(chip, m, n, k, dtype, b) * slow for m, n, k, b, slow in products) / share
-    inputs = sum(matmul_time_s(chip, m, k, n, dtype, b) * slow for m, n, k, b, slow in products) / share
-    weights = sum(matmul_time_s(chip, k, n, m, dtype, b) * slow for m, n, k, b, slow in products) / share
+
+    def products_s(order: Callable[[float, float, float], tuple[float, float, float]]) -> float:
+        shapes = ((order(m, k, n), b, slow) for m, n, k, b, slow in products)
+        return sum(kernels.product(m=m, k=k, n=n, batch=b, dtype=dtype) * slow for (m, k, n), b, slow in shapes) / share
+
+    forward = products_s(lambda m, k, n: (m, k, n))
+    inputs = products_s(lambda m, k, n: (m, n, k))
+    weights = products_s(lambda m, k, n: (k, m, n))
     attention, attention_back = _attention_s(transformer, par, system, times, tokens)
     passes, passes_back = _pass_bytes(transformer, par, system, tokens, is_moe=is_moe)
-    forward_pass_s = pass_time_s(chip, passes, 6)
-    backward_pass_s = pass_time_s(chip, passes_back, 9)
+    forward_pass_s = kernels.memory_pass(passes, num_kernels=6)
+    backward_pass_s = kernels.memory_pass(passes_back, num_kernels=9)
     forward_s = max(forward + attention + forward_pass_s, system.host_s)
     input_gradient_s = inputs + attention_back + backward_pass_s
     if input_gradient_s + weights < 2 * system.host_s:
@@ -86,9 +91,9 @@ def price_layer(
     recompute = 0.0
     if par.recompute == "full":
         m, n, k, batch, slow = products[-1]
-        last = matmul_time_s(chip, m, n, k, dtype, batch) * slow / share
+        last = kernels.product(m=m, k=k, n=n, batch=batch, dtype=dtype) * slow / share
         recompute = (forward_s - (last if system.skips_last_product else 0.0)) * par.recompute_share
-    elif par.recompute == "selective" and is_unfused(chip, system.attention):
+    elif par.recompute == "selective" and kernels.is_unfused(system.attention):
         recompute = attention
     return LayerPrice(
         forward_s=forward_s,
@@ -147,14 +152,14 @@ def _attention_s(
     transformer: Transformer, par: Parallelism, system: SystemProfile, times: GroupTimes, tokens: float
 ) -> tuple[float, float]:
     """Returns the seconds of scores and weighted values, forward and backward."""
-    chip = times.chip
-    if is_unfused(chip, system.attention):
+    kernels = times.kernels
+    if kernels.is_unfused(system.attention):
         return _unfused_s(transformer, par, times)
     flops = tokens * transformer.attention_flops_per_token(is_causal=True) / par.tensor
-    flash = find_flash(chip, system.attention)
+    flash = kernels.find_flash(system.attention)
     forward, backward = (
-        flash_time_s(
-            chip, flash, flops=flops, seq=transformer.seq, head_dim=transformer.head_dim, is_backward=is_backward
+        kernels.attention(
+            flash, flops=flops, seq=transformer.seq, head_dim=transformer.head_dim, is_backward=is_backward
         )
         for is_backward in (False, True)
     )
@@ -167,16 +172,15 @@ def _unfused_s(transformer: Transformer, par: Parallelism, times: GroupTimes) ->
     Forward the scores are written, read and written by the softmax, read and written by the dropout with a mask of one
     byte, and read: 6 passes and a mask. Backward: 9 and a mask.
     """
-    chip, heads = times.chip, transformer.num_heads / par.tensor
+    kernels, heads = times.kernels, transformer.num_heads / par.tensor
     batch, seq, dim = par.microbatch * heads, transformer.seq, transformer.head_dim
     queries = seq / par.context
     scores = batch * queries * seq
-    two = matmul_time_s(chip, queries, seq, dim, par.dtype, batch) + matmul_time_s(
-        chip, queries, dim, seq, par.dtype, batch
-    )
+    two = kernels.product(m=queries, k=dim, n=seq, batch=batch, dtype=par.dtype)
+    two += kernels.product(m=queries, k=seq, n=dim, batch=batch, dtype=par.dtype)
     # The products' own traffic has 2 of the passes, and backward 4.
-    forward = two + pass_time_s(chip, scores * (4 * _ITEM + 1), 2)
-    backward = 2 * two + pass_time_s(chip, scores * (5 * _ITEM + 1), 2)
+    forward = two + kernels.memory_pass(scores * (4 * _ITEM + 1), num_kernels=2)
+    backward = 2 * two + kernels.memory_pass(scores * (5 * _ITEM + 1), num_kernels=2)
     return forward, backward
 
 

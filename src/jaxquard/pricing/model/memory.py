@@ -17,7 +17,7 @@ State: 2 bytes of a 16-bit parameter, the gradient's, and 12 of Adam's (a parame
 
 from dataclasses import dataclass
 
-from jaxquard.pricing.model.kernels.chip import ITEM_BYTES
+from jaxquard.cluster.times.chip_speeds import ITEM_BYTES
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.system import SystemProfile
 from jaxquard.pricing.model.transformer import Transformer

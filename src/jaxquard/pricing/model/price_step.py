@@ -9,12 +9,11 @@ of the first. The optimizer reads and writes its state once, which takes its byt
 import math
 from dataclasses import dataclass
 
+from jaxquard.cluster import ChipSpeeds
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.errors import InfeasibleStepError
 from jaxquard.pricing.model.check_parallelism import check_fits_cluster
 from jaxquard.pricing.model.group_times import GroupTimes
-from jaxquard.pricing.model.kernels.chip import ChipProfile
-from jaxquard.pricing.model.kernels.kernel_time import pass_time_s
 from jaxquard.pricing.model.memory import PARAMETER_BYTES
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.pipeline_time import pipeline_time
@@ -109,7 +108,7 @@ def price_step(
     cluster: Cluster,
     system: SystemProfile,
     *,
-    chip: ChipProfile | None = None,
+    chip: ChipSpeeds | None = None,
     checks_memory: bool = False,
 ) -> StepPrice:
     """Prices a training step in closed form.
@@ -185,7 +184,7 @@ def _gradient_s(prices: StagePrices, par: Parallelism, system: SystemProfile, ti
 def _optimizer_s(prices: StagePrices, par: Parallelism, system: SystemProfile, times: GroupTimes) -> float:
     stages = prices.actor_stages(0, par.pipeline)
     state = sum(stage.memory.optimizer_bytes for stage in stages) / 12
-    return pass_time_s(times.chip, state * _OPTIMIZER_STEP_BYTES * system.optimizer_passes, 4)
+    return times.kernels.memory_pass(state * _OPTIMIZER_STEP_BYTES * system.optimizer_passes, num_kernels=4)
 
 
 def step_memory(prices: StagePrices, parallelism: Parallelism) -> StepMemory:

@@ -7,10 +7,9 @@ not hide is there. The jitter of many hosts makes everything longer by the same 
 import math
 from dataclasses import replace
 
+from jaxquard.cluster import ChipSpeeds
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.pricing.model.group_times import GroupTimes
-from jaxquard.pricing.model.kernels.chip import ChipProfile
-from jaxquard.pricing.model.kernels.kernel_time import pass_time_s
 from jaxquard.pricing.model.memory import OPTIMIZER_BYTES, PARAMETER_BYTES, layer_activation_bytes
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.stage_prices import StagePrice, hide, stage_prices
@@ -28,7 +27,7 @@ def stage_costs(
     cluster: Cluster,
     system: SystemProfile,
     *,
-    chip: ChipProfile | None = None,
+    chip: ChipSpeeds | None = None,
     task_s: float = 0.0,
 ) -> tuple[StageCost, ...]:
     """Returns the costs of all stages, of one chip.
@@ -87,7 +86,7 @@ def _stage_cost(
     gather_s, gradient_sum_s = _exposed_sums_s(stage, par, system, times)
     memory = stage.memory
     update_bytes = memory.optimizer_bytes / OPTIMIZER_BYTES * _UPDATE_BYTES * system.optimizer_passes
-    update_s = pass_time_s(times.chip, update_bytes, 4) + system.step_s / par.num_chunks
+    update_s = times.kernels.memory_pass(update_bytes, num_kernels=4) + system.step_s / par.num_chunks
     return StageCost(
         forward_s=growth * stage.forward_s + task_s,
         # A whole backward is one task; the weight gradient of a split one is dispatched with it.

@@ -10,11 +10,10 @@ runs beside it:
 import math
 from dataclasses import dataclass
 
+from jaxquard.cluster import ChipSpeeds
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.pricing.model.check_parallelism import check_parallelism
 from jaxquard.pricing.model.group_times import GroupTimes
-from jaxquard.pricing.model.kernels.chip import ChipProfile
-from jaxquard.pricing.model.kernels.kernel_time import matmul_time_s, pass_time_s
 from jaxquard.pricing.model.layer_price import LayerPrice, price_layer
 from jaxquard.pricing.model.memory import StageMemory, head_activation_bytes, layer_activation_bytes, stage_memory
 from jaxquard.pricing.model.parallelism import Parallelism
@@ -95,7 +94,7 @@ def stage_prices(
     parallelism: Parallelism,
     cluster: Cluster,
     system: SystemProfile,
-    chip: ChipProfile | None = None,
+    chip: ChipSpeeds | None = None,
 ) -> StagePrices:
     """Prices the stages of a training step.
 
@@ -193,7 +192,7 @@ def _accumulation_s(par: Parallelism, system: SystemProfile, times: GroupTimes, 
     """Returns the seconds in which one microbatch's gradients of a layer are added to those of the others."""
     if par.num_microbatches == 1 or par.zero == 3:
         return 0.0
-    return pass_time_s(times.chip, system.accumulation_bytes * parameters, 0)
+    return times.kernels.memory_pass(system.accumulation_bytes * parameters, num_kernels=0)
 
 
 def _layer_parameters(transformer: Transformer, par: Parallelism, *, is_moe: bool) -> tuple[float, float]:
@@ -272,16 +271,16 @@ def _head_s(
     transformer: Transformer, par: Parallelism, system: SystemProfile, times: GroupTimes
 ) -> tuple[float, float, float]:
     """Returns the seconds of the output layer and the loss: forward, input gradient, weight gradient."""
-    chip = times.chip
+    kernels = times.kernels
     tokens = par.microbatch * transformer.seq / par.context
     columns, hidden = transformer.vocab / par.tensor, transformer.hidden
     # The output layer stays in 16 bits where the other products have 8.
     dtype = "bf16" if par.dtype in ("fp8", "fp4") else par.dtype
     share = system.matmul_share
-    loss_s = pass_time_s(chip, tokens * columns * system.loss_bytes / 2, 4)
-    forward = matmul_time_s(chip, tokens, columns, hidden, dtype) / share + loss_s
-    inputs = matmul_time_s(chip, tokens, hidden, columns, dtype) / share + loss_s
-    weights = matmul_time_s(chip, hidden, columns, tokens, dtype) / share
+    loss_s = kernels.memory_pass(tokens * columns * system.loss_bytes / 2, num_kernels=4)
+    forward = kernels.product(m=tokens, k=hidden, n=columns, dtype=dtype) / share + loss_s
+    inputs = kernels.product(m=tokens, k=columns, n=hidden, dtype=dtype) / share + loss_s
+    weights = kernels.product(m=hidden, k=tokens, n=columns, dtype=dtype) / share
     if par.tensor > 1:
         inputs += times.tensor_sum_s(tokens * hidden * _ITEM) * (1 - system.tensor_overlap)
     return forward, inputs, weights
@@ -308,8 +307,8 @@ def _with_ends(
     forward = inputs = weights = communication = 0.0
     if is_first:
         tokens = par.microbatch * transformer.seq / par.context
-        forward += pass_time_s(times.chip, 2 * _ITEM * tokens * transformer.hidden, 2)
-        weights += pass_time_s(times.chip, 3 * _ITEM * tokens * transformer.hidden, 2)
+        forward += times.kernels.memory_pass(2 * _ITEM * tokens * transformer.hidden, num_kernels=2)
+        weights += times.kernels.memory_pass(3 * _ITEM * tokens * transformer.hidden, num_kernels=2)
         activations += tokens * transformer.hidden / par.tensor if transformer.has_biases else 0.0
     if is_last:
         forward, inputs, weights = forward + head_s[0], head_s[1], weights + head_s[2]

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
+
+from jaxquard.cluster import Times
 from jaxquard.pricing.roofline.body_work import BodyWork
 from jaxquard.pricing.roofline.fuse import FusedKernel
-from jaxquard.pricing.roofline.kernel_times import KernelTimes
 from jaxquard.pricing.roofline.mesh_times import MeshTimes
 from jaxquard.pricing.roofline.partition import ChosenPartition
 from jaxquard.pricing.roofline.prepare import PreparedEquation, PreparedJaxpr, WorkKind
@@ -12,6 +14,8 @@ from jaxquard.pricing.roofline.program_cost import KernelCost
 
 # Passes over memory of kernels that read more, or less, than their arrays once.
 _SORT_PASSES = 8
+# The types that kernels are measured in, as their measurements name them.
+_HLO_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 class KernelCosts:
@@ -23,13 +27,13 @@ class KernelCosts:
         *,
         names: tuple[str, ...],
         sizes: tuple[int, ...],
-        kernel_times: KernelTimes,
+        times: Times,
         mesh_times: MeshTimes,
     ) -> None:
         self._prepared = prepared
         self._names = names
         self._sizes = sizes
-        self._kernels = kernel_times
+        self._times = times
         self._mesh = mesh_times
 
     def price(self, kernel: FusedKernel, chosen: Sequence[ChosenPartition], local: Sequence[int]) -> KernelCost:
@@ -63,23 +67,28 @@ class KernelCosts:
         sizes = equation.sizes
         out = self._prepared.sizes_bytes[equation.outputs[0]]
         elements = max(1, sizes.batch * sizes.m * sizes.n)
-        return self._kernels.product_s(
-            max(1.0, sizes.batch / parts["b"]),
-            max(1.0, sizes.m / parts["m"]),
-            max(1.0, sizes.k / parts["k"]),
-            max(1.0, sizes.n / parts["n"]),
-            equation.work.dtype,
-            max(1, round(out / elements)),
+        return self._times.product(
+            batch=max(1.0, sizes.batch / parts["b"]),
+            m=max(1.0, sizes.m / parts["m"]),
+            k=max(1.0, sizes.k / parts["k"]),
+            n=max(1.0, sizes.n / parts["n"]),
+            dtype=jnp.dtype(equation.work.dtype).name,
+            output_item_bytes=max(1, round(out / elements)),
         )
 
     def _body_s(self, body: BodyWork, num_parts: int) -> float:
         """Returns the seconds of a body; of its own collectives, all but the first hide behind its products."""
         parts = 1 if body.is_local else num_parts
-        compute_s = self._kernels.pass_s(body.size_bytes / parts, 0.0, "float32") if body.size_bytes else 0.0
+        compute_s = self._times.memory_pass(body.size_bytes / parts) if body.size_bytes else 0.0
         for product in body.products:
             sizes = product.sizes
-            compute_s += product.times * self._kernels.product_s(
-                sizes.batch, max(1.0, sizes.m / parts), sizes.k, sizes.n, product.dtype, product.output_item_bytes
+            compute_s += product.times * self._times.product(
+                batch=sizes.batch,
+                m=max(1.0, sizes.m / parts),
+                k=sizes.k,
+                n=sizes.n,
+                dtype=jnp.dtype(product.dtype).name,
+                output_item_bytes=product.output_item_bytes,
             )
         times_s = []
         for kind, names, size_bytes, times in body.collectives:
@@ -100,7 +109,8 @@ class KernelCosts:
         arithmetic = sum(
             self._prepared.equations[position].arithmetic / chosen[position].num_parts for position in kernel.positions
         )
-        return self._kernels.pass_s(size_bytes, arithmetic, first.work.dtype_name) if size_bytes else 0.0
+        dtype = _HLO_NAMES.get(first.work.dtype_name, "")
+        return self._times.memory_pass(size_bytes, dtype=dtype, arithmetic=arithmetic) if size_bytes else 0.0
 
     def _kernel_bytes(self, equation: PreparedEquation, local: Sequence[int]) -> int:
         """Returns the bytes that a look-up, an update or a sort reads and writes."""

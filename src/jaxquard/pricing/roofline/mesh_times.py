@@ -4,9 +4,9 @@ import functools
 from collections.abc import Sequence
 
 from jaxquard.cluster.cluster import Cluster
-from jaxquard.cluster.group_time import group_time_s
 from jaxquard.cluster.levels import LevelSpan, group_spans, levels_of
 from jaxquard.cluster.speeds import GroupCollective
+from jaxquard.cluster.times.collective import group_time_s
 
 
 class MeshTimes:

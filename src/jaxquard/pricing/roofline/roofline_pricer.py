@@ -1,6 +1,6 @@
 """Prices programs in closed form, by their jaxprs and shardings: milliseconds a program, and no compiler.
 
-    products       by their local shapes (`kernel_times`)
+    products       by their local shapes (`Times`)
     all else       by the bytes that fused groups read and write
     collectives    that follow from the shardings, over the mesh axes, one after the other and after the kernels
     memory         by liveness
@@ -17,14 +17,13 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from jaxquard.cluster import Cluster, load_cluster
+from jaxquard.cluster import Cluster, levels_of, load_cluster, times_of
 from jaxquard.pricing.batch_pricer import BatchPricer
 from jaxquard.pricing.price import Failure, OnProgress, Price, Progress, Provenance
 from jaxquard.pricing.program.lower_program import program_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
 from jaxquard.pricing.roofline.fuse import FusedJaxprs
 from jaxquard.pricing.roofline.kernel_costs import KernelCosts
-from jaxquard.pricing.roofline.kernel_times import KernelTimes
 from jaxquard.pricing.roofline.merge_sums import reassociate_sums, time_collectives
 from jaxquard.pricing.roofline.mesh_times import MeshTimes
 from jaxquard.pricing.roofline.partition import Partitioner
@@ -73,12 +72,12 @@ class RooflinePricer(BatchPricer):
         self._names = tuple(self._mesh.axis_names)
         self._sizes = tuple(self._mesh.shape[name] for name in self._names)
         shared = like if like is not None and like.cluster == self._cluster else None
-        self._kernel_times = KernelTimes(self._cluster) if shared is None else shared._kernel_times
+        self._times = times_of(self._cluster)
         self._prepared = PreparedJaxprs() if shared is None else shared._prepared
         self._fused = FusedJaxprs() if shared is None else shared._fused
         self._mesh_times = MeshTimes(self._cluster, self._sizes)
         self._known_dims: dict[int, tuple[Any, Dims]] = {}
-        self._partitioner = Partitioner(self._sizes, bytes_per_flop=self._kernel_times.bytes_per_flop)
+        self._partitioner = Partitioner(self._sizes, bytes_per_flop=_bytes_per_flop(self._cluster))
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -136,13 +135,15 @@ class RooflinePricer(BatchPricer):
             [(position, output, self._dims(spec)) for position, output, spec in program.constraints],
             [None if spec is None else self._dims(spec) for spec in program.out_specs],
         )
-        moved = reassociate_sums(walk.collectives, prepared) if self._kernel_times.is_accelerator else walk.collectives
+        # The compiler for CPUs sums as it is told.
+        is_accelerator = self._times.chip.hides_arithmetic
+        moved = reassociate_sums(walk.collectives, prepared) if is_accelerator else walk.collectives
         kernels, ends = self._fused.find(prepared, parts)
         costs = KernelCosts(
             prepared,
             names=self._names,
             sizes=self._sizes,
-            kernel_times=self._kernel_times,
+            times=self._times,
             mesh_times=self._mesh_times,
         )
         local = walk.local_sizes()
@@ -180,3 +181,8 @@ class RooflinePricer(BatchPricer):
             num_runs=0,
             modelled=f"all, on {self._cluster.name}",
         )
+
+
+def _bytes_per_flop(cluster: Cluster) -> float:
+    """Returns the bytes that the innermost links move while a large product does one FLOP."""
+    return levels_of(cluster)[0].bandwidth_bytes_per_s / cluster.compute.effective_flops_per_s

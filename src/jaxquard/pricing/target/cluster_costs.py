@@ -1,12 +1,8 @@
 """The seconds of a scheduled program's operations on the chips and links of a cluster.
 
-    compute      the slower of the matrix products (`product_time`) and of one pass over memory, and the time to begin;
-                 with the constants that calibration has measured for such kernels, where there are some
-                 (`kernel_time`). Of a TPU, the cycles that its compiler estimates, where it does.
-    collective   `group_time` over the levels that its group of devices spans; of several groups, the slowest
-
-An operation that is no product begins in a third of the time of a product: it has one kernel, and no library around it.
-A pass over memory reaches the bandwidth that a cast of the cluster's file does (`cast_exposed`).
+compute      the slower of the matrix products and of one pass over memory (`Times`). Of a TPU, the cycles that its
+compiler estimates, where it does.
+collective   over the levels that its group of devices spans; of several groups, the slowest
 """
 
 import functools
@@ -16,18 +12,13 @@ from jaxquard.cluster import (
     Cluster,
     GroupCollective,
     KernelKind,
-    KernelSpeed,
     LevelSpan,
-    ProductShape,
-    find_kernel,
-    group_time_s,
-    kernel_time_s,
     levels_of,
     spans_of_devices,
+    times_of,
 )
-from jaxquard.cluster.product_time import arithmetic_time_s, sum_slowdown
 from jaxquard.errors import HloError
-from jaxquard.hlo import CollectiveWork, KernelClass, MatrixProduct, ScheduledOperation
+from jaxquard.hlo import CollectiveWork, KernelClass, ScheduledOperation
 from jaxquard.pricing.target.chips import GpuChip, TpuChip, find_chip
 
 _KINDS = {
@@ -41,11 +32,6 @@ _KINDS = {
     "send": GroupCollective.PERMUTE,
     "recv": GroupCollective.PERMUTE,
 }
-# Relative to 16 bits on a GPU's matrix units; fp32 is the chip's own.
-_GPU_SLOWDOWNS = {"f8": 0.5, "s8": 0.5, "u8": 0.5, "f4": 0.25, "s4": 0.5, "f64": 15.0, "c64": 8.0, "c128": 60.0}
-_CPU_SLOWDOWNS = {"f64": 2.0, "c64": 4.0, "c128": 8.0}
-_FP32_ITEM_BYTES = 4
-_PASS_BEGIN = 1 / 3
 # Scalars of a TPU's control core.
 _SCALAR_S = 5e-8
 
@@ -59,6 +45,7 @@ class ClusterCosts:
 
     def __init__(self, cluster: Cluster, *, chips: Sequence[int] | None = None) -> None:
         self._cluster = cluster
+        self._times = times_of(cluster)
         self._levels = levels_of(cluster)
         self._chip = find_chip(cluster.name)
         self._chips = chips
@@ -73,7 +60,7 @@ class ClusterCosts:
         if isinstance(self._chip, TpuChip) and not size_bytes and operation.arithmetic <= 1:
             return _SCALAR_S
         if operation.products:
-            return max(self._products_s(operation, size_bytes), self._pass_s(operation, size_bytes))
+            return max(self._products_s(operation), self._pass_s(operation, size_bytes))
         return self._pass_s(operation, size_bytes)
 
     def memory_s(self, size_bytes: float) -> float:
@@ -103,61 +90,33 @@ class ClusterCosts:
     def _number(self, device: int) -> int:
         return device if self._chips is None else self._chips[device]
 
-    def _products_s(self, operation: ScheduledOperation, size_bytes: int) -> float:
+    def _products_s(self, operation: ScheduledOperation) -> float:
         """Returns the seconds of all products of a kernel, begun once."""
-        kind = KernelKind.ATTENTION if operation.kernel is KernelClass.ATTENTION else KernelKind.PRODUCT
-        times_s, begin_s = [], []
-        for product in operation.products:
-            speed = find_kernel(self._cluster, kind, product.dtype) or find_kernel(
-                self._cluster, KernelKind.PRODUCT, product.dtype
+        times_s = [
+            self._times.product(
+                m=product.m,
+                k=product.k,
+                n=product.n,
+                batch=product.batch,
+                dtype=product.dtype,
+                output_item_bytes=product.output_item_bytes,
             )
-            begin_s.append(self._cluster.compute.launch_s if speed is None else speed.launch_s)
-            times_s.append(
-                self._unmeasured_product_s(product)
-                if speed is None
-                else self._measured_product_s(speed, product, size_bytes / len(operation.products)) - speed.launch_s
-            )
-        return max(begin_s) + sum(times_s)
-
-    def _measured_product_s(self, speed: KernelSpeed, product: MatrixProduct, size_bytes: float) -> float:
-        shape = ProductShape(batch=product.batch, m=product.m, k=product.k, n=product.n)
-        time_s = kernel_time_s(self._cluster, speed.kind, dtype=speed.dtype, size_bytes=size_bytes, product=shape)
-        slower = self._slowdown(product.dtype) / self._slowdown(speed.dtype)
-        return speed.launch_s + (time_s - speed.launch_s) * slower
-
-    def _unmeasured_product_s(self, product: MatrixProduct) -> float:
-        """Returns the seconds of a product, without the time to begin it; see `product_time`."""
-        compute = self._cluster.compute
-        rows = product.batch * product.m
-        time_s = arithmetic_time_s(compute, m=rows, k=product.k, n=product.n) * self._slowdown(product.dtype)
-        if product.output_item_bytes == _FP32_ITEM_BYTES:
-            time_s *= sum_slowdown(compute, m=rows, n=product.n)
-        return time_s + compute.output_exposed * self.memory_s(product.output_item_bytes * rows * product.n)
-
-    def _slowdown(self, dtype: str) -> float:
-        """Returns the time of a product in a type, relative to the types that the cluster's figures are for."""
-        if isinstance(self._chip, GpuChip):
-            is_wide = dtype in ("f32", "s32", "u32")
-            return self._chip.fp32_slowdown if is_wide else _of_type(_GPU_SLOWDOWNS, dtype)
-        return _of_type(_CPU_SLOWDOWNS, dtype) if self._chip is None else 1.0
+            for product in operation.products
+        ]
+        begin_s = self._cluster.compute.launch_s * (len(times_s) - 1)
+        return max(sum(times_s) - begin_s, max(times_s))
 
     def _pass_s(self, operation: ScheduledOperation, size_bytes: int) -> float:
         """Returns the seconds of a kernel that is no product, or of what a product does beside."""
         kernel = KernelClass.ELEMENTWISE if operation.products else operation.kernel or KernelClass.ELEMENTWISE
-        kind, dtype = KernelKind(kernel.value), operation.dtype
-        if find_kernel(self._cluster, kind, dtype) or find_kernel(self._cluster, KernelKind.ELEMENTWISE, dtype):
-            time_s = kernel_time_s(self._cluster, kind, dtype=dtype, size_bytes=size_bytes, flops=operation.arithmetic)
-            return time_s
-        compute = self._cluster.compute
-        # Accelerators hide other arithmetic behind their memory; a CPU's core does not.
-        arithmetic_s = operation.arithmetic / compute.effective_flops_per_s if self._chip is None else 0.0
-        traffic_s = self.memory_s(size_bytes) * max(1.0, compute.cast_exposed)
-        return compute.launch_s * _PASS_BEGIN + max(traffic_s, arithmetic_s)
+        return self._times.memory_pass(
+            size_bytes, kind=KernelKind(kernel.value), dtype=operation.dtype, arithmetic=operation.arithmetic
+        )
 
     @functools.lru_cache(maxsize=65536)  # noqa: B019
     def _group_time_s(self, kind: GroupCollective, groups: tuple[tuple[int, ...], ...], size_bytes: int) -> float:
         spans = {self._spans(group) for group in groups}
-        return max((group_time_s(kind, found, size_bytes) for found in spans), default=0.0)
+        return max((self._times.collective(kind, found, size_bytes) for found in spans), default=0.0)
 
     @functools.lru_cache(maxsize=65536)  # noqa: B019
     def _spans(self, group: tuple[int, ...]) -> tuple[LevelSpan, ...]:
@@ -169,7 +128,3 @@ def _clock_hz(cluster: Cluster, chip: GpuChip | TpuChip | None) -> float:
     if not isinstance(chip, TpuChip):
         return 0.0
     return cluster.compute.peak_flops_per_s / chip.flops_per_cycle
-
-
-def _of_type(slowdowns: dict[str, float], dtype: str) -> float:
-    return next((slowdowns[name] for name in slowdowns if dtype.startswith(name)), 1.0)

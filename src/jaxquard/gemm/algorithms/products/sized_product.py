@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from jaxquard.cluster import Axis, Collective
-from jaxquard.cluster.collective_time import ring_size
+from jaxquard.cluster.times.ring import ring_size
 from jaxquard.gemm.algorithms.products.product import Product
 from jaxquard.gemm.problem import Dataflow
 

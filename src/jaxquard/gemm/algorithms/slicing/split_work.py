@@ -15,7 +15,7 @@ LS in a mirror, with rows and columns of the mesh exchanged.
 
 from dataclasses import dataclass
 
-from jaxquard.cluster.collective_time import ring_size
+from jaxquard.cluster.times.ring import ring_size
 from jaxquard.gemm.algorithms.products.sized_product import MeshShape, SizedProduct
 from jaxquard.gemm.algorithms.slicing.blocked_slices import BlockedSlices, widest_block
 from jaxquard.gemm.problem import AlgorithmOptions, Dataflow

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.cluster import Axis, Collective, load_cluster, ring_time
-from jaxquard.cluster.collective_time import is_between_nodes, shares_port
+from jaxquard.cluster.times.ring import is_between_nodes, shares_port
 
 _TPU, _GPU = load_cluster("tpu-v4"), load_cluster("h200")
 
