@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.segment_prices import StepPrices
+from jaxquard.intraop.search.chain import size_text
 from jaxquard.intraop.search.frontier import Frontier
 from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.layouts import Storage
@@ -103,13 +104,13 @@ def _why_not_together(num_segments: int) -> str:
 
 
 def _too_little(limit_bytes: int, minimum_bytes: int, how: str, *, why: str, is_limit_given: bool) -> ShardingError:
-    limit = f"memory_limit_bytes={limit_bytes} ({_mib(limit_bytes)})"
+    limit = f"memory_limit_bytes={limit_bytes} ({size_text(limit_bytes)})"
     if not is_limit_given:
-        limit = f"the {_mib(limit_bytes)} that each device has"
+        limit = f"the {size_text(limit_bytes)} that each device has"
     advice = "Raise the limit to at least that, use more devices, or a smaller batch."
     return InfeasibleShardingError(
         f"{limit} {'is' if is_limit_given else 'are'} too little: the plans that were looked at need "
-        f"{minimum_bytes} bytes ({_mib(minimum_bytes)}) or more; the smallest is {how}. "
+        f"{minimum_bytes} bytes ({size_text(minimum_bytes)}) or more; the smallest is {how}. "
         f"{advice if is_limit_given else 'Use more devices, or a smaller batch.'}{why}"
     )
 
@@ -141,7 +142,3 @@ def _advice(failures: Iterable[Failure]) -> str:
     """Returns the advice against too little memory, if that is among the reasons."""
     is_memory = any(failure.reason is FailureReason.OUT_OF_MEMORY for failure in failures)
     return " Use more devices, or a smaller batch." if is_memory else ""
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**27 else f"{size_bytes / 2**20:.2f} MiB"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from jaxquard.intraop.plan.predict import MOST_PRICED_WHOLE, Prediction, compare_all
 from jaxquard.intraop.plan.segment_prices import StepPrices
-from jaxquard.intraop.search.forced import ForcedChain
+from jaxquard.intraop.search.chain import fastest_with
 from jaxquard.intraop.search.frontier import FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.shardings.baselines import CandidatePlan
@@ -35,12 +35,12 @@ def choose_finalists(
     count: int,
 ) -> list[CandidatePlan]:
     """Returns at most `count` plans, the search's own answer first."""
-    of_kinds, forced = [], ForcedChain(chain)
+    of_kinds = []
     for kind in _layers(prices):
         places = [place for place, segment in enumerate(prices.analysis.segments) if segment.kind == kind]
         times = chain[places[0]].times_s
         points = [
-            forced.fastest(places, strategy, memory_limit_bytes=memory_limit_bytes)
+            fastest_with(chain, places, strategy, memory_limit_bytes=memory_limit_bytes)
             for strategy in sorted(range(len(times)), key=times.__getitem__)[: 3 * count]
         ]
         of_kinds.append(sorted(filter(None, points), key=lambda point: point.time_s))
