@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxquard.intraop.plan.predict import MOST_PRICED_WHOLE, Prediction, compare_all
-from jaxquard.intraop.plan.segment_prices import StepPrices
+from jaxquard.intraop.plan.segment_prices import StepPrices, assignment_of
 from jaxquard.intraop.search.chain import fastest_with
 from jaxquard.intraop.search.frontier import FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
@@ -58,14 +58,6 @@ def _layers(prices: StepPrices) -> list[int]:
     """Returns the kinds of segments with about as many strategies as any has."""
     counts = {kind: len(found.strategies) for kind, found in prices.kinds.items()}
     return [kind for kind, count in counts.items() if _ABOUT_AS_MANY * count >= max(counts.values())]
-
-
-def assignment_of(prices: StepPrices, point: FrontierPoint) -> dict[int, tuple[str, ...]]:
-    """Returns the choice of every block in an answer of the search."""
-    found: dict[int, tuple[str, ...]] = {}
-    for segment, choice in zip(prices.analysis.segments, point.choices, strict=True):
-        found.update(zip(segment.blocks, prices.kinds[segment.kind].strategies[choice], strict=True))
-    return found
 
 
 # Measured once more are plans that take at most so many times as long as the fastest, and so many different ones.

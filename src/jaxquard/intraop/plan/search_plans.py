@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan.explain_mismatch import RecordingPricer, explain_mismatch
-from jaxquard.intraop.plan.finalists import assignment_of, choose_finalists, remeasure_finalists
+from jaxquard.intraop.plan.finalists import choose_finalists, remeasure_finalists
 from jaxquard.intraop.plan.predict import Prediction, predict_all, with_segments
 from jaxquard.intraop.plan.predict_loops import predict_loops
-from jaxquard.intraop.plan.segment_prices import StepPrices, make_chain
+from jaxquard.intraop.plan.segment_prices import StepPrices, assignment_of, make_chain
+from jaxquard.intraop.plan.volume import volume_baseline
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.search.frontier import Frontier, FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
@@ -90,7 +91,7 @@ def search_plans(
     frontier = free if memory_limit_bytes is None else _search(chain, memory_limit_bytes)
     finalists = _finalists(prices, chain, free, memory_limit_bytes, count=num_finalists)
     composed_s = time.perf_counter() - start_s
-    others = tuple(baselines(prices.analysis).values())
+    others = (*baselines(prices.analysis).values(), volume_baseline(prices.programs, prices.written))
     plans = [*finalists, *others]
     recording = RecordingPricer(pricer)
     predicted = predict_all(prices, plans, pricer=recording, on_progress=on_progress)

@@ -172,7 +172,7 @@ def search_sharding(
             on_progress = partial(_report, move)
             programs = StepPrograms(analysis)
             if budgeted is not None:
-                known = baselines(analysis, with_volume=False)
+                known = baselines(analysis)
                 usual, groups = list_programs(programs, [known[name] for name in _USUAL])
                 budgeted.price_usual(usual, groups=groups, on_progress=on_progress)
             prices = price_segments(programs, pricer=asked, batch_axis=held, on_progress=on_progress)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxquard.intraop.plan.budgeted_pricer import RESHARD
+from jaxquard.intraop.search.frontier import FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
@@ -60,6 +61,7 @@ class StepPrices:
 
     Attributes:
         programs: writes the programs of the step.
+        written: those of the strategies that were priced.
         kinds: by kind of segment.
         boundaries: between segments, in order; the same object where they are alike.
         reshards: by what is resharded.
@@ -68,6 +70,7 @@ class StepPrices:
     """
 
     programs: StepPrograms = field(repr=False, compare=False)
+    written: WrittenStrategies = field(repr=False, compare=False)
     kinds: Mapping[int, KindPrices]
     boundaries: tuple[BoundaryLayouts, ...] = field(repr=False)
     reshards: Mapping[ReshardKey, Price | Failure] = field(repr=False)
@@ -126,7 +129,7 @@ class _Written:
     """
 
     def __init__(self, step: StepPrograms, written: WrittenStrategies) -> None:
-        self._step = step
+        self._step, self._programs_of = step, written
         self._first: dict[int, Segment] = {}
         for segment in step.analysis.segments:
             self._first.setdefault(segment.kind, segment)
@@ -154,6 +157,7 @@ class _Written:
         pairs = sum(len(set(boundary.left)) * len(set(boundary.right)) for boundary in unique)
         return StepPrices(
             programs=self._step,
+            written=self._programs_of,
             kinds=_of_kinds(self._first, self._strategies, prices),
             boundaries=tuple(self._boundaries),
             reshards=dict(zip(self._reshards, prices[self._num_strategies :], strict=True)),
@@ -200,6 +204,14 @@ def make_chain(prices: StepPrices) -> list[PricedSegment]:
             made[key] = _priced_segment(prices, *key)
         chain.append(made[key])
     return chain
+
+
+def assignment_of(prices: StepPrices, point: FrontierPoint) -> dict[int, tuple[str, ...]]:
+    """Returns the choice of every block in an answer of the search."""
+    found: dict[int, tuple[str, ...]] = {}
+    for segment, choice in zip(prices.analysis.segments, point.choices, strict=True):
+        found.update(zip(segment.blocks, prices.kinds[segment.kind].strategies[choice], strict=True))
+    return found
 
 
 def reshard_times_s(prices: StepPrices, assignment: Assignment) -> list[float]:
