@@ -49,7 +49,7 @@ def prices(analysis):
 
 def test_sums_as_the_search_predicts_them(analysis, prices):
     known = [plan for plan in baselines(analysis).values() if plan.name in ("data parallel", "megatron")]
-    known.append(volume_baseline(prices.programs, prices.written))
+    known.append(volume_baseline(prices.programs))
     predicted = predict_all(prices, known, pricer=FakePricer())
     for plan, prediction in zip(known, predicted, strict=True):
         found = SumPricer(analysis, prices).price(plan.assignment)
@@ -83,7 +83,7 @@ def test_every_kind_of_layer_takes_its_strategies():
     """In a mixture of experts: experts with attention, and dense layers at both ends with embedding or head."""
     moe = analyse(*zoo_types("moe-tiny"))
     priced = price_segments(StepPrograms(moe), pricer=FakePricer())
-    base = volume_baseline(priced.programs, priced.written).assignment
+    base = volume_baseline(priced.programs).assignment
     found = layer_strategies(moe, priced, bases=[base], count=None, limit_bytes=None)
     counts = [len(kind.strategies) for kind in priced.kinds.values()]
     assert counts == [27, 144, 27]

@@ -3,8 +3,7 @@
 The names of finalists are internal, so the message describes a plan of the search by its storage of state.
 """
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.predict import Prediction
@@ -13,47 +12,9 @@ from jaxquard.intraop.search.chain import size_text
 from jaxquard.intraop.search.frontier import Frontier
 from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.pricing import Failure, FailureReason, OnProgress, Price, Pricer, ShardedProgram
+from jaxquard.pricing import Failure, FailureReason
 
 _MOST_REASONS = 3
-
-
-class RecordingPricer:
-    """Wraps a pricer and records the programs that fail."""
-
-    def __init__(self, pricer: Pricer) -> None:
-        self._pricer = pricer
-        self.failures: list[Failure] = []
-
-    def price(self, program: ShardedProgram) -> Price:
-        """See `Pricer`; what fails here is raised."""
-        return self._pricer.price(program)
-
-    def price_all(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-        end_s: float = math.inf,
-    ) -> list[Price | Failure]:
-        """See `Pricer`."""
-        return self._note(self._pricer.price_all(programs, groups=groups, on_progress=on_progress, end_s=end_s))
-
-    def compare(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-        end_s: float = math.inf,
-    ) -> list[Price | Failure]:
-        """See `Pricer`."""
-        return self._note(self._pricer.compare(programs, groups=groups, on_progress=on_progress, end_s=end_s))
-
-    def _note(self, found: list[Price | Failure]) -> list[Price | Failure]:
-        self.failures += [price for price in found if isinstance(price, Failure)]
-        return found
 
 
 def explain_mismatch(
@@ -64,7 +25,6 @@ def explain_mismatch(
     num_finalists: int,
     memory_limit_bytes: int | None,
     is_limit_given: bool,
-    failures: Sequence[Failure],
 ) -> ShardingError:
     """Returns the error for a step of which no plan fits.
 
@@ -73,10 +33,12 @@ def explain_mismatch(
         predicted: all candidate plans, finalists of the search first, with the smallest of the frontier.
         num_finalists: the number of finalists.
         is_limit_given: whether the limit is the user's, or else all that the devices have.
-        failures: of programs that got no price when the plans were priced.
     """
-    ran = [(place, plan, found) for place, (plan, found) in enumerate(predicted) if found.time_s != float("inf")]
-    needs = [(found.size_bytes, _name(plan, is_finalist=place < num_finalists)) for place, plan, found in ran]
+    needs = [
+        (found.size_bytes, _name(plan, is_finalist=place < num_finalists))
+        for place, (plan, found) in enumerate(predicted)
+        if found.fits(None)
+    ]
     if needs:
         assert memory_limit_bytes is not None, "without a limit, what runs fits"
         fits_as_sum = isinstance(frontier, Frontier) and frontier.smallest.size_bytes <= memory_limit_bytes
@@ -85,6 +47,7 @@ def explain_mismatch(
     if isinstance(frontier, ShardingError):
         dead_ends = _dead_ends(prices)
         return InfeasibleShardingError(f"{frontier}{_reasons(dead_ends)}{_advice(dead_ends)}")
+    failures = [failure for _, found in predicted for failure in found.failures]
     return InfeasibleShardingError(
         f"every segment runs alone, but none of the {len(predicted)} plans for all of them that were looked at does."
         f"{_reasons(failures)}{_advice(failures)}"

@@ -61,7 +61,6 @@ class StepPrices:
 
     Attributes:
         programs: writes the programs of the step.
-        written: those of the strategies that were priced.
         kinds: by kind of segment.
         boundaries: between segments, in order; the same object where they are alike.
         reshards: by what is resharded.
@@ -70,7 +69,6 @@ class StepPrices:
     """
 
     programs: StepPrograms = field(repr=False, compare=False)
-    written: WrittenStrategies = field(repr=False, compare=False)
     kinds: Mapping[int, KindPrices]
     boundaries: tuple[BoundaryLayouts, ...] = field(repr=False)
     reshards: Mapping[ReshardKey, Price | Failure] = field(repr=False)
@@ -129,7 +127,7 @@ class _Written:
     """
 
     def __init__(self, step: StepPrograms, written: WrittenStrategies) -> None:
-        self._step, self._programs_of = step, written
+        self._step = step
         self._first: dict[int, Segment] = {}
         for segment in step.analysis.segments:
             self._first.setdefault(segment.kind, segment)
@@ -157,7 +155,6 @@ class _Written:
         pairs = sum(len(set(boundary.left)) * len(set(boundary.right)) for boundary in unique)
         return StepPrices(
             programs=self._step,
-            written=self._programs_of,
             kinds=_of_kinds(self._first, self._strategies, prices),
             boundaries=tuple(self._boundaries),
             reshards=dict(zip(self._reshards, prices[self._num_strategies :], strict=True)),

@@ -11,7 +11,7 @@ of so many bytes over p devices each sends, by the rules of Alpa (its `LogicalDe
 
 Alpa multiplies all-to-all by p / 2, since it found it slow; that is no volume, and is left out here, and so are Alpa's
 constants that break ties. Alpa solves an integer program over single operators. Here the same search finds the baseline
-that finds plans, on the same segments and strategies, with bytes in place of seconds. 2D products are left out.
+that finds plans, on the same blocks, with bytes in place of seconds. 2D products are left out.
 """
 
 import math
@@ -21,16 +21,13 @@ from dataclasses import replace
 from jax.sharding import AbstractMesh
 
 from jaxquard.cluster.speeds import GroupCollective
-from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.plan.segment_prices import (
-    WrittenStrategies,
     assignment_of,
     make_chain,
     price_segments,
-    write_strategies,
 )
 from jaxquard.intraop.search.chain import search_chain
-from jaxquard.intraop.segments.analysis import Analysis
+from jaxquard.intraop.segments.analysis import Analysis, analyse_step
 from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.layouts import Assignment
 from jaxquard.intraop.shardings.programs import StepPrograms
@@ -43,24 +40,19 @@ def volumes_bytes(programs: StepPrograms, assignments: Sequence[Assignment]) -> 
     return [pricer.price(programs.write_step(assignment)).time_s for assignment in assignments]
 
 
-def volume_baseline(programs: StepPrograms, written: WrittenStrategies | None = None) -> CandidatePlan:
-    """Returns the plan that communicates the fewest bytes: the best by the sum of segments, or another baseline.
+def volume_baseline(programs: StepPrograms) -> CandidatePlan:
+    """Returns the plan that communicates the fewest bytes: the best by the sum of blocks, or another baseline.
 
-    Segments by themselves do not see that sums of a weight's gradients are merged, as those of an embedding that is the
-    head too, so whole steps are compared in the end.
-
-    Args:
-        written: the strategies to choose from; by default all, with rows on the outer of two axes.
+    Each block is a segment, so that even with every choice on every axis few programs are looked at. Blocks by
+    themselves do not see that sums of a weight's gradients are merged, as those of an embedding that is the head too,
+    so whole steps are compared in the end.
     """
-    axes = list(programs.analysis.axes)
-    written = written or write_strategies(programs, batch_axis=axes[0] if len(axes) > 1 else None)
-    flat = {
-        kind: {strategy: one for strategy, one in of_kind.items() if not any(ROWS_2D in names for names in strategy)}
-        for kind, of_kind in written.items()
-    }
-    prices = price_segments(programs, pricer=_VolumePricer(programs.analysis), written=flat)
+    analysis = programs.analysis
+    alone = analyse_step(analysis.step, axes=analysis.axes, lengths=[1] * len(analysis.blocks))
+    of_blocks = StepPrograms(replace(alone, blocks=analysis.blocks))
+    prices = price_segments(of_blocks, pricer=_VolumePricer(analysis))
     best = search_chain(make_chain(prices), memory_limit_bytes=None, max_points=1).best
-    assignments = [assignment_of(prices, best), *(one.assignment for one in baselines(programs.analysis).values())]
+    assignments = [assignment_of(prices, best), *(one.assignment for one in baselines(analysis).values())]
     sizes_bytes = volumes_bytes(programs, assignments)
     return CandidatePlan(name="volume", assignment=assignments[sizes_bytes.index(min(sizes_bytes))])
 
