@@ -70,7 +70,7 @@ def test_context_parallelism():
     step, args = make_step(loss), (params, random_tokens(32, length=256)[0])
     axes = {"data": 2, "model": 4}
     analysis = analyse(step, args, axes)
-    assignment = baselines(analysis, with_volume=False)["context parallel"].assignment
+    assignment = baselines(analysis)["context parallel"].assignment
     assert all(names == ("rows", "sequence") for names in assignment.values())
     check_step(step, args, analysis, [assignment], mesh=mesh_of(**axes))
 

@@ -11,14 +11,13 @@ from jaxquard.evaluate.cfp.run.depths import depth_specs, measure_depth
 from jaxquard.evaluate.cfp.run.layer_strategies import layer_strategies
 from jaxquard.evaluate.cfp.run.measured_backend import MeasuredBackend
 from jaxquard.evaluate.cfp.run.run_cell import name_blocks, run_cell, thin_choices
-from jaxquard.evaluate.cfp.run.run_plans import volumes
 from jaxquard.evaluate.cfp.run.sum_price import SumPricer, equation_7
 from jaxquard.intraop.plan.predict import predict_all
 from jaxquard.intraop.plan.search_plans import SUM_SLACK
 from jaxquard.intraop.plan.segment_prices import price_segments
+from jaxquard.intraop.plan.volume import volume_baseline, volumes_bytes
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.intraop.shardings.volume import volume
 from jaxquard.pricing import PriceCache
 from tests.intraop.fake_pricer import FakePricer
 from tests.intraop.steps import analyse, zoo_types
@@ -49,7 +48,8 @@ def prices(analysis):
 
 
 def test_sums_as_the_search_predicts_them(analysis, prices):
-    known = [plan for plan in baselines(analysis).values() if plan.name in ("data parallel", "megatron", "volume")]
+    known = [plan for plan in baselines(analysis).values() if plan.name in ("data parallel", "megatron")]
+    known.append(volume_baseline(prices.programs))
     predicted = predict_all(prices, known, pricer=FakePricer())
     for plan, prediction in zip(known, predicted, strict=True):
         found = SumPricer(analysis, prices).price(plan.assignment)
@@ -65,11 +65,6 @@ def test_equation_7_for_gpt(analysis, prices):
     # Embedding and head of 3, a layer of 3^4, and three boundaries of 3 * 3.
     assert equation_7(analysis, batch_axis=None) == 3 + 81 + 3 + 3 * 9
     assert prices.num_programs <= equation_7(analysis, batch_axis=None)
-
-
-def test_volumes_one_by_one(analysis):
-    plans = [plan.assignment for plan in baselines(analysis).values()]
-    assert volumes(analysis, plans) == pytest.approx([volume(analysis, plan).size_bytes for plan in plans])
 
 
 def test_all_strategies_of_a_layer_the_fastest_first(analysis, prices):
@@ -88,7 +83,7 @@ def test_every_kind_of_layer_takes_its_strategies():
     """In a mixture of experts: experts with attention, and dense layers at both ends with embedding or head."""
     moe = analyse(*zoo_types("moe-tiny"))
     priced = price_segments(StepPrograms(moe), pricer=FakePricer())
-    base = baselines(moe)["volume"].assignment
+    base = volume_baseline(priced.programs).assignment
     found = layer_strategies(moe, priced, bases=[base], count=None, limit_bytes=None)
     counts = [len(kind.strategies) for kind in priced.kinds.values()]
     assert counts == [27, 144, 27]
@@ -120,7 +115,7 @@ def test_some_strategies_of_a_layer(analysis, prices):
     some = layer_strategies(analysis, prices, bases=[chosen], count=9, limit_bytes=None)
     assert len({plan.name for plan in some}) == 9
     sizes_bytes = dict(
-        zip((plan.name for plan in every), volumes(analysis, [p.assignment for p in every]), strict=True)
+        zip((plan.name for plan in every), volumes_bytes(prices.programs, [p.assignment for p in every]), strict=True)
     )
     smallest = sorted(sizes_bytes, key=sizes_bytes.__getitem__)[:3]
     # The fastest, those of minimum volume, and the slowest among others.

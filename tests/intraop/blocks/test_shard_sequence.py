@@ -74,7 +74,7 @@ def test_it_is_one_more_strategy_of_a_segment(axes, batch_axis, wanted):
 def test_short_sequences_do_not_have_it(length):
     analysis = analyse(*zoo_types("gpt-tiny", num_layers=1, sequence_length=length))
     assert all(SEQUENCE not in [choice.name for choice in block.all_choices] for block in analysis.blocks)
-    assert "context parallel" not in baselines(analysis, with_volume=False)
+    assert "context parallel" not in baselines(analysis)
 
 
 def test_a_length_that_the_mesh_does_not_divide():
@@ -84,7 +84,7 @@ def test_a_length_that_the_mesh_does_not_divide():
 
 def test_it_is_a_baseline_too():
     analysis = analyse(*zoo_types("gpt-tiny", num_layers=1, sequence_length=LENGTH), TWO_AXES)
-    assert baselines(analysis, with_volume=False)["context parallel"].assignment == along_sequence(analysis)
+    assert baselines(analysis)["context parallel"].assignment == along_sequence(analysis)
 
 
 class TestSmallBatches:

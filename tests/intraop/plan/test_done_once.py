@@ -115,7 +115,7 @@ def test_an_analysis_for_many_meshes_is_that_of_each(name):
         before = StepPrograms(shared, like=before)
         fresh = StepPrograms(alone)
         assert len(before.boundaries) == len(fresh.boundaries)
-        for plan in baselines(alone, with_volume=False).values():
+        for plan in baselines(alone).values():
             for segment in alone.segments[:2]:
                 for storage in Storage:
                     again, first = (

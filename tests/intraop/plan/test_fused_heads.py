@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from jaxquard.intraop.plan.sharded_step import CompiledStep
+from jaxquard.intraop.plan.volume import volumes_bytes
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.layouts import Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.intraop.shardings.volume import volume
 from jaxquard.intraop.shardings.whole_step import write_whole_step
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.blocks.test_no_communication import collectives
@@ -23,7 +23,7 @@ BATCH, LENGTH, DIM = 8, 4, 64
 
 
 def megatron(analysis):
-    return baselines(analysis, with_volume=False)["megatron"].assignment
+    return baselines(analysis)["megatron"].assignment
 
 
 def compiled(analysis, assignment, *, storage=Storage.AS_USED):
@@ -59,7 +59,8 @@ class TestCommunication:
         analysis = analyse(*fused_step(num_layers=1, bias=False))
         # The loss is one number more.
         sent = compiled_bytes(compiled(analysis, megatron(analysis)).as_text())
-        assert volume(analysis, megatron(analysis)).size_bytes == pytest.approx(sent, abs=16)
+        (found,) = volumes_bytes(StepPrograms(analysis), [megatron(analysis)])
+        assert found == pytest.approx(sent, abs=16)
 
 
 def test_the_weight_and_its_momentum_are_stored_along_rows():

@@ -6,7 +6,7 @@ import pytest
 
 from jaxquard.errors import ShardingError
 from jaxquard.intraop.plan import search_plans
-from jaxquard.intraop.plan.finalists import choose_finalists
+from jaxquard.intraop.plan.search_plans import choose_finalists
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
 from jaxquard.intraop.search.chain import search_chain

@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxquard.errors import ShardingError
-from jaxquard.intraop.search.chain import search_chain
-from jaxquard.intraop.search.frontier import FrontierPoint, merge_points
+from jaxquard.intraop.search.chain import fastest_with, search_chain
+from jaxquard.intraop.search.frontier import FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from tests.machine_pace import machine_pace
 from tests.slow_but_for import slow_but_for
@@ -93,13 +94,11 @@ def check_against_everything(chain, limit_bytes):
         return
     found = search_chain(chain, memory_limit_bytes=limit_bytes)
     assert [(point.time_s, point.size_bytes) for point in found.points] == expected
-    assert not found.is_thinned
     assert found.gap_s == 0.0
     for point in found.points:
         assert price_choices(chain, point.choices) == (point.time_s, point.size_bytes)
     alone = search_chain(chain, memory_limit_bytes=limit_bytes, max_points=1)
     assert (alone.best.time_s, alone.best.size_bytes) == expected[0]
-    assert alone.is_thinned == (len(expected) > 1)
 
 
 @settings(max_examples=100)
@@ -170,10 +169,6 @@ def test_96_layers(times, is_equal):
         points = frontier.points
         assert all(a.time_s < b.time_s and a.size_bytes > b.size_bytes for a, b in itertools.pairwise(points))
         assert all(price_choices(chain, point.choices) == (point.time_s, point.size_bytes) for point in points)
-    # Two searches, two limits: whatever both found lies on one frontier.
-    within = [point for point in found.points if point.size_bytes <= limit_bytes]
-    merged = merge_points([*within, *limited.points])
-    assert {(p.time_s, p.size_bytes) for p in merged} == {(p.time_s, p.size_bytes) for p in [*within, *limited.points]}
 
 
 def test_best_of_96_layers_alone_is_quick():
@@ -201,19 +196,18 @@ def test_answers_twice_the_same():
 
 
 @pytest.mark.parametrize("max_points", [2, 10, 50])
-def test_thinned(max_points):
+def test_samples_of_a_long_frontier(max_points):
+    """Real plans, close to the true frontier, whose ends are exact."""
     chain = random_chain(3, num_layers=12)
     whole = search_chain(chain, memory_limit_bytes=None, max_points=10_000)
-    assert not whole.is_thinned
     assert len(whole.points) > 50
-    thinned = search_chain(chain, memory_limit_bytes=None, max_points=max_points)
-    assert thinned.is_thinned
-    assert 2 <= len(thinned.points) <= max_points
-    prices = {(point.time_s, point.size_bytes) for point in whole.points}
-    assert {(point.time_s, point.size_bytes) for point in thinned.points} <= prices
-    assert (thinned.best.time_s, thinned.smallest.size_bytes) == (whole.best.time_s, whole.smallest.size_bytes)
-    as_many = search_chain(chain, memory_limit_bytes=None, max_points=len(whole.points) + 1)
-    assert (as_many.points, as_many.is_thinned) == (whole.points, False)
+    sampled = search_chain(chain, memory_limit_bytes=None, max_points=max_points)
+    assert 2 <= len(sampled.points) <= max_points
+    assert (sampled.best.time_s, sampled.smallest.size_bytes) == (whole.best.time_s, whole.smallest.size_bytes)
+    for point in sampled.points:
+        assert price_choices(chain, point.choices) == (point.time_s, point.size_bytes)
+        fastest_s = min(other.time_s for other in whole.points if other.size_bytes <= point.size_bytes)
+        assert fastest_s <= point.time_s <= 1.02 * fastest_s
 
 
 def test_prices_on_a_line_leave_a_small_gap(monkeypatch):
@@ -221,7 +215,6 @@ def test_prices_on_a_line_leave_a_small_gap(monkeypatch):
     chain = random_chain(4, num_layers=40, num_strategies=9, times="line")
     limit_bytes = limit_at(chain, 0.5)
     found = search_chain(chain, memory_limit_bytes=limit_bytes)
-    assert found.is_thinned
     assert 0 < found.gap_s < 1e-3 * found.best.time_s
     assert found.best.size_bytes <= limit_bytes
 
@@ -250,3 +243,34 @@ def test_all_candidates_failed():
         ShardingError, match="segment 1 of 2 cannot be entered: every reshard from segment 0 to it failed"
     ):
         search_chain([first, apart], memory_limit_bytes=None)
+
+
+def held(chain, places, strategy):
+    """The chain with one strategy at some places; equal segments stay one object."""
+    made = {}
+    for place in places:
+        times_s = tuple(time_s if one == strategy else math.inf for one, time_s in enumerate(chain[place].times_s))
+        made.setdefault(id(chain[place]), replace(chain[place], times_s=times_s))
+    return [made[id(segment)] if place in places else segment for place, segment in enumerate(chain)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("share", [None, 0.2, 0.7])
+def test_the_fastest_with_each_strategy(seed, share):
+    chain = random_chain(seed, num_layers=3, num_strategies=8, num_layouts=2, is_equal=seed % 2 == 0)
+    limit_bytes = None if share is None else limit_at(chain, share)
+    places = [1, 2, 3]
+    for strategy in range(8):
+        found = fastest_with(chain, places, strategy, memory_limit_bytes=limit_bytes)
+        expected, _ = search_exhaustively(held(chain, places, strategy), limit_bytes)
+        if not expected:
+            assert found is None
+        else:
+            assert (found.time_s, found.size_bytes) == expected[0]
+            assert {found.choices[place] for place in places} == {strategy}
+
+
+def test_a_strategy_without_a_price():
+    chain = random_chain(0, num_layers=2, num_strategies=4, num_layouts=2)
+    chain[1:3] = [replace(chain[1], times_s=(math.inf, *chain[1].times_s[1:]))] * 2
+    assert fastest_with(chain, [1, 2], 0, memory_limit_bytes=None) is None

@@ -47,11 +47,6 @@ def test_sequence_parallel_scatters_the_sums(model: str, head: int):
     assert found == ["scattered", *layer, *layer, *["columns"] * head]
 
 
-def test_volume_takes_experts_apart_as_alpa_does():
-    """Section 5.7: the data is sharded everywhere but in the experts, which lie on different devices."""
-    assert names(baselines(analyse_model("moe-tiny")), "volume") == ["rows"] * 3 + ["batch 0"] * 2 + ["rows"] * 5
-
-
 def test_on_two_axes_the_outer_one_shards_rows():
     analysis = analyse_model("gpt-tiny", axes=(("data", 2), ("model", 4)))
     found = baselines(analysis)
@@ -78,4 +73,4 @@ def test_a_product_of_data_with_data_takes_its_batch():
 
     analysis = analyse_step(trace_step(step, (jnp.zeros(5), jnp.zeros((8, 3, 5)))), axes={"x": 8})
     found = baselines(analysis)
-    assert names(found, "data parallel") == names(found, "megatron") == names(found, "volume") == ["batch 0"]
+    assert names(found, "data parallel") == names(found, "megatron") == ["batch 0"]

@@ -14,6 +14,7 @@ from jaxquard.cli.shard.target_mesh import make_pricer, target_mesh
 from jaxquard.cluster import Cluster
 from jaxquard.errors import InfeasibleError
 from jaxquard.intraop.plan.sharding_plan import load_sharding
+from jaxquard.intraop.plan.volume import volume_baseline
 from jaxquard.intraop.segments.analysis import analyse_step
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
@@ -95,6 +96,7 @@ def _write_program(step: NamedStep, strategy: str, mesh: AbstractMesh, *, is_fil
     else:
         axes = {str(axis): size for axis, size in mesh.shape.items()}
         analysis = analyse_step(traced, axes=axes, every_combination=True)
-        programs, chosen = StepPrograms(analysis), baselines(analysis)[STRATEGIES[strategy]]
+        programs, name = StepPrograms(analysis), STRATEGIES[strategy]
+        chosen = volume_baseline(programs) if name == "volume" else baselines(analysis)[name]
         assignment, storage = chosen.assignment, chosen.storage
     return replace(write_whole_step(programs, assignment, storage=storage), name=f"{step.name}, {strategy}")

@@ -13,6 +13,7 @@ from jaxquard.cli.console import print_line
 from jaxquard.cli.shard.find_step import NamedStep
 from jaxquard.intraop.plan.predict import write_plan
 from jaxquard.intraop.plan.sharding_plan import ShardingPlan
+from jaxquard.intraop.plan.volume import volume_baseline
 from jaxquard.intraop.shardings.baselines import CandidatePlan, baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
 from jaxquard.intraop.step.traced_step import trace_step
@@ -57,8 +58,8 @@ def run_whole(step: NamedStep, plan: ShardingPlan, *, mesh: Mesh, on_progress: O
     """
     analysis = plan.analyse(trace_step(step.train_step, step.args))
     chosen = CandidatePlan(name=PLAN, assignment=plan.assignment, storage=plan.storage)
-    plans: Sequence[CandidatePlan] = [chosen, *baselines(analysis).values()]
     written = StepPrograms(analysis)
+    plans: Sequence[CandidatePlan] = [chosen, *baselines(analysis).values(), volume_baseline(written)]
     programs = [replace(write_plan(written, one), name=one.name) for one in plans]
     with MeasuredPricer(mesh, cache=None) as pricer:
         results = pricer.price_loops(programs, budget_s=math.inf, on_progress=on_progress)

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxquard.intraop.blocks.contraction import Contraction, Partition, PartitionKind
-from jaxquard.ir.jaxpr_tools import Var
+from jaxquard.intraop.blocks.graph import ShardedDims
 
-# For each value, the dim that is sharded; None: replicated.
-ShardedDims = Mapping[Var, int | None]
 # For inputs from outside, by the positions of an equation in the step and of the input in the equation, the dim along
 # which the equation wants it sharded; None: replicated.
 Needs = Mapping[tuple[int, int], int | None]

@@ -29,7 +29,6 @@ from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, s
 from jaxquard.intraop.blocks.parameter_paths import equation_place
 from jaxquard.intraop.blocks.shard_sequence import has_long_attention, shard_sequences
 from jaxquard.intraop.blocks.two_dimensional import product_choices
-from jaxquard.ir.dependence import can_partition
 from jaxquard.ir.jaxpr_tools import Var, is_var, variables
 from jaxquard.ir.source import source_line
 
@@ -262,13 +261,9 @@ class _Finder:
             if position is None or position in seen:
                 continue
             seen.add(position)
-            equation, found = self.graph.equations[position], self.graph.links(position)
-            sources = [
-                (atom, link.in_dim)
-                for atom, links in zip(equation.invars, found.links[equation.outvars.index(var)], strict=True)
-                for link in links
-                if link.out_dim == dim and can_partition(link, self.num_shards)
-            ]
+            equation = self.graph.equations[position]
+            inputs = self.graph.inputs_of(position, equation.outvars.index(var), dim, self.num_shards)
+            sources = [(atom, in_dim) for atom, in_dim in inputs if in_dim is not None]
             if not sources and equation.primitive.name in ("scan", "while"):
                 return True
             waiting += sources

@@ -13,15 +13,18 @@ partition has ended before, later blocks decide as they do for input branches. W
 would join a block.
 """
 
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from jaxquard.intraop.blocks.block import Block, Choice, ShardedDims
+from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.contraction import Contraction, Partition, PartitionKind
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
-from jaxquard.ir.dependence import can_partition
-from jaxquard.ir.jaxpr_tools import is_var
+from jaxquard.ir.jaxpr_tools import Var, is_var, variables
+
+# In place of a dim, of a value at which a partition has ended, and of all that is computed from it.
+_ENDED = -1
 
 
 def follow_blocks(graph: StepGraph, blocks: Sequence[Block], *, num_shards: int) -> tuple[Block, ...]:
@@ -87,7 +90,7 @@ class _Follower:
     def _follow(self, product: Contraction, partitions: Sequence[Partition], growth: Growth, choice: Choice) -> Choice:
         """Returns the choice with the layout of what follows, if its partition arrives."""
         known = {**choice.dims, **choice.follower_dims}
-        arriving = _Arrival(self.graph, known, self.taken, self.num_shards).dims(product)
+        arriving = arriving_dims(self.graph, product, known, taken=self.taken, num_shards=self.num_shards)
         number = _batch_partition(partitions, arriving)
         if number is None:
             return choice
@@ -111,43 +114,28 @@ def _batch_partition(partitions: Sequence[Partition], arriving: Sequence[int | N
     return next(iter(meeting or batch), None)
 
 
-class _Arrival:
-    """Carries the partition of a block to the operands of a product, through what stands in no block."""
+def arriving_dims(
+    graph: StepGraph, product: Contraction, known: dict[Var, int | None], *, taken: Collection[int], num_shards: int
+) -> list[int | None]:
+    """Carries partitions of blocks to the operands of a product, through what stands in no block.
 
-    def __init__(self, graph: StepGraph, known: ShardedDims, taken: set[int], num_shards: int):
-        self.graph = graph
-        self.known = dict(known)
-        self.taken = taken
-        self.num_shards = num_shards
-
-    def dims(self, product: Contraction) -> list[int | None]:
-        between = self._between(product)
-        for position in between:
-            equation = self.graph.equations[position]
-            for output, var in enumerate(equation.outvars):
-                self.known[var] = self._carry(position, output)
-        return [self.known.get(atom) if is_var(atom) else None for atom in product.equation.invars]
-
-    def _between(self, product: Contraction) -> list[int]:
-        """Returns the equations between the block and a product, in order."""
-        found: set[int] = set()
-        waiting = [product.position]
-        while waiting:
-            for atom in self.graph.equations[waiting.pop()].invars:
-                source = self.graph.definitions.get(atom) if is_var(atom) and atom not in self.known else None
-                if source is not None and source not in self.taken and source not in found:
-                    found.add(source)
-                    waiting.append(source)
-        return sorted(found)
-
-    def _carry(self, position: int, output: int) -> int | None:
-        """Returns the dim of an output to which the sharded dims of inputs lead; None if none does, or they differ."""
-        equation = self.graph.equations[position]
-        links = self.graph.links(position)
-        found: set[int] = set()
-        for atom, of_input in zip(equation.invars, links.links[output], strict=True):
-            dim = self.known.get(atom) if is_var(atom) else None
-            if dim is not None:
-                fitting = (link for link in of_input if link.in_dim == dim and can_partition(link, self.num_shards))
-                found.update(link.out_dim for link in fitting)
-        return found.pop() if len(found) == 1 else None
+    Args:
+        known: the dims of values in blocks.
+        taken: the positions of equations in blocks.
+    """
+    between: set[int] = set()
+    waiting = [product.position]
+    while waiting:
+        for atom in variables(graph.equations[waiting.pop()].invars):
+            source = graph.definitions.get(atom) if atom not in known else None
+            if source is not None and source not in taken and source not in between:
+                between.add(source)
+                waiting.append(source)
+    dims = ChainMap[Var, int | None]({}, known)
+    for position in sorted(between):
+        for output, var in enumerate(graph.equations[position].outvars):
+            arriving = graph.arrivals(position, output, dims, num_shards)
+            found = {_ENDED if link is None else link.out_dim for _, link in arriving} or {None}
+            dims[var] = found.pop() if len(found) == 1 else _ENDED
+    arrived = [dims.get(atom) if is_var(atom) else None for atom in product.equation.invars]
+    return [None if dim == _ENDED else dim for dim in arrived]

@@ -1,15 +1,18 @@
 """Indices of a flat step that the analysis needs again and again: users of values, ancestors, links of dims."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from jaxquard.intraop.blocks.contraction import Contraction, find_contraction, find_row_reader
 from jaxquard.intraop.step.phases import EquationPhase, depend_on, find_phases, same_values
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.ir.dependence import Dependences, DimLink, Memo, can_partition, dependences
-from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, sub_jaxprs, users, variables
+from jaxquard.ir.jaxpr_tools import Equation, Var, definitions, is_var, sub_jaxprs, users, variables
 
+# For each value, the dim that is sharded; None: replicated.
+ShardedDims = Mapping[Var, int | None]
 # The equations through which state comes to its use as it is, but for its type and the order of its dims.
 _VIEWS = ("convert_element_type", "copy", "reshape", "transpose")
 
@@ -115,6 +118,34 @@ class StepGraph:
         if found is None:
             found = self._links[position] = dependences(self.equations[position], self._memo)
         return found
+
+    def arrivals(
+        self, position: int, output: int, dims: ShardedDims, num_shards: int
+    ) -> list[tuple[Var, DimLink | None]]:
+        """Returns the sharded inputs of an output, each with the link that carries its dim on; None where it ends."""
+        found = self.links(position)
+        arriving = []
+        for atom, links, is_read in zip(
+            self.equations[position].invars, found.links[output], found.reads[output], strict=True
+        ):
+            dim = dims.get(atom) if is_read and is_var(atom) else None
+            if dim is not None:
+                fitting = (link for link in links if link.in_dim == dim and can_partition(link, num_shards))
+                arriving.append((atom, next(fitting, None)))
+        return arriving
+
+    def inputs_of(self, position: int, output: int, dim: int | None, num_shards: int) -> list[tuple[Any, int | None]]:
+        """Returns the inputs that an output depends on, each with the dim to shard if the output is sharded so."""
+        found = self.links(position)
+        rows = zip(self.equations[position].invars, found.links[output], found.reads[output], strict=True)
+        return [
+            (
+                atom,
+                next((one.in_dim for one in links if one.out_dim == dim and can_partition(one, num_shards)), None),
+            )
+            for atom, links, is_read in rows
+            if is_read
+        ]
 
     def storage_link(self, position: int, num_shards: int) -> DimLink | None:
         """Returns the dims along which state is stored where the dim of a view is sharded that it has not itself.

@@ -18,12 +18,11 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from jaxquard.intraop.blocks.block import Needs, ShardedDims
+from jaxquard.intraop.blocks.block import Needs
 from jaxquard.intraop.blocks.contraction import Contraction, Partition
-from jaxquard.intraop.blocks.graph import StepGraph
+from jaxquard.intraop.blocks.graph import ShardedDims, StepGraph
 from jaxquard.intraop.step.phases import EquationPhase
-from jaxquard.ir.dependence import Dependences, can_partition
-from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
+from jaxquard.ir.jaxpr_tools import Var, is_var, variables
 
 
 @dataclass(kw_only=True)
@@ -164,8 +163,7 @@ def _comes_back(graph: StepGraph, growth: Growth, position: int, own: int) -> bo
 def _join(graph: StepGraph, growth: Growth, position: int, num_shards: Sequence[int]) -> bool:
     """Takes an equation into the block if all choices carry through it, each over so many devices."""
     equation = graph.equations[position]
-    links = graph.links(position)
-    found = [_carry(equation, links, *of_choice) for of_choice in zip(growth.dims, num_shards, strict=True)]
+    found = [_carry(graph, position, *of_choice) for of_choice in zip(growth.dims, num_shards, strict=True)]
     if any(outputs is None for outputs in found):
         return False
     for choice, outputs in enumerate(found):
@@ -183,26 +181,15 @@ def _join(graph: StepGraph, growth: Growth, position: int, num_shards: Sequence[
     return True
 
 
-def _carry(
-    equation: Equation, links: Dependences, dims: dict[Var, int | None], num_shards: int
-) -> list[tuple[int | None, int]] | None:
+def _carry(graph: StepGraph, position: int, dims: ShardedDims, num_shards: int) -> list[tuple[int | None, int]] | None:
     """Returns for each output the sharded dim and its chunks (0: any number); None if the partition ends here."""
     outputs = []
-    for of_output, reads in zip(links.links, links.reads, strict=True):
-        wanted: set[int] = set()
-        chunks = 0
-        for atom, of_input, is_read in zip(equation.invars, of_output, reads, strict=True):
-            dim = dims.get(atom) if is_var(atom) else None
-            if dim is None or not is_read:
-                continue
-            link = next((link for link in of_input if link.in_dim == dim and can_partition(link, num_shards)), None)
-            if link is None:
-                return None
-            wanted.add(link.out_dim)
-            chunks = math.gcd(chunks, link.num_chunks)
-        if len(wanted) > 1:
+    for output in range(len(graph.equations[position].outvars)):
+        links = [link for _, link in graph.arrivals(position, output, dims, num_shards)]
+        wanted = {None if link is None else link.out_dim for link in links}
+        if len(wanted) > 1 or None in wanted:
             return None
-        outputs.append((wanted.pop() if wanted else None, chunks))
+        outputs.append((next(iter(wanted), None), math.gcd(*(link.num_chunks for link in links if link is not None))))
     return outputs
 
 
@@ -225,11 +212,11 @@ def shard_shared(graph: StepGraph, growth: Growth, choice: int, *, num_shards: i
 
 def _wanted(graph: StepGraph, user: int, var: Var, dims: ShardedDims, num_shards: int) -> int | None:
     """Returns the dim of an input that follows from the sharded dim of all outputs; None if none does."""
-    equation, found = graph.equations[user], set()
-    for out, of_output in zip(equation.outvars, graph.links(user).links, strict=True):
-        links = of_output[list(equation.invars).index(var)]
-        fitting = (link.in_dim for link in links if link.out_dim == dims[out] and can_partition(link, num_shards))
-        found.add(next(fitting, None))
+    equation = graph.equations[user]
+    found = {
+        dict(reversed(graph.inputs_of(user, output, dims[out], num_shards))).get(var)
+        for output, out in enumerate(equation.outvars)
+    }
     return found.pop() if len(found) == 1 else None
 
 

@@ -18,8 +18,7 @@ from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.contraction import Partition, PartitionKind
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import find_needs
-from jaxquard.ir.dependence import can_partition
-from jaxquard.ir.jaxpr_tools import Var, is_var
+from jaxquard.ir.jaxpr_tools import Var
 
 SEQUENCE = "sequence"
 
@@ -108,15 +107,8 @@ class _Walk:
         return self
 
     def _carry(self, graph: StepGraph, position: int) -> None:
-        equation, links = graph.equations[position], graph.links(position)
-        for var, of_output, reads in zip(equation.outvars, links.links, links.reads, strict=True):
-            arriving = []
-            for atom, of_input, is_read in zip(equation.invars, of_output, reads, strict=True):
-                dim = self.dims.get(atom) if is_var(atom) else None
-                if dim is None or not is_read:
-                    continue
-                fits = (link for link in of_input if link.in_dim == dim and can_partition(link, self.num_shards))
-                arriving.append((atom, next(fits, None)))
+        for output, var in enumerate(graph.equations[position].outvars):
+            arriving = graph.arrivals(position, output, self.dims, self.num_shards)
             leading = [link for _, link in arriving if link is not None]
             self.dims[var] = chosen = leading[-1 if self.takes_last else 0].out_dim if leading else None
             for atom, link in arriving:

@@ -3,56 +3,18 @@
 The names of finalists are internal, so the message describes a plan of the search by its storage of state.
 """
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxquard.errors import InfeasibleShardingError, ShardingError
 from jaxquard.intraop.plan.predict import Prediction
 from jaxquard.intraop.plan.segment_prices import StepPrices
+from jaxquard.intraop.search.chain import size_text
 from jaxquard.intraop.search.frontier import Frontier
 from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.layouts import Storage
-from jaxquard.pricing import Failure, FailureReason, OnProgress, Price, Pricer, ShardedProgram
+from jaxquard.pricing import Failure, FailureReason
 
 _MOST_REASONS = 3
-
-
-class RecordingPricer:
-    """Wraps a pricer and records the programs that fail."""
-
-    def __init__(self, pricer: Pricer) -> None:
-        self._pricer = pricer
-        self.failures: list[Failure] = []
-
-    def price(self, program: ShardedProgram) -> Price:
-        """See `Pricer`; what fails here is raised."""
-        return self._pricer.price(program)
-
-    def price_all(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-        end_s: float = math.inf,
-    ) -> list[Price | Failure]:
-        """See `Pricer`."""
-        return self._note(self._pricer.price_all(programs, groups=groups, on_progress=on_progress, end_s=end_s))
-
-    def compare(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-        end_s: float = math.inf,
-    ) -> list[Price | Failure]:
-        """See `Pricer`."""
-        return self._note(self._pricer.compare(programs, groups=groups, on_progress=on_progress, end_s=end_s))
-
-    def _note(self, found: list[Price | Failure]) -> list[Price | Failure]:
-        self.failures += [price for price in found if isinstance(price, Failure)]
-        return found
 
 
 def explain_mismatch(
@@ -63,7 +25,6 @@ def explain_mismatch(
     num_finalists: int,
     memory_limit_bytes: int | None,
     is_limit_given: bool,
-    failures: Sequence[Failure],
 ) -> ShardingError:
     """Returns the error for a step of which no plan fits.
 
@@ -72,10 +33,12 @@ def explain_mismatch(
         predicted: all candidate plans, finalists of the search first, with the smallest of the frontier.
         num_finalists: the number of finalists.
         is_limit_given: whether the limit is the user's, or else all that the devices have.
-        failures: of programs that got no price when the plans were priced.
     """
-    ran = [(place, plan, found) for place, (plan, found) in enumerate(predicted) if found.time_s != float("inf")]
-    needs = [(found.size_bytes, _name(plan, is_finalist=place < num_finalists)) for place, plan, found in ran]
+    needs = [
+        (found.size_bytes, _name(plan, is_finalist=place < num_finalists))
+        for place, (plan, found) in enumerate(predicted)
+        if found.fits(None)
+    ]
     if needs:
         assert memory_limit_bytes is not None, "without a limit, what runs fits"
         fits_as_sum = isinstance(frontier, Frontier) and frontier.smallest.size_bytes <= memory_limit_bytes
@@ -84,6 +47,7 @@ def explain_mismatch(
     if isinstance(frontier, ShardingError):
         dead_ends = _dead_ends(prices)
         return InfeasibleShardingError(f"{frontier}{_reasons(dead_ends)}{_advice(dead_ends)}")
+    failures = [failure for _, found in predicted for failure in found.failures]
     return InfeasibleShardingError(
         f"every segment runs alone, but none of the {len(predicted)} plans for all of them that were looked at does."
         f"{_reasons(failures)}{_advice(failures)}"
@@ -103,13 +67,13 @@ def _why_not_together(num_segments: int) -> str:
 
 
 def _too_little(limit_bytes: int, minimum_bytes: int, how: str, *, why: str, is_limit_given: bool) -> ShardingError:
-    limit = f"memory_limit_bytes={limit_bytes} ({_mib(limit_bytes)})"
+    limit = f"memory_limit_bytes={limit_bytes} ({size_text(limit_bytes)})"
     if not is_limit_given:
-        limit = f"the {_mib(limit_bytes)} that each device has"
+        limit = f"the {size_text(limit_bytes)} that each device has"
     advice = "Raise the limit to at least that, use more devices, or a smaller batch."
     return InfeasibleShardingError(
         f"{limit} {'is' if is_limit_given else 'are'} too little: the plans that were looked at need "
-        f"{minimum_bytes} bytes ({_mib(minimum_bytes)}) or more; the smallest is {how}. "
+        f"{minimum_bytes} bytes ({size_text(minimum_bytes)}) or more; the smallest is {how}. "
         f"{advice if is_limit_given else 'Use more devices, or a smaller batch.'}{why}"
     )
 
@@ -141,7 +105,3 @@ def _advice(failures: Iterable[Failure]) -> str:
     """Returns the advice against too little memory, if that is among the reasons."""
     is_memory = any(failure.reason is FailureReason.OUT_OF_MEMORY for failure in failures)
     return " Use more devices, or a smaller batch." if is_memory else ""
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**27 else f"{size_bytes / 2**20:.2f} MiB"

@@ -15,6 +15,7 @@ depth. Only a few plans are priced so: those that are fastest by the sum, and th
 """
 
 import itertools
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,6 +48,9 @@ class Prediction:
         segments: of every segment, its time alone, the time of resharding before it, and its memory; empty in that
             case.
         is_modelled: a part of it has a price in closed form.
+        num_rounds: how often it was compared since: side by side with others, and as a training loop. Only times of
+            one round compare with each other: the machine may have been faster at another moment.
+        failures: of programs that got no price.
     """
 
     name: str
@@ -55,6 +59,12 @@ class Prediction:
     size_bytes: int
     segments: tuple[tuple[float, float, int], ...] = ()
     is_modelled: bool = False
+    num_rounds: int = 0
+    failures: tuple[Failure, ...] = ()
+
+    def fits(self, memory_limit_bytes: int | None) -> bool:
+        """Returns true if the plan runs, in so much memory."""
+        return math.isfinite(self.time_s) and (memory_limit_bytes is None or self.size_bytes <= memory_limit_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,53 +97,35 @@ def predict_all(
     Where plans are priced whole, their segments are not: those that the search does not look at, such as segments with
     ZeRO's storage, are needed for the chosen plan alone (`with_segments`).
     """
-    parts = [part for plan in plans for part in _parts(prices.analysis.segments, plan)]
-    found = _price(prices, parts, pricer, on_progress)
+    found = _price(prices, _all_parts(prices.analysis.segments, plans), pricer, on_progress)
     return [_predict(prices, plan, found) for plan in plans]
 
 
 def compare_all(
     prices: StepPrices, plans: Sequence[CandidatePlan], *, pricer: Pricer, on_progress: OnProgress | None = None
-) -> list[float]:
-    """Returns the seconds of plans whose parts all run side by side; infinite if one of them fails.
+) -> list[tuple[float, list[Failure]]]:
+    """Returns the seconds of plans whose parts all run side by side, and what failed, which makes them infinite.
 
     A sum of pairs less a sum of segments needs times of one moment: if the machine has half of its speed in between, a
     chain of layers seems to take three times as long.
     """
     segments = prices.analysis.segments
-    parts: dict[Key, _Part] = {}
-    for part in (part for plan in plans for part in _parts(segments, plan)):
-        parts.setdefault(part.key, part)
+    parts = _all_parts(segments, plans)
     programs = [part.write(prices.programs) for part in parts.values()]
     compared = pricer.compare(programs, groups=list(map(_group, parts)), on_progress=on_progress)
     found = dict(zip(parts, compared, strict=True))
-    return [_time_s(segments, plan, found) for plan in plans]
-
-
-def _time_s(segments: Segments, plan: CandidatePlan, found: Mapping[Key, Price | Failure]) -> float:
-    known = _part_prices(segments, plan, found)
-    return float("inf") if known is None else _add_up(segments, _each(known, lambda price: price.time_s))
+    known = [_part_prices(segments, plan, found) for plan in plans]
+    return [(_add_up(segments, of_parts, lambda price: price.time_s), failures) for of_parts, failures in known]
 
 
 def with_segments(prices: StepPrices, plan: CandidatePlan, prediction: Prediction, *, pricer: Pricer) -> Prediction:
     """Returns the prediction with the prices of all segments; infinite for those that have none."""
     if prediction.segments:
         return prediction
-    found = _price(prices, _single_parts(prices.analysis.segments, plan), pricer, None)
-    return _with_sums(prices, plan, prediction, found)
-
-
-def _price(
-    prices: StepPrices, parts: Sequence[_Part], pricer: Pricer, on_progress: OnProgress | None
-) -> dict[Key, Price | Failure]:
-    """Returns the prices of parts of plans, with those that the search has."""
-    found = _known(prices)
-    wanted: dict[Key, ShardedProgram] = {}
-    for part in parts:
-        if part.key not in found and part.key not in wanted:
-            wanted[part.key] = part.write(prices.programs)
-    new = pricer.price_all(list(wanted.values()), groups=list(map(_group, wanted)), on_progress=on_progress)
-    return found | dict(zip(wanted, new, strict=True))
+    parts = {part.key: part for part in _single_parts(prices.analysis.segments, plan)}
+    found = _price(prices, parts, pricer, None)
+    failures = [price for price in map(found.get, parts) if isinstance(price, Failure)]
+    return _with_sums(prices, plan, replace(prediction, failures=(*prediction.failures, *failures)), found)
 
 
 def list_programs(
@@ -143,13 +135,20 @@ def list_programs(
 
     A segment alone competes with the strategies of its kind, as `price_segments` has them.
     """
-    segments = programs.analysis.segments
-    parts: dict[Key, _Part] = {}
-    for part in (part for plan in plans for part in _parts(segments, plan)):
-        parts.setdefault(part.key, part)
+    parts = _all_parts(programs.analysis.segments, plans)
     is_strategy = [key[1] is Storage.AS_USED and not key[2] and len(key[0]) == 1 for key in parts]
     groups = [key[0][0][0] if alone else _group(key) for key, alone in zip(parts, is_strategy, strict=True)]
     return [part.write(programs) for part in parts.values()], groups
+
+
+def _price(
+    prices: StepPrices, parts: Mapping[Key, _Part], pricer: Pricer, on_progress: OnProgress | None
+) -> dict[Key, Price | Failure]:
+    """Returns the prices of parts of plans, with those that the search has."""
+    found = _known(prices)
+    wanted = {key: part.write(prices.programs) for key, part in parts.items() if key not in found}
+    new = pricer.price_all(list(wanted.values()), groups=list(map(_group, wanted)), on_progress=on_progress)
+    return found | dict(zip(wanted, new, strict=True))
 
 
 def _group(key: Key) -> Hashable:
@@ -190,33 +189,36 @@ def _single_parts(segments: Segments, plan: CandidatePlan) -> list[_Part]:
     return [_Part(segments=(segment,), plan=plan) for segment in segments]
 
 
+def _all_parts(segments: Segments, plans: Sequence[CandidatePlan]) -> dict[Key, _Part]:
+    """Returns the parts of all plans, each once."""
+    found: dict[Key, _Part] = {}
+    for part in (part for plan in plans for part in _parts(segments, plan)):
+        found.setdefault(part.key, part)
+    return found
+
+
 def _predict(prices: StepPrices, plan: CandidatePlan, found: Mapping[Key, Price | Failure]) -> Prediction:
     segments = prices.analysis.segments
-    known = _part_prices(segments, plan, found)
-    if known is None:
-        return Prediction(name=plan.name, time_s=float("inf"), sum_s=float("inf"), size_bytes=0)
+    known, failures = _part_prices(segments, plan, found)
     prediction = Prediction(
         name=plan.name,
-        time_s=_add_up(segments, _each(known, lambda price: price.time_s)),
+        time_s=_add_up(segments, known, lambda price: price.time_s),
         sum_s=float("inf"),
-        size_bytes=round(_add_up(segments, _each(known, lambda price: price.peak_bytes))),
+        size_bytes=0 if failures else round(_add_up(segments, known, lambda price: price.peak_bytes)),
         is_modelled=any(price.provenance.pricer == "model" for price in known.values()),
+        failures=tuple(failures),
     )
     is_known = all(isinstance(found.get(part.key), Price) for part in _single_parts(segments, plan))
-    return _with_sums(prices, plan, prediction, found) if is_known else prediction
+    return _with_sums(prices, plan, prediction, found) if is_known and not failures else prediction
 
 
 def _part_prices(
     segments: Segments, plan: CandidatePlan, found: Mapping[Key, Price | Failure]
-) -> dict[Segments, Price] | None:
-    """Returns the prices of a plan's parts; None if one failed."""
+) -> tuple[dict[Segments, Price], list[Failure]]:
+    """Returns the prices of a plan's parts, and those that failed."""
     parts = {part.segments: found[part.key] for part in _parts(segments, plan)}
     known = {of_part: price for of_part, price in parts.items() if isinstance(price, Price)}
-    return known if len(known) == len(parts) else None
-
-
-def _each(known: Mapping[Segments, Price], value: Callable[[Price], float]) -> dict[Segments, float]:
-    return {segments: value(price) for segments, price in known.items()}
+    return known, [price for price in parts.values() if isinstance(price, Failure)]
 
 
 def _with_sums(
@@ -234,10 +236,14 @@ def _with_sums(
     )
 
 
-def _add_up(segments: Segments, known: Mapping[Segments, float]) -> float:
-    """Returns the seconds or bytes of all segments, from those of parts of the step."""
-    if segments in known:
-        return known[segments]
+def _add_up(segments: Segments, known: Mapping[Segments, Price], value: Callable[[Price], float]) -> float:
+    """Returns the seconds or bytes of all segments, from those of parts of the step; infinite if one has none."""
+    if len(segments) <= MOST_PRICED_WHOLE:
+        return value(known[segments]) if segments in known else math.inf
     # However noisy the measurements are, a pair takes no less than either of its segments.
-    pairs = [max(known[pair], known[pair[0],], known[pair[1],]) for pair in itertools.pairwise(segments)]
-    return sum(pairs) - sum(known[segment,] for segment in segments[1:-1])
+    values = {part: value(price) for part, price in known.items()}
+    pairs = list(itertools.pairwise(segments))
+    if not values.keys() >= {*pairs, *((segment,) for segment in segments)}:
+        return math.inf
+    pairs_total = sum(max(values[pair], values[pair[:1]], values[pair[1:]]) for pair in pairs)
+    return pairs_total - sum(values[segment,] for segment in segments[1:-1])

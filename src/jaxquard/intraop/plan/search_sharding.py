@@ -21,15 +21,15 @@ from jaxquard._jax_compat import without_mesh
 from jaxquard.cluster import Cluster, find_preset, load_cluster
 from jaxquard.intraop.blocks.two_dimensional import ROWS_2D
 from jaxquard.intraop.blocks.unplanned_matmuls import step_notes
-from jaxquard.intraop.plan.limits.budgeted_pricer import BudgetedPricer
-from jaxquard.intraop.plan.limits.check_arguments import (
+from jaxquard.intraop.plan.budgeted_pricer import BudgetedPricer
+from jaxquard.intraop.plan.check_arguments import (
     ClusterPricer,
     check_axes,
     check_budget,
     check_pricer,
+    check_state_fits,
     check_types,
 )
-from jaxquard.intraop.plan.limits.check_state import check_state_fits
 from jaxquard.intraop.plan.plan_record import BaselinePrice, PlannedSegment
 from jaxquard.intraop.plan.predict import Prediction, list_programs
 from jaxquard.intraop.plan.search_plans import PlanSearch, search_plans
@@ -113,9 +113,9 @@ def search_sharding(
             with a batch that comes from the host. 0 leaves it out: the time is the minimum of runs, which is less.
         time_budget_s: seconds for the whole search; None prices everything. By default 300 for a pricer of jaxquard
             that compiles or runs programs, and none for others. The usual plans are priced first, so that the answer is
-            no worse than the best of them. Candidates that cannot win by their FLOPs and the volume that they
-            communicate are not priced, kinds of segments that recur most come next, what compiles at the end is ended,
-            and what is left has modelled prices. A note of the plan says how many programs.
+            no worse than the best of them. Candidates that are far slower than others by their FLOPs and the
+            volume that they communicate are not priced, kinds of segments that recur most come next, what compiles at
+            the end is ended, and what is left has modelled prices. A note of the plan says how many programs.
         progress: True shows how far the search is, on stderr, once it takes a few seconds: a bar on a terminal, else a
             line every 15 s. False shows nothing; a function is called with (done, total, what is done).
 
@@ -172,7 +172,7 @@ def search_sharding(
             on_progress = partial(_report, move)
             programs = StepPrograms(analysis)
             if budgeted is not None:
-                known = baselines(analysis, with_volume=False)
+                known = baselines(analysis)
                 usual, groups = list_programs(programs, [known[name] for name in _USUAL])
                 budgeted.price_usual(usual, groups=groups, on_progress=on_progress)
             prices = price_segments(programs, pricer=asked, batch_axis=held, on_progress=on_progress)

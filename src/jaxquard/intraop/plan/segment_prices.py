@@ -6,15 +6,15 @@ and only where they differ. Equation (7) counts the programs.
 """
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxquard.intraop.plan.limits.bound_plans import PlanBounds
-from jaxquard.intraop.plan.limits.budgeted_pricer import RESHARD, BudgetedPricer
+from jaxquard.intraop.plan.budgeted_pricer import RESHARD
+from jaxquard.intraop.search.frontier import FrontierPoint
 from jaxquard.intraop.search.priced_segment import PricedSegment
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.find_segments import Segment
@@ -107,21 +107,15 @@ def price_segments(
     """
     written = write_strategies(programs, batch_axis=batch_axis) if written is None else written
     to_price = _Written(programs, written)
-    if isinstance(pricer, BudgetedPricer):
-        prices = pricer.price_all(
-            to_price.programs, groups=to_price.groups, on_progress=on_progress, slacks=to_price.slacks
-        )
-    else:
-        order = to_price.order(ranks)
-        found = pricer.price_all(
-            [to_price.programs[place] for place in order],
-            groups=[to_price.groups[place] for place in order],
-            on_progress=on_progress,
-            end_s=end_s,
-        )
-        by_place = dict(zip(order, found, strict=True))
-        prices = [by_place[place] for place in range(len(order))]
-    return to_price.with_prices(prices)
+    order = to_price.order(ranks)
+    found = pricer.price_all(
+        [to_price.programs[place] for place in order],
+        groups=[to_price.groups[place] for place in order],
+        on_progress=on_progress,
+        end_s=end_s,
+    )
+    by_place = dict(zip(order, found, strict=True))
+    return to_price.with_prices([by_place[place] for place in range(len(order))])
 
 
 class _Written:
@@ -172,29 +166,6 @@ class _Written:
             },
         )
 
-    def slacks(self, coarse: Sequence[Price]) -> list[float]:
-        """Returns for each program what the fastest plan with it loses by coarse prices, wherever it stands."""
-        prices = self.with_prices(coarse)
-        bounds = PlanBounds(make_chain(prices))
-        of_kinds: dict[int, np.ndarray] = {}
-        of_reshards = dict.fromkeys(self._reshards, math.inf)
-        for place, segment in enumerate(self._step.analysis.segments):
-            found = bounds.strategy_slacks(place)
-            of_kinds[segment.kind] = np.minimum(found, of_kinds.get(segment.kind, found))
-            if place:
-                table = bounds.reshard_slacks(place)
-                for key, left, right in _reshard_keys(self._boundaries[place - 1]):
-                    of_reshards[key] = min(of_reshards[key], float(table[left, right]))
-        return [*(float(slack) for kind in self._first for slack in of_kinds[kind]), *of_reshards.values()]
-
-
-def _reshard_keys(layouts: BoundaryLayouts) -> Iterator[tuple[ReshardKey, int, int]]:
-    """Yields the reshards at a boundary, with the numbers of the layouts before and after it."""
-    for left, source in enumerate(dict.fromkeys(layouts.left)):
-        for right, target in enumerate(dict.fromkeys(layouts.right)):
-            if key := _key(layouts.boundary.reshards(source, target)):
-                yield key, left, right
-
 
 def write_strategies(programs: StepPrograms, *, batch_axis: str | None = None) -> WrittenStrategies:
     """Writes the programs of all strategies of all kinds of segments."""
@@ -230,6 +201,14 @@ def make_chain(prices: StepPrices) -> list[PricedSegment]:
             made[key] = _priced_segment(prices, *key)
         chain.append(made[key])
     return chain
+
+
+def assignment_of(prices: StepPrices, point: FrontierPoint) -> dict[int, tuple[str, ...]]:
+    """Returns the choice of every block in an answer of the search."""
+    found: dict[int, tuple[str, ...]] = {}
+    for segment, choice in zip(prices.analysis.segments, point.choices, strict=True):
+        found.update(zip(segment.blocks, prices.kinds[segment.kind].strategies[choice], strict=True))
+    return found
 
 
 def reshard_times_s(prices: StepPrices, assignment: Assignment) -> list[float]:

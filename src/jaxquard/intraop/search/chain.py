@@ -1,45 +1,45 @@
 """The exact search on the chain of segments (CFP, section 4.4).
 
 Minimises equation (8), the times of the segments and of the reshards between neighbours, under (9), the sum of the
-sizes; each segment chooses for itself, equal ones too. The paper does not say how it searches. Here, in three steps:
+sizes; each segment chooses for itself, equal ones too. The paper does not say how it searches. Here:
 
-1. Relaxed searches give lines below the frontier of time against memory, and plans on it (`relaxation`).
-2. A band above the line that is highest at the limit is searched whole (`band`). It starts with no width, and is
-   widened until it holds everything that could be faster than the fastest plan found: that plan is then the best.
-3. The rest of the frontier comes the same way, with bands along all of it, until no gap between neighbouring plans
-   reaches out of them. Their number is limited, as a frontier can have millions of points; the best never is.
+1. Relaxed searches give a line below all plans that is highest at the limit, and a fast plan (`relaxation`).
+2. One walk along the chain keeps, at each segment and exit layout, the partial plans that no other dominates and that
+   may still end within the limit and a band above that line. The band starts with no width, and is widened until it
+   holds everything that could be faster than the fastest plan found: that plan is then the best.
+3. The frontier for the chart is sampled: one more walk, without a band, which thins the partial plans.
 
 With a memory limit this is a knapsack, so prices exist that defeat any exact search: many strategies whose times fall
 by exactly so much a byte. Step 2 then gives up its proof, and `Frontier.gap_s` says what is left open.
+
+A longer sum of floats never turns two sums around (rounding is monotone), so dominance is exact for times added from
+the first segment to the last. The band alone compares sums of different order, and is wider by the rounding.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxquard.errors import InfeasibleShardingError
-from jaxquard.intraop.search.band import Band, search_band
-from jaxquard.intraop.search.frontier import Frontier, FrontierPoint, merge_points, thin_points
+from jaxquard.errors import InfeasibleShardingError, ShardingError
+from jaxquard.intraop.search.frontier import Frontier, FrontierPoint, merge_points, pareto_order
 from jaxquard.intraop.search.priced_segment import PricedSegment, TrimmedSegment, trim_chain
-from jaxquard.intraop.search.relaxation import Relaxed, minimum_sizes, relax_between, relax_to_limit
+from jaxquard.intraop.search.relaxation import Relaxed, minimum_sizes, relax, relax_to_limit
 
-# Partial plans kept at a segment: for the proof of the best, and for each point of the frontier that is asked for.
+# Partial plans kept at a segment: for the proof of the best, and for the samples of the frontier.
 _MAX_PARTIALS = 200_000
-_PARTIALS_PER_POINT = 20
-# Lines along the frontier; more cost more at each segment and let narrower bands do.
-_MAX_LINES = 32
+_SAMPLED_PARTIALS = 2000
 # After a band of no width, one this much narrower than what is left open, then each so much wider than the last.
 _FIRST_WIDTH = 1 / 1024
 _WIDER = 4
-# Where bands along the frontier hold too many partial plans, narrower ones are tried, so many times.
-_NARROWER = 1 / 8
-_MAX_FAILURES = 3
+# A partial plan up to a segment, with its parent in the step before and its choice.
+_PARTIAL = np.dtype([("time_s", "f8"), ("size_bytes", "i8"), ("exit", "i8"), ("parent", "i8"), ("chosen", "i8")])
 
 
 def search_chain(chain: Sequence[PricedSegment], *, memory_limit_bytes: int | None, max_points: int = 300) -> Frontier:
-    """Finds the fastest plan within the limit, and the Pareto frontier of time against memory below the limit.
+    """Finds the fastest plan within the limit, and samples the Pareto frontier of time against memory below the limit.
 
     Args:
         memory_limit_bytes: on the sum of the sizes; None for no limit.
@@ -54,94 +54,124 @@ def search_chain(chain: Sequence[PricedSegment], *, memory_limit_bytes: int | No
     minimum_bytes = int(rests_bytes[0][0])
     if memory_limit_bytes is not None and minimum_bytes > memory_limit_bytes:
         raise InfeasibleShardingError(
-            f"memory_limit_bytes={memory_limit_bytes} ({_gib(memory_limit_bytes)}) is too little: of all strategies of "
-            f"all segments, those of minimum memory need {minimum_bytes} bytes ({_gib(minimum_bytes)}). Raise "
-            "the limit to at least that, use more devices, or a smaller batch."
+            f"memory_limit_bytes={memory_limit_bytes} ({size_text(memory_limit_bytes)}) is too little: of all "
+            f"strategies of all segments, those of minimum memory need {minimum_bytes} bytes "
+            f"({size_text(minimum_bytes)}). Raise the limit to at least that, use more devices, or a smaller batch."
         )
     largest_bytes = sum(int(segment.sizes_bytes.max()) for segment in segments)
     limit_bytes = largest_bytes if memory_limit_bytes is None else min(largest_bytes, memory_limit_bytes)
-    return _ChainSearch(segments, rests_bytes, limit_bytes).frontier(max_points)
+    # With so low a limit, one partial plan is left for each layout.
+    (smallest,), _ = _walk(segments, rests_bytes, limit_bytes=minimum_bytes)
+    relaxed, fast = relax_to_limit(segments, smallest, limit_bytes)
+    best, gap_s = _prove(segments, rests_bytes, limit_bytes, relaxed, fast)
+    if max_points == 1:
+        return Frontier(points=(best,), gap_s=gap_s)
+    samples, _ = _walk(segments, rests_bytes, limit_bytes=limit_bytes, max_partials=_SAMPLED_PARTIALS)
+    points = merge_points((best, smallest, *samples))
+    return Frontier(points=tuple(points[place] for place in _spread(len(points), max_points)), gap_s=gap_s)
 
 
-class _ChainSearch:
-    """One search: its chain and its limit."""
-
-    def __init__(
-        self, segments: Sequence[TrimmedSegment], rests_bytes: Sequence[Int[np.ndarray, " exits"]], limit_bytes: int
-    ) -> None:
-        self.segments, self.rests_bytes, self.limit_bytes = segments, rests_bytes, limit_bytes
-
-    def frontier(self, max_points: int) -> Frontier:
-        smallest = self._smallest()
-        relaxed, fast = relax_to_limit(self.segments, smallest, self.limit_bytes)
-        best, gap_s = self._best(relaxed, fast)
-        if max_points == 1 or best.size_bytes <= smallest.size_bytes:
-            return Frontier(points=(best,), is_thinned=best.size_bytes > smallest.size_bytes, gap_s=gap_s)
-        lines = [relaxed, *relax_between(self.segments, best, smallest, max_tries=_MAX_LINES)]
-        points, is_whole = self._fill(lines, (best, smallest), max_points)
-        is_thinned = not is_whole or len(points) > max_points
-        return Frontier(points=thin_points(points, max_points), is_thinned=is_thinned, gap_s=gap_s)
-
-    def _search(self, bands: Sequence[Band], **options: Any) -> tuple[tuple[FrontierPoint, ...], bool]:
-        options = {"limit_bytes": self.limit_bytes, "max_partials": _MAX_PARTIALS, **options}
-        return search_band(self.segments, bands, rests_bytes=self.rests_bytes, **options)
-
-    def _smallest(self) -> FrontierPoint:
-        """Returns the fastest plan of minimum memory; with so low a limit, one partial plan is left per layout."""
-        (point,), _ = self._search((), limit_bytes=int(self.rests_bytes[0][0]))
-        return point
-
-    def _best(self, relaxed: Relaxed, fast: FrontierPoint) -> tuple[FrontierPoint, float]:
-        """Returns the fastest plan within the limit, and by how much another might be faster."""
-        best, width_s = fast, 0.0
-        while True:
-            band = Band(relaxed=relaxed, width_s=width_s)
-            points, is_whole = self._search((band,))
-            best = merge_points((best, *points))[0]
-            open_s = relaxed.excess_s(best.time_s, self.limit_bytes)
-            if open_s <= band.reach_s or not is_whole:
-                return best, 0.0 if is_whole else open_s
-            width_s = min(open_s, max(width_s * _WIDER, open_s * _FIRST_WIDTH))
-
-    def _fill(
-        self, lines: Sequence[Relaxed], points: tuple[FrontierPoint, ...], max_points: int
-    ) -> tuple[tuple[FrontierPoint, ...], bool]:
-        """Returns the frontier between the best and the smallest, and whether it is whole."""
-        points = merge_points((*points, *(line.point for line in lines if line.point.size_bytes <= self.limit_bytes)))
-        done_s = widths_s = np.zeros(len(lines))
-        num_failures = 0
-        while len(points) <= max_points and num_failures < _MAX_FAILURES:
-            bands = [Band(relaxed=line, width_s=width) for line, width in zip(lines, widths_s.tolist(), strict=True)]
-            found, is_whole = self._search(bands, max_partials=_PARTIALS_PER_POINT * max_points, gives_up=True)
-            if not is_whole:
-                num_failures += 1
-                widths_s = done_s + (widths_s - done_s) * _NARROWER
-                continue
-            points = merge_points((*points, *found))
-            open_s = _open_widths(lines, points)
-            if (open_s <= [band.reach_s for band in bands]).all():
-                return points, True
-            done_s = widths_s
-            widths_s = np.maximum(done_s, np.minimum(open_s, np.maximum(done_s * _WIDER, open_s * _FIRST_WIDTH)))
-        return points, False
+def fastest_with(
+    chain: Sequence[PricedSegment], places: Collection[int], strategy: int, *, memory_limit_bytes: int | None
+) -> FrontierPoint | None:
+    """Returns the fastest plan with one strategy for the segments at some places; None if none fits."""
+    held: dict[int, PricedSegment] = {}
+    for segment in (chain[place] for place in places):
+        times_s = [math.inf] * len(segment.times_s)
+        times_s[strategy] = segment.times_s[strategy]
+        held.setdefault(id(segment), replace(segment, times_s=tuple(times_s)))
+    chain = [held[id(segment)] if place in places else segment for place, segment in enumerate(chain)]
+    try:
+        fastest = relax(trim_chain(chain), 0.0).point
+        if memory_limit_bytes is None or fastest.size_bytes <= memory_limit_bytes:
+            return fastest
+        return search_chain(chain, memory_limit_bytes=memory_limit_bytes, max_points=1).best
+    except ShardingError:
+        return None
 
 
-def _open_widths(lines: Sequence[Relaxed], points: Sequence[FrontierPoint]) -> np.ndarray:
-    """Returns the width of each line's band at which no point can hide between two neighbours.
+def _prove(
+    segments: Sequence[TrimmedSegment],
+    rests_bytes: Sequence[Int[np.ndarray, " exits"]],
+    limit_bytes: int,
+    relaxed: Relaxed,
+    best: FrontierPoint,
+) -> tuple[FrontierPoint, float]:
+    """Returns the fastest plan within the limit, and by how much another might be faster."""
+    width_s = 0.0
+    while True:
+        points, is_whole = _walk(segments, rests_bytes, limit_bytes=limit_bytes, above=(relaxed, width_s))
+        best = merge_points((best, *points))[0]
+        open_s = relaxed.excess_s(best.time_s, limit_bytes)
+        if open_s <= width_s + (relaxed.minimum_s + width_s) * relaxed.rounding or not is_whole:
+            return best, 0.0 if is_whole else open_s
+        width_s = min(open_s, max(width_s * _WIDER, open_s * _FIRST_WIDTH))
 
-    A hidden point is faster than the slower of the two and smaller than the larger: that corner must be in a band,
-    and it is left to the line that is nearest.
+
+def _walk(
+    segments: Sequence[TrimmedSegment],
+    rests_bytes: Sequence[Int[np.ndarray, " exits"]],
+    *,
+    limit_bytes: int,
+    above: tuple[Relaxed, float] | None = None,
+    max_partials: int = _MAX_PARTIALS,
+) -> tuple[tuple[FrontierPoint, ...], bool]:
+    """Returns the frontier within the limit, from the smallest to the fastest, and whether it is whole.
+
+    Args:
+        rests_bytes: `minimum_sizes(segments)`.
+        above: a line, and the width of the band above it to which plans are kept; None for all.
+        max_partials: the number of partial plans kept at a segment; where there are more, only some are kept, evenly
+            spread. The plans are real, but others may then dominate them.
     """
-    times_s = np.array([point.time_s for point in points[1:]])
-    sizes_bytes = np.array([point.size_bytes for point in points[:-1]])
-    multipliers = np.array([line.multiplier_s_per_byte for line in lines])
-    minima_s = np.array([line.minimum_s for line in lines])
-    excess_s = times_s + np.outer(multipliers, sizes_bytes) - minima_s[:, None]
-    nearest = excess_s.argmin(axis=0)
-    widths_s = np.zeros(len(lines))
-    np.maximum.at(widths_s, nearest, excess_s.min(axis=0))
-    return widths_s
+    steps, is_whole = [np.zeros(1, _PARTIAL)], True
+    for place, segment in enumerate(segments, 1):
+        fronts = []
+        for exit_ in range(segment.num_exits):
+            partials = _extend(steps[-1], segment, exit_)
+            sizes_bytes = partials["size_bytes"]
+            is_kept = sizes_bytes <= limit_bytes - rests_bytes[place][exit_]
+            if above is not None:
+                is_kept &= partials["time_s"] <= above[0].latest_s(place, exit_, sizes_bytes, width_s=above[1])
+            fronts.append(_front(partials[is_kept]))
+        if sum(map(len, fronts)) > max_partials:
+            is_whole = False
+            fronts = [front[_spread(len(front), max_partials // len(fronts))] for front in fronts]
+        steps.append(np.concatenate(fronts))
+    ends = at = _front(steps[-1])
+    choices = []
+    for partials, segment in zip(reversed(steps[:-1]), reversed(segments), strict=True):
+        choices.append(segment.strategies[at["chosen"]].tolist())
+        at = partials[at["parent"]]
+    rows = zip(ends["time_s"].tolist(), ends["size_bytes"].tolist(), *reversed(choices), strict=True)
+    return tuple(FrontierPoint(time_s=row[0], size_bytes=row[1], choices=row[2:]) for row in rows), is_whole
 
 
-def _gib(size_bytes: int) -> str:
+def _extend(partials: np.ndarray, segment: TrimmedSegment, exit_: int) -> np.ndarray:
+    """Returns partial plans with every strategy after them that leads to the exit layout."""
+    made = [np.zeros(0, _PARTIAL)]
+    for entry in np.unique(segment.entries[segment.exits == exit_]):
+        times_s = partials["time_s"] + segment.reshards_s[partials["exit"], entry]
+        parents = pareto_order(times_s, partials["size_bytes"])
+        parents = parents[np.isfinite(times_s[parents])]
+        (group,) = np.nonzero((segment.entries == entry) & (segment.exits == exit_))
+        extended = np.zeros((len(parents), len(group)), _PARTIAL)
+        extended["time_s"] = np.add.outer(times_s[parents], segment.times_s[group])
+        extended["size_bytes"] = np.add.outer(partials["size_bytes"][parents], segment.sizes_bytes[group])
+        extended["exit"], extended["parent"], extended["chosen"] = exit_, parents[:, None], group
+        made.append(extended.ravel())
+    return np.concatenate(made)
+
+
+def _front(partials: np.ndarray) -> np.ndarray:
+    return partials[pareto_order(partials["time_s"], partials["size_bytes"])]
+
+
+def _spread(count: int, most: int) -> Int[np.ndarray, " kept"]:
+    """Returns at most so many places, evenly spread, with both ends (the first alone for one)."""
+    return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
+
+
+def size_text(size_bytes: float) -> str:
+    """Returns `1.50 GiB` or `12.00 MiB`, as all messages of the search write numbers of bytes."""
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**27 else f"{size_bytes / 2**20:.2f} MiB"

@@ -24,19 +24,16 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The Pareto frontier, from the fastest plan to the smallest.
-
-    No plan at all dominates one of these, thinned or not (but for `best` if `gap_s` is not 0).
+    """Plans of falling memory, from the fastest within the limit to the smallest.
 
     Attributes:
-        points: each slower than the one before, and smaller.
-        is_thinned: whether the true frontier may have points between these.
+        points: each slower than the one before, and smaller. The first and the last are exact. Between them are
+            samples: a chain of few strategies has all its points, a long one has plans close to the true frontier.
         gap_s: by how much a plan within the limit might be faster than `best`: 0.0, as `best` is proven, unless the
             prices are so degenerate that the proof was given up.
     """
 
     points: tuple[FrontierPoint, ...]
-    is_thinned: bool = False
     gap_s: float = 0.0
 
     @property
@@ -68,11 +65,3 @@ def merge_points(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
         if not merged or point.size_bytes < merged[-1].size_bytes:
             merged.append(point)
     return tuple(merged)
-
-
-def thin_points(points: tuple[FrontierPoint, ...], max_points: int) -> tuple[FrontierPoint, ...]:
-    """Returns at most so many of the points, evenly spread, with both ends (the fastest alone for one)."""
-    if len(points) <= max_points:
-        return points
-    kept = np.linspace(0, len(points) - 1, max_points).round().astype(int)
-    return tuple(points[index] for index in kept)

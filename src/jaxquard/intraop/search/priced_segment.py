@@ -49,7 +49,6 @@ class TrimmedSegment:
     Attributes:
         strategies: their indices in the `PricedSegment`.
         starts_s: reshard and then run each, from each exit layout of the segment before.
-        groups: which of them share an entry and an exit layout.
         num_exits: the exit layouts, used or not.
     """
 
@@ -60,7 +59,6 @@ class TrimmedSegment:
     exits: Int[np.ndarray, " strategies"]
     reshards_s: Float[np.ndarray, "previous_exits entries"]
     starts_s: Float[np.ndarray, "previous_exits strategies"]
-    groups: dict[tuple[int, int], Int[np.ndarray, " group"]]
     num_exits: int
 
 
@@ -79,14 +77,14 @@ def trim_chain(chain: Sequence[PricedSegment]) -> tuple[TrimmedSegment, ...]:
         assert (segment.reshards_s is None) == (place == 0), "every segment but the first has reshards"
         key = (id(segment), num_exits)
         if key not in trimmed:
-            trimmed[key] = trim_segment(segment, num_exits)
+            trimmed[key] = _trim(segment, num_exits)
         segments.append(trimmed[key])
         num_exits = segments[-1].num_exits
     _check_reachable(segments)
     return tuple(segments)
 
 
-def trim_segment(segment: PricedSegment, num_previous_exits: int) -> TrimmedSegment:
+def _trim(segment: PricedSegment, num_previous_exits: int) -> TrimmedSegment:
     """Returns the strategies of a segment that no other dominates, after a segment of so many exit layouts."""
     reshards_s = segment.reshards_s
     if reshards_s is None:
@@ -96,14 +94,11 @@ def trim_segment(segment: PricedSegment, num_previous_exits: int) -> TrimmedSegm
     times_s = np.array(segment.times_s, dtype=np.float64)
     sizes_bytes = np.array(segment.sizes_bytes, dtype=np.int64)
     entries, exits = np.array(segment.entries), np.array(segment.exits)
-    kept, groups, first = [], {}, 0
+    kept = [np.arange(0)]
     for entry, exit_ in sorted(set(zip(segment.entries, segment.exits, strict=True))):
         (group,) = np.nonzero((entries == entry) & (exits == exit_) & np.isfinite(times_s))
-        if len(group):
-            kept.append(group[pareto_order(times_s[group], sizes_bytes[group])])
-            groups[entry, exit_] = np.arange(first, first + len(kept[-1]))
-            first += len(kept[-1])
-    strategies = np.concatenate(kept) if kept else np.arange(0)
+        kept.append(group[pareto_order(times_s[group], sizes_bytes[group])])
+    strategies = np.concatenate(kept)
     return TrimmedSegment(
         strategies=strategies,
         times_s=times_s[strategies],
@@ -112,7 +107,6 @@ def trim_segment(segment: PricedSegment, num_previous_exits: int) -> TrimmedSegm
         exits=exits[strategies],
         reshards_s=reshards_s,
         starts_s=reshards_s[:, entries[strategies]] + times_s[strategies],
-        groups=groups,
         num_exits=max(segment.exits) + 1,
     )
 

@@ -1,11 +1,9 @@
-"""Bounds on the frontier by Lagrangian relaxation of the memory limit: a multiplier of so many seconds a byte.
+"""Lower bounds by Lagrangian relaxation of the memory limit: memory costs a multiplier, in seconds a byte.
 
 For any multiplier, the minimum of time + multiplier x bytes over all plans is found by one walk along the chain, and no
-plan lies below that line in the plane of bytes and seconds. The lines bound the true frontier from below; the plans on
-them (`Relaxed.point`) are on it.
+plan lies below that line in the plane of bytes and seconds.
 """
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +14,7 @@ from jaxquard.intraop.search.frontier import FrontierPoint
 from jaxquard.intraop.search.priced_segment import TrimmedSegment
 
 # Stands for "no plan" among sizes; twice it still fits in 64 bits.
-IMPOSSIBLE_BYTES = 2**61
+_IMPOSSIBLE_BYTES = 2**61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +46,16 @@ class Relaxed:
         """Returns the distance of a time and a size above the line of this solution."""
         return time_s + self.multiplier_s_per_byte * size_bytes - self.minimum_s
 
+    def latest_s(
+        self, place: int, exit_: int, sizes_bytes: Int[np.ndarray, " plans"], *, width_s: float
+    ) -> Float[np.ndarray, " plans"]:
+        """Returns when partial plans of these sizes must have passed `place` to end at most `width_s` above the line.
+
+        The line is given room for twice the rounding, as sums of another order are compared with it.
+        """
+        end_s = (self.minimum_s + width_s) * (1 + 2 * self.rounding) - self.rests_s[place][exit_]
+        return end_s - self.multiplier_s_per_byte * sizes_bytes
+
 
 def relax(segments: Sequence[TrimmedSegment], multiplier_s_per_byte: float) -> Relaxed:
     """Solves the relaxed problem: the minimum of time + multiplier x bytes."""
@@ -57,33 +65,26 @@ def relax(segments: Sequence[TrimmedSegment], multiplier_s_per_byte: float) -> R
         after_s = multiplier_s_per_byte * segment.sizes_bytes + rests_s[-1][segment.exits]
         totals_s = segment.starts_s + after_s
         picks.append(totals_s.argmin(axis=1))
-        rests_s.append(totals_s[np.arange(len(totals_s)), picks[-1]])
-    point = _walk(segments, picks[::-1])
-    return Relaxed(multiplier_s_per_byte=multiplier_s_per_byte, rests_s=tuple(rests_s[::-1]), point=point)
-
-
-def _walk(segments: Sequence[TrimmedSegment], picks: Sequence[Int[np.ndarray, " exits"]]) -> FrontierPoint:
+        rests_s.append(totals_s.min(axis=1))
     time_s, size_bytes, layout, choices = 0.0, 0, 0, []
-    for segment, pick in zip(segments, picks, strict=True):
+    for segment, pick in zip(segments, reversed(picks), strict=True):
         chosen = int(pick[layout])
-        entry = int(segment.entries[chosen])
-        time_s = (time_s + float(segment.reshards_s[layout, entry])) + float(segment.times_s[chosen])
+        reshard_s = float(segment.reshards_s[layout, segment.entries[chosen]])
+        time_s = (time_s + reshard_s) + float(segment.times_s[chosen])
         size_bytes += int(segment.sizes_bytes[chosen])
         layout = int(segment.exits[chosen])
         choices.append(int(segment.strategies[chosen]))
-    return FrontierPoint(time_s=time_s, size_bytes=size_bytes, choices=tuple(choices))
+    point = FrontierPoint(time_s=time_s, size_bytes=size_bytes, choices=tuple(choices))
+    return Relaxed(multiplier_s_per_byte=multiplier_s_per_byte, rests_s=tuple(rests_s[::-1]), point=point)
 
 
 def minimum_sizes(segments: Sequence[TrimmedSegment]) -> tuple[Int[np.ndarray, " exits"], ...]:
-    """Returns the minimum memory from each segment on, per exit layout of the segment before.
-
-    It is `IMPOSSIBLE_BYTES` where there is no plan.
-    """
+    """Returns the minimum memory from each segment on, per exit layout of the segment before; huge for no plan."""
     rests_bytes = [np.zeros(segments[-1].num_exits, dtype=np.int64)]
     for segment in reversed(segments):
         totals_bytes = segment.sizes_bytes + rests_bytes[-1][segment.exits]
-        entered_bytes = np.where(np.isfinite(segment.starts_s), totals_bytes, IMPOSSIBLE_BYTES)
-        rests_bytes.append(np.minimum(entered_bytes.min(axis=1), IMPOSSIBLE_BYTES))
+        entered_bytes = np.where(np.isfinite(segment.starts_s), totals_bytes, _IMPOSSIBLE_BYTES)
+        rests_bytes.append(np.minimum(entered_bytes.min(axis=1), _IMPOSSIBLE_BYTES))
     return tuple(rests_bytes[::-1])
 
 
@@ -102,40 +103,11 @@ def relax_to_limit(
     if large.size_bytes <= limit_bytes:
         return relaxed, large
     while True:
-        relaxed = relax(segments, _multiplier_between(large, small))
-        if not _is_below(relaxed, small):
+        multiplier = max(0.0, small.time_s - large.time_s) / (large.size_bytes - small.size_bytes)
+        relaxed = relax(segments, multiplier)
+        if relaxed.excess_s(small.time_s, small.size_bytes) <= relaxed.rounding * relaxed.minimum_s:
             return relaxed, small
         if relaxed.point.size_bytes <= limit_bytes:
             small = relaxed.point
         else:
             large = relaxed.point
-
-
-def relax_between(
-    segments: Sequence[TrimmedSegment], large: FrontierPoint, small: FrontierPoint, *, max_tries: int
-) -> list[Relaxed]:
-    """Returns relaxed searches whose lines follow the frontier between two of its plans, the widest gaps first."""
-    found: list[Relaxed] = []
-    gaps = [_gap(large, small)]
-    while gaps and len(found) < max_tries:
-        _, large, small = heapq.heappop(gaps)
-        if small.size_bytes >= large.size_bytes or small.time_s <= large.time_s:
-            continue
-        relaxed = relax(segments, _multiplier_between(large, small))
-        found.append(relaxed)
-        if _is_below(relaxed, small):
-            heapq.heappush(gaps, _gap(large, relaxed.point))
-            heapq.heappush(gaps, _gap(relaxed.point, small))
-    return found
-
-
-def _gap(large: FrontierPoint, small: FrontierPoint) -> tuple[float, FrontierPoint, FrontierPoint]:
-    return -(small.time_s - large.time_s) * (large.size_bytes - small.size_bytes), large, small
-
-
-def _multiplier_between(large: FrontierPoint, small: FrontierPoint) -> float:
-    return max(0.0, small.time_s - large.time_s) / (large.size_bytes - small.size_bytes)
-
-
-def _is_below(relaxed: Relaxed, point: FrontierPoint) -> bool:
-    return relaxed.excess_s(point.time_s, point.size_bytes) > relaxed.rounding * relaxed.minimum_s

@@ -6,8 +6,8 @@
     megatron                       pairs of columns and contracted; embeddings sharded along the vocabulary
     megatron, sequence parallel    the same, but sums end sharded by rows
     context parallel               the sequence sharded in all blocks, where that can be worth it (`shard_sequence`)
-    volume                         the fewest bytes communicated, as Alpa chooses
 
+The baseline `volume`, of the fewest bytes communicated, takes a search (`plan.volume`).
 On a mesh of several axes Megatron's choices, and the sequence, are for the last one, and the others shard rows.
 """
 
@@ -15,12 +15,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxquard.intraop.blocks.block import Block
+from jaxquard.intraop.blocks.follow_blocks import arriving_dims
 from jaxquard.intraop.blocks.shard_sequence import SEQUENCE
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.segments.strategies import block_choices, has_choices
-from jaxquard.intraop.shardings.communication import Reshard, all_choices, find_communication
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
-from jaxquard.intraop.shardings.volume import solve_volume
+from jaxquard.ir.jaxpr_tools import Var
 
 # Data parallelism shards rows, or else the first batch dim.
 _ROWS = ("rows", "batch 0")
@@ -45,13 +45,10 @@ class CandidatePlan:
         return tuple((block, tuple(names)) for block, names in sorted(self.assignment.items())), self.storage
 
 
-def baselines(
-    analysis: Analysis, *, with_volume: bool = True, tensor: Mapping[int, str] | None = None
-) -> dict[str, CandidatePlan]:
-    """Returns all baselines, by name.
+def baselines(analysis: Analysis, *, tensor: Mapping[int, str] | None = None) -> dict[str, CandidatePlan]:
+    """Returns the baselines that follow from the blocks alone, by name.
 
     Args:
-        with_volume: solves an integer program for the fewest bytes communicated, which takes a while.
         tensor: `tensor_choices` of the analysis, where they are known.
     """
     rows = {block.number: _data_parallel(block, analysis.axes) for block in analysis.blocks}
@@ -71,8 +68,6 @@ def baselines(
         found.append(
             CandidatePlan(name="context parallel", assignment={block.number: sequence for block in analysis.blocks})
         )
-    if with_volume:
-        found.append(CandidatePlan(name="volume", assignment=solve_volume(analysis)))
     return {baseline.name: baseline for baseline in found}
 
 
@@ -118,25 +113,20 @@ def tensor_choices(analysis: Analysis) -> dict[int, str]:
     A look-up shards its table along the vocabulary. A block whose input is sharded along its contracted dim takes that;
     any other shards its columns. Experts are sharded in the same way inside, as Megatron's tensor parallelism does.
     """
-    reshards: dict[int, list[Reshard]] = {}
-    for reshard in find_communication(analysis).reshards:
-        reshards.setdefault(reshard.consumer, []).append(reshard)
+    graph, num_shards = analysis.graph, max(analysis.axes.values())
+    taken = {position for block in analysis.blocks for position in (*block.equations, *block.followers)}
+    known: dict[Var, int | None] = {}
     chosen: dict[int, str] = {}
     for block in analysis.blocks:
-        is_lookup = block.seeds[0].is_lookup
-        inputs = reshards.get(block.number, ())
-        contracted = is_lookup or any(_is_sharded_as_contracted(analysis, reshard, chosen) for reshard in inputs)
-        order = ("contracted", "columns") if contracted else ("columns", "contracted")
-        chosen[block.number] = next((name for name in order if name in block.names), block.names[0])
+        contracted = next((choice for choice in block.choices if choice.name == "contracted"), None)
+        for seed, one in zip(block.seeds, contracted.partitions if contracted else (), strict=False):
+            arriving = arriving_dims(graph, seed, known, taken=taken, num_shards=num_shards)[seed.data]
+            if seed.is_lookup or (arriving is not None and arriving == one.in_dims[seed.data]):
+                break
+        else:
+            contracted = None
+        order = ("columns", "contracted") if contracted is None else ("contracted",)
+        choice = next((block.choice(name) for name in order if name in block.names), block.choices[0])
+        chosen[block.number] = choice.name
+        known |= {**choice.dims, **choice.follower_dims}
     return chosen
-
-
-def _is_sharded_as_contracted(analysis: Analysis, reshard: Reshard, chosen: Mapping[int, str]) -> bool:
-    """Returns true if a value arrives sharded along the dim that its consumer contracts."""
-    names = [choice.name for choice in all_choices(analysis.blocks[reshard.consumer])]
-    if reshard.holder not in chosen or "contracted" not in names:
-        return False
-    of_holder = [choice.name for choice in all_choices(analysis.blocks[reshard.holder])]
-    held = reshard.held[of_holder.index(chosen[reshard.holder])]
-    is_data = reshard.value in analysis.graph.data_vars
-    return is_data and held is not None and held == reshard.wanted[names.index("contracted")]

@@ -10,6 +10,7 @@ its inputs where they agree, and is left to the compiler where they do not.
 import enum
 import functools
 import math
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,6 @@ from jaxquard.intraop.segments.find_segments import Segment
 from jaxquard.intraop.segments.interfaces import SegmentInterface
 from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.intraop.step.phases import EquationPhase
-from jaxquard.ir.dependence import can_partition
 from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 
 
@@ -267,7 +267,7 @@ class _AxisLayout:
             like = (other for other in others if other.aval.shape == found.var.aval.shape)
             value = next((var for var in (found.value, *like) if var in self.dims or var in self.entries), None)
             if found.value is not None and value is not None:
-                self.entries[found.var] = self._known(value)
+                self.entries[found.var] = ChainMap(self.dims, self.entries)[value]
         for position in interface.positions:
             equation = self.graph.equations[position]
             for output, var in enumerate(equation.outvars):
@@ -285,28 +285,17 @@ class _AxisLayout:
             if found.value in self.entries:
                 self.dims[found.var] = self.entries[found.value]
 
-    def _known(self, var: Var) -> int | None:
-        return self.dims[var] if var in self.dims else self.entries[var]
-
     def _carry(self, position: int, output: int) -> tuple[int | None] | None:
         """Returns the dim of an output to which the layouts of the inputs lead, in a tuple.
 
         None if they do not agree, or none is known.
         """
         equation = self.graph.equations[position]
-        links = self.graph.links(position)
-        wanted: set[int] = set()
-        is_known = False
-        for atom, of_input, is_read in zip(equation.invars, links.links[output], links.reads[output], strict=True):
-            if not is_var(atom) or not is_read or not (atom in self.dims or atom in self.entries):
-                continue
-            is_known = True
-            dim = self._known(atom)
-            wanted.update(
-                link.out_dim for link in of_input if link.in_dim == dim and can_partition(link, self.num_shards)
-            )
-        if not wanted:
-            wanted.update(self._along_image(equation))
+        known = ChainMap(self.dims, self.entries)
+        arriving = self.graph.arrivals(position, output, known, self.num_shards)
+        wanted = {link.out_dim for _, link in arriving if link is not None} or set(self._along_image(equation))
+        reads = zip(equation.invars, self.graph.links(position).reads[output], strict=True)
+        is_known = bool(arriving) or any(is_read and is_var(atom) and atom in known for atom, is_read in reads)
         if not is_known or len(wanted) > 1 or (not wanted and self._divides_across(position)):
             return None
         return (wanted.pop() if wanted else None,)
@@ -362,17 +351,11 @@ class _AxisLayout:
 
     def _inputs(self, position: int, var: Var, dim: int | None) -> Iterable[tuple[Var, int | None]]:
         """Yields the inputs of an equation with the dims that follow from that of an output."""
-        equation = self.graph.equations[position]
-        output = equation.outvars.index(var)
-        found_links = self.graph.links(position)
-        for atom, links, is_read in zip(
-            equation.invars, found_links.links[output], found_links.reads[output], strict=True
-        ):
-            if not is_read:
-                continue
-            found = [link.in_dim for link in links if link.out_dim == dim and can_partition(link, self.num_shards)]
-            stored = None if found or dim is None else self.graph.storage_link(position, self.num_shards)
-            yield atom, (found[0] if found else None if stored is None else stored.in_dim)
+        output = self.graph.equations[position].outvars.index(var)
+        for atom, in_dim in self.graph.inputs_of(position, output, dim, self.num_shards):
+            is_lost = in_dim is None and dim is not None
+            stored = self.graph.storage_link(position, self.num_shards) if is_lost else None
+            yield atom, in_dim if stored is None else stored.in_dim
 
     def _is_inside(self, var: Var) -> bool:
         position = self.graph.definitions.get(var)

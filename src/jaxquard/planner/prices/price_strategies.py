@@ -64,7 +64,7 @@ def price_strategies(
     programs = StepPrograms(analysis, like=None if like is None else like.prices.programs)
     costs = StrategyCosts(programs, coarse, like=None if like is None else like.strategy_costs)
     if recipes is None:
-        recipes = {name: found.assignment for name, found in baselines(analysis, with_volume=False).items()}
+        recipes = {name: found.assignment for name, found in baselines(analysis).items()}
     if only_recipes:
         only = {segment.blocks: _recipe_strategies([segment], recipes) for segment in analysis.segments}
     written = _write(programs, batch_axis, allowed, wishes, recipes, only or {})

@@ -153,7 +153,7 @@ class LivePricing:
     def _find_recipes(self, analysis: Analysis) -> dict[str, Assignment]:
         if analysis.interfaces not in self._tensor_choices:
             self._tensor_choices[analysis.interfaces] = tensor_choices(analysis)
-        found = baselines(analysis, with_volume=False, tensor=self._tensor_choices[analysis.interfaces])
+        found = baselines(analysis, tensor=self._tensor_choices[analysis.interfaces])
         return {name: one.assignment for name, one in found.items()}
 
     def _find_boundaries(self, analysis: Analysis, num_microbatches: int) -> tuple[StageBoundary, ...]:

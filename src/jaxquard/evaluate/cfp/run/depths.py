@@ -10,7 +10,7 @@ from zlib import crc32
 
 from jaxquard.evaluate.cfp.cells.cell import CellSpec, Depth
 from jaxquard.evaluate.cfp.cells.cell_step import cell_axes, make_step
-from jaxquard.intraop.plan.finalists import choose_finalists
+from jaxquard.intraop.plan.search_plans import choose_finalists
 from jaxquard.intraop.plan.segment_prices import make_chain, price_segments
 from jaxquard.intraop.search.chain import search_chain
 from jaxquard.intraop.segments.analysis import analyse_step

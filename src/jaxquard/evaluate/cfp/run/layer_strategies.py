@@ -6,10 +6,10 @@ at a time takes every strategy, and the others take what the search chose.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from jaxquard.evaluate.cfp.run.run_plans import volumes
 from jaxquard.evaluate.cfp.run.sum_price import SumPrice, SumPricer
 from jaxquard.intraop.plan.search_plans import SUM_SLACK
 from jaxquard.intraop.plan.segment_prices import StepPrices
+from jaxquard.intraop.plan.volume import volumes_bytes
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.shardings.baselines import CandidatePlan
 from jaxquard.intraop.shardings.layouts import Assignment
@@ -40,7 +40,7 @@ def layer_strategies(
             key = tuple(assignment[block.number] for block in analysis.blocks)
             found.setdefault(key, (price, CandidatePlan(name=name, assignment=assignment)))
     ordered = sorted(found.values(), key=lambda pair: pair[0].time_s)
-    return _pick(analysis, [plan for _, plan in ordered], count)
+    return _pick(prices, [plan for _, plan in ordered], count)
 
 
 def _variants(
@@ -72,12 +72,12 @@ def _base(
     return first
 
 
-def _pick(analysis: Analysis, plans: Sequence[CandidatePlan], count: int | None) -> list[CandidatePlan]:
+def _pick(prices: StepPrices, plans: Sequence[CandidatePlan], count: int | None) -> list[CandidatePlan]:
     """As many, in their order: a third are the first, a third those of minimum volume, the rest evenly spread."""
     if count is None or count >= len(plans):
         return list(plans)
     third = count // 3
-    sizes_bytes = volumes(analysis, [plan.assignment for plan in plans])
+    sizes_bytes = volumes_bytes(prices.programs, [plan.assignment for plan in plans])
     kept = {*range(third), *sorted(range(len(plans)), key=sizes_bytes.__getitem__)[:third]}
     left = [place for place in range(len(plans)) if place not in kept]
     wanted = count - len(kept)

@@ -9,24 +9,9 @@ from jaxquard.evaluate.cfp.run.backend import OnPart, WholeRuns
 from jaxquard.evaluate.cfp.run.sum_price import SumPricer
 from jaxquard.intraop.plan.search_plans import PlanSearch
 from jaxquard.intraop.plan.segment_prices import StepPrices
+from jaxquard.intraop.plan.volume import volumes_bytes
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.shardings.baselines import CandidatePlan
-from jaxquard.intraop.shardings.volume import volume_problem
-
-
-def volumes(analysis: Analysis, assignments: Sequence[Mapping[int, Sequence[str]]]) -> list[float]:
-    """Returns the volume of each assignment; communication is found once for all."""
-    choices = [
-        list(dict.fromkeys(tuple(assignment[block.number]) for assignment in assignments)) for block in analysis.blocks
-    ]
-    problem = volume_problem(analysis, choices)
-    found = []
-    for assignment in assignments:
-        places = [names.index(tuple(assignment[number])) for number, names in enumerate(choices)]
-        size_bytes = sum(float(costs[place]) for costs, place in zip(problem.costs, places, strict=True))
-        size_bytes += sum(float(costs[places[a], places[b]]) for (a, b), costs in problem.edges.items())
-        found.append(size_bytes)
-    return found
 
 
 def run_plans(
@@ -59,7 +44,9 @@ def _predicted_runs(
     roles = _roles(found, plans)
     summed = SumPricer(analysis, prices)
     runs = []
-    for plan, size_bytes in zip(plans, volumes(analysis, [plan.assignment for plan in plans]), strict=True):
+    for plan, size_bytes in zip(
+        plans, volumes_bytes(prices.programs, [plan.assignment for plan in plans]), strict=True
+    ):
         run = PlanRun(
             name=plan.name,
             role=roles.get(plan.name, Role.STRATEGY),

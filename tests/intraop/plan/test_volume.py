@@ -1,33 +1,32 @@
 import itertools
-import time
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
 
+from jaxquard.intraop.plan.volume import volume_baseline, volumes_bytes
 from jaxquard.intraop.segments.analysis import Analysis, analyse_step
-from jaxquard.intraop.segments.strategies import block_choices
 from jaxquard.intraop.shardings.baselines import baselines
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.intraop.shardings.volume import (
-    all_gather_bytes,
-    all_reduce_bytes,
-    all_to_all_bytes,
-    solve_volume,
-    volume,
-    volume_problem,
-)
 from jaxquard.intraop.step.traced_step import trace_step
 from jaxquard.models.zoo import find_model
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.intraop.compiled_bytes import compiled_bytes
 from tests.intraop.steps import analyse, mesh_of, zoo_types
 from tests.intraop.zoo_analyses import analyse_model
-from tests.machine_pace import machine_pace
 
 MODELS = ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
 BATCH, FIRST, HIDDEN, LAST = 16, 32, 64, 24
+
+
+# The loss is one number more.
+LOSS = 16
+
+
+def volume(analysis: Analysis, assignment) -> float:
+    (found,) = volumes_bytes(StepPrograms(analysis), [assignment])
+    return found
 
 
 def two_layers(axes: dict[str, int]) -> Analysis:
@@ -54,19 +53,15 @@ UP, DOWN, MIDDLE, OUT = (4 * size for size in (FIRST * HIDDEN, HIDDEN * LAST, BA
         (("rows", "rows"), 14 / 8 * (UP + DOWN)),
         # Megatron: one sum forward, and none backward, as the data has no gradient.
         (("columns", "contracted"), 14 / 8 * OUT),
-        # The middle is gathered forward, its gradient is summed backward.
-        (("columns", "columns"), 7 / 8 * MIDDLE + 14 / 8 * MIDDLE),
-        # The first sum, then a free split; the gradient of the middle is gathered.
-        (("contracted", "rows"), 14 / 8 * MIDDLE + 7 / 8 * MIDDLE + 14 / 8 * DOWN),
-        # An all-to-all there and one back, the second sum, and the gradient of the first weight.
-        (("rows", "contracted"), 14 / 8 * UP + 2 * 7 / 64 * MIDDLE + 14 / 8 * OUT),
+        # The middle is gathered forward, its gradient summed and scattered backward.
+        (("columns", "columns"), 2 * 7 / 8 * MIDDLE),
         # Sequence parallelism scatters the sum and gathers its gradient.
         (("columns", "scattered"), 14 / 8 * OUT),
     ],
 )
 def test_two_layers_by_hand(names: tuple[str, str], expected: float):
     analysis = two_layers({"x": 8})
-    assert volume(analysis, {0: names[:1], 1: names[1:]}).size_bytes == pytest.approx(expected)
+    assert volume(analysis, {0: names[:1], 1: names[1:]}) == pytest.approx(expected, abs=LOSS)
 
 
 @pytest.mark.parametrize(
@@ -76,61 +71,57 @@ def test_two_layers_by_hand(names: tuple[str, str], expected: float):
         (("rows", "rows"), ("rows", "rows"), 14 / 8 * (UP + DOWN)),
         # Data parallel over 2, Megatron over 4: halves of the rows are summed, and quarters of the weights.
         (("rows", "columns"), ("rows", "contracted"), 2 / 2 * (UP + DOWN) / 4 + 6 / 4 * OUT / 2),
-        # The middle is gathered over 4 in each half of the rows, and its gradient summed there.
-        (("rows", "columns"), ("rows", "columns"), 2 / 2 * (UP + DOWN) / 4 + (3 + 6) / 4 * MIDDLE / 2),
+        # The middle is gathered over 4 in each half of the rows, and its gradient summed and scattered there.
+        (("rows", "columns"), ("rows", "columns"), 2 / 2 * (UP + DOWN) / 4 + 2 * 3 / 4 * MIDDLE / 2),
     ],
 )
 def test_two_axes_by_hand(first: tuple[str, str], second: tuple[str, str], expected: float):
     analysis = two_layers({"data": 2, "model": 4})
-    assert volume(analysis, {0: first, 1: second}).size_bytes == pytest.approx(expected)
-
-
-def test_collectives_of_one_device_move_nothing():
-    assert all_reduce_bytes(8.0, 1) == all_gather_bytes(8.0, 1) == all_to_all_bytes(8.0, 1) == 0
-    assert (all_reduce_bytes(64, 4), all_gather_bytes(64, 4), all_to_all_bytes(64, 4)) == (96, 48, 12)
+    assert volume(analysis, {0: first, 1: second}) == pytest.approx(expected, abs=LOSS)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_data_parallel_sums_every_parameter_once(name: str):
     model, analysis = find_model(name), analyse_model(name)
-    moved = volume(analysis, baselines(analysis)["data parallel"].assignment).size_bytes
-    assert moved == 14 / 8 * 4 * model.module.num_parameters(model.config)
+    moved = volume(analysis, baselines(analysis)["data parallel"].assignment)
+    assert moved == pytest.approx(14 / 8 * 4 * model.module.num_parameters(model.config), abs=LOSS)
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "llama-tiny"])
 def test_megatron_sums_the_hidden_state_four_times_a_layer(name: str):
     """Shoeybi et al. 2019, figure 4: twice forward, twice backward."""
-    config, analysis = find_model(name).config, analyse_model(name)
-    found = volume(analysis, baselines(analysis)["megatron"].assignment)
+    config = find_model(name).config
+    moved = [
+        volume(analysis, baselines(analysis)["megatron"].assignment)
+        for analysis in (analyse_model(name, num_layers=num_layers) for num_layers in (1, 2))
+    ]
     hidden_bytes = 4 * 8 * config.sequence_length * config.model_dim
-    assert not any(found.reshards.values())
-    assert sum(found.blocks[block] for block in (1, 2, 3, 4)) == 4 * 14 / 8 * hidden_bytes
+    assert moved[1] - moved[0] == pytest.approx(4 * 14 / 8 * hidden_bytes, rel=0.01)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_no_assignment_of_one_layer_moves_less(name: str):
-    analysis = analyse_model(name, num_layers=1)
-    candidates = [block_choices(block, analysis.axes, batch_axis=None) for block in analysis.blocks]
-    problem = volume_problem(analysis, candidates)
-    chosen = solve_volume(analysis)
-    minimum = min(map(problem.total, itertools.product(*map(range, map(len, candidates)))))
-    assert volume(analysis, chosen).size_bytes == pytest.approx(minimum, rel=1e-12)
+def test_the_baseline_communicates_the_fewest_bytes_of_all_plans():
+    analysis = two_layers({"x": 8})
+    programs = StepPrograms(analysis)
+    plans = [
+        {0: (first,), 1: (second,)} for first, second in itertools.product(*(block.names for block in analysis.blocks))
+    ]
+    best = volume_baseline(programs)
+    (found,) = volumes_bytes(programs, [best.assignment])
+    assert found == pytest.approx(min(volumes_bytes(programs, plans)), abs=LOSS)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_volume_moves_no_more_than_the_other_baselines(name: str):
     analysis = analyse_model(name)
-    found = {key: volume(analysis, baseline.assignment).size_bytes for key, baseline in baselines(analysis).items()}
-    assert found["volume"] <= min(found["data parallel"], found["megatron"])
+    found = {key: volume(analysis, baseline.assignment) for key, baseline in baselines(analysis).items()}
+    fewest = volume(analysis, volume_baseline(StepPrograms(analysis)).assignment)
+    assert fewest <= min(found["data parallel"], found["megatron"])
 
 
-@pytest.mark.slow
-def test_ninety_six_layers_in_two_seconds():
-    analysis = analyse_model("gpt-tiny", num_layers=96)
-    assert len(analysis.blocks) == 386
-    start = time.process_time()
-    solve_volume(analysis)
-    assert time.process_time() - start < 2 * machine_pace()
+def test_volume_takes_experts_apart_as_alpa_does():
+    """Section 5.7: the data is sharded everywhere but in the experts, which lie on different devices."""
+    chosen = volume_baseline(StepPrograms(analyse_model("moe-tiny"))).assignment
+    assert [name for (name,) in chosen.values()][1:] == ["rows"] * 2 + ["batch 0"] * 2 + ["rows"] * 5
 
 
 def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:
@@ -139,20 +130,25 @@ def bytes_of_compiled_step(analysis: Analysis, assignment) -> float:
     return compiled_bytes(lower_program(StepPrograms(analysis).write_step(assignment), mesh=mesh).compile().as_text())
 
 
+@pytest.mark.parametrize("names", [("rows", "rows"), ("columns", "contracted"), ("contracted", "rows")])
+def test_two_compiled_layers_move_as_much(names: tuple[str, str]):
+    analysis = two_layers({"x": 8})
+    assignment = {0: names[:1], 1: names[1:]}
+    assert volume(analysis, assignment) == pytest.approx(bytes_of_compiled_step(analysis, assignment), abs=LOSS)
+
+
 @pytest.mark.parametrize(
     ("baseline", "tolerance"),
     [
-        # But for the loss, one number, all is counted.
         ("data parallel", 1e-4),
-        # The softmax over a sharded vocabulary is not counted: three sums of one number per token.
-        ("megatron", 0.01),
         pytest.param("volume", 1e-4, marks=pytest.mark.slow),
     ],
 )
 def test_the_compiled_step_moves_as_much(baseline: str, tolerance: float):
     analysis = analyse_model("gpt-tiny")
-    assignment = baselines(analysis)[baseline].assignment
-    moved = volume(analysis, assignment).size_bytes
+    known = baselines(analysis)
+    assignment = (known[baseline] if baseline in known else volume_baseline(StepPrograms(analysis))).assignment
+    moved = volume(analysis, assignment)
     assert moved == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=tolerance)
 
 
@@ -180,18 +176,7 @@ def test_sharded_state_moves_as_its_name_says(remat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("baseline", "tolerance"), [("data parallel", 1e-4), ("megatron", 0.01)])
-def test_the_compiled_step_moves_as_much_on_two_axes(baseline: str, tolerance: float):
+def test_the_compiled_step_moves_as_much_on_two_axes():
     analysis = analyse_model("gpt-tiny", axes=(("data", 2), ("model", 4)))
-    assignment = baselines(analysis)[baseline].assignment
-    moved = volume(analysis, assignment).size_bytes
-    assert moved == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=tolerance)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("choice", ["columns", "contracted"])
-def test_the_compiled_step_moves_about_as_much_when_layouts_fight(choice: str):
-    analysis = analyse_model("gpt-tiny")
-    assignment = {block.number: (choice,) for block in analysis.blocks}
-    moved = volume(analysis, assignment).size_bytes
-    assert moved == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=0.1)
+    assignment = baselines(analysis)["data parallel"].assignment
+    assert volume(analysis, assignment) == pytest.approx(bytes_of_compiled_step(analysis, assignment), rel=1e-4)
