@@ -1,16 +1,12 @@
 """The host overhead of a step: measured on its arguments, and part of a price of whole tasks."""
 
 import math
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from jax.sharding import PartitionSpec as P
 
-from jaxquard.ir.program import Run
-from jaxquard.planner.search import host_overhead as host_overhead_module
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.host_overhead import price_host_overhead
 from jaxquard.planner.search.measured_host import MeasuredHost
@@ -18,10 +14,8 @@ from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.price_tasks import price_tasks
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.targets import find_plan_target
-from jaxquard.planner.search.time_loop import time_loop
 from jaxquard.planner.step.apply_plan import apply_plan
 from jaxquard.pricing import Price, PriceCache, Provenance
-from jaxquard.pricing.measure.runs.make_inputs import make_host_input
 
 FAKE = Provenance(pricer="fake", jax_version="", platform="", device_kind="", num_devices=0, date="", num_runs=0)
 
@@ -85,25 +79,3 @@ def test_a_price_of_whole_tasks_has_it():
     played = price_tasks(problem, plan, OneSecondPricer(), links={}, host=host)
     assert (without.host_s, played.host_s) == (0.0, 0.25)
     assert played.time_s == without.time_s + 0.25
-
-
-def test_nothing_runs_and_the_state_stays_the_state(monkeypatch):
-    """Also where the batch comes first and has the same structure, and where it has keys."""
-    batch = {"w": jax.ShapeDtypeStruct((8,), jnp.float32), "key": jax.eval_shape(lambda: jax.random.key(0))}
-    params = {"w": jax.ShapeDtypeStruct((4, 4), jnp.float32), "key": jax.eval_shape(lambda: jax.random.key(0))}
-    problem = SimpleNamespace(args=(batch, params))
-    specs = ({"w": P("data"), "key": P()}, {"w": P(None, "data"), "key": P()})
-    applied = SimpleNamespace(axes={"data": 4}, in_shardings=specs, donate_argnums=(1,))
-    seen = []
-
-    def time_both(step, args, *, state, pause_s):
-        values = [jax.tree.map(make_host_input, arg) for arg in args]
-        program = step.program(*values)
-        assert not any(isinstance(one, Run) for actor in program.actors for one in actor.instructions)
-        seen.append(jax.tree.map(jnp.shape, step(*values)[0]))
-        assert pause_s > 0
-        return time_loop(step, args, state=state, pause_s=pause_s)
-
-    monkeypatch.setattr(host_overhead_module, "time_loop", time_both)
-    assert price_host_overhead(problem, applied, cache=None).time_s > 0
-    assert seen == [{"w": (4, 4), "key": ()}]

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxquard.planner.search.make_arguments import make_arguments
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.time_loop import time_loop
 from jaxquard.planner.step.apply_plan import AppliedStep
@@ -46,7 +47,7 @@ def price_host_overhead(problem: PlanProblem, applied: AppliedStep, *, cache: Pr
     with RemoteMesh((1,), tuple(applied.axes.values()), tuple(applied.axes)) as actor:
         everything = tuple(range(len(problem.args)))
         step = actor.distributed(return_all, in_shardings=applied.in_shardings, donate_argnums=everything)
-        times_s = time_loop(step, problem.args, state=state, pause_s=_PAUSE_S)
+        times_s = time_loop(step, make_arguments(problem, state=state, mesh=actor), state=state, pause_s=_PAUSE_S)
     price = Price(
         time_s=statistics.median(times_s),
         peak_bytes=0,
