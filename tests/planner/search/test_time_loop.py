@@ -1,9 +1,5 @@
 """Training loops: what a step gets of the one before."""
 
-import itertools
-import statistics
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,19 +36,6 @@ def test_of_results_that_look_alike_the_one_of_the_same_types_is_the_state():
 
     time_loop(step, [batch, state], state=(1,))
     assert set(seen) == {(2,)}
-
-
-def test_pauses_are_between_the_steps():
-    """And no part of them; that of the first steps is no shorter."""
-    seen = []
-
-    def step(state):
-        seen.append(time.perf_counter())
-        return (jnp.asarray(state),)
-
-    times_s = time_loop(step, [np.int32(0)], state=(0,), pause_s=0.05)
-    assert all(later - earlier >= 0.05 for earlier, later in itertools.pairwise(seen))
-    assert statistics.median(times_s) < 0.05
 
 
 def test_types_of_a_state_with_keys():

@@ -21,7 +21,6 @@ def time_loop(
     values: Sequence[Any],
     *,
     state: Sequence[int],
-    pause_s: float = 0.0,
     end_s: float = math.inf,
 ) -> list[float]:
     """Returns the seconds of each step but the first ones.
@@ -33,7 +32,6 @@ def time_loop(
         step: a distributed step.
         values: its arguments.
         state: the arguments that the next step gets from this one's results.
-        pause_s: between two steps.
         end_s: of the time for it, by `time.monotonic`.
     """
     values, args = [*values], [jax.tree.map(_type_of, value) for value in values]
@@ -47,7 +45,6 @@ def time_loop(
         _wait(results)
         times_s.append(time.perf_counter() - start_s)
         _carry(values, results, state, args)
-        time.sleep(pause_s)
     return times_s[_WARM_UP:]
 
 
