@@ -9,10 +9,11 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from benchmarks.measure import measure
 from jaxquard.gemm import GemmProblem, autotune, gpt3, matmul, megatron_nlg
+from jaxquard.pricing.values.make_values import make_array
 
 LIMIT = 1.05
 MODELS = {"gpt3": gpt3, "megatron-nlg": megatron_nlg}
@@ -32,8 +33,8 @@ def main(num_rows: int = 0, cluster: str = "h200") -> None:
             planned = plan.layer(layer.name)
             shrink = 16 if is_cpu else 1
             sizes = (layer.in_features // shrink, layer.out_features // shrink)
-            x = jnp.ones((rows, sizes[0]), jnp.bfloat16)
-            w = jnp.ones(sizes, jnp.bfloat16) / sizes[0]
+            sharding, shapes = NamedSharding(mesh, jax.P()), ((rows, sizes[0]), sizes)
+            x, w = (make_array(jax.ShapeDtypeStruct(shape, jnp.bfloat16), sharding) for shape in shapes)
 
             def ours(x, w, planned=planned):
                 return jnp.sum(matmul(x, w, mesh=mesh, plan=planned).astype(jnp.float32))

@@ -21,6 +21,7 @@ from jaxquard.gemm.algorithms.check_product import check_size
 from jaxquard.gemm.algorithms.choices import find_choice
 from jaxquard.gemm.algorithms.products.shardings import axes_of, lhs_spec, num_chips, out_spec, rhs_spec
 from jaxquard.gemm.algorithms.registry import find_algorithm, mesh_shapes
+from jaxquard.pricing.values.make_values import make_array
 
 _PLAIN = "plain"
 _SLICED = ("meshslice",)
@@ -156,9 +157,8 @@ class _Bench:
                 chips = num_chips(axes_of(entry), self.mesh.shape)
                 check_size(f"dim {dim} of {name}", size, chips, why=f"the mesh shards it over {chips}")
         lhs_sharding, rhs_sharding, out_sharding = (NamedSharding(self.mesh, spec) for spec in specs.values())
-        keys = jax.random.split(jax.random.key(0))
-        lhs = jax.device_put(jax.random.normal(keys[0], (m, k), self.dtype), lhs_sharding)
-        rhs = jax.device_put(jax.random.normal(keys[1], (k, n), self.dtype), rhs_sharding)
+        lhs = make_array(jax.ShapeDtypeStruct((m, k), self.dtype), lhs_sharding)
+        rhs = make_array(jax.ShapeDtypeStruct((k, n), self.dtype), rhs_sharding, seed=1)
         return lhs, rhs, out_sharding
 
     def compile(self, name: str, count: int, lhs: jax.Array, rhs: jax.Array) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -16,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxquard.calibrate.measure_links import memory_bytes
 from jaxquard.calibrate.sampling import Effort, time_runs_of, time_runs_s
 from jaxquard.cluster import CollectiveSample, GroupCollective
+from jaxquard.pricing.values.make_values import make_array
 
 _OUTER, _INNER = "outer", "inner"
 _ITEM_BYTES = 4
@@ -98,4 +98,4 @@ def _whole_array(kind: GroupCollective, mesh: Mesh, size: int, size_bytes: int) 
     held = size_bytes // _ITEM_BYTES // (size if kind is GroupCollective.ALL_GATHER else 1)
     held = max(size, held // size * size)
     sharding = NamedSharding(mesh, PartitionSpec((_OUTER, _INNER)))
-    return jax.jit(lambda: jnp.ones((held * mesh.size,), jnp.float32), out_shardings=sharding)()
+    return make_array(jax.ShapeDtypeStruct((held * mesh.size,), np.dtype(np.float32)), sharding)

@@ -18,6 +18,7 @@ from jaxquard.calibrate.kernel_cases import KernelCase
 from jaxquard.calibrate.sampling import time_runs_s
 from jaxquard.cluster import KernelKind, KernelSample, ProductShape
 from jaxquard.hlo.work.arithmetic import COSTLY_ARITHMETIC
+from jaxquard.pricing.values.make_values import make_array
 
 Progress = Callable[[int, int, str], None]
 
@@ -118,21 +119,10 @@ def _time_copies(
 
 
 def _inputs(shapes: Sequence[tuple[int, ...]], dtype: str, devices: Sequence[jax.Device]) -> tuple[jax.Array, ...]:
-    """Returns random arrays, one of each shape on each device: the bits of numbers decide how fast some chips are."""
+    """Returns arrays, one of each shape on each device."""
     sharding = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
     whole = [(len(devices) * shape[0], *shape[1:]) for shape in shapes]
-    if devices[0].platform == "cpu":  # There the arrays are small, and a generator would take longer to compile.
-        random = np.random.default_rng(0)
-        return tuple(
-            jax.device_put(random.standard_normal(shape, np.float32).astype(jnp.dtype(dtype)), sharding)
-            for shape in whole
-        )
-
-    def make(key: jax.Array) -> tuple[jax.Array, ...]:
-        keys = jax.random.split(key, len(whole))
-        return tuple(jax.random.normal(one, shape, jnp.dtype(dtype)) for one, shape in zip(keys, whole, strict=True))
-
-    return jax.jit(make, out_shardings=sharding)(jax.random.key(0))
+    return tuple(make_array(jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)), sharding) for shape in whole)
 
 
 def _on_each_device(function: Callable[..., Any], devices: Sequence[jax.Device]) -> Any:

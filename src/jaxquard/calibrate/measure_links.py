@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxquard.calibrate.sampling import Effort, time_runs_of, time_runs_s
 from jaxquard.cluster import Collective, LinkSample
+from jaxquard.pricing.values.make_values import make_array
 
 _AXIS = "ring"
 _CHAINS = (1, 2, 4)
@@ -98,7 +98,7 @@ def _shards(kind: Collective, mesh: Mesh, size_bytes: int) -> jax.Array:
     size = mesh.devices.size
     length = size_bytes // _ITEM_BYTES * size * (size if kind is Collective.REDUCE_SCATTER else 1)
     sharding = NamedSharding(mesh, PartitionSpec(_AXIS))
-    return jax.jit(lambda: jnp.ones((length,), jnp.float32), out_shardings=sharding)()
+    return make_array(jax.ShapeDtypeStruct((length,), np.dtype(np.float32)), sharding)
 
 
 def memory_bytes(devices: Sequence[jax.Device]) -> float:

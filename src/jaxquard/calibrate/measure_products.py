@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
 
 from jaxquard.calibrate.sampling import Effort, time_runs_s
 from jaxquard.cluster import ProductSample
+from jaxquard.pricing.values.make_values import make_array
 
 Progress = Callable[[int, int, str], None]
 
@@ -39,12 +41,11 @@ def sliced_product(lhs_SMK: jax.Array, rhs_SKN: jax.Array) -> jax.Array:
 
 def _measure_shape(device: jax.Device, effort: Effort, *, m: int, k: int, n: int) -> list[ProductSample]:
     """Measures slice counts in turns, so that a disturbance of the machine affects all of them."""
-    runs = {}
+    runs, sharding = {}, SingleDeviceSharding(device)
     with jax.default_device(device):
         for count in effort.slices:
-            lhs_key, rhs_key = jax.random.split(jax.random.key(0))
-            lhs = jax.random.normal(lhs_key, (count, m, k // count), jnp.bfloat16)
-            rhs = jax.random.normal(rhs_key, (count, k // count, n), jnp.bfloat16)
+            shapes = (count, m, k // count), (count, k // count, n)
+            lhs, rhs = (make_array(jax.ShapeDtypeStruct(shape, jnp.bfloat16), sharding) for shape in shapes)
             runs[count] = (jax.jit(sliced_product).lower(lhs, rhs).compile(), (lhs, rhs))
         times_s = dict.fromkeys(effort.slices, float("inf"))
         for _ in range(effort.rounds):

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxquard.errors import PlanError, PricingError
-from jaxquard.planner.search import task_pricers
+from jaxquard.planner.search import find_plan as find_plan_module
 from jaxquard.planner.search.find_plan import find_plan
 from jaxquard.planner.search.measure_plans import MeasuredPlan
 from jaxquard.planner.search.plan_options import PlanOptions
@@ -57,7 +57,7 @@ def use(monkeypatch, find_s):
     def make_pricers(*_, **__):
         yield lambda mesh: FakePricer(lambda name: find_s(dict(mesh.shape), name))
 
-    monkeypatch.setattr(task_pricers, "make_pricers", make_pricers)
+    monkeypatch.setattr(find_plan_module, "make_pricers", make_pricers)
 
 
 def phase_of(name):
@@ -109,7 +109,7 @@ def test_plans_on_one_mesh_share_a_pricer(monkeypatch):
     def make_pricers(*_, **__):
         yield lambda mesh: meshes.append(tuple(mesh.shape.items())) or FakePricer(lambda name: 1.0)
 
-    monkeypatch.setattr(task_pricers, "make_pricers", make_pricers)
+    monkeypatch.setattr(find_plan_module, "make_pricers", make_pricers)
     found = plan(fix={"actors": 1, "microbatches": 1}, num_whole=4)
     assert len(meshes) == len(set(meshes)) < 4 + len(found.baselines)
 

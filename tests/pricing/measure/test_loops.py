@@ -8,7 +8,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.pricing import Failure, FailureReason, LoopPricer, Price, PriceCache
-from jaxquard.pricing.measure.runs.make_inputs import InputMaker
 from jaxquard.pricing.measure.runs.run_blocks import LoopBudget, run_blocks
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
@@ -75,7 +74,7 @@ def test_a_slow_program_has_one_block_of_few_steps(monkeypatch):
 def test_the_batch_comes_from_the_host_and_the_state_goes_on():
     program = training()
     mesh = line_mesh()
-    timed = TimedProgram(program, lower_program(program, mesh=mesh).compile(), mesh=mesh, maker=InputMaker(mesh))
+    timed = TimedProgram(program, lower_program(program, mesh=mesh).compile(), mesh=mesh, shared={})
     weight, batch = (np.array(array) for array in timed._inputs)
     for number in range(3):
         before = timed._inputs[1]

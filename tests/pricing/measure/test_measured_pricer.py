@@ -19,9 +19,10 @@ from jaxquard.pricing import Failure, FailureReason, MeasuredPricer, Price, Pric
 from jaxquard.pricing.compile.compilers import CompileInThreads
 from jaxquard.pricing.measure import measure_batches
 from jaxquard.pricing.measure import measured_pricer as measure
-from jaxquard.pricing.measure.runs.make_inputs import InputMaker
+from jaxquard.pricing.measure.runs import timed_program
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import StalledError
+from jaxquard.pricing.values.make_values import make_array
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
 
@@ -200,13 +201,12 @@ def test_what_could_not_be_compiled_beside_a_round_is_compiled_after_it(monkeypa
 def test_the_program_that_keeps_the_pace_holds_no_inputs_of_others(monkeypatch):
     shared = []
 
-    class Maker(InputMaker):
-        def share(self, aval, spec):
-            array = super().share(aval, spec)
-            shared.append(weakref.ref(array))
-            return array
+    def make(*args):
+        array = make_array(*args)
+        shared.append(weakref.ref(array))
+        return array
 
-    monkeypatch.setattr(measure_batches, "InputMaker", Maker)
+    monkeypatch.setattr(timed_program, "make_array", make)
     pricer = quick_pricer()
     pricer.price_all([product(16), product(24), product(32)])
     assert len(shared) == 6

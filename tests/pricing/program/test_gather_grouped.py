@@ -10,8 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.pricing.program.insert_constraints import gather_grouped
 from jaxquard.pricing.program.lower_program import lower_program
-from jaxquard.pricing.program.sharded_program import ACTORS_AXIS
-from tests.pricing.programs import array, line_mesh, make, product
+from tests.pricing.programs import array, line_mesh, make
 
 CHANNELS = 8
 
@@ -69,16 +68,3 @@ def test_on_one_axis_nothing_is_gathered():
     assert gather_grouped(closed, mesh=line_mesh()) is closed
     assert gather_grouped(closed, mesh=grid_mesh(1, 8)) is closed
     assert "sharding_constraint" in str(gather_grouped(closed, mesh=grid_mesh(4, 2)))
-
-
-def test_actors_beside_each_other_are_no_second_axis():
-    closed = jax.make_jaxpr(gradient)(array(3, 1, CHANNELS), array(16, 4, CHANNELS))
-    beside = jax.make_mesh((2, 4), (ACTORS_AXIS, "data"), axis_types=(AxisType.Auto,) * 2)
-    assert gather_grouped(closed, mesh=beside) is closed
-    beside = jax.make_mesh((2, 2, 2), (ACTORS_AXIS, "data", "model"), axis_types=(AxisType.Auto,) * 3)
-    assert "sharding_constraint" in str(gather_grouped(closed, mesh=beside))
-
-
-def test_other_programs_are_left_as_they_are():
-    closed = product(8).jaxpr
-    assert gather_grouped(closed, mesh=grid_mesh(2, 4)) is closed

@@ -32,15 +32,10 @@ def own_mesh(step: Step, *, mesh: AbstractMesh | None) -> Step:
 
 
 class MeshWriter:
-    """Writes jaxprs on one mesh; a jaxpr that several equations share is written once.
+    """Writes jaxprs on one mesh; a jaxpr that several equations share is written once."""
 
-    Args:
-        is_larger: the mesh has axes that no jaxpr knows: a `shard_map` over all axes of its own mesh is one over all of
-            these, and does the same along those that it does not know.
-    """
-
-    def __init__(self, mesh: AbstractMesh, *, is_larger: bool = False) -> None:
-        self._mesh, self._is_larger = mesh, is_larger
+    def __init__(self, mesh: AbstractMesh) -> None:
+        self._mesh = mesh
         self._meshes: dict[Mesh | AbstractMesh, AbstractMesh] = {}
         self._contexts: dict[int, Any] = {}
         # With the originals, so that no other object gets the same id.
@@ -83,8 +78,6 @@ class MeshWriter:
 
     def _rewrite_equation(self, equation: Equation, renamed: dict[Var, Var]) -> Equation:
         params = {name: self._rewrite_value(value) for name, value in equation.params.items()}
-        if self._is_larger and equation.primitive.name == "shard_map":
-            params["newly_manual_axes"] = self._fill(equation.params["mesh"], params["newly_manual_axes"])
         changes: dict[str, Any] = {}
         if any(params[name] is not value for name, value in equation.params.items()):
             changes["params"] = params
@@ -98,10 +91,6 @@ class MeshWriter:
         if context is not equation.ctx:
             changes["ctx"] = context
         return equation.replace(**changes) if changes else equation
-
-    def _fill(self, theirs: Mesh | AbstractMesh, manual: frozenset[str]) -> frozenset[str]:
-        is_whole = manual == frozenset(theirs.axis_names)
-        return frozenset(self._mesh.axis_names) if is_whole else manual
 
     def _rewrite_context(self, context: Any) -> Any:
         mesh = _jax_compat.context_mesh(context)
@@ -125,10 +114,6 @@ class MeshWriter:
             return value if mesh is value.mesh else NamedSharding(mesh, value.spec)
         return self._translate(value) if isinstance(value, Mesh | AbstractMesh) else value
 
-    def rewrite_closed(self, value: core.ClosedJaxpr) -> core.ClosedJaxpr:
-        """Returns a closed jaxpr on the mesh; the same where it names none."""
-        return self._rewrite_jaxpr(value)
-
     def _rewrite_jaxpr(self, value: Any) -> Any:
         if not isinstance(value, core.ClosedJaxpr):
             return self.rewrite(value)
@@ -150,8 +135,6 @@ class MeshWriter:
         manual = {name: kind for name, kind in kinds if kind is AxisType.Manual}
         if isinstance(theirs, AbstractMesh) and theirs.empty:
             return theirs
-        if self._is_larger and len(manual) == len(theirs.axis_names):
-            manual = dict.fromkeys(self._mesh.axis_names, AxisType.Manual)
         return self._mesh.update_axis_types(manual) if manual else self._mesh
 
     def _check_axes(self, theirs: Mesh | AbstractMesh, *, of_constraint: bool) -> None:

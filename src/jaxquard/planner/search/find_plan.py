@@ -5,8 +5,7 @@
 3. Every configuration gets its stages by the exact assignment, the most promising ones first; bounds prune.
 4. The best meshes and numbers of microbatches are priced as they are, by the pricer that was asked for, and their
    configurations played again.
-5. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played;
-   where these prices decide and are of a host that may change its pace, those of the closest once more.
+5. The tasks of the best are priced whole, with measured prices or if that is asked for, and their programs played.
 6. Where the devices are at hand, the best of each kind run on them, and the fastest is the plan.
 """
 
@@ -24,18 +23,19 @@ from jaxquard.planner.search.candidates import Candidate, scale_others
 from jaxquard.planner.search.deadline import Deadline
 from jaxquard.planner.search.list_shapes import has_single_axis
 from jaxquard.planner.search.plan_options import PlanOptions
-from jaxquard.planner.search.price_candidates import price_candidates
+from jaxquard.planner.search.price_whole import price_whole
+from jaxquard.planner.search.pricers import make_pricers
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.run_candidates import compare_candidates, rematerialized_notes, run_candidates
 from jaxquard.planner.search.search_by_prices import FoundPlans, search_by_prices
 from jaxquard.planner.search.targets import PlanTarget
-from jaxquard.planner.search.task_pricers import cache_of_moment, open_task_pricers
 from jaxquard.planner.search.two_passes import SINGLE_AXIS
 from jaxquard.planner.search.usual_plans import USUAL_PLANS
 from jaxquard.planner.stages.assign import is_long_chain
 from jaxquard.planner.stages.configurations.configuration import PARTS, PlanConfiguration
 from jaxquard.planner.stages.configurations.space import DATA_AXIS, MODEL_AXIS, PRODUCT_AXES
 from jaxquard.planner.wishes import Wishes, parse_wishes
+from jaxquard.pricing import RooflinePricer
 from jaxquard.progress import Move, show_progress
 from jaxquard.runtime.remote_mesh import RemoteMesh
 
@@ -46,6 +46,8 @@ _TASKS, _TASKS_ALONE = 0.5, 0.85
 _RUNS = 0.9
 # Plans whose tasks are priced whole where nothing runs, so that prices decide.
 _NUM_WHOLE = 3
+# Few whole tasks are measured, each more often than the many blocks.
+_TASK_RUNS = 30
 
 
 def find_plan(
@@ -107,7 +109,6 @@ def _find_plan(
             deadline.part(_TASKS if runner else _TASKS_ALONE),
             move,
             num_whole=num_whole,
-            allowed=[] if runner else _find_allowed(found, wishes, options),
         )
     if runner is not None:
         candidates, usual = run_candidates(
@@ -152,22 +153,20 @@ def _price_whole(
     move: Move,
     *,
     num_whole: int,
-    allowed: Sequence[Candidate],
 ) -> FoundPlans:
-    """Returns the plans with the prices of their whole tasks, by which one of those that are allowed is chosen."""
-    priced = price_candidates(
-        problem,
-        found.candidates,
-        found.usual,
-        found.too_large,
-        num_whole=num_whole,
-        allowed=allowed,
-        open_pricers=lambda: open_task_pricers(target, options, cache=options.cache),
-        open_again=lambda before_s: open_task_pricers(target, options, cache=cache_of_moment(options.cache, before_s)),
-        links=found.links,
-        deadline=deadline,
-        on_progress=move,
-    )
+    """Returns the plans with the prices of their whole tasks."""
+    with make_pricers(options.pricer, target, cache=options.cache, num_runs=_TASK_RUNS) as make_pricer:
+        priced = price_whole(
+            problem,
+            found.candidates,
+            found.usual,
+            found.too_large,
+            num_whole=num_whole,
+            make_pricer=make_pricer or (lambda mesh: RooflinePricer(target.cluster, mesh)),
+            links=found.links,
+            deadline=deadline,
+            on_progress=move,
+        )
     return replace(
         found,
         candidates=priced.candidates,

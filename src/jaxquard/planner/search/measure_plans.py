@@ -16,6 +16,7 @@ import jax
 
 from jaxquard.errors import JaxquardError
 from jaxquard.planner.record.plan import Plan
+from jaxquard.planner.search.make_arguments import make_arguments
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.search.time_loop import time_loop
 from jaxquard.planner.step.apply_plan import apply_plan
@@ -105,4 +106,5 @@ def _loop_times(problem: PlanProblem, plan: Plan, mesh: RemoteMesh, end_s: float
         donate_argnums=applied.donate_argnums,
         progress=lambda done, total, name: check_time(end_s),
     )
-    return time_loop(step, problem.args, state=applied.donate_argnums, end_s=end_s)
+    state = applied.donate_argnums
+    return time_loop(step, make_arguments(problem, state=state, mesh=mesh), state=state, end_s=end_s)

@@ -30,8 +30,7 @@ class PlanOptions:
         num_measured: plans that run on the devices at hand, if they are; 0 for none.
         num_whole: plans whose tasks are priced whole, and whose programs are played with them: blocks, which are priced
             before, have no part in what a compiler does across them, and in what a task takes to begin. By default 3
-            with measured prices where no plan runs, 0 otherwise. The usual plans come on top. Measured pipelines on
-            virtual devices of this process run for it.
+            with measured prices where no plan runs, 0 otherwise. The usual plans come on top.
         cache: of prices, and of the tables of a step's costs that follow from them; as in `search_sharding`.
         progress: True shows how far the search is, on stderr, once it takes a few seconds: a bar on a terminal, else a
             line every 15 s. False shows nothing; a function is called with (done, total, what is done).

@@ -1,8 +1,7 @@
 """Prices the tasks of a plan whole, and plays its program.
 
 The prices of a search are those of blocks, since plans have them in common. What a compiler does across blocks, and
-what a task takes to begin, is in whole tasks alone. Neither needs the actors: one runs at a time, or none. Where they
-share the cores of this host, tasks have no price of their own, and the program itself is priced.
+what a task takes to begin, is in whole tasks alone. Neither needs the actors: one runs at a time, or none.
 """
 
 import math
@@ -16,7 +15,6 @@ from jaxquard.ir.array_type import ArrayType
 from jaxquard.ir.program import Call, Program
 from jaxquard.planner.record.plan import Plan
 from jaxquard.planner.search.live_pricing import abstract_mesh_of
-from jaxquard.planner.search.measured_host import MeasuredHost
 from jaxquard.planner.search.problem import PlanProblem
 from jaxquard.planner.step.apply_plan import AppliedStep, apply_plan
 from jaxquard.pricing import Failure, FailureReason, Price, Pricer, ShardedProgram
@@ -32,18 +30,11 @@ class PlayedPlan:
     """The time of a step, from its whole tasks.
 
     Attributes:
-        time_s: of the program, and the host's overhead.
-        host_s: that overhead; 0 where there is none, or it is not known apart.
-        num_priced: the tasks that were priced, where equal ones are one; or one, the program.
-        source: where the time comes from.
-        note: the same in two words.
+        num_priced: the tasks that were priced, where equal ones are one.
     """
 
     time_s: float
-    host_s: float
     num_priced: int
-    source: str
-    note: str
 
 
 def price_tasks(
@@ -52,7 +43,6 @@ def price_tasks(
     pricer: Pricer,
     *,
     links: ActorLinks,
-    host: MeasuredHost | None = None,
     end_s: float = math.inf,
 ) -> PlayedPlan:
     """Prices the tasks of a plan, and plays its program with them.
@@ -60,7 +50,6 @@ def price_tasks(
     Args:
         pricer: of the plan's mesh.
         links: between the plan's actors.
-        host: where the pricer measures them, if their devices are its cores.
         end_s: as in `Pricer.price_all`.
 
     Raises:
@@ -70,24 +59,13 @@ def price_tasks(
     applied = apply_plan(problem.step, problem.args, plan)
     program = _find_program(problem, applied)
     tasks = [_as_sharded(call) for call in program.calls]
-    if host is not None and host.price_pipeline is not None and plan.num_actors > 1:
-        price = host.price_pipeline(problem, plan, program, tasks, end_s)
-        source = "measured as its program runs"
-        return PlayedPlan(time_s=price.time_s, host_s=0.0, num_priced=1, source=source, note="whole program")
     # They do not compete: the slow ones have all of their runs.
     prices = pricer.price_all(tasks, groups=range(len(tasks)), end_s=end_s)
     if any(isinstance(price, Failure) and price.reason is FailureReason.NO_TIME for price in prices):
         raise OutOfTimeError
     times_s = list(map(_time_s, prices))
     step_s = play_program(program, times_s, links=links, axis_sizes=plan.axes).step_time_s
-    host_s = 0.0 if host is None else host.price_overhead(problem, applied).time_s
-    return PlayedPlan(
-        time_s=step_s + host_s,
-        host_s=host_s,
-        num_priced=len(tasks),
-        source="played with the prices of its whole tasks",
-        note="whole tasks",
-    )
+    return PlayedPlan(time_s=step_s, num_priced=len(tasks))
 
 
 @dataclass(frozen=True, slots=True)

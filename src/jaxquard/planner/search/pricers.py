@@ -12,7 +12,6 @@ from jaxquard import pricing
 from jaxquard.errors import PlanError
 from jaxquard.planner.search.step_pricing import MakePricer
 from jaxquard.planner.search.targets import PlanTarget
-from jaxquard.pricing.program.sharded_program import ACTORS_AXIS
 
 # A pricer is loaded when it is asked for: those that compile for a target bring their readers of HLO.
 PRICERS = ("model", "compile", "mock-gpu", "measure")
@@ -45,12 +44,9 @@ def make_pricers(
                 return stack.enter_context(pricing.CompilePricer(target.cluster, mesh, cache=found))
             if name == "mock-gpu":
                 return stack.enter_context(pricing.MockGpuPricer(target.cluster, mesh, cache=found))
-            num_actors = target.num_devices // mesh.size if target.runtime == "in_process" else 1
-            devices = _with_devices(mesh, num_actors=num_actors)
-            from jaxquard.planner.search.all_actors_pricer import AllActorsPricer
-
-            measured = AllActorsPricer if devices.size > mesh.size else pricing.MeasuredPricer
-            return stack.enter_context(measured(devices, cache=found, num_runs=num_runs, takes_medians=True))
+            devices = _with_devices(mesh)
+            measured = pricing.MeasuredPricer(devices, cache=found, num_runs=num_runs, takes_medians=True)
+            return stack.enter_context(measured)
 
         yield make
 
@@ -60,12 +56,8 @@ def find_cache(cache: Any) -> pricing.PriceCache | None:
     return pricing.PriceCache() if cache == "default" else cache
 
 
-def _with_devices(mesh: AbstractMesh, *, num_actors: int) -> Mesh:
-    """Returns the devices of an actor, and on a CPU those of all actors of this process, as far as there are.
-
-    Virtual devices share the cores of their host. An actor that runs alone has those of the others as well, and takes a
-    fraction of the time that it takes in a pipeline; so all run the same program, along an axis of their own that
-    nothing is sharded over.
+def _with_devices(mesh: AbstractMesh) -> Mesh:
+    """Returns the devices of an actor.
 
     Raises:
         PlanError: if there are fewer devices than an actor has.
@@ -76,9 +68,5 @@ def _with_devices(mesh: AbstractMesh, *, num_actors: int) -> Mesh:
             f"an actor of {mesh.size} devices cannot be measured on {len(found)}. Use the pricer model or compile, or "
             'start with more devices: jax.config.update("jax_num_cpu_devices", ...).'
         )
-    num_actors = min(num_actors, len(found) // mesh.size) if found[0].platform == "cpu" else 1
-    shape, names = tuple(mesh.shape.values()), mesh.axis_names
-    if num_actors > 1:
-        shape, names = (num_actors, *shape), (ACTORS_AXIS, *names)
-    devices = np.array(found[: num_actors * mesh.size]).reshape(shape)
-    return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
+    names, shape = mesh.axis_names, tuple(mesh.shape.values())
+    return Mesh(np.array(found[: mesh.size]).reshape(shape), names, axis_types=(AxisType.Auto,) * len(names))

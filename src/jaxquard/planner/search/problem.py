@@ -34,6 +34,8 @@ class PlanProblem:
         recomputes: the kinds of recomputation that can be chosen.
         loss_reduction: how losses of microbatches become that of the batch, for the plan; "" for a step of the user's.
         note: why there may be one microbatch alone; "" if there may be more.
+        given: what the user passed: of a step its arguments, else parameters and a batch; arrays, or types.
+        init: makes the state, which is the first argument, from parameters; None for a step of the user's.
     """
 
     name: str
@@ -44,6 +46,8 @@ class PlanProblem:
     recomputes: tuple[Recompute, ...] = (Recompute.NONE,)
     loss_reduction: str = ""
     note: str = ""
+    given: tuple[Any, ...] = field(default=(), repr=False)
+    init: Callable[[Any], Any] | None = field(default=None, repr=False)
     _loops: dict[tuple[int, Recompute], LoopStep] = field(default_factory=dict, repr=False)
     _traced: dict[tuple[int, Recompute], OneMicrobatch] = field(default_factory=dict, repr=False)
 
@@ -144,6 +148,8 @@ def loss_problem(
         recomputes=tuple(Recompute),
         loss_reduction=loss_reduction or found.reduction,
         note=found.note,
+        given=tuple(args) if rng is None else (*args, rng),
+        init=step.init,
     )
     return problem, step
 
@@ -166,6 +172,7 @@ def step_problem(step: Callable[..., Any], args: Sequence[Any], *, name: str | N
         rows=count * rows,
         counts=(count,),
         step=step,
+        given=tuple(args),
         _loops={(count, Recompute.NONE): looped},
         _traced={(count, Recompute.NONE): one},
     )

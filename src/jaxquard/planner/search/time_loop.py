@@ -1,8 +1,4 @@
-"""Times the steps of a short training loop.
-
-The batch is that which prices are measured with: rows of a table are read and added to all over it. The state is zeros,
-of which a host holds as many as devices do without memory for them; they do not change what a step computes.
-"""
+"""Times the steps of a short training loop."""
 
 import math
 import time
@@ -10,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxquard.pricing.end_of_time import check_time
 
@@ -23,10 +18,9 @@ _STEPS_S = 2.0
 
 def time_loop(
     step: Callable[..., Any],
-    args: Sequence[Any],
+    values: Sequence[Any],
     *,
     state: Sequence[int],
-    pause_s: float = 0.0,
     end_s: float = math.inf,
 ) -> list[float]:
     """Returns the seconds of each step but the first ones.
@@ -36,12 +30,11 @@ def time_loop(
 
     Args:
         step: a distributed step.
-        args: the types of its arguments.
+        values: its arguments.
         state: the arguments that the next step gets from this one's results.
-        pause_s: between two steps.
         end_s: of the time for it, by `time.monotonic`.
     """
-    values = [jax.tree.map(_zero if number in state else _fill, arg) for number, arg in enumerate(args)]
+    values, args = [*values], [jax.tree.map(_type_of, value) for value in values]
     times_s: list[float] = []
     while len(times_s) < _WARM_UP + _MIN_STEPS or (sum(times_s[_WARM_UP:]) < _STEPS_S and len(times_s) < _MAX_STEPS):
         if time.monotonic() >= end_s and len(times_s) >= _WARM_UP + _FEWEST:
@@ -52,22 +45,7 @@ def time_loop(
         _wait(results)
         times_s.append(time.perf_counter() - start_s)
         _carry(values, results, state, args)
-        time.sleep(pause_s)
     return times_s[_WARM_UP:]
-
-
-def _zero(leaf: Any) -> Any:
-    """Returns an array of zeros; keys are as in a batch."""
-    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return _fill(leaf) if is_key else np.zeros(leaf.shape, leaf.dtype)
-
-
-def _fill(leaf: Any) -> Any:
-    """Returns an array as in a batch."""
-    # Loaded when it is asked for, as pricers are.
-    from jaxquard.pricing.measure.runs.make_inputs import make_host_input
-
-    return make_host_input(leaf)
 
 
 def _wait(results: Any) -> None:
@@ -84,6 +62,10 @@ def _carry(values: list[Any], results: Any, state: Sequence[int], args: Sequence
         ]
         place = next((at for at in alike if _types(outputs[at]) == _types(args[number])), alike[0])
         values[number] = outputs.pop(place)
+
+
+def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _types(tree: Any) -> list[tuple[Any, Any]]:

@@ -18,7 +18,6 @@ from jaxquard.pricing.end_of_time import check_time
 from jaxquard.pricing.measure.machine.environment import provenance_of
 from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import Ledger, Meter, failure_of, over_limit
-from jaxquard.pricing.measure.runs.make_inputs import InputMaker
 from jaxquard.pricing.measure.runs.paired_times import paired_program_times
 from jaxquard.pricing.measure.runs.profile_runs import communication_shares
 from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
@@ -233,7 +232,7 @@ class Measurement:
 
     def _run(self, together: Sequence[_Ready]) -> None:
         """Times them in turns; what finds no memory beside the others is tried again alone."""
-        maker = InputMaker(self.mesh)
+        shared: dict[Any, Any] = {}
         timed_programs: dict[int, TimedProgram] = {}
         crowded: list[_Ready] = []
 
@@ -247,7 +246,9 @@ class Measurement:
 
         for position, item in enumerate(together):
             try:
-                timed_programs[position] = TimedProgram(item.job.program, item.executable, mesh=self.mesh, maker=maker)
+                timed_programs[position] = TimedProgram(
+                    item.job.program, item.executable, mesh=self.mesh, shared=shared
+                )
             except Exception as error:  # Most likely no memory for its inputs.
                 reject(position, error)
         if self.loops is not None:
@@ -257,7 +258,7 @@ class Measurement:
         else:
             self._run_rounds(together, timed_programs, reject)
         timed_programs.clear()
-        del maker
+        shared.clear()
         for item in crowded:
             self.reference.stop()
             self._run([item])

@@ -43,8 +43,8 @@ from jaxquard.pricing.target.cluster_costs import ClusterCosts
 _MOST_COMPILERS = 16
 # Programs that are compiled before any of them runs: few at first, so that there are prices when the time is over.
 _FIRST_BATCH, _BATCH = 6, 24
-# Counts how times are combined: a price of an earlier way is not one of the current way.
-_PRICING = 1
+# Counts how programs are timed: a price of an earlier way is not one of the current way.
+_PRICING = 2
 # Settings of JAX that change what a jaxpr lowers to.
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
 _COMPARED = BlockBudget(num_warmups=3, num_blocks=8, max_blocks=24)

@@ -29,9 +29,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from jaxquard import _jax_compat
 from jaxquard.pricing.measure.machine.memory import peak_bytes
-from jaxquard.pricing.measure.runs.make_inputs import make_input
 from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, RequestInput
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget, time_blocks
+from jaxquard.pricing.values.make_values import make_array
 
 # Inputs that programs share stay on the GPU as long as they take no more than this part of its memory.
 _SHARED_PART = 0.25
@@ -156,7 +156,7 @@ class MockedPrograms:
 
     def _make(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
         aval = jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype))
-        return make_input(aval, NamedSharding(mesh, type_.spec))
+        return make_array(aval, NamedSharding(mesh, type_.spec), type_.values)
 
     def _share(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
         key = _key(mesh, type_)
@@ -171,7 +171,7 @@ class MockedPrograms:
 
 
 def _key(mesh: Mesh, type_: RequestInput) -> tuple[Any, ...]:
-    return mesh, type_.shape, type_.dtype, type_.spec
+    return mesh, type_
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from jaxquard import _jax_compat
 from jaxquard.pricing.program.lower_program import lower_for_platform, program_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram
+from jaxquard.pricing.values.make_values import ValueRange
+from jaxquard.pricing.values.read_ranges import read_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class RequestInput:
     shape: tuple[int, ...]
     dtype: str
     spec: PartitionSpec
+    values: ValueRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +53,18 @@ def lower_request(program: ShardedProgram, *, mesh: AbstractMesh, platform: str)
     request = ProgramRequest(
         code=_jax_compat.module_code(lowered),
         axes=tuple((str(axis), size) for axis, size in mesh.shape.items()),
-        inputs=tuple(map(_input, types, program.in_specs)),
+        inputs=tuple(map(_input, types, program.in_specs, read_ranges(closed.jaxpr))),
         free_outputs=tuple(spec is None for spec in program.out_specs),
         successors=_successors(program, program_donations(program)),
     )
     return request, lowered.as_text()
 
 
-def _input(type_: jax.ShapeDtypeStruct, spec: PartitionSpec) -> RequestInput:
+def _input(type_: jax.ShapeDtypeStruct, spec: PartitionSpec, values: ValueRange) -> RequestInput:
     held: Any = type_
     if jax.dtypes.issubdtype(type_.dtype, jax.dtypes.prng_key):
         held = jax.eval_shape(jax.random.key_data, type_)
-    return RequestInput(shape=tuple(held.shape), dtype=held.dtype.name, spec=spec)
+    return RequestInput(shape=tuple(held.shape), dtype=held.dtype.name, spec=spec, values=values)
 
 
 def _successors(program: ShardedProgram, donated: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

@@ -28,7 +28,6 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxquard.ir.jaxpr_tools import Equation, close, is_var, make_jaxpr, rename, splice_traced, substitute
-from jaxquard.pricing.program.sharded_program import ACTORS_AXIS
 
 
 def hold_value(atom: Any, sharding: NamedSharding) -> tuple[list[Equation], Any]:
@@ -45,11 +44,8 @@ def _traced(shape: tuple[int, ...], dtype: Any, sharding: NamedSharding) -> Any:
 
 
 def gather_grouped(closed: core.ClosedJaxpr, *, mesh: Mesh | AbstractMesh) -> core.ClosedJaxpr:
-    """The jaxpr with the inputs of such convolutions whole, also in bodies of loops, branches and calls.
-
-    Actors that run beside each other make no second axis: in a plan they run apart, and a price is of the time alone.
-    """
-    if sum(size > 1 for axis, size in mesh.shape.items() if axis != ACTORS_AXIS) < 2:
+    """The jaxpr with the inputs of such convolutions whole, also in bodies of loops, branches and calls."""
+    if sum(size > 1 for size in mesh.shape.values()) < 2:
         return closed
     return _in_value(closed, NamedSharding(mesh, PartitionSpec()))
 

@@ -8,9 +8,6 @@ import jax
 from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-# The axis of actors that run a program at the same time, each for itself: nothing is sharded over it.
-ACTORS_AXIS = "actors"
-
 
 def automatic_mesh(mesh: Mesh) -> Mesh:
     """Returns the mesh with automatic axes; `jax.make_mesh` makes explicit ones by default."""

@@ -9,7 +9,6 @@ from jaxquard.pricing import PriceCache
 from jaxquard.pricing.measure.machine.environment import environment_key
 from jaxquard.pricing.measure.measured_pricer import DEFAULT_MAX_RUNS
 from jaxquard.pricing.measure.runs import profile_runs
-from jaxquard.pricing.measure.runs.make_inputs import InputMaker
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.lower_program import lower_program
@@ -135,7 +134,7 @@ def test_an_interrupt_leaves_no_trace_under_way(monkeypatch, tmp_path):
     monkeypatch.setattr(TimedProgram, "run", run)
     program = partial_products(64)
     executable = lower_program(program, mesh=line_mesh()).compile()
-    timed = TimedProgram(program, executable, mesh=line_mesh(), maker=InputMaker(line_mesh()))
+    timed = TimedProgram(program, executable, mesh=line_mesh(), shared={})
     with pytest.raises(KeyboardInterrupt):
         profile_runs.communication_shares({0: timed}, num_runs=1, limit_s=10, watch=Direct())
     no_trace_is_left(tmp_path)

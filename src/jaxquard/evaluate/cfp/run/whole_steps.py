@@ -11,7 +11,6 @@ from jaxquard.pricing.communication.collectives import collectives
 from jaxquard.pricing.compile.compilers import Compilers
 from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
 from jaxquard.pricing.measure.outcomes import failure_of
-from jaxquard.pricing.measure.runs.make_inputs import InputMaker
 from jaxquard.pricing.measure.runs.paired_times import paired_errors, paired_program_times
 from jaxquard.pricing.measure.runs.profile_runs import communication_shares
 from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, run_rounds, spread_of
@@ -177,7 +176,7 @@ class WholeSteps:
         self, together: Mapping[str, WholeStep], found: dict[str, Timing]
     ) -> Iterator[tuple[dict[int, TimedProgram], WatchedRun, Callable[[int, Exception], None]]]:
         """Steps with their inputs, by place; what fails goes to `found`."""
-        maker, watch = InputMaker(self._mesh), WatchedRun()
+        shared, watch = dict[Any, Any](), WatchedRun()
         timed_programs: dict[int, TimedProgram] = {}
         keys = list(together)
 
@@ -188,7 +187,7 @@ class WholeSteps:
 
         for place, step in enumerate(together.values()):
             try:
-                timed_programs[place] = TimedProgram(step.program, step.executable, mesh=self._mesh, maker=maker)
+                timed_programs[place] = TimedProgram(step.program, step.executable, mesh=self._mesh, shared=shared)
             except Exception as error:  # Most likely no memory for its inputs.
                 reject(place, error)
         try:

@@ -30,8 +30,8 @@ _SETTINGS = (
 # More of them, which count only where they differ from JAX's defaults, so that earlier prices stay valid.
 _RARE_SETTINGS = {"jax_compiler_enable_remat_pass": True, "jax_memory_fitting_effort": 0.0}
 # Counts how programs are prepared for the compiler beyond what their fingerprints show: what `gather_grouped` and
-# `compiler_options` do came with the second.
-_PREPARATION = 2
+# `compiler_options` do came with the second, values like those of a training with the third.
+_PREPARATION = 3
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 # How many virtual devices there are is the mesh's to say.
 _NO_MATTER = ("--xla_force_host_platform_device_count", "--xla_dump_")

@@ -2,5 +2,5 @@
 
 In: compiled programs and a mesh. Out: the times of each program (`TimedProgram`, `run_rounds`), corrected for the drift
 of the machine (`reference_program`), compared in pairs (`paired_times`), with the share of communication
-(`profile_runs`). `make_inputs` makes the arguments; `watched_run` ends a run that stalls.
+(`profile_runs`). `watched_run` ends a run that stalls.
 """

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxquard.pricing.measure.runs.make_inputs import InputMaker, make_input
 from jaxquard.pricing.program.lower_program import program_donations
 from jaxquard.pricing.program.sharded_program import ShardedProgram
+from jaxquard.pricing.values.make_values import make_array
+from jaxquard.pricing.values.read_ranges import read_ranges
 
 
 @dataclass(slots=True)
@@ -27,19 +28,21 @@ class TimedProgram:
 
     What a run donates, the next one gets back: the output that reused it, or a new array.
 
+    Args:
+        shared: inputs that programs on the mesh share, as none of them donates them; receives those of this one.
+
     Attributes:
         series: the runs that count; a new series forgets those before.
     """
 
-    def __init__(self, program: ShardedProgram, compiled: Any, *, mesh: Mesh, maker: InputMaker) -> None:
-        # Not the maker, which holds inputs of other programs.
+    def __init__(self, program: ShardedProgram, compiled: Any, *, mesh: Mesh, shared: dict[Any, jax.Array]) -> None:
         self._compiled, self._mesh = compiled, mesh
         closed: Any = program.jaxpr
-        self._types = tuple(zip(closed.in_avals, program.in_specs, strict=True))
+        self._types = tuple(zip(closed.in_avals, program.in_specs, read_ranges(closed.jaxpr), strict=True))
         self._donated = program_donations(program)
         self._inputs = [
-            maker.make(*type_) if position in self._donated else maker.share(*type_)
-            for position, type_ in enumerate(self._types)
+            self._make(position) if position in self._donated else self._share(position, shared)
+            for position in range(len(self._types))
         ]
         self._successors = self._find_successors(closed.out_avals)
         self._fresh = [position for position in program.fresh if not _is_key(closed.in_avals[position])]
@@ -110,7 +113,7 @@ class TimedProgram:
         free = list(enumerate(zip(out_avals, self._compiled.output_shardings, strict=True)))
         found = {}
         for position in self._donated:
-            aval, spec = self._types[position]
+            aval, spec, _ = self._types[position]
             sharding = NamedSharding(self._mesh, spec)
             for entry in free:
                 output, (out_aval, out_sharding) = entry
@@ -128,8 +131,15 @@ class TimedProgram:
                 self._inputs[position] = self._make(position) if output is None else outputs[output]
 
     def _make(self, position: int) -> jax.Array:
-        aval, spec = self._types[position]
-        return make_input(aval, NamedSharding(self._mesh, spec))
+        aval, spec, values = self._types[position]
+        return make_array(aval, NamedSharding(self._mesh, spec), values)
+
+    def _share(self, position: int, shared: dict[Any, jax.Array]) -> jax.Array:
+        aval, spec, values = self._types[position]
+        key = aval.shape, aval.dtype, spec, values
+        if key not in shared:
+            shared[key] = self._make(position)
+        return shared[key]
 
 
 def _is_key(aval: Any) -> bool:
