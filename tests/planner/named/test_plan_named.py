@@ -61,7 +61,8 @@ def test_baselines_are_always_there(llama):
     plan = plan_named("gpt3:6.7b", "h100-8x2", global_batch=64)
     names = [baseline.name.partition(":")[0] for baseline in plan.baselines]
     assert names[:4] == ["data parallel", "fsdp", "megatron", "best single axis"]
-    assert all(plan.time_s <= baseline.time_s * (1 + 1e-9) for baseline in plan.baselines if baseline.fits)
+    # Faster by less than 2 % is a tie, of which the simpler one is the plan.
+    assert all(plan.time_s <= baseline.time_s * 1.02 for baseline in plan.baselines if baseline.fits)
     whole = llama[0].baselines[0]
     assert whole.time_s == math.inf
     assert whole.note == "a batch of 2048 does not divide among 16384 replicas"
@@ -172,7 +173,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_what_would_do():
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"fix": {"stages": 7}}, r"fix stages=7 cannot be met: 8 chips, 8 layers, .* allow stages 1, 2, 4, 6, 8"),
+        ({"fix": {"stages": 7}}, r"fix stages=7 cannot be met: 8 chips, 8 layers, .* allow stages 1, 2, 4, 8"),
         ({"fix": {"tensor": 3}}, r"fix tensor=3 cannot be met.* allow tensor 1, 2, 4, 8"),
         ({"fix": {"tensor": 8, "data": 2}}, r"cannot be met with fix data=2.* allow tensor 1, 2, 4\."),
         ({"fix": {"schedule": "zbv"}}, r"schedule 'zbv' has no price in closed form\. Give one of none, gpipe, 1f1b"),

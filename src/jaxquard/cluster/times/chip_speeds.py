@@ -9,7 +9,7 @@ import functools
 import math
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxquard.cluster.cluster import Cluster, Compute
@@ -58,6 +58,7 @@ class ChipSpeeds:
             host are hot and share its power and its cooling.
         hides_arithmetic: passes over memory hide other arithmetic, as on every accelerator; a CPU's core does not.
         flash: fused attention, by its generation.
+        best_mfu: the highest utilisation of a training step that is published, by kind of number.
         kernels: the kinds of kernels that were measured.
 
     Example:
@@ -76,6 +77,7 @@ class ChipSpeeds:
     training_share: float
     hides_arithmetic: bool
     flash: dict[str, Flash]
+    best_mfu: dict[str, float] = field(default_factory=dict)
     kernels: tuple[KernelSpeed, ...] = ()
 
     def flops_per_s(self, dtype: str) -> float:
@@ -162,6 +164,7 @@ def chip_speeds(cluster: Cluster) -> ChipSpeeds:
             name: Flash(forward_flops_per_s=forward, backward_flops_per_s=backward, half_seq=half_seq)
             for name, (forward, backward, half_seq) in chip["flash"].items()
         },
+        best_mfu=chip.get("best_mfu", {}),
         kernels=cluster.kernels,
     )
 

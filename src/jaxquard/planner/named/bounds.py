@@ -130,10 +130,10 @@ class StepBounds:
             par = Parallelism(pipeline=actors, num_chunks=chunks, schedule=schedule, global_batch=count)
             num_layers = self._step.transformer.num_layers
             first = _layers_of_actor(num_layers, par, actor=0)
-            inner, _ = split_layers(num_layers, par.num_stages)
+            middle = split_layers(num_layers, par.num_stages)[par.num_stages // 2]
             self._pipelines[key] = _PipelineBound(
                 busy_layers=_layers_of_actor(num_layers, par, actor=actors // 2),
-                bubble_layers=(actors - 1) * inner,
+                bubble_layers=(actors - 1) * middle,
                 kept_layers=first * microbatches_kept(par, 0),
                 state_share=min(1.0, first * actors / num_layers),
             )
@@ -195,9 +195,5 @@ def _with_layer_choices(mesh: Parallelism, microbatch: int, recomputation: Recom
 
 
 def _layers_of_actor(num_layers: int, par: Parallelism, *, actor: int) -> float:
-    """Returns the layers of an actor: at the ends one stage may be shorter."""
-    if par.pipeline == 1:
-        return float(num_layers)
-    inner, outer = split_layers(num_layers, par.num_stages)
-    is_end = actor in (0, par.pipeline - 1)
-    return inner * (par.num_chunks - 1) + (outer if is_end else inner)
+    """Returns the layers of all stages of an actor."""
+    return sum(split_layers(num_layers, par.num_stages)[actor :: par.pipeline])

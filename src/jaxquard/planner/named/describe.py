@@ -8,7 +8,7 @@ from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.record.plan import MemoryTerms, StagePlan
 from jaxquard.pricing.model.parallelism import Parallelism
 from jaxquard.pricing.model.price_step import StepMemory, microbatches_kept
-from jaxquard.pricing.model.stage_prices import StagePrice, split_layers, stage_prices
+from jaxquard.pricing.model.stage_prices import StagePrice, has_whole_layers, split_layers, stage_prices
 
 # The choice of all layers on an axis: the dims of a product are rows (M), columns (N) and contracted (K). Batch and
 # sequence are rows. Of each pair of products, the first (qkv, up) has its columns sharded, the second (out, down) is
@@ -74,14 +74,11 @@ def describe_settings(parallelism: Parallelism) -> dict[str, str]:
 
 def _layers_of_stages(step: ModelStep, par: Parallelism) -> list[int]:
     num_layers, num_stages = step.transformer.num_layers, par.num_stages
-    inner, outer = split_layers(num_layers, num_stages)
-    if not (float(inner).is_integer() and float(outer).is_integer()):
+    if not has_whole_layers(num_layers, num_stages):
         # A published strategy may have stages of unlike lengths between the ends too.
         stops = [round(num_layers * stage / num_stages) for stage in range(num_stages + 1)]
         return [stop - start for start, stop in itertools.pairwise(stops)]
-    counts = [int(inner)] * num_stages
-    counts[0] = counts[-1] = int(outer)
-    return counts
+    return [int(count) for count in split_layers(num_layers, num_stages)]
 
 
 def _stage_name(start: int, stop: int, *, is_first: bool, is_last: bool) -> str:

@@ -6,34 +6,36 @@ counts model FLOPs with all pairs of tokens in attention, as Megatron does, over
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from jaxquard.cluster import ChipSpeeds
+from jaxquard.cluster import ChipSpeeds, chip_speeds
 from jaxquard.cluster.cluster import Cluster
 from jaxquard.cluster.cluster_file import load_cluster
 from jaxquard.errors import PlanError
 from jaxquard.planner.named.alternatives import list_alternatives
 from jaxquard.planner.named.baselines.list_baselines import PlayedBaseline, describe_baselines, play_baselines
-from jaxquard.planner.named.choices import SCHEDULE_NAMES, STORAGES, ChoiceWish, actor_axes, read_wishes
+from jaxquard.planner.named.choices import SCHEDULE_NAMES, STORAGES, ChoiceWish, actor_axes, mesh_text, read_wishes
+from jaxquard.planner.named.choose import TIE, choose_simplest
 from jaxquard.planner.named.describe import describe_settings, describe_stages, memory_terms
 from jaxquard.planner.named.infeasible import refuse_memory, refuse_space
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.models import find_named_model
 from jaxquard.planner.named.play_strategy import PlayedStrategy, play_fastest
 from jaxquard.planner.named.scale import scale_transformer
-from jaxquard.planner.named.search import StrategySearch
+from jaxquard.planner.named.search import PricedStrategy, StrategySearch
 from jaxquard.planner.named.space import list_space
 from jaxquard.planner.record.plan import Plan, PlanAlternative, PlanBaseline, PlanSearchLog, Recompute
+from jaxquard.planner.record.tables import bytes_text, percent_text
 from jaxquard.pricing.model.price_step import RESERVED_SHARE
 from jaxquard.pricing.model.system import SystemProfile, find_system
 from jaxquard.pricing.model.transformer import Transformer
 from jaxquard.progress import Move, show_progress
 
-# Strategies that are played on the cluster; the fastest as played is the plan.
-_NUM_FINALISTS = 12
+# Strategies that are played on the cluster: the fastest, and of further ones that may tie the first of each kind.
+_NUM_FINALISTS, _NUM_TIES, _NUM_KINDS = 12, 200, 24
 _DEFAULT_SYSTEM = "JaxPP"
 
 
@@ -91,7 +93,7 @@ def plan_named(
     deadline_s = None if time_budget_s is None else started_s + time_budget_s
     with show_progress(progress, "planning") as move:
         search = StrategySearch(step=step, space=space, deadline_s=deadline_s, on_progress=move)
-        finalists = search.fastest(_NUM_FINALISTS)
+        finalists = _finalists(search)
     if not finalists and search.has_ended_early:
         raise PlanError(
             f"the budget of {time_budget_s:g} s was over with {search.num_priced} of {search.num_fitting} strategies "
@@ -100,14 +102,16 @@ def plan_named(
     if not finalists:
         raise refuse_memory(step, wishes, search)
     name = model.strip().lower() if isinstance(model, str) else "transformer"
-    played, baselines = play_fastest(step, finalists), play_baselines(step, name)
-    best = _fastest(step, wishes, played, baselines)
+    played = play_fastest(step, finalists)
+    baselines = play_baselines(step, name)
+    best, ties = choose_simplest(step, [*played, *_allowed(step, wishes, baselines)])
     return _make_plan(
         step,
         best,
         name=name if scale == 1 else f"{name} / {scale}",
         baselines=describe_baselines(step, baselines, best),
         alternatives=list_alternatives(step, search, best),
+        notes=(*ties, *_doubts(step, best)),
         log=PlanSearchLog(
             num_seen=len(space),
             num_pruned=len(space) - search.num_priced - search.num_unpriced,
@@ -120,20 +124,49 @@ def plan_named(
     )
 
 
-def _fastest(
-    step: ModelStep,
-    wishes: Sequence[ChoiceWish],
-    played: Sequence[PlayedStrategy],
-    baselines: Sequence[PlayedBaseline],
-) -> PlayedStrategy:
-    """Returns the fastest finalist, or the baseline that is faster as played, fits and meets the wishes."""
+def _finalists(search: StrategySearch) -> tuple[PricedStrategy, ...]:
+    """Returns the strategies to play: the fastest, and the fastest of each mesh and schedule that may tie with them."""
+    fastest = search.fastest(_NUM_TIES)
+    most_s = fastest[0].price.time_s * (1 + TIE) if fastest else 0.0
+    kinds: dict[Hashable, PricedStrategy] = {}
+    for item in fastest:
+        par = item.parallelism
+        if item.price.time_s <= most_s:
+            kinds.setdefault((mesh_text(par), par.schedule, par.zero, par.recompute), item)
+    others = [item for item in list(kinds.values())[:_NUM_KINDS] if item not in fastest[:_NUM_FINALISTS]]
+    return (*fastest[:_NUM_FINALISTS], *others)
+
+
+def _allowed(
+    step: ModelStep, wishes: Sequence[ChoiceWish], baselines: Sequence[PlayedBaseline]
+) -> list[PlayedStrategy]:
+    """Returns the baselines that fit and meet the wishes."""
     others = [baseline.played for baseline in baselines if baseline.played]
-    allowed = [
+    return [
         other
         for other in others
         if other.price.peak_bytes <= step.limit_bytes and all(wish.allows(other.parallelism) for wish in wishes)
     ]
-    return min([*played, *allowed], key=lambda item: item.time_s)
+
+
+def _doubts(step: ModelStep, best: PlayedStrategy) -> Iterator[str]:
+    """Says what in a plan nobody has seen: an utilisation above the published ones, memory by a fitted constant."""
+    record = chip_speeds(step.cluster).best_mfu.get(step.dtype, 1.0)
+    mfu = step.mfu(best.time_s)
+    if mfu > record:
+        yield (
+            f"an MFU of {percent_text(mfu)} is more than the best that is published on this chip "
+            f"({percent_text(record)} in {step.dtype}): the step may well take longer"
+        )
+    share = step.system.activation_share
+    if share < 1:
+        whole = replace(step.system, activation_share=1.0)
+        peak_bytes = replace(step, system=whole).price(best.parallelism).peak_bytes
+        if peak_bytes > step.limit_bytes:
+            yield (
+                f"it fits because {step.system.name} keeps {percent_text(share)} of the activations that papers count, "
+                f"a fitted share; with all of them it takes {bytes_text(round(peak_bytes))} a device"
+            )
 
 
 def _find_transformer(model: str | Transformer, seq: int | None, scale: int) -> Transformer:
@@ -184,6 +217,7 @@ def _make_plan(
     name: str,
     baselines: tuple[PlanBaseline, ...],
     alternatives: tuple[PlanAlternative, ...],
+    notes: tuple[str, ...],
     log: PlanSearchLog,
 ) -> Plan:
     par = best.parallelism
@@ -211,6 +245,7 @@ def _make_plan(
         flops=step.flops,
         baselines=baselines,
         alternatives=alternatives,
+        notes=notes,
         log=log,
         provenance=provenance,
         settings=describe_settings(par),

@@ -20,7 +20,7 @@ from jaxquard.gemm.autotune.slices import divisors
 from jaxquard.planner.named.choices import ChoiceWish
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.pricing.model.parallelism import Parallelism
-from jaxquard.pricing.model.stage_prices import split_layers
+from jaxquard.pricing.model.stage_prices import has_whole_layers
 
 # The shares of the layers that "full" recomputes, as far as they are whole layers of an actor.
 _RECOMPUTE_SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -245,7 +245,7 @@ def _pipelines(step: ModelStep, mesh: Parallelism, *, has_gpipe: bool) -> Iterat
 
 
 def _has_whole_layers(step: ModelStep, num_stages: int) -> bool:
-    return all(float(layers).is_integer() for layers in split_layers(step.transformer.num_layers, num_stages))
+    return has_whole_layers(step.transformer.num_layers, num_stages)
 
 
 def _storages(step: ModelStep, mesh: Parallelism, microbatch: int, *, has_sharded: bool) -> Iterator[Storage]:

@@ -1,12 +1,13 @@
 """The price of each stage of a pipeline on one microbatch, with its collectives and its memory.
 
-Layers are spread evenly over the stages (`split_layers`); the first has the embedding besides, the last the output
-layer and the loss. A strategy without a pipeline is one stage. What a framework hides of a collective follows from what
-runs beside it:
+Layers are spread over the stages, the ends with fewer where they do not divide (`split_layers`); the first has the
+embedding besides, the last the output layer and the loss. A strategy without a pipeline is one stage. What a framework
+hides of a collective follows from what runs beside it:
 
     exposed = what is longer than the compute that hides it, and of the rest the share that slows the compute
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -115,36 +116,42 @@ def stage_prices(
     check_parallelism(transformer, parallelism)
     times = GroupTimes(cluster, parallelism, chip)
     par = parallelism
-    inner, outer = split_layers(transformer.num_layers, par.num_stages)
-    body = _price_body(transformer, par, system, times, inner)
-    end = body if outer == inner else _price_body(transformer, par, system, times, outer)
+    counts = split_layers(transformer.num_layers, par.num_stages)
+    bodies = {count: _price_body(transformer, par, system, times, count) for count in set(counts)}
     head_s = _head_s(transformer, par, system, times)
-    stages = [body] * par.num_stages
+    stages = [bodies[count] for count in counts]
     if par.num_stages == 1:
-        stages[0] = _with_ends(end, transformer, par, system, times, head_s, is_first=True, is_last=True)
+        stages[0] = _with_ends(stages[0], transformer, par, system, times, head_s, is_first=True, is_last=True)
     else:
-        stages[0] = _with_ends(end, transformer, par, system, times, head_s, is_first=True, is_last=False)
-        stages[-1] = _with_ends(end, transformer, par, system, times, head_s, is_first=False, is_last=True)
+        stages[0] = _with_ends(stages[0], transformer, par, system, times, head_s, is_first=True, is_last=False)
+        stages[-1] = _with_ends(stages[-1], transformer, par, system, times, head_s, is_first=False, is_last=True)
     transfer_bytes = par.microbatch * transformer.seq / par.context * transformer.hidden * _ITEM / par.tensor
     return StagePrices(stages=tuple(stages), transfer_bytes=transfer_bytes, transfer_s=times.send_s(transfer_bytes))
 
 
-def split_layers(num_layers: int, num_stages: int) -> tuple[float, float]:
-    """Returns the layers of a stage between the ends, and of each end.
+@functools.lru_cache(maxsize=10_000)
+def split_layers(num_layers: int, num_stages: int) -> tuple[float, ...]:
+    """Returns the layers of each stage.
 
-    Where layers do not divide, the ends have fewer, since they have the embedding and the output layer besides: 126
-    layers on 16 stages are 8 each and 7 on both ends, as Llama 3 is trained.
+    Where layers do not divide, the ends have fewer, since they have the embedding and the output layer besides, and the
+    last one fewest: 126 layers on 16 stages are 8 each and 7 on both ends, as Llama 3 is trained; 61 layers are 4 each,
+    3 on the first and 2 on the last. Where even ends of one layer do not make up for it, layers are fractions.
 
     Example:
-        >>> jq.pricing.split_layers(126, 16), jq.pricing.split_layers(96, 8)
-        ((8.0, 7.0), (12.0, 12.0))
+        >>> jq.pricing.split_layers(126, 4), jq.pricing.split_layers(61, 4), jq.pricing.split_layers(5, 4)
+        ((31.0, 32.0, 32.0, 31.0), (15.0, 16.0, 16.0, 14.0), (1.25, 1.25, 1.25, 1.25))
     """
     even = num_layers / num_stages
     inner = math.ceil(even)
     left = num_layers - (num_stages - 2) * inner
-    if num_stages <= 2 or inner == even or left < 0:
-        return even, even
-    return float(inner), left / 2
+    if num_stages == 1 or inner == even or left < 2:
+        return (even,) * num_stages
+    return (float(math.ceil(left / 2)), *[float(inner)] * (num_stages - 2), float(left // 2))
+
+
+def has_whole_layers(num_layers: int, num_stages: int) -> bool:
+    """Returns true if stages have whole layers."""
+    return split_layers(num_layers, num_stages)[0].is_integer()
 
 
 def _price_body(

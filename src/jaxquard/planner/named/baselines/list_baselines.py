@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from jaxquard.planner.named.baselines.published import published_strategies
 from jaxquard.planner.named.baselines.usual import UsualStrategy, usual_strategies
+from jaxquard.planner.named.choose import TIE
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.play_strategy import PlayedStrategy, deciding_term, play_strategy
 from jaxquard.planner.record.plan import PlanBaseline
@@ -76,6 +77,8 @@ def _note(step: ModelStep, best: PlayedStrategy, other: PlayedStrategy, *, fits:
     share = other.time_s / best.time_s - 1
     if abs(share) < _EQUAL:
         return "as fast as ours"
+    if -TIE <= share < 0:
+        return f"{percent_text(-share)} faster than ours: a tie, as prices err by more"
     if share < 0:
         return f"{percent_text(-share)} faster than ours; the wishes exclude it"
     term = deciding_term(best.terms, other.terms)

@@ -12,7 +12,7 @@ from jaxquard.planner.named.choices import mesh_text
 from jaxquard.planner.named.model_step import ModelStep
 from jaxquard.planner.named.search import PricedStrategy
 from jaxquard.pricing.model.parallelism import Parallelism
-from jaxquard.pricing.model.stage_prices import split_layers
+from jaxquard.pricing.model.stage_prices import has_whole_layers
 
 _RECOMPUTES = ("selective", "full")
 # A host of 8 is the widest tensor group that is used where chips are joined by more than a switch.
@@ -132,7 +132,7 @@ def _expert_degree(step: ModelStep, data: int) -> int:
 
 
 def _whole_layers(step: ModelStep, num_stages: int) -> bool:
-    return all(float(count).is_integer() for count in split_layers(step.transformer.num_layers, num_stages))
+    return has_whole_layers(step.transformer.num_layers, num_stages)
 
 
 def _single_axis(step: ModelStep) -> UsualStrategy:
