@@ -277,7 +277,7 @@ def test_a_strategy_that_is_fixed():
 
 def test_a_usual_plan_against_a_wish_is_not_taken():
     """Data parallelism is the fastest for wide rows and small weights; a wish for columns rules it out."""
-    params, batch = mlp_args(num_layers=2, rows=4096)
+    params, batch = mlp_args(num_layers=2, rows=65536)
     given = {"cluster": "h100-2", "fix": {"stages": 1, "microbatches": 1, "layers.*.up": "columns"}}
     plan = jq.parallelize(mlp_loss, optax.sgd(0.1), (params, batch), **given).plan
     usual = next(baseline for baseline in plan.baselines if baseline.name == "data parallel")

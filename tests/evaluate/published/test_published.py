@@ -260,7 +260,7 @@ def test_networks_and_forms_are_read():
 def test_a_lower_power_limit_is_slower():
     whole, limited = (find_hardware(text, 8).chip for text in ("H100-80G", "H100-96G HBM2e 500W"))
     assert 0.8 < limited.flops_per_s("bf16") / whole.flops_per_s("bf16") < 0.9
-    assert limited.memory_bandwidth_bytes_per_s < whole.memory_bandwidth_bytes_per_s
+    assert limited.bandwidth_bytes_per_s < whole.bandwidth_bytes_per_s
 
 
 def test_peaks_count_8_bits_twice():

@@ -35,6 +35,10 @@ class Flash:
 
     Attributes:
         half_seq: the sequence at which half of the speed is reached.
+
+    Example:
+        >>> jq.cluster.times_of(jq.cluster.load_cluster("a100")).find_flash("flash3").half_seq
+        400
     """
 
     forward_flops_per_s: float
@@ -64,7 +68,7 @@ class ChipSpeeds:
     Example:
         >>> chip = jq.cluster.chip_speeds(jq.cluster.load_cluster("h100"))
         >>> chip.name, f"{chip.flops_per_s('bf16'):.3g}", f"{chip.flops_per_s('fp8'):.3g}"
-        ('h100', '7.21e+14', '1.27e+15')
+        ('h100', '7.21e+14', '1.28e+15')
     """
 
     name: str
@@ -120,7 +124,6 @@ class ChipSpeeds:
         )
 
 
-@functools.cache
 def number_format(dtype: str) -> str:
     """Returns the kind of number by the name that JAX or HLO gives it; what is no number of a product stays itself.
 
@@ -128,6 +131,11 @@ def number_format(dtype: str) -> str:
         >>> jq.cluster.number_format("bfloat16"), jq.cluster.number_format("f8e4m3fn")
         ('bf16', 'fp8')
     """
+    return _cached_format(dtype)
+
+
+@functools.cache
+def _cached_format(dtype: str) -> str:
     if dtype in FORMATS:
         return dtype
     matches = [prefix for prefix in _FORMATS_BY_PREFIX if dtype.startswith(prefix)]
@@ -140,7 +148,6 @@ def _chips() -> tuple[dict, ...]:
     return tuple(tomllib.loads(text)["chips"])
 
 
-@functools.cache
 def chip_speeds(cluster: Cluster) -> ChipSpeeds:
     """Returns the speeds of a cluster's chip.
 
@@ -148,6 +155,11 @@ def chip_speeds(cluster: Cluster) -> ChipSpeeds:
         >>> jq.cluster.chip_speeds(jq.cluster.load_cluster("v5e-4x4")).compute.systolic_dim
         128
     """
+    return _cached_speeds(cluster)
+
+
+@functools.cache
+def _cached_speeds(cluster: Cluster) -> ChipSpeeds:
     words = set(re.split(r"[^a-z0-9]+", cluster.name.lower()))
     chip = next((chip for chip in _chips() if words & set(chip["words"])), _unknown_chip(cluster))
     return ChipSpeeds(

@@ -32,8 +32,8 @@ PASS_BEGIN = 1 / 3
 # Of a launch, what a slice takes beside it to begin its addition; fitted with h200.csv.
 _SUM_BEGIN = 0.6
 _TILES = ((128, 128), (128, 64), (64, 128), (64, 64))
-# Of the contracted dim, what a part of a split product has at least.
-_LEAST_DEPTH = 128
+# Of the contracted dim, the minimum of a part of a split product.
+_MINIMUM_DEPTH = 128
 _MOST_PARTS = 16
 # Kernels that end in an fp32 sum come in few tile sizes.
 _SUM_TILE, _SMALL_SUM_TILE = (128, 256), (128, 128)
@@ -133,7 +133,7 @@ def _tiled_s(
                 time_s += moved_bytes / chip.bandwidth_bytes_per_s + compute.launch_s / 4
             best_s = min(best_s, time_s)
             parts *= 2
-            if parts > _MOST_PARTS or k / parts < _LEAST_DEPTH or tiles * parts > 2 * compute.num_cores:
+            if parts > _MOST_PARTS or k / parts < _MINIMUM_DEPTH or tiles * parts > 2 * compute.num_cores:
                 break
     return best_s
 

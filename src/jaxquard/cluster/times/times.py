@@ -22,6 +22,13 @@ class Times:
 
     Args:
         chip: instead of the cluster's own, such as one under another power limit.
+
+    Example:
+        >>> cluster = jq.cluster.load_cluster("h100")
+        >>> slow = jq.cluster.Times(cluster, jq.cluster.chip_speeds(cluster).at_speed(0.5))
+        >>> sizes = {"m": 8192, "k": 8192, "n": 8192}
+        >>> round(slow.product(**sizes) / jq.cluster.times_of(cluster).product(**sizes), 1)
+        2.0
     """
 
     def __init__(self, cluster: Cluster, chip: ChipSpeeds | None = None) -> None:
@@ -140,7 +147,6 @@ class Times:
         return group_time_s(kind, spans, size_bytes)
 
 
-@functools.cache
 def times_of(cluster: Cluster) -> Times:
     """Returns the times of a cluster's chip and links.
 
@@ -150,4 +156,9 @@ def times_of(cluster: Cluster) -> Times:
         True
     """
     check_cluster(cluster)
+    return _cached_times(cluster)
+
+
+@functools.cache
+def _cached_times(cluster: Cluster) -> Times:
     return Times(cluster)

@@ -129,7 +129,6 @@ def stage_prices(
     return StagePrices(stages=tuple(stages), transfer_bytes=transfer_bytes, transfer_s=times.send_s(transfer_bytes))
 
 
-@functools.lru_cache(maxsize=10_000)
 def split_layers(num_layers: int, num_stages: int) -> tuple[float, ...]:
     """Returns the layers of each stage.
 
@@ -141,6 +140,11 @@ def split_layers(num_layers: int, num_stages: int) -> tuple[float, ...]:
         >>> jq.pricing.split_layers(126, 4), jq.pricing.split_layers(61, 4), jq.pricing.split_layers(5, 4)
         ((31.0, 32.0, 32.0, 31.0), (15.0, 16.0, 16.0, 14.0), (1.25, 1.25, 1.25, 1.25))
     """
+    return _cached_split(num_layers, num_stages)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _cached_split(num_layers: int, num_stages: int) -> tuple[float, ...]:
     even = num_layers / num_stages
     inner = math.ceil(even)
     left = num_layers - (num_stages - 2) * inner

@@ -53,7 +53,7 @@ class RooflinePricer(BatchPricer):
         ... )
         >>> price = jq.pricing.RooflinePricer("h100-8", mesh).price(program)
         >>> f"{price.compute_s * 1e6:.0f} us of computation, {price.communication_s * 1e6:.0f} us of communication"
-        '38 us of computation, 215 us of communication'
+        '37 us of computation, 215 us of communication'
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RooflinePricer(BatchPricer):
             [(position, output, self._dims(spec)) for position, output, spec in program.constraints],
             [None if spec is None else self._dims(spec) for spec in program.out_specs],
         )
-        # The compiler for CPUs sums as it is told.
+        # The compiler for CPUs does not reorder sums.
         is_accelerator = self._times.chip.hides_arithmetic
         moved = reassociate_sums(walk.collectives, prepared) if is_accelerator else walk.collectives
         kernels, ends = self._fused.find(prepared, parts)
