@@ -14,13 +14,10 @@ import os
 import re
 import sys
 import tempfile
-import threading
-import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import metadata
-from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
@@ -29,14 +26,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from jaxquard import _jax_compat
 from jaxquard.pricing.measure.machine.memory import peak_bytes
-from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, RequestInput
+from jaxquard.pricing.mock_gpu.program_request import CompiledRequest, ProgramRequest, RequestInput
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget, time_blocks
 from jaxquard.pricing.values.make_values import make_array
+from jaxquard.pricing.workers.serve import Reply, reply, serve
 
 # Inputs that programs share stay on the GPU as long as they take no more than this part of its memory.
 _SHARED_PART = 0.25
 _FIRST_TOGETHER = 3
-_PARENT_CHECK_S = 2.0
 
 
 class MockedPrograms:
@@ -53,8 +50,8 @@ class MockedPrograms:
         # Arrays that programs were given for good, by type; the next program takes them over.
         self._free: dict[Any, list[jax.Array]] = {}
 
-    def compile(self, requests: dict[int, ProgramRequest]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields the HLO and the bytes of each program, or the error, in their order.
+    def compile(self, requests: dict[int, ProgramRequest]) -> Iterator[Reply]:
+        """Yields a `CompiledRequest` of each program, or the error, in their order.
 
         The compiler tries kernels for every shape that it has not met. Programs share shapes, so a few are compiled
         first, then twice as many, and so on: those that come later find what those before have tried.
@@ -66,32 +63,35 @@ class MockedPrograms:
             yield from self._compile_together(dict(together))
             self._num_compiled += len(together)
 
-    def _compile_together(self, requests: dict[int, ProgramRequest]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _compile_together(self, requests: dict[int, ProgramRequest]) -> Iterator[Reply]:
         begun = {number: self._pool.submit(self._load, request) for number, request in requests.items()}
         for number, future in begun.items():
-            try:
-                loaded = future.result()
-                answer = {"text": loaded.text, "peak_bytes": peak_bytes(loaded)}
-            except Exception as error:  # One program's trouble; the others go on.
-                yield number, _error(error)
-                continue
-            self._loaded[number] = requests[number], loaded
-            yield number, answer
+            found = reply(future.result)
+            if not found.error:
+                loaded, self._loaded[number] = found.value, (requests[number], found.value)
+                found = Reply(value=CompiledRequest(text=loaded.text, peak_bytes=peak_bytes(loaded)))
+            yield found
 
-    def run(self, number: int, budget: BlockBudget) -> dict[str, Any]:
+    def run(self, number: int, budget: BlockBudget) -> tuple[float, ...]:
         """Times a program, and forgets it."""
         request, loaded = self._loaded.pop(number)
         try:
             with alone_on(self._name):
-                return {"times_s": self._time(request, loaded, budget)}
-        except Exception as error:
+                return self._time(request, loaded, budget)
+        except Exception:
             self._drop_inputs()
-            return _error(error)
+            raise
 
-    def forget(self, number: int) -> dict[str, Any]:
+    def forget(self, number: int) -> None:
         """Forgets a program that is not to be run."""
         self._loaded.pop(number, None)
-        return {}
+
+    def answer(self, request: tuple[Any, ...]) -> Iterable[Reply]:
+        """Answers a request: the name of a method, and its arguments."""
+        verb, *arguments = request
+        if verb == "compile":
+            return self.compile(*arguments)
+        return [reply(partial(getattr(self, verb), *arguments))]
 
     def free_bytes(self) -> int | None:
         """The bytes of the device that a program can have, with those of inputs that are kept; None if nobody says."""
@@ -193,11 +193,6 @@ def alone_on(name: str | None) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _error(error: Exception) -> dict[str, Any]:
-    """The answer that the other process raises: the text of the error, or its type where it says nothing."""
-    return {"error": str(error).strip() or type(error).__name__}
-
-
 def start_mocked_devices(platform: str, num_devices: int) -> tuple[jax.Device, ...]:
     """Starts JAX with so many devices.
 
@@ -225,41 +220,14 @@ def _found() -> str:
     return f"Found: {', '.join(plugins) or 'no plugin of JAX for CUDA'}; {'a' if has_driver else 'no'} NVIDIA driver"
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process when its parent is gone, whatever it does: it holds a GPU that others want."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_CHECK_S)
-    os._exit(1)
-
-
 def main(descriptor: int, platform: str, num_devices: int, num_compilers: int) -> None:
     """Serves until the other end closes."""
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    connection = Connection(descriptor)
-    try:
+
+    def begin() -> tuple[str, Callable[[Any], Iterable[Reply]]]:
         devices = start_mocked_devices(platform, num_devices)
-    except Exception as error:
-        traceback.print_exc()
-        connection.send(_error(error))
-        return
-    programs = MockedPrograms(devices, num_compilers=num_compilers)
-    connection.send({"device_kind": devices[0].device_kind, "jax_version": jax.__version__})
-    while True:
-        try:
-            verb, *arguments = connection.recv()
-        except EOFError:
-            return
-        match verb:
-            case "compile":
-                for answer in programs.compile(*arguments):
-                    connection.send(answer)
-            case "run":
-                connection.send(programs.run(*arguments))
-            case "forget":
-                connection.send(programs.forget(*arguments))
-            case "memory":
-                connection.send({"free_bytes": programs.free_bytes()})
+        return devices[0].device_kind, MockedPrograms(devices, num_compilers=num_compilers).answer
+
+    serve(descriptor, begin)
 
 
 if __name__ == "__main__":
